@@ -1,0 +1,1 @@
+//! The TrainingJob custom resource.

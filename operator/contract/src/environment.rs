@@ -1,0 +1,171 @@
+//! The environment of agent and trainer processes.
+//!
+//! Names of torchrun are kept where they exist. A process of the built-in trainer starts in the
+//! lobby, before any generation: it gets its local place and the files to watch, and computes
+//! its rank from the membership it reads.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Name of the job.
+pub const JOB_NAME: &str = "ROUNDHOUSE_JOB_NAME";
+/// Namespace of the job.
+pub const JOB_NAMESPACE: &str = "ROUNDHOUSE_JOB_NAMESPACE";
+/// Index of the worker.
+pub const WORKER_INDEX: &str = "ROUNDHOUSE_WORKER_INDEX";
+/// Processes the agent starts.
+pub const PROCS_PER_WORKER: &str = "ROUNDHOUSE_PROCS_PER_WORKER";
+/// The worker's own IP address, where its collectives listen.
+pub const POD_IP: &str = "ROUNDHOUSE_POD_IP";
+/// Path of the membership file.
+pub const MEMBERSHIP_FILE: &str = "ROUNDHOUSE_MEMBERSHIP_FILE";
+/// Path of the trainer's configuration.
+pub const TRAINER_CONFIG_FILE: &str = "ROUNDHOUSE_TRAINER_CONFIG_FILE";
+/// Path of the run directory.
+pub const RUN_DIR: &str = "ROUNDHOUSE_RUN_DIR";
+/// Where relative data paths start.
+pub const DATA_DIR: &str = "ROUNDHOUSE_DATA_DIR";
+/// Port of the rendezvous store that this worker's process 0 hosts.
+pub const RENDEZVOUS_PORT: &str = "ROUNDHOUSE_RENDEZVOUS_PORT";
+/// Place of the process on its worker, from 0 (as torchrun).
+pub const LOCAL_RANK: &str = "LOCAL_RANK";
+/// Processes of the worker (as torchrun).
+pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
+
+/// What the agent gives each process of the built-in trainer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchEnvironment {
+    /// Place on this worker, from 0.
+    pub local_rank: u32,
+    /// Processes of this worker.
+    pub local_world_size: u32,
+    /// The worker's own IP address.
+    pub pod_ip: String,
+    /// Port of the store that the worker's process 0 hosts.
+    pub rendezvous_port: u16,
+    /// File to watch for the membership.
+    pub membership_file: PathBuf,
+    /// File with the configuration.
+    pub trainer_config_file: PathBuf,
+    /// Directory for status and metrics.
+    pub run_dir: PathBuf,
+    /// Where relative data paths start.
+    pub data_dir: PathBuf,
+}
+
+/// A variable is missing or cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvironmentInvalid {
+    /// Name of the variable.
+    pub variable: &'static str,
+    /// What was found; `None` if it is not set.
+    pub found: Option<String>,
+}
+
+impl std::fmt::Display for EnvironmentInvalid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.found {
+            None => write!(f, "environment variable {} is not set", self.variable),
+            Some(found) => write!(
+                f,
+                "environment variable {}: bad value {found:?}",
+                self.variable
+            ),
+        }
+    }
+}
+
+impl std::error::Error for EnvironmentInvalid {}
+
+impl LaunchEnvironment {
+    /// Names and values, for a process to be started.
+    #[must_use]
+    pub fn to_pairs(&self) -> BTreeMap<&'static str, String> {
+        let path = |path: &PathBuf| path.display().to_string();
+        BTreeMap::from([
+            (LOCAL_RANK, self.local_rank.to_string()),
+            (LOCAL_WORLD_SIZE, self.local_world_size.to_string()),
+            (POD_IP, self.pod_ip.clone()),
+            (RENDEZVOUS_PORT, self.rendezvous_port.to_string()),
+            (MEMBERSHIP_FILE, path(&self.membership_file)),
+            (TRAINER_CONFIG_FILE, path(&self.trainer_config_file)),
+            (RUN_DIR, path(&self.run_dir)),
+            (DATA_DIR, path(&self.data_dir)),
+        ])
+    }
+
+    /// Reads the environment through `get` (`|name| std::env::var(name).ok()`).
+    ///
+    /// # Errors
+    /// Names the first variable that is missing or unreadable.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentInvalid> {
+        let text = |variable| {
+            get(variable).ok_or(EnvironmentInvalid {
+                variable,
+                found: None,
+            })
+        };
+        Ok(Self {
+            local_rank: number(LOCAL_RANK, text(LOCAL_RANK)?)?,
+            local_world_size: number(LOCAL_WORLD_SIZE, text(LOCAL_WORLD_SIZE)?)?,
+            pod_ip: text(POD_IP)?,
+            rendezvous_port: number(RENDEZVOUS_PORT, text(RENDEZVOUS_PORT)?)?,
+            membership_file: text(MEMBERSHIP_FILE)?.into(),
+            trainer_config_file: text(TRAINER_CONFIG_FILE)?.into(),
+            run_dir: text(RUN_DIR)?.into(),
+            data_dir: text(DATA_DIR)?.into(),
+        })
+    }
+}
+
+fn number<T: std::str::FromStr>(
+    variable: &'static str,
+    text: String,
+) -> Result<T, EnvironmentInvalid> {
+    text.parse().map_err(|_| EnvironmentInvalid {
+        variable,
+        found: Some(text),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment() -> LaunchEnvironment {
+        LaunchEnvironment {
+            local_rank: 1,
+            local_world_size: 2,
+            pod_ip: "127.0.0.1".to_owned(),
+            rendezvous_port: 29_500,
+            membership_file: "/etc/roundhouse/membership".into(),
+            trainer_config_file: "/etc/roundhouse/trainer-config".into(),
+            run_dir: "/run/roundhouse".into(),
+            data_dir: "/data".into(),
+        }
+    }
+
+    #[test]
+    fn an_environment_reads_back_as_itself() {
+        let pairs = environment().to_pairs();
+        let read = LaunchEnvironment::read(|name| pairs.get(name).cloned());
+        assert_eq!(read, Ok(environment()));
+    }
+
+    #[test]
+    fn a_missing_or_bad_variable_is_named() {
+        let mut pairs = environment().to_pairs();
+        pairs.insert(LOCAL_RANK, "one".to_owned());
+        let error = LaunchEnvironment::read(|name| pairs.get(name).cloned()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"environment variable LOCAL_RANK: bad value "one""#
+        );
+        pairs.remove(LOCAL_RANK);
+        let error = LaunchEnvironment::read(|name| pairs.get(name).cloned()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "environment variable LOCAL_RANK is not set"
+        );
+    }
+}

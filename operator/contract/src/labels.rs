@@ -1,0 +1,40 @@
+//! Labels and annotations on the objects the operator owns.
+
+/// API group of the custom resource and prefix of our own labels and annotations.
+pub const GROUP: &str = "roundhouse.dev";
+/// Field manager of every server-side apply, and value of [`MANAGED_BY`].
+pub const FIELD_MANAGER: &str = "roundhouse-operator";
+/// Default of `spec.managedBy`.
+pub const DEFAULT_MANAGER: &str = "roundhouse.dev/operator";
+
+/// Label: name of the application (`roundhouse`).
+pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// Label: name of the job.
+pub const APP_INSTANCE: &str = "app.kubernetes.io/instance";
+/// Label: `worker`.
+pub const APP_COMPONENT: &str = "app.kubernetes.io/component";
+/// Label: `roundhouse`.
+pub const APP_PART_OF: &str = "app.kubernetes.io/part-of";
+/// Label: [`FIELD_MANAGER`]. The operator's pod watch selects on it.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// Label: name of the job that owns the object.
+pub const JOB_NAME: &str = "roundhouse.dev/job-name";
+/// Label: UID of the job that owns the object; a job of the same name later has another.
+pub const JOB_UID: &str = "roundhouse.dev/job-uid";
+/// Label: index of the worker in its job, from 0.
+pub const WORKER_INDEX: &str = "roundhouse.dev/worker-index";
+/// Label: how many pods this worker has had before.
+pub const ATTEMPT: &str = "roundhouse.dev/attempt";
+
+/// Annotation: the worker's [`crate::Membership`] as JSON.
+pub const MEMBERSHIP: &str = "roundhouse.dev/membership";
+/// Annotation: the job's [`crate::TrainerConfig`] as JSON.
+pub const TRAINER_CONFIG: &str = "roundhouse.dev/trainer-config";
+
+/// Value of [`APP_NAME`] and [`APP_PART_OF`].
+pub const ROUNDHOUSE: &str = "roundhouse";
+/// Value of [`APP_COMPONENT`] on workers.
+pub const WORKER: &str = "worker";
+/// Name of the container that runs the agent.
+pub const TRAINER_CONTAINER: &str = "trainer";

@@ -1,0 +1,24 @@
+//! Everything operator, agent and trainer promise each other: documents, names, ports, exit codes.
+//!
+//! Nobody writes one of these strings anywhere else. The crate depends on serde alone, so that a
+//! static agent and a program with libtorch can both carry it.
+
+pub mod environment;
+pub mod exit_code;
+pub mod labels;
+pub mod membership;
+pub mod names;
+pub mod paths;
+pub mod ports;
+pub mod progress;
+pub mod rank_status;
+pub mod termination;
+pub mod trainer;
+
+pub use environment::LaunchEnvironment;
+pub use exit_code::ExitCode;
+pub use membership::{Action, Incarnation, Master, Membership};
+pub use progress::Progress;
+pub use rank_status::{Phase, RankStatus};
+pub use termination::{Reason, TerminationMessage};
+pub use trainer::TrainerConfig;

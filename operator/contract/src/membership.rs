@@ -1,0 +1,179 @@
+//! The membership document: one worker's place in one generation.
+//!
+//! The operator writes it as an annotation on the pod; a downward-API volume shows it as a file.
+//! A reader accepts only a generation greater than its current one and greater than the one it
+//! found at its start, so an old document in a restarted container and a stale leader's late
+//! patch are both ignored.
+
+use serde::{Deserialize, Serialize};
+
+/// What the worker is to do with this generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Be a member.
+    Join,
+    /// Leave at the next step boundary.
+    Leave,
+}
+
+/// Where the generation's rendezvous store listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Master {
+    /// Pod IP of the worker with node rank 0.
+    pub address: String,
+    /// TCP port, [`crate::ports::RENDEZVOUS`] in pods.
+    pub port: u16,
+}
+
+/// (pod UID, container restarts): a restarted container is a new member.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Incarnation {
+    /// UID of the pod.
+    pub pod_uid: String,
+    /// `restartCount` of the trainer container.
+    pub restarts: u32,
+}
+
+/// One worker's place in one generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Membership {
+    /// Number of the generation, from 1; per job it only grows.
+    pub generation: u64,
+    /// Join or leave.
+    pub action: Action,
+    /// This worker's place, 0 ≤ `node_rank` < `nodes`.
+    pub node_rank: u32,
+    /// Number of workers in the generation.
+    pub nodes: u32,
+    /// Processes of each worker.
+    pub procs_per_worker: u32,
+    /// The rendezvous store.
+    pub master: Master,
+    /// Fingerprint of all members' incarnations in node-rank order: equal for all members.
+    pub members: String,
+    /// The incarnation this document was written for.
+    pub incarnation: Incarnation,
+    /// RFC 3339 time of issue, for people.
+    pub issued_at: String,
+}
+
+impl Membership {
+    /// Number of ranks of the generation.
+    #[must_use]
+    pub const fn world_size(&self) -> u32 {
+        self.nodes * self.procs_per_worker
+    }
+
+    /// Rank of one of this worker's processes.
+    #[must_use]
+    pub const fn rank(&self, local_rank: u32) -> u32 {
+        self.node_rank * self.procs_per_worker + local_rank
+    }
+
+    /// Reads a document; blank text is "none yet".
+    ///
+    /// # Errors
+    /// The text is not a membership document.
+    pub fn parse(text: &str) -> Result<Option<Self>, serde_json::Error> {
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_str(text).map(Some)
+    }
+
+    /// The document as compact JSON.
+    ///
+    /// # Errors
+    /// Never for values of this type; serde's signature asks for it.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+}
+
+/// Fingerprint (FNV-1a, 64 bit, hexadecimal) of the members in node-rank order: an equality check
+/// between documents of one generation, not a secret.
+#[must_use]
+pub fn fingerprint(members: &[Incarnation]) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut feed = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for member in members {
+        feed(member.pod_uid.as_bytes());
+        feed(b"/");
+        feed(member.restarts.to_string().as_bytes());
+        feed(b"\n");
+    }
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incarnation(uid: &str, restarts: u32) -> Incarnation {
+        Incarnation {
+            pod_uid: uid.to_owned(),
+            restarts,
+        }
+    }
+
+    fn document() -> Membership {
+        Membership {
+            generation: 7,
+            action: Action::Join,
+            node_rank: 1,
+            nodes: 3,
+            procs_per_worker: 4,
+            master: Master {
+                address: "10.0.0.7".to_owned(),
+                port: 29_500,
+            },
+            members: "0011".to_owned(),
+            incarnation: incarnation("a", 0),
+            issued_at: "2026-01-01T00:00:00Z".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_document_reads_back_as_itself() {
+        let text = document().to_json().unwrap();
+        assert_eq!(Membership::parse(&text).unwrap(), Some(document()));
+        assert!(text.contains(r#""nodeRank":1"#), "{text}");
+    }
+
+    #[test]
+    fn an_empty_file_is_no_document_and_garbage_is_an_error() {
+        assert_eq!(Membership::parse(" \n").unwrap(), None);
+        assert!(Membership::parse("{").is_err());
+    }
+
+    #[test]
+    fn ranks_of_one_worker_follow_each_other() {
+        assert_eq!(document().world_size(), 12);
+        assert_eq!(
+            (0..4)
+                .map(|local| document().rank(local))
+                .collect::<Vec<_>>(),
+            [4, 5, 6, 7]
+        );
+    }
+
+    #[test]
+    fn the_fingerprint_notices_order_and_restarts() {
+        let (a, b) = (incarnation("a", 0), incarnation("b", 0));
+        assert_ne!(
+            fingerprint(&[a.clone(), b.clone()]),
+            fingerprint(&[b.clone(), a.clone()])
+        );
+        assert_ne!(
+            fingerprint(&[a.clone(), b]),
+            fingerprint(&[a, incarnation("b", 1)])
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! Files inside a worker's pod.
+//!
+//! The run directory is how the processes of one worker and its agent talk: each process writes
+//! its [`crate::RankStatus`] and its Prometheus text there by rename, so that a reader never sees
+//! half a file and the last state outlives a SIGKILL.
+
+use std::path::{Path, PathBuf};
+
+/// Directory of the downward-API volume.
+pub const PODINFO_DIR: &str = "/etc/roundhouse";
+/// The worker's [`crate::Membership`], inside [`PODINFO_DIR`]; empty before generation 1.
+pub const MEMBERSHIP_FILE: &str = "membership";
+/// The job's [`crate::TrainerConfig`], inside [`PODINFO_DIR`].
+pub const TRAINER_CONFIG_FILE: &str = "trainer-config";
+/// Run directory: a memory volume shared by the processes of one worker.
+pub const RUN_DIR: &str = "/run/roundhouse";
+/// Where `trainer.data.volume` is mounted.
+pub const DATA_DIR: &str = "/data";
+/// Kubernetes' default `terminationMessagePath`.
+pub const TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// Status of one process in the run directory.
+#[must_use]
+pub fn rank_status(run_dir: &Path, local_rank: u32) -> PathBuf {
+    run_dir.join(format!("rank-{local_rank}.json"))
+}
+
+/// Prometheus text of one process in the run directory.
+#[must_use]
+pub fn rank_metrics(run_dir: &Path, local_rank: u32) -> PathBuf {
+    run_dir.join(format!("rank-{local_rank}.prom"))
+}
+
+/// Why one process ended, as [`crate::TerminationMessage`], in the run directory.
+#[must_use]
+pub fn rank_failure(run_dir: &Path, local_rank: u32) -> PathBuf {
+    run_dir.join(format!("rank-{local_rank}.failure.json"))
+}

@@ -1,0 +1,73 @@
+//! What one process tells its agent, through a file of the run directory.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Progress;
+
+/// What a process is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// Loading libraries, data and device context.
+    Preparing,
+    /// Prepared; waits for a generation that includes it.
+    Lobby,
+    /// Building the process group of a generation.
+    Forming,
+    /// Training.
+    Training,
+    /// Evaluating on the test split.
+    Evaluating,
+    /// Complete; about to exit 0.
+    Done,
+}
+
+impl Phase {
+    /// Whether the process can take part in a generation: what makes the pod Ready.
+    #[must_use]
+    pub const fn is_ready(self) -> bool {
+        !matches!(self, Self::Preparing)
+    }
+}
+
+/// The last state of one process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RankStatus {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Its rank, once a generation includes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Generation it is in, 0 in the lobby.
+    pub generation: u64,
+    /// Committed steps.
+    pub step: u64,
+    /// Progress of the whole job; on every rank, the same but for the moment of writing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_reads_back_as_itself() {
+        let status = RankStatus {
+            phase: Phase::Lobby,
+            rank: None,
+            generation: 0,
+            step: 0,
+            progress: None,
+        };
+        let text = serde_json::to_string(&status).unwrap();
+        assert_eq!(text, r#"{"phase":"Lobby","generation":0,"step":0}"#);
+        assert_eq!(serde_json::from_str::<RankStatus>(&text).unwrap(), status);
+    }
+
+    #[test]
+    fn only_a_preparing_process_is_not_ready() {
+        assert!(!Phase::Preparing.is_ready());
+        assert!(Phase::Lobby.is_ready() && Phase::Done.is_ready());
+    }
+}

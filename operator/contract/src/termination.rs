@@ -1,0 +1,155 @@
+//! The termination message: why a worker's container ended, as the JSON that Kubernetes keeps in
+//! the pod's status (4,096 bytes at most).
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ExitCode, Progress};
+
+/// Longest [`TerminationMessage::message`] in bytes; leaves room for the rest of the JSON.
+pub const MAX_MESSAGE_BYTES: usize = 1_024;
+
+/// Why a process ended; one for each [`ExitCode`], and two for ends that have no code of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reason {
+    /// [`ExitCode::Done`].
+    Completed,
+    /// [`ExitCode::ConfigInvalid`].
+    ConfigInvalid,
+    /// [`ExitCode::DataInvalid`].
+    DataInvalid,
+    /// [`ExitCode::Internal`].
+    InternalError,
+    /// [`ExitCode::PeerLost`].
+    PeerLost,
+    /// [`ExitCode::Stalled`].
+    Stalled,
+    /// [`ExitCode::HardwareFault`].
+    HardwareFault,
+    /// [`ExitCode::Left`].
+    Left,
+    /// Ended by a signal.
+    Killed,
+    /// Any other exit code.
+    Crashed,
+}
+
+impl Reason {
+    /// The reason that belongs to an exit code of ours.
+    #[must_use]
+    pub const fn of(code: ExitCode) -> Self {
+        match code {
+            ExitCode::Done => Self::Completed,
+            ExitCode::ConfigInvalid => Self::ConfigInvalid,
+            ExitCode::DataInvalid => Self::DataInvalid,
+            ExitCode::Internal => Self::InternalError,
+            ExitCode::PeerLost => Self::PeerLost,
+            ExitCode::Stalled => Self::Stalled,
+            ExitCode::HardwareFault => Self::HardwareFault,
+            ExitCode::Left => Self::Left,
+        }
+    }
+
+    /// `CamelCase`, as Kubernetes wants reasons.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "Completed",
+            Self::ConfigInvalid => "ConfigInvalid",
+            Self::DataInvalid => "DataInvalid",
+            Self::InternalError => "InternalError",
+            Self::PeerLost => "PeerLost",
+            Self::Stalled => "Stalled",
+            Self::HardwareFault => "HardwareFault",
+            Self::Left => "Left",
+            Self::Killed => "Killed",
+            Self::Crashed => "Crashed",
+        }
+    }
+}
+
+/// Why a worker's container, or one of its processes, ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TerminationMessage {
+    /// Machine-readable cause.
+    pub reason: Reason,
+    /// Rank of the process that ended first, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Generation it was in, 0 in the lobby.
+    pub generation: u64,
+    /// Last committed step it knew of.
+    pub step: u64,
+    /// One sentence for people.
+    pub message: String,
+    /// Final progress, when training completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+}
+
+impl TerminationMessage {
+    /// JSON within Kubernetes' limit: the sentence is cut at [`MAX_MESSAGE_BYTES`].
+    ///
+    /// # Errors
+    /// Never for values of this type; serde's signature asks for it.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        let mut short = self.clone();
+        let end = short.message.floor_char_boundary(MAX_MESSAGE_BYTES);
+        short.message.truncate(end);
+        serde_json::to_string(&short)
+    }
+
+    /// Reads what [`Self::to_json`] wrote; `None` for a message that somebody else wrote.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> TerminationMessage {
+        TerminationMessage {
+            reason: Reason::DataInvalid,
+            rank: Some(1),
+            generation: 1,
+            step: 0,
+            message: text.to_owned(),
+            progress: None,
+        }
+    }
+
+    #[test]
+    fn a_message_reads_back_as_itself() {
+        let text = message("/data/x is missing").to_json().unwrap();
+        assert_eq!(
+            TerminationMessage::parse(&text),
+            Some(message("/data/x is missing"))
+        );
+    }
+
+    #[test]
+    fn a_long_sentence_is_cut_between_characters() {
+        let text = message(&"é".repeat(5_000)).to_json().unwrap();
+        assert!(text.len() < 4_096);
+        assert_eq!(
+            TerminationMessage::parse(&text).unwrap().message.len(),
+            MAX_MESSAGE_BYTES
+        );
+    }
+
+    #[test]
+    fn somebody_elses_message_is_not_ours() {
+        assert_eq!(TerminationMessage::parse("OOM"), None);
+    }
+
+    #[test]
+    fn every_reason_is_written_as_it_serializes() {
+        for code in ExitCode::ALL {
+            let reason = Reason::of(code);
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+        }
+    }
+}

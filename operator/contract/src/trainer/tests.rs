@@ -1,0 +1,67 @@
+use super::*;
+
+fn smallest() -> serde_json::Value {
+    serde_json::json!({
+        "model": {"name": "mlp"},
+        "data": {"format": "idx", "volume": {"configMap": {"name": "digits"}}},
+        "globalBatchSize": 64,
+        "epochs": 2,
+    })
+}
+
+fn parse(change: impl FnOnce(&mut serde_json::Value)) -> Result<TrainerConfig, serde_json::Error> {
+    let mut value = smallest();
+    change(&mut value);
+    serde_json::from_value(value)
+}
+
+#[test]
+fn the_smallest_configuration_gets_the_defaults_and_reads_back() {
+    let config = parse(|_| {}).unwrap();
+    assert_eq!(config.validate(), Ok(()));
+    assert_eq!(config.optimizer, Optimizer::default());
+    let text = serde_json::to_string(&config).unwrap();
+    assert_eq!(
+        serde_json::from_str::<TrainerConfig>(&text).unwrap(),
+        config
+    );
+}
+
+#[test]
+fn an_unknown_key_is_named() {
+    let error =
+        parse(|value| value["optimizer"] = serde_json::json!({"lerningRate": 1})).unwrap_err();
+    assert!(error.to_string().contains("lerningRate"), "{error}");
+}
+
+#[test]
+fn each_impossible_value_names_its_field() {
+    type Change = fn(&mut TrainerConfig);
+    let cases: [(&str, Change); 11] = [
+        ("epochs", |c| c.epochs = None),
+        ("steps", |c| c.steps = Some(5)),
+        ("globalBatchSize", |c| c.global_batch_size = 0),
+        ("microBatchSize", |c| c.micro_batch_size = Some(0)),
+        ("model.channels", |c| c.model.channels = Some(vec![1])),
+        ("model.hidden", |c| c.model.hidden = Some(vec![])),
+        ("data.path", |c| {
+            c.data.path = Some("a/../../etc".to_owned())
+        }),
+        ("data.volume", |c| {
+            c.data.volume = Some(DataVolume {
+                config_map: None,
+                persistent_volume_claim: None,
+            });
+        }),
+        ("optimizer.learningRate", |c| {
+            c.optimizer.learning_rate = f64::NAN
+        }),
+        ("optimizer.momentum", |c| c.optimizer.momentum = 1.0),
+        ("schedule.gamma", |c| c.schedule.gamma = 0.0),
+    ];
+    for (field, change) in cases {
+        let mut config = parse(|_| {}).unwrap();
+        change(&mut config);
+        assert_eq!(config.validate().unwrap_err().field, field);
+    }
+}
