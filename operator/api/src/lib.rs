@@ -1,1 +1,16 @@
-//! The TrainingJob custom resource.
+//! The TrainingJob custom resource, `roundhouse.dev/v1alpha1`.
+//!
+//! Types only: what a field means is said in its doc comment, which `kubectl explain` shows; what
+//! the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
+
+pub mod schema;
+pub mod spec;
+pub mod status;
+
+pub use spec::{
+    CleanPodPolicy, FailurePolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers,
+};
+pub use status::{
+    ConditionType, Incidents, JobProgress, LastFailure, MembershipStatus, TrainingJobStatus,
+    WorkersStatus,
+};

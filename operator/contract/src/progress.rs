@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Progress of a job as its rank 0 sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
     /// Generation that committed the last step.
@@ -17,8 +18,9 @@ pub struct Progress {
     pub total_steps: u64,
     /// Epoch of the next step, from 0.
     pub epoch: u64,
-    /// Mean training loss over the last steps.
-    pub loss: f64,
+    /// Mean training loss over the last steps; absent if it is not a finite number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// Samples per second over the whole world.
     pub samples_per_second: f64,
     /// Accuracy on the test split, 0 to 1, once evaluated.
@@ -38,7 +40,7 @@ mod tests {
         let progress = Progress {
             step: 3,
             total_steps: 9,
-            loss: 0.5,
+            loss: Some(0.5),
             ..Progress::default()
         };
         let text = serde_json::to_string(&progress).unwrap();

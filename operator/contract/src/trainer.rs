@@ -70,9 +70,11 @@ pub struct TrainerConfig {
 pub struct Ddp {
     /// Size in MiB of a gradient bucket that is reduced at once.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
+    #[serde(rename = "bucketCapMiB")]
     pub bucket_cap_mib: u32,
     /// Size in MiB of the first bucket; a small one lets communication start early.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
+    #[serde(rename = "firstBucketMiB")]
     pub first_bucket_mib: u32,
 }
 

@@ -1,0 +1,184 @@
+//! `spec`: what the user wants.
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::CustomResource;
+use kube::KubeSchema;
+use roundhouse_contract::TrainerConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::status::TrainingJobStatus;
+
+/// A distributed training job: workers that train one model together, data-parallel.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "roundhouse.dev",
+    version = "v1alpha1",
+    kind = "TrainingJob",
+    plural = "trainingjobs",
+    singular = "trainingjob",
+    shortname = "tj",
+    category = "training",
+    namespaced,
+    derive = "PartialEq",
+    status = "TrainingJobStatus",
+    doc = "A distributed training job: workers that train one model together, data-parallel.",
+    scale(
+        spec_replicas_path = ".spec.workers.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(
+        name = "State",
+        type_ = "string",
+        json_path = ".status.conditions[0].reason",
+        description = "Reason of the condition that matters most now"
+    ),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.workers.summary"),
+    printcolumn(name = "World", type_ = "integer", json_path = ".status.membership.worldSize"),
+    printcolumn(name = "Step", type_ = "integer", json_path = ".status.progress.step"),
+    printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress.percent"),
+    printcolumn(name = "Incidents", type_ = "integer", json_path = ".status.incidents.total"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Loss", type_ = "number", json_path = ".status.progress.loss", priority = 1),
+    printcolumn(
+        name = "Samples/s",
+        type_ = "number",
+        json_path = ".status.progress.samplesPerSecond",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Generation",
+        type_ = "integer",
+        json_path = ".status.membership.generation",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[0].message",
+        priority = 1
+    ),
+    validation = Rule::new("size(self.metadata.name) <= 44 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("metadata.name must be at most 44 characters: a lower-case letter, then letters, digits or '-'; names of pods and services are made from it"),
+    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.membership) || self.spec.workers.replicas == oldSelf.spec.workers.replicas")
+        .message("workers.replicas cannot change once training has started: delete the job and apply it with the new number")
+        .field_path(".spec.workers.replicas")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.managedBy == oldSelf.managedBy")
+        .message("managedBy is immutable").field_path(".managedBy"),
+    validation = Rule::new("self.trainer == oldSelf.trainer")
+        .message("trainer is immutable: delete the job and apply it anew").field_path(".trainer"),
+    validation = Rule::new("has(self.workers.template) == has(oldSelf.workers.template) && (!has(self.workers.template) || self.workers.template == oldSelf.workers.template)")
+        .message("workers.template is immutable: delete the job and apply it anew").field_path(".workers"),
+    validation = Rule::new("has(self.workers.procsPerWorker) == has(oldSelf.workers.procsPerWorker) && (!has(self.workers.procsPerWorker) || self.workers.procsPerWorker == oldSelf.workers.procsPerWorker)")
+        .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
+    validation = Rule::new("has(self.trainer.epochs) != has(self.trainer.steps)")
+        .message("give exactly one of trainer.epochs, trainer.steps").field_path(".trainer"),
+    validation = Rule::new("self.trainer.model.name != 'mlp' || !has(self.trainer.model.channels)")
+        .message("model.channels is for a cnn; an mlp has model.hidden").field_path(".trainer.model"),
+    validation = Rule::new("self.trainer.model.name != 'cnn' || !has(self.trainer.model.hidden)")
+        .message("model.hidden is for an mlp; a cnn has model.channels").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")
+        .message("give exactly one of data.volume.configMap, data.volume.persistentVolumeClaim").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer.data.path) || !self.trainer.data.path.split('/').exists(part, part == '..')")
+        .message("data.path must not contain '..'").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer.optimizer) || self.trainer.optimizer.learningRate > 0.0")
+        .message("optimizer.learningRate must be above 0").field_path(".trainer.optimizer"),
+    validation = Rule::new("!has(self.trainer.optimizer) || (self.trainer.optimizer.momentum < 1.0 && self.trainer.optimizer.beta1 < 1.0 && self.trainer.optimizer.beta2 < 1.0)")
+        .message("optimizer.momentum, beta1 and beta2 must be below 1").field_path(".trainer.optimizer"),
+    validation = Rule::new("!has(self.trainer.schedule) || self.trainer.schedule.gamma > 0.0")
+        .message("schedule.gamma must be above 0").field_path(".trainer.schedule"),
+)]
+pub struct TrainingJobSpec {
+    /// Which controller looks after the job. Another value than the default: Roundhouse does not
+    /// touch the job at all. Immutable.
+    #[serde(default = "default_manager")]
+    #[schemars(length(min = 1, max = 63))]
+    pub managed_by: String,
+    /// The workers: pods that train together.
+    pub workers: Workers,
+    /// The built-in trainer: model, data, optimizer and how long to train. Immutable.
+    #[schemars(schema_with = "crate::schema::trainer")]
+    pub trainer: TrainerConfig,
+    /// When failures end the job.
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+    /// Seconds until all workers must be ready to train for the first time; after that the job
+    /// fails with the real reason (not schedulable, image not found, ...).
+    #[serde(default = "default_start_deadline")]
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub start_deadline_seconds: u32,
+    /// Which pods are deleted when the job has ended. Failed jobs never keep a running pod.
+    #[serde(default)]
+    pub clean_pod_policy: CleanPodPolicy,
+    /// Who may connect to the workers.
+    #[serde(default)]
+    pub network_policy: NetworkPolicyMode,
+}
+
+fn default_manager() -> String {
+    roundhouse_contract::labels::DEFAULT_MANAGER.to_owned()
+}
+
+const fn default_start_deadline() -> u32 {
+    600
+}
+
+/// The workers of a job.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Workers {
+    /// Number of workers. All of them must be ready before training starts.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub replicas: u32,
+    /// Training processes in each worker. Default: the GPUs in the trainer container's limits,
+    /// else 1. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub procs_per_worker: Option<u32>,
+    /// Pod template of the workers: resources, node selection, volumes, image. The container named
+    /// `trainer` runs the training; without a template it is made for you. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::pod_template")]
+    pub template: Option<PodTemplateSpec>,
+}
+
+/// When failures end the job.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailurePolicy {
+    /// Incidents in a row, without a newly committed step between them, until the job fails.
+    #[schemars(range(min = 0, max = 10_000))]
+    pub backoff_limit: u32,
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self { backoff_limit: 6 }
+    }
+}
+
+/// Which pods are deleted when the job has ended.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CleanPodPolicy {
+    /// Those that still run; finished ones stay, with their logs.
+    #[default]
+    Running,
+    /// All of them.
+    All,
+    /// None that has ended by itself; pods of a failed job that still run are deleted even so.
+    None,
+}
+
+/// Who may connect to the workers.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NetworkPolicyMode {
+    /// Only pods of the same job, and metrics scrapers on the metrics port.
+    #[default]
+    Isolated,
+    /// No NetworkPolicy is made.
+    None,
+}

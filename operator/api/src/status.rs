@@ -1,0 +1,176 @@
+//! `status`: what is. Written by the operator alone, one patch per reconcile.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use roundhouse_contract::Progress;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the operator has seen and decided.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainingJobStatus {
+    /// Generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Conditions `Accepted`, `Running`, `Succeeded`, `Failed`; the one that matters most now
+    /// comes first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// When the operator accepted the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When the job succeeded or failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// The newest generation that was issued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<MembershipStatus>,
+    /// Workers by state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<WorkersStatus>,
+    /// Pods of the job, for the scale subresource.
+    #[serde(default)]
+    pub replicas: u32,
+    /// Label selector of the pods, for the scale subresource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// Failures so far.
+    #[serde(default)]
+    pub incidents: Incidents,
+    /// The newest failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LastFailure>,
+    /// How far training has come; written at most every ten seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<JobProgress>,
+}
+
+/// A generation: workers that train together.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MembershipStatus {
+    /// Its number; it only grows.
+    pub generation: u64,
+    /// Ranks: workers times processes per worker.
+    pub world_size: u32,
+    /// Workers.
+    pub nodes: u32,
+}
+
+/// Workers by state.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkersStatus {
+    /// Wanted now.
+    pub wanted: u32,
+    /// In the lobby or training.
+    pub ready: u32,
+    /// Members of the newest generation that are alive.
+    pub active: u32,
+    /// `ready/wanted`, for the column.
+    pub summary: String,
+}
+
+/// Failures so far, each counted once.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Incidents {
+    /// All.
+    pub total: u32,
+    /// Since a step was last committed.
+    pub since_progress: u32,
+    /// Furthest committed step that an incident has seen.
+    pub last_step: u64,
+    /// Generation of the newest incident: an incident is counted once per generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_generation: Option<u64>,
+}
+
+/// The newest failure: who, where and why.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastFailure {
+    /// When it was seen.
+    pub time: Time,
+    /// Pod of the worker.
+    pub worker: String,
+    /// Rank of the process, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Node the pod ran on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Cause, in one word.
+    pub reason: String,
+    /// Exit code of the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Last committed step the process knew of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Cause, in a sentence.
+    pub message: String,
+}
+
+/// How far training has come.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobProgress {
+    /// As rank 0 tells it.
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// Steps done of all, such as `42%`.
+    pub percent: String,
+    /// When it was read.
+    pub updated_at: Time,
+}
+
+/// Types of conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionType {
+    /// The spec can be run.
+    Accepted,
+    /// All members of a generation are alive.
+    Running,
+    /// Every member ended with success. Terminal.
+    Succeeded,
+    /// The job was given up. Terminal.
+    Failed,
+}
+
+impl ConditionType {
+    /// As it stands in the object.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+impl TrainingJobStatus {
+    /// The condition of a type, if it was ever set.
+    #[must_use]
+    pub fn condition(&self, kind: ConditionType) -> Option<&Condition> {
+        self.conditions
+            .iter()
+            .find(|condition| condition.type_ == kind.as_str())
+    }
+
+    /// Whether a condition is set and true.
+    #[must_use]
+    pub fn is_true(&self, kind: ConditionType) -> bool {
+        self.condition(kind)
+            .is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Whether the job has ended, for good.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        self.is_true(ConditionType::Succeeded) || self.is_true(ConditionType::Failed)
+    }
+}

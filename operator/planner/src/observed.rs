@@ -1,0 +1,136 @@
+//! What the operator sees of one job, as plain values.
+
+use jiff::Timestamp;
+use roundhouse_api::TrainingJobStatus;
+use roundhouse_contract::{Incarnation, Membership, Progress, TerminationMessage};
+
+/// Everything of one job that a plan depends on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// The status as last written.
+    pub status: TrainingJobStatus,
+    /// The headless Service.
+    pub service: Presence,
+    /// The NetworkPolicy.
+    pub network_policy: Presence,
+    /// The pods that bear the job's UID in their label, ours or not, in any order.
+    pub pods: Vec<Pod>,
+    /// What rank 0 last told of its progress, if it could be asked.
+    pub progress: Option<ProgressSample>,
+}
+
+/// An object of a given name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// There is none.
+    #[default]
+    Missing,
+    /// It is controlled by this job.
+    Ours,
+    /// Somebody else's: it is never touched.
+    Foreign,
+}
+
+/// Progress and when it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgressSample {
+    /// What was told.
+    pub progress: Progress,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// `status.phase` of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodPhase {
+    /// Not all containers have started.
+    #[default]
+    Pending,
+    /// At least one container runs or restarts.
+    Running,
+    /// All containers exited 0.
+    Succeeded,
+    /// Ended for good (evicted, refused by the node, lost).
+    Failed,
+}
+
+/// A worker's pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its resourceVersion: precondition of a patch.
+    pub resource_version: String,
+    /// Whether the job's object is its controller.
+    pub ours: bool,
+    /// Index of the worker; `None` if the label is gone or unreadable.
+    pub index: Option<u32>,
+    /// Attempt of the worker.
+    pub attempt: u32,
+    /// Whether it has a deletion timestamp.
+    pub deleting: bool,
+    /// When it was created.
+    pub created_at: Option<Timestamp>,
+    /// Its phase.
+    pub phase: PodPhase,
+    /// Whether its Ready condition is true.
+    pub ready: bool,
+    /// Its address.
+    pub ip: Option<String>,
+    /// Its node.
+    pub node: Option<String>,
+    /// Why the scheduler has not placed it, in the scheduler's words.
+    pub unschedulable: Option<String>,
+    /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).
+    pub failed: Option<Waiting>,
+    /// The trainer container, once the kubelet has told of it.
+    pub container: Container,
+    /// The membership document it was given.
+    pub membership: Option<Membership>,
+}
+
+/// State of the trainer container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Container {
+    /// How often it was restarted.
+    pub restarts: u32,
+    /// Why it waits (`ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError`, ...).
+    pub waiting: Option<Waiting>,
+    /// How it ended: its current termination, else the last one.
+    pub termination: Option<Termination>,
+}
+
+/// A reason and a message, as Kubernetes gives them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// One word.
+    pub reason: String,
+    /// A sentence, perhaps empty.
+    pub message: String,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Termination {
+    /// Exit code; 128 + n for signal n.
+    pub exit_code: i32,
+    /// Kubernetes' reason: `Completed`, `Error`, `OOMKilled`, ...
+    pub reason: String,
+    /// Our termination message, if the agent left one.
+    pub message: Option<TerminationMessage>,
+    /// When.
+    pub finished_at: Option<Timestamp>,
+}
+
+impl Pod {
+    /// Who it is now.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation {
+            pod_uid: self.uid.clone(),
+            restarts: self.container.restarts,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What is to be done: the result of planning.
+
+use std::time::Duration;
+
+use roundhouse_api::TrainingJobStatus;
+use roundhouse_contract::Membership;
+
+/// What to do for one job, in this order: actions, then the status, then events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Writes to other objects, in order.
+    pub actions: Vec<Action>,
+    /// The whole status; written if it differs.
+    pub status: TrainingJobStatus,
+    /// Look again after this long, even if nothing changes.
+    pub requeue_after: Option<Duration>,
+    /// Why, in one word; logged when it changes.
+    pub reason: PlanReason,
+    /// Told after the status is written.
+    pub events: Vec<Event>,
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Apply the headless Service.
+    ApplyService,
+    /// Apply the NetworkPolicy.
+    ApplyNetworkPolicy,
+    /// Create the pod of a worker's attempt.
+    CreateWorker {
+        /// Index of the worker.
+        index: u32,
+        /// Its attempt.
+        attempt: u32,
+    },
+    /// Give a pod its place, if it is still the pod that was observed.
+    IssueMembership {
+        /// Name of the pod.
+        pod: String,
+        /// Precondition.
+        resource_version: String,
+        /// Its place.
+        membership: Membership,
+    },
+    /// Delete a pod, if it is still the pod that was observed.
+    DeletePod {
+        /// Name of the pod.
+        pod: String,
+        /// Precondition.
+        uid: String,
+        /// Why.
+        reason: DeleteReason,
+    },
+}
+
+/// Why a pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeleteReason {
+    /// The job has ended.
+    JobEnded,
+    /// Its index is not wanted any more.
+    ScaledDown,
+    /// It has ended for good; another attempt takes its place.
+    Replaced,
+    /// Two pods of one worker: the younger attempt stays.
+    Surplus,
+}
+
+/// Why the plan is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlanReason {
+    /// The spec cannot be run.
+    InvalidSpec,
+    /// A child's name is taken by somebody else's object.
+    NameTaken,
+    /// Pods are being made.
+    CreatingWorkers,
+    /// Not all workers are ready yet.
+    WaitingForWorkers,
+    /// The next generation's number is persisted before any pod hears of it.
+    RaisingGeneration,
+    /// Members are being told their places.
+    IssuingMembership,
+    /// All members train.
+    Training,
+    /// A member is gone; the others come back to the lobby.
+    Recovering,
+    /// All members have ended with success.
+    Succeeded,
+    /// The job was given up.
+    Failed,
+    /// The job is being deleted; Kubernetes removes what it owns.
+    Deleting,
+}
+
+/// A Kubernetes event about the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Normal or Warning.
+    pub kind: EventType,
+    /// `CamelCase`.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Type of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    /// As it should be.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
