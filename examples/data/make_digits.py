@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Converts the UCI optical digits to gzipped IDX files, as MNIST is published.
+
+    make_digits.py SOURCE [OUTPUT_DIR]
+
+SOURCE is digits.csv.gz, or a scikit-learn wheel that holds it
+(`pip download --no-deps scikit-learn`). The same source gives the same bytes on every machine:
+pixels 0..16 become 0..255, the last 297 images (written by other people than most before them)
+are the test split, and the gzip headers carry neither time nor name.
+Needs Python 3.8 and nothing else.
+"""
+
+import csv
+import gzip
+import io
+import struct
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+CSV_IN_WHEEL = "sklearn/datasets/data/digits.csv.gz"
+SIDE = 8
+TOP = 16
+NUM_SAMPLES = 1797
+NUM_TEST = 297
+
+
+def read_source(path):
+    """Rows of 64 pixels and a label."""
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            packed = wheel.read(CSV_IN_WHEEL)
+    else:
+        packed = path.read_bytes()
+    text = gzip.decompress(packed).decode("ascii")
+    rows = [[int(float(cell)) for cell in row] for row in csv.reader(io.StringIO(text))]
+    assert len(rows) == NUM_SAMPLES, f"{len(rows)} rows, expected {NUM_SAMPLES}"
+    for number, row in enumerate(rows, 1):
+        assert len(row) == SIDE * SIDE + 1, f"row {number}: {len(row)} columns"
+        assert all(0 <= pixel <= TOP for pixel in row[:-1]), f"row {number}: pixel out of range"
+        assert 0 <= row[-1] <= 9, f"row {number}: label out of range"
+    return rows
+
+
+def scale(pixel):
+    """0..16 to 0..255, rounded half up."""
+    return (pixel * 255 + TOP // 2) // TOP
+
+
+def write_gzip(path, body):
+    """A gzip file whose bytes depend on the body alone."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    header = b"\x1f\x8b\x08\x00" + b"\x00" * 4 + b"\x02\xff"
+    trailer = struct.pack("<II", zlib.crc32(body), len(body))
+    path.write_bytes(header + packer.compress(body) + packer.flush() + trailer)
+
+
+def write_split(directory, prefix, rows):
+    """One pair of IDX files: images (magic 0x803) and labels (magic 0x801)."""
+    images = struct.pack(">IIII", 0x803, len(rows), SIDE, SIDE)
+    images += bytes(scale(pixel) for row in rows for pixel in row[:-1])
+    labels = struct.pack(">II", 0x801, len(rows)) + bytes(row[-1] for row in rows)
+    write_gzip(directory / f"{prefix}-images-idx3-ubyte.gz", images)
+    write_gzip(directory / f"{prefix}-labels-idx1-ubyte.gz", labels)
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    rows = read_source(Path(sys.argv[1]))
+    output = Path(sys.argv[2]) if len(sys.argv) == 3 else Path(__file__).parent / "digits"
+    output.mkdir(parents=True, exist_ok=True)
+    write_split(output, "train", rows[:-NUM_TEST])
+    write_split(output, "t10k", rows[-NUM_TEST:])
+
+
+if __name__ == "__main__":
+    main()
