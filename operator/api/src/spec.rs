@@ -1,4 +1,8 @@
 //! `spec`: what the user wants.
+#![allow(
+    unreachable_pub,
+    reason = "KubeSchema repeats the struct inside a function"
+)]
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::CustomResource;
