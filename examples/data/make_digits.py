@@ -4,9 +4,9 @@
     make_digits.py SOURCE [OUTPUT_DIR]
 
 SOURCE is digits.csv.gz, or a scikit-learn wheel that holds it
-(`pip download --no-deps scikit-learn`). The same source gives the same bytes on every machine:
-pixels 0..16 become 0..255, the last 297 images (written by other people than most before them)
-are the test split, and the gzip headers carry neither time nor name.
+(`pip download --no-deps scikit-learn`). Pixels 0..16 become 0..255, the last 297 images are the
+test split, and the gzip headers carry neither time nor name, so the same source and zlib give
+the same bytes.
 Needs Python 3.8 and nothing else.
 """
 

@@ -1,0 +1,183 @@
+//! The course of a whole training: which samples belong to which step.
+//!
+//! An epoch of N samples is cut into batches of G; its last batch is smaller when G does not
+//! divide N. So each sample is used exactly once per epoch, and the position is a function of the
+//! number of committed steps: (epoch, cursor), where the cursor counts samples consumed in the
+//! epoch. Nothing here depends on the world size.
+
+use std::ops::Range;
+
+/// Where training is in the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// Epoch of the next step, from 0.
+    pub epoch: u64,
+    /// Samples of that epoch that committed steps have consumed.
+    pub cursor: u64,
+}
+
+/// The samples of one step, as places in the epoch's permutation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Places in the order of that epoch. Never empty.
+    pub places: Range<u64>,
+    /// Whether the epoch ends with this batch.
+    pub ends_epoch: bool,
+}
+
+impl Batch {
+    /// Samples of the batch, over all ranks.
+    #[must_use]
+    pub const fn num_samples(&self) -> u64 {
+        self.places.end - self.places.start
+    }
+}
+
+/// Data set size, batch size and length of a training. All at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Course {
+    num_samples: u64,
+    global_batch: u64,
+    total_steps: u64,
+}
+
+impl Course {
+    /// A training of so many steps.
+    ///
+    /// A number of 0 counts as 1, and a batch larger than the data set is the whole data set.
+    #[must_use]
+    pub fn of_steps(num_samples: u64, global_batch: u64, steps: u64) -> Self {
+        let num_samples = num_samples.max(1);
+        Self {
+            num_samples,
+            global_batch: global_batch.clamp(1, num_samples),
+            total_steps: steps.max(1),
+        }
+    }
+
+    /// A training of so many passes over the data.
+    #[must_use]
+    pub fn of_epochs(num_samples: u64, global_batch: u64, epochs: u64) -> Self {
+        let one = Self::of_steps(num_samples, global_batch, 1);
+        let total_steps = one.steps_per_epoch().saturating_mul(epochs.max(1));
+        Self { total_steps, ..one }
+    }
+
+    /// Samples of the data set.
+    #[must_use]
+    pub const fn num_samples(&self) -> u64 {
+        self.num_samples
+    }
+
+    /// Steps of the whole training.
+    #[must_use]
+    pub const fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    /// Steps of an epoch, the smaller last one included.
+    #[must_use]
+    pub const fn steps_per_epoch(&self) -> u64 {
+        self.num_samples.div_ceil(self.global_batch)
+    }
+
+    /// Where training is after so many committed steps.
+    #[must_use]
+    pub const fn position(&self, committed_steps: u64) -> Position {
+        Position {
+            epoch: committed_steps / self.steps_per_epoch(),
+            cursor: (committed_steps % self.steps_per_epoch()) * self.global_batch,
+        }
+    }
+
+    /// Committed steps at a position; the inverse of [`Self::position`]. `None` for a cursor that
+    /// no step boundary of this course has.
+    #[must_use]
+    pub fn steps_at(&self, position: Position) -> Option<u64> {
+        let Position { epoch, cursor } = position;
+        let on_boundary = cursor < self.num_samples && cursor.is_multiple_of(self.global_batch);
+        on_boundary.then(|| epoch * self.steps_per_epoch() + cursor / self.global_batch)
+    }
+
+    /// Samples that so many committed steps have consumed, over all epochs.
+    #[must_use]
+    pub const fn committed_samples(&self, committed_steps: u64) -> u64 {
+        let Position { epoch, cursor } = self.position(committed_steps);
+        epoch * self.num_samples + cursor
+    }
+
+    /// The step after so many committed ones; `None` when training is complete.
+    #[must_use]
+    pub fn next_batch(&self, committed_steps: u64) -> Option<Batch> {
+        if committed_steps >= self.total_steps {
+            return None;
+        }
+        let Position { epoch, cursor } = self.position(committed_steps);
+        let end = self.num_samples.min(cursor + self.global_batch);
+        Some(Batch {
+            epoch,
+            places: cursor..end,
+            ends_epoch: end == self.num_samples,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn each_place_is_used_once_per_epoch_and_positions_read_back(
+            num_samples in 1_u64..200, global_batch in 1_u64..250, epochs in 1_u64..4,
+        ) {
+            let course = Course::of_epochs(num_samples, global_batch, epochs);
+            let mut used = Vec::new();
+            let mut step = 0;
+            while let Some(batch) = course.next_batch(step) {
+                prop_assert!(batch.num_samples() > 0);
+                prop_assert_eq!(used.len() as u64, course.committed_samples(step));
+                prop_assert_eq!(course.steps_at(course.position(step)), Some(step));
+                prop_assert_eq!(batch.ends_epoch, (step + 1) % course.steps_per_epoch() == 0);
+                used.extend(batch.places.clone().map(|place| (batch.epoch, place)));
+                step += 1;
+            }
+            let all: Vec<_> = (0..epochs)
+                .flat_map(|epoch| (0..num_samples).map(move |place| (epoch, place)))
+                .collect();
+            prop_assert_eq!(used, all);
+            prop_assert_eq!(step, course.total_steps());
+        }
+    }
+
+    #[test]
+    fn the_last_batch_of_an_epoch_is_smaller() {
+        let course = Course::of_steps(10, 4, 5);
+        let sizes: Vec<_> = (0..5)
+            .filter_map(|step| course.next_batch(step))
+            .map(|batch| batch.num_samples())
+            .collect();
+        assert_eq!(sizes, [4, 4, 2, 4, 4]);
+        assert_eq!(course.next_batch(5), None);
+    }
+
+    #[test]
+    fn a_cursor_between_two_steps_is_no_position() {
+        let course = Course::of_steps(10, 4, 5);
+        let between = Position {
+            epoch: 0,
+            cursor: 3,
+        };
+        assert_eq!(course.steps_at(between), None);
+        let past = Position {
+            epoch: 0,
+            cursor: 12,
+        };
+        assert_eq!(course.steps_at(past), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! The life of one process: lobby, forming, training, end.
+//!
+//! The driver asks [`Machine::next`] what to do, does it, and tells what came of it with
+//! [`Machine::apply`]; whenever it reads the membership file it shows it to [`Machine::see`].
+//! A newer generation interrupts forming at once and training at a step boundary on which all
+//! ranks agree. The machine holds no clock, no file and no group.
+
+use roundhouse_contract::membership::{Action as Instruction, Master, Membership};
+
+/// A process' place in one generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the generation.
+    pub generation: u64,
+    /// Rank of this process.
+    pub rank: u32,
+    /// Ranks of the generation.
+    pub world_size: u32,
+    /// Its rendezvous store.
+    pub master: Master,
+}
+
+/// How a process' training ends, short of an error of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Training is complete.
+    Done,
+    /// It left on request: SIGTERM, or a generation that says so.
+    Left,
+    /// Its generation broke and there is no newer one.
+    PeerLost,
+}
+
+/// What the driver is to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action<'machine> {
+    /// Read the membership file until it shows a newer generation.
+    Wait,
+    /// Build the generation's process group, then report [`Event::Formed`] or [`Event::Fault`].
+    Form(&'machine Place),
+    /// Do one step, then report [`Event::StepCommitted`], [`Event::Finished`] or
+    /// [`Event::Fault`].
+    Step(&'machine Place),
+    /// End the process.
+    Exit(Outcome),
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The process group stands and the state is equal on all ranks.
+    Formed,
+    /// A step is committed; all ranks had seen this generation, or a newer one, when it was.
+    StepCommitted {
+        /// See [`crate::Agreement::newest_generation`].
+        agreed_generation: u64,
+    },
+    /// A collective failed or a peer did not come.
+    Fault,
+    /// The last step is committed and evaluated.
+    Finished,
+    /// Somebody asked this process to leave.
+    LeaveRequested,
+}
+
+/// What came of showing a document to the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the newest generation from now on.
+    Accepted,
+    /// It is not newer than what is known, or was there before this process started.
+    Old,
+    /// It gives this process no place: a defect of who wrote it.
+    Invalid,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Lobby,
+    Forming(Place),
+    Training(Place),
+    Ended(Outcome),
+}
+
+/// What the newest accepted document says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Summons {
+    Join(Place),
+    Leave,
+}
+
+/// The state machine of one process.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    local_rank: u32,
+    state: State,
+    newest_generation: u64,
+    summons: Option<Summons>,
+    leave_requested: bool,
+}
+
+impl Machine {
+    /// A process that enters the lobby. `seen_at_start` is the generation found in the membership
+    /// file at the start, 0 if none: it and all before it belong to somebody else's life.
+    #[must_use]
+    pub const fn new(local_rank: u32, seen_at_start: u64) -> Self {
+        Self {
+            local_rank,
+            state: State::Lobby,
+            newest_generation: seen_at_start,
+            summons: None,
+            leave_requested: false,
+        }
+    }
+
+    /// What to do now.
+    #[must_use]
+    pub const fn next(&self) -> Action<'_> {
+        match &self.state {
+            State::Lobby => Action::Wait,
+            State::Forming(place) => Action::Form(place),
+            State::Training(place) => Action::Step(place),
+            State::Ended(outcome) => Action::Exit(*outcome),
+        }
+    }
+
+    /// The newest generation seen, the one found at the start included.
+    #[must_use]
+    pub const fn newest_generation(&self) -> u64 {
+        self.newest_generation
+    }
+
+    /// Whether forming `place` is pointless by now.
+    #[must_use]
+    pub fn supersedes(&self, place: &Place) -> bool {
+        self.leave_requested || self.newest_generation > place.generation
+    }
+
+    /// Shows a document that the membership file holds.
+    pub fn see(&mut self, document: &Membership) -> Verdict {
+        if document.generation <= self.newest_generation {
+            return Verdict::Old;
+        }
+        let Some(summons) = self.summons_of(document) else {
+            return Verdict::Invalid;
+        };
+        self.newest_generation = document.generation;
+        self.summons = Some(summons);
+        if matches!(self.state, State::Lobby | State::Forming(_)) {
+            self.answer_summons();
+        }
+        Verdict::Accepted
+    }
+
+    /// Tells what happened. Events that the state does not expect change nothing.
+    pub fn apply(&mut self, event: Event) {
+        match (event, &self.state) {
+            (Event::LeaveRequested, State::Lobby | State::Forming(_)) => self.end(Outcome::Left),
+            (Event::LeaveRequested, State::Training(_)) => self.leave_requested = true,
+            (Event::Formed, State::Forming(place)) => self.state = State::Training(place.clone()),
+            (Event::StepCommitted { agreed_generation }, State::Training(place)) => {
+                if self.leave_requested {
+                    self.end(Outcome::Left);
+                } else if agreed_generation > place.generation {
+                    self.answer_summons();
+                }
+            }
+            (Event::Finished, State::Training(_)) => self.end(Outcome::Done),
+            (Event::Fault, State::Lobby | State::Forming(_) | State::Training(_)) => self.recover(),
+            (_, State::Ended(_))
+            | (Event::Formed, State::Lobby | State::Training(_))
+            | (Event::StepCommitted { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {
+            }
+        }
+    }
+
+    /// After a fault: on to the next generation if it is known already.
+    fn recover(&mut self) {
+        let current = match &self.state {
+            State::Forming(place) | State::Training(place) => place.generation,
+            State::Lobby | State::Ended(_) => 0,
+        };
+        if self.leave_requested {
+            self.end(Outcome::Left);
+        } else if self.summons.is_some() && self.newest_generation > current {
+            self.answer_summons();
+        } else {
+            self.end(Outcome::PeerLost);
+        }
+    }
+
+    fn answer_summons(&mut self) {
+        match self.summons.clone() {
+            Some(Summons::Join(place)) => self.state = State::Forming(place),
+            Some(Summons::Leave) => self.end(Outcome::Left),
+            None => {}
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.state = State::Ended(outcome);
+    }
+
+    fn summons_of(&self, document: &Membership) -> Option<Summons> {
+        match document.action {
+            Instruction::Leave => Some(Summons::Leave),
+            Instruction::Join => {
+                let world_size = document.nodes.checked_mul(document.procs_per_worker)?;
+                let has_place = document.node_rank < document.nodes
+                    && self.local_rank < document.procs_per_worker;
+                has_place.then(|| {
+                    Summons::Join(Place {
+                        generation: document.generation,
+                        rank: document.rank(self.local_rank),
+                        world_size,
+                        master: document.master.clone(),
+                    })
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

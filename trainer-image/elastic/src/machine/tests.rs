@@ -1,0 +1,220 @@
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_oneof, proptest};
+use roundhouse_contract::membership::Incarnation;
+
+use super::*;
+
+fn document(generation: u64) -> Membership {
+    Membership {
+        generation,
+        action: Instruction::Join,
+        node_rank: 1,
+        nodes: 3,
+        procs_per_worker: 2,
+        master: Master {
+            address: "10.0.0.1".to_owned(),
+            port: 29_500,
+        },
+        members: String::new(),
+        incarnation: Incarnation {
+            pod_uid: String::new(),
+            restarts: 0,
+        },
+        issued_at: String::new(),
+    }
+}
+
+fn leave(generation: u64) -> Membership {
+    Membership {
+        action: Instruction::Leave,
+        ..document(generation)
+    }
+}
+
+/// A process with local rank 1 that trains in a generation.
+fn training(generation: u64) -> Machine {
+    let mut machine = Machine::new(1, 0);
+    machine.see(&document(generation));
+    machine.apply(Event::Formed);
+    machine
+}
+
+fn committed(agreed_generation: u64) -> Event {
+    Event::StepCommitted { agreed_generation }
+}
+
+fn forming_generation(machine: &Machine) -> Option<u64> {
+    match machine.next() {
+        Action::Form(place) => Some(place.generation),
+        Action::Wait | Action::Step(_) | Action::Exit(_) => None,
+    }
+}
+
+fn training_generation(machine: &Machine) -> Option<u64> {
+    match machine.next() {
+        Action::Step(place) => Some(place.generation),
+        Action::Wait | Action::Form(_) | Action::Exit(_) => None,
+    }
+}
+
+#[test]
+fn a_process_waits_in_the_lobby_and_forms_the_generation_it_sees() {
+    let mut machine = Machine::new(1, 0);
+    assert_eq!(machine.next(), Action::Wait);
+    assert_eq!(machine.see(&document(1)), Verdict::Accepted);
+    let Action::Form(place) = machine.next() else {
+        panic!("{machine:?}");
+    };
+    assert_eq!((place.rank, place.world_size), (3, 6));
+}
+
+#[test]
+fn what_was_there_at_the_start_is_never_joined() {
+    let mut machine = Machine::new(0, 4);
+    assert_eq!(machine.see(&document(4)), Verdict::Old);
+    assert_eq!(machine.see(&document(3)), Verdict::Old);
+    assert_eq!(machine.next(), Action::Wait);
+    assert_eq!(machine.see(&document(5)), Verdict::Accepted);
+    assert_eq!(forming_generation(&machine), Some(5));
+}
+
+#[test]
+fn a_newer_generation_interrupts_forming() {
+    let mut machine = Machine::new(1, 0);
+    machine.see(&document(1));
+    let Action::Form(place) = machine.next() else {
+        panic!("{machine:?}");
+    };
+    let place = place.clone();
+    assert!(!machine.supersedes(&place));
+    machine.see(&document(2));
+    assert!(machine.supersedes(&place));
+    assert_eq!(forming_generation(&machine), Some(2));
+}
+
+#[test]
+fn training_goes_on_until_all_ranks_have_seen_the_newer_generation() {
+    let mut machine = training(1);
+    machine.see(&document(2));
+    machine.apply(committed(1));
+    assert_eq!(training_generation(&machine), Some(1));
+    machine.apply(committed(2));
+    assert_eq!(forming_generation(&machine), Some(2));
+}
+
+#[test]
+fn a_fault_ends_the_process_unless_a_newer_generation_is_known() {
+    let mut alone = training(1);
+    alone.apply(Event::Fault);
+    assert_eq!(alone.next(), Action::Exit(Outcome::PeerLost));
+
+    let mut summoned = training(1);
+    summoned.see(&document(2));
+    summoned.apply(Event::Fault);
+    assert_eq!(forming_generation(&summoned), Some(2));
+}
+
+#[test]
+fn a_request_to_leave_is_obeyed_at_the_step_boundary() {
+    let mut machine = training(1);
+    machine.apply(Event::LeaveRequested);
+    assert_eq!(training_generation(&machine), Some(1));
+    machine.apply(committed(1));
+    assert_eq!(machine.next(), Action::Exit(Outcome::Left));
+}
+
+#[test]
+fn a_fault_while_leaving_is_leaving() {
+    let mut machine = training(1);
+    machine.apply(Event::LeaveRequested);
+    machine.apply(Event::Fault);
+    assert_eq!(machine.next(), Action::Exit(Outcome::Left));
+}
+
+#[test]
+fn a_generation_can_tell_a_process_to_leave() {
+    let mut machine = training(1);
+    machine.see(&leave(2));
+    machine.apply(committed(2));
+    assert_eq!(machine.next(), Action::Exit(Outcome::Left));
+}
+
+#[test]
+fn training_that_finishes_is_done_even_when_asked_to_leave() {
+    let mut machine = training(1);
+    machine.apply(Event::LeaveRequested);
+    machine.apply(Event::Finished);
+    assert_eq!(machine.next(), Action::Exit(Outcome::Done));
+}
+
+#[test]
+fn a_document_without_a_place_for_the_process_is_invalid() {
+    let mut machine = Machine::new(2, 0);
+    assert_eq!(machine.see(&document(1)), Verdict::Invalid);
+    let mut machine = Machine::new(0, 0);
+    let mut outside = document(1);
+    outside.node_rank = 3;
+    assert_eq!(machine.see(&outside), Verdict::Invalid);
+    let mut huge = document(1);
+    huge.nodes = u32::MAX;
+    assert_eq!(machine.see(&huge), Verdict::Invalid);
+    assert_eq!(machine.next(), Action::Wait);
+}
+
+#[derive(Clone, Debug)]
+enum Input {
+    See(u64),
+    SeeLeave(u64),
+    Happens(Event),
+}
+
+fn input() -> impl Strategy<Value = Input> {
+    prop_oneof![
+        4 => (0_u64..8).prop_map(Input::See),
+        1 => (0_u64..8).prop_map(Input::SeeLeave),
+        3 => Just(Input::Happens(Event::Formed)),
+        4 => (0_u64..8).prop_map(|generation| Input::Happens(committed(generation))),
+        1 => Just(Input::Happens(Event::Fault)),
+        1 => Just(Input::Happens(Event::LeaveRequested)),
+        1 => Just(Input::Happens(Event::Finished)),
+    ]
+}
+
+fn current_generation(machine: &Machine) -> Option<u64> {
+    forming_generation(machine).or_else(|| training_generation(machine))
+}
+
+proptest! {
+    #[test]
+    fn generations_only_grow_and_an_end_is_for_ever(
+        start in 0_u64..4, inputs in proptest::collection::vec(input(), 0..40), local in any::<bool>(),
+    ) {
+        let mut machine = Machine::new(u32::from(local), start);
+        let mut last = start;
+        let mut ended = None;
+        for input in inputs {
+            let was_training = training_generation(&machine);
+            match input {
+                Input::See(generation) => {
+                    machine.see(&document(generation));
+                    prop_assert!(
+                        was_training.is_none() || training_generation(&machine) == was_training,
+                        "a document alone moved a training process"
+                    );
+                }
+                Input::SeeLeave(generation) => { machine.see(&leave(generation)); }
+                Input::Happens(event) => machine.apply(event),
+            }
+            if let Some(generation) = current_generation(&machine) {
+                prop_assert!(generation > start && generation >= last);
+                prop_assert!(generation <= machine.newest_generation());
+                last = generation;
+            }
+            if let Action::Exit(outcome) = machine.next() {
+                prop_assert!(ended.is_none_or(|before| before == outcome));
+                ended = Some(outcome);
+            } else {
+                prop_assert!(ended.is_none());
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Who computes which part of a batch.
+//!
+//! Rank r of W takes `[start + G·r/W, start + G·(r+1)/W)`: parts differ by one sample at most,
+//! meet without gap or overlap, and need no divisibility. With G < W some parts are empty.
+
+use std::ops::Range;
+
+/// The part of `whole` that `rank` of `world_size` computes.
+///
+/// A world of none counts as a world of one, and a rank outside the world gets an empty part.
+#[must_use]
+pub fn shard(whole: &Range<u64>, rank: u32, world_size: u32) -> Range<u64> {
+    let num_samples = u128::from(whole.end.saturating_sub(whole.start));
+    let world_size = u128::from(world_size.max(1));
+    let cut = |rank: u128| {
+        // At most num_samples, so it fits.
+        let offset = num_samples * rank.min(world_size) / world_size;
+        whole.start + u64::try_from(offset).unwrap_or(u64::MAX)
+    };
+    cut(u128::from(rank))..cut(u128::from(rank) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn parts_meet_and_differ_by_one_at_most(
+            start in 0_u64..1 << 50, len in 0_u64..1 << 40, world_size in 1_u32..300,
+        ) {
+            let whole = start..start + len;
+            let mut at = start;
+            for rank in 0..world_size {
+                let part = shard(&whole, rank, world_size);
+                prop_assert_eq!(part.start, at);
+                let size = part.end - part.start;
+                let even = len / u64::from(world_size);
+                prop_assert!(size == even || size == even + 1);
+                at = part.end;
+            }
+            prop_assert_eq!(at, whole.end);
+        }
+    }
+
+    #[test]
+    fn a_small_batch_leaves_some_ranks_without_samples() {
+        let parts: Vec<_> = (0..4).map(|rank| shard(&(10..12), rank, 4)).collect();
+        assert_eq!(parts, [10..10, 10..11, 11..11, 11..12]);
+    }
+
+    #[test]
+    fn a_rank_outside_the_world_gets_nothing() {
+        assert_eq!(shard(&(0..8), 2, 2), 8..8);
+    }
+}
