@@ -1,0 +1,55 @@
+# The commands a person needs. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+export ROUNDHOUSE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/roundhouse
+export CARGO_TARGET_DIR ?= $(ROUNDHOUSE_CACHE)/target
+export LIBTORCH ?= $(ROUNDHOUSE_CACHE)/libtorch-2.11.0-cpu
+export CLUSTER ?= local
+export NODES ?= 1
+export NAMESPACE ?= default
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  CLUSTER=current IMAGE_REPO=registry/path: demo and install use your kubeconfig and registry"
+	@echo "  NODES=3: make cluster with three real nodes"
+
+.PHONY: demo
+demo: ## Train a real model on a real cluster, from nothing (add CLUSTER=current for yours)
+	@tests/support/make/demo
+
+.PHONY: test
+test: ## Everything CI runs
+	@tests/support/make/test
+
+.PHONY: cluster
+cluster: ## Bring up the local Kubernetes cluster (NODES=1)
+	@tests/support/make/cluster
+
+.PHONY: install
+install: ## Build the images and helm install Roundhouse
+	@tests/support/make/install
+
+.PHONY: images
+images: ## Build the operator's and the trainer's image
+	@tests/support/make/images
+
+.PHONY: cluster-down
+cluster-down: ## Remove the local cluster, and all it started
+	@tests/cluster/cluster down
+
+.PHONY: bench
+bench: ## Print the figures of README's table (needs a few minutes)
+	@tests/support/make/bench
+
+.PHONY: lint
+lint: ## Format, clippy, shellcheck, generated files
+	@tests/support/make/lint
+
+.PHONY: crds
+crds: ## Generate the CustomResourceDefinition
+	@cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
+	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml

@@ -1,0 +1,50 @@
+# Sourced by the scripts beside it: where things are, and steps with a progress line and a time.
+# shellcheck shell=bash
+set -euo pipefail
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+cd "$repo"
+: "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
+: "${CARGO_TARGET_DIR:=$ROUNDHOUSE_CACHE/target}"
+: "${LIBTORCH:=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu}"
+: "${CLUSTER:=local}" "${NODES:=1}" "${NAMESPACE:=default}"
+export ROUNDHOUSE_CACHE CARGO_TARGET_DIR LIBTORCH CLUSTER NODES NAMESPACE
+logs=$repo/target/logs
+mkdir -p "$logs"
+
+now() { date +%s.%N; }
+since() { awk -v a="$1" -v b="$(now)" 'BEGIN {printf "%.1f s", b - a}'; }
+say() { printf '%s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+need() { command -v "$1" >/dev/null || die "$1 is not installed: $2"; }
+
+# step NAME COMMAND...: one line while it runs and its time after; its output goes to a log, whose end
+# is shown if it fails. A line a minute says that a long one is alive.
+step() {
+  local name=$1 log started ticker status=0
+  shift
+  log=$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$name").log
+  started=$(now)
+  say "==> $name"
+  ( while sleep 60; do say "    ... $(since "$started"): $(tail -n 1 "$log" 2>/dev/null | cut -c1-90)"; done ) &
+  ticker=$!
+  "$@" > "$log" 2>&1 < /dev/null || status=$?
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  if [ "$status" -ne 0 ]; then
+    tail -n "${STEP_TAIL:-60}" "$log" | sed 's/^/    | /'
+    say "    failed after $(since "$started"), exit code $status; all of it: $log"
+    return "$status"
+  fi
+  say "    done in $(since "$started")"
+}
+
+cluster() { tests/cluster/cluster "$@"; }
+use_cluster() {
+  case $CLUSTER in
+    local) export KUBECONFIG=$repo/target/cluster/kubeconfig PATH=$repo/target/cluster/bin:$PATH
+      # Debian's own defaults for caches would leave files in the home directory.
+      export KUBECACHEDIR=$repo/target/cluster/cache ;;
+    current) need kubectl "see kubernetes.io/docs/tasks/tools"; need helm "see helm.sh/docs/intro/install" ;;
+    *) die "CLUSTER=$CLUSTER: give local or current" ;;
+  esac
+}
