@@ -1,0 +1,39 @@
+// The C ABI between Rust and c10d. Every entry catches every exception: it returns RH_OK, or a kind of
+// error whose text rh_error_message() gives, on the same thread, until the next call.
+#pragma once
+#include <torch/torch.h>
+
+#include <exception>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+enum RhStatus : int { RH_OK = 0, RH_OTHER = 1, RH_CONNECTION_LOST = 2, RH_TIMEOUT = 3 };
+
+struct RhStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  uint16_t port; // 0 for a store that this process does not serve
+};
+
+struct RhGroup {
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+};
+
+struct RhReducer {
+  std::vector<at::Tensor> parameters;
+  c10::intrusive_ptr<c10d::ProcessGroup> group; // outlives the reducer's collectives
+  std::shared_ptr<c10d::Reducer> reducer;
+};
+
+// Keeps the exception's text for rh_error_message() and says of what kind it is.
+int rh_caught(std::exception_ptr exception) noexcept;
+
+template <class Body>
+int rh_guard(Body body) noexcept {
+  try {
+    body();
+    return RH_OK;
+  } catch (...) {
+    return rh_caught(std::current_exception());
+  }
+}

@@ -1,0 +1,103 @@
+// Process groups: Gloo, and NCCL where it is compiled in.
+#include "bridge.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#ifdef USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+using std::chrono::milliseconds;
+
+namespace {
+constexpr size_t kBroadcastBufferBytes = size_t{250} << 20; // as torch's DistributedDataParallel
+
+c10::intrusive_ptr<c10d::ProcessGroup> wrap(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const char* name, c10::DeviceType device,
+    c10d::ProcessGroup::BackendType type, const c10::intrusive_ptr<c10d::Backend>& backend) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  group->setBackend(device, type, backend);
+  group->setDefaultBackend(type);
+  group->setGroupName(name);
+  return group;
+}
+
+// Waits for a collective; the error of a peer that is gone is thrown here.
+void finish(const c10::intrusive_ptr<c10d::Work>& work) {
+  if (work) work->wait();
+}
+} // namespace
+
+extern "C" {
+
+int rh_group_gloo(const RhStore* store, int rank, int size, int64_t timeout_ms, const char* address, const char* name, RhGroup** out) {
+  return rh_guard([&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
+    // Without a device Gloo guesses one from the host name.
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store->store, rank, size, options);
+    *out = new RhGroup{wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend)};
+  });
+}
+
+#ifdef USE_C10D_NCCL
+int rh_group_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, int device, const char* name, RhGroup** out) {
+  return rh_guard([&] {
+    auto options = c10d::ProcessGroupNCCL::Options::create(true);
+    options->timeout = milliseconds(timeout_ms);
+    options->config.blocking = 0; // so that abort() can interrupt the connecting, too
+    options->group_name = name;
+    for (int i = 0; i < size; i++) options->global_ranks_in_group.push_back(i);
+    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store->store, rank, size, options);
+    auto group = wrap(store->store, rank, size, name, c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
+    group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+    backend->setSequenceNumberForGroup();
+    backend->eagerConnectSingleDevice(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+    *out = new RhGroup{group};
+  });
+}
+#endif
+
+int rh_group_all_reduce(const RhGroup* group, torch::Tensor* tensor, int operation) {
+  return rh_guard([&] {
+    torch::NoGradGuard no_grad;
+    constexpr c10d::ReduceOp::RedOpType kOperations[] = {c10d::ReduceOp::SUM, c10d::ReduceOp::MIN, c10d::ReduceOp::MAX};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp(kOperations[operation]);
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->group->allreduce(tensors, options));
+  });
+}
+
+int rh_group_broadcast(const RhGroup* group, torch::Tensor* tensor, int root) {
+  return rh_guard([&] {
+    torch::NoGradGuard no_grad;
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->group->broadcast(tensors, options));
+  });
+}
+
+int rh_group_broadcast_coalesced(const RhGroup* group, torch::Tensor* const* tensors, size_t count, int root) {
+  return rh_guard([&] {
+    torch::NoGradGuard no_grad; // it writes into leaves that require gradients
+    std::vector<at::Tensor> list;
+    for (size_t i = 0; i < count; i++) list.push_back(*tensors[i]);
+    c10d::broadcast_coalesced(group->group, list, kBroadcastBufferBytes, root);
+  });
+}
+
+int rh_group_barrier(const RhGroup* group) {
+  return rh_guard([&] { finish(group->group->barrier()); });
+}
+
+// NCCL: once per group and from one thread, or two aborts wait for each other. Gloo has none in 2.11.
+int rh_group_abort(const RhGroup* group) {
+  return rh_guard([&] { group->group->abort(); });
+}
+
+int rh_group_free(RhGroup* group) {
+  return rh_guard([&] { delete group; });
+}
+}

@@ -1,0 +1,18 @@
+//! Safe Rust over libtorch's own c10d: store, process groups, collectives and the Reducer of
+//! `DistributedDataParallel`.
+//!
+//! Three floors: `src/bridge` is a C ABI that catches every C++ exception; `ffi` declares it; the
+//! public types check tensors before they call. A call never panics: what goes wrong is an
+//! [`Error`]. An exception on one of the library's own threads ends the process all the same, so
+//! the death of a process must always be survivable.
+
+mod error;
+mod ffi;
+mod group;
+mod reducer;
+mod store;
+
+pub use error::{Error, ErrorKind, Result};
+pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp};
+pub use reducer::{Reducer, ReducerOptions, backward};
+pub use store::Store;

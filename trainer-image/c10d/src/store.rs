@@ -1,0 +1,138 @@
+//! The rendezvous store: `TCPStore` and `PrefixStore`.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use crate::error::{Error, Result, c_string, check};
+use crate::ffi;
+
+/// A key-value store that the ranks of a generation meet in. The one that hosts it serves it on
+/// all interfaces, whatever the address: a NetworkPolicy is what protects it.
+#[derive(Debug)]
+pub struct Store {
+    raw: NonNull<ffi::RhStore>,
+}
+
+// SAFETY: c10d's stores lock for themselves; all calls are usable from any thread.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+impl Store {
+    /// Serves a store on `port` (0: any free one) and connects to it. It does not wait for others.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub fn host(port: u16, timeout: Duration) -> Result<Self> {
+        Self::open("127.0.0.1", port, true, timeout)
+    }
+
+    /// Connects to a store that another process serves.
+    ///
+    /// # Errors
+    /// Nobody answers within `timeout`.
+    pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
+        Self::open(host, port, false, timeout)
+    }
+
+    fn open(host: &str, port: u16, serve: bool, timeout: Duration) -> Result<Self> {
+        let host = c_string(host)?;
+        make(|out| {
+            // SAFETY: `host` is NUL-terminated and outlives the call; `out` is valid for a write.
+            unsafe { ffi::rh_store_open(host.as_ptr(), port, serve, milliseconds(timeout), out) }
+        })
+        .map(|raw| Self { raw })
+    }
+
+    /// The port it is served on.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        // SAFETY: `raw` is live until drop.
+        unsafe { ffi::rh_store_port(self.raw.as_ptr()) }
+    }
+
+    /// The same store seen through a prefix, so that generations do not meet each other's keys.
+    ///
+    /// # Errors
+    /// The prefix has a NUL character.
+    pub fn prefix(&self, prefix: &str) -> Result<Self> {
+        let prefix = c_string(prefix)?;
+        make(|out| {
+            // SAFETY: `raw` is live, `prefix` NUL-terminated, `out` valid for a write.
+            unsafe { ffi::rh_store_prefix(self.raw.as_ptr(), prefix.as_ptr(), out) }
+        })
+        .map(|raw| Self { raw })
+    }
+
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let key = c_string(key)?;
+        // SAFETY: pointers and length describe live memory, copied before the call returns.
+        check(unsafe {
+            ffi::rh_store_set(self.raw.as_ptr(), key.as_ptr(), value.as_ptr(), value.len())
+        })
+    }
+
+    /// Waits until a key is set, and reads it.
+    ///
+    /// # Errors
+    /// The store is gone, or the key was not set within the store's timeout.
+    pub fn get(&self, key: &str) -> Result<Vec<u8>> {
+        extern "C" fn consume(context: *mut c_void, bytes: *const u8, length: usize) {
+            // SAFETY: `context` is the vector below; C++ passes `length` readable bytes.
+            unsafe {
+                let value = &mut *context.cast::<Vec<u8>>();
+                if length > 0 {
+                    value.extend_from_slice(std::slice::from_raw_parts(bytes, length));
+                }
+            }
+        }
+        let key = c_string(key)?;
+        let mut value = Vec::<u8>::new();
+        let context = std::ptr::from_mut(&mut value).cast();
+        // SAFETY: `consume` is called before the call returns, with the context given here.
+        check(unsafe { ffi::rh_store_get(self.raw.as_ptr(), key.as_ptr(), context, consume) })?;
+        Ok(value)
+    }
+
+    /// Adds to a counter and returns its new value; a counter that is not set is 0.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        let key = c_string(key)?;
+        let mut value = 0;
+        // SAFETY: `raw` is live, `key` NUL-terminated, `value` valid for a write.
+        check(unsafe {
+            ffi::rh_store_add(self.raw.as_ptr(), key.as_ptr(), delta, &raw mut value)
+        })?;
+        Ok(value)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const ffi::RhStore {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
+        let _ = unsafe { ffi::rh_store_free(self.raw.as_ptr()) };
+    }
+}
+
+/// Timeout for C++.
+pub(crate) fn milliseconds(timeout: Duration) -> i64 {
+    i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+/// Calls a constructor of the bridge.
+pub(crate) fn make<T>(call: impl FnOnce(*mut *mut T) -> std::ffi::c_int) -> Result<NonNull<T>> {
+    let mut made = std::ptr::null_mut();
+    check(call(&raw mut made))?;
+    NonNull::new(made).ok_or_else(|| Error::refused("the bridge made nothing"))
+}

@@ -1,0 +1,92 @@
+//! Real processes over Gloo on the loopback: values of collectives, parity of DDP with one process,
+//! and what survivors see when a peer is killed.
+#![allow(missing_docs, unreachable_pub)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use roundhouse_c10d::{ErrorKind, Store};
+use support::World;
+
+#[test]
+fn collectives_give_every_rank_the_same_values() {
+    for size in [1, 2, 4] {
+        for output in World::start(size, "collectives", &[]).finish() {
+            output.assert_success();
+            assert!(output.text.contains("collectives ok"), "{}", output.text);
+        }
+    }
+}
+
+#[test]
+fn ddp_with_uneven_shards_and_micro_batches_equals_one_process() {
+    for size in [1, 2, 3] {
+        for micro in ["1", "3"] {
+            for output in World::start(size, "parity", &[("MICRO", micro)]).finish() {
+                output.assert_success();
+                let difference = output.number("difference");
+                assert!(
+                    difference <= 1e-6,
+                    "world {size}, micro {micro}: {difference:e}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_killed_peer_is_an_error_and_not_an_abort() {
+    let mut world = World::start(3, "train_for_ever", &[]);
+    world.wait_for_line(2, "step 3");
+    let killed = Instant::now();
+    world.kill(2);
+    let outputs = world.finish();
+    assert!(
+        killed.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        killed.elapsed()
+    );
+    for survivor in &outputs[..2] {
+        survivor.assert_success();
+        assert!(survivor.text.contains("peer lost"), "{}", survivor.text);
+    }
+}
+
+#[test]
+fn a_store_that_nobody_serves_is_an_error_within_the_timeout() {
+    let port = Store::host(0, Duration::from_secs(5)).unwrap().port();
+    let started = Instant::now();
+    let error = Store::connect("127.0.0.1", port, Duration::from_secs(1)).unwrap_err();
+    assert!(error.is_peer_lost(), "{error:?}");
+    assert!(
+        started.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
+fn a_store_keeps_values_apart_by_prefix() {
+    let store = Store::host(0, Duration::from_secs(5)).unwrap();
+    let other = Store::connect("127.0.0.1", store.port(), Duration::from_secs(5)).unwrap();
+    store.prefix("gen1").unwrap().set("key", b"one").unwrap();
+    other.prefix("gen2").unwrap().set("key", b"two").unwrap();
+    assert_eq!(other.prefix("gen1").unwrap().get("key").unwrap(), b"one");
+    assert_eq!(store.add("count", 2).unwrap(), 2);
+    assert_eq!(other.add("count", 3).unwrap(), 5);
+    assert_eq!(store.set("a\0b", b"").unwrap_err().kind, ErrorKind::Other);
+}
+
+#[test]
+fn a_taken_port_is_an_error() {
+    let store = Store::host(0, Duration::from_secs(5)).unwrap();
+    assert!(Store::host(store.port(), Duration::from_secs(5)).is_err());
+}
+
+/// Not a test: what the processes of the tests above run.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank_main() {
+    support::rank::main();
+}

@@ -1,0 +1,170 @@
+//! What a rank of the tests runs.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use roundhouse_c10d::{
+    Backend, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, backward,
+};
+use tch::nn::{self, Module, OptimizerConfig};
+use tch::{Device, Kind, Tensor};
+
+const SAMPLES: i64 = 32;
+
+fn number(name: &str) -> u32 {
+    std::env::var(name).unwrap().parse().unwrap()
+}
+
+pub fn main() {
+    tch::set_num_threads(1);
+    let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
+    let port = u16::try_from(number("PORT")).unwrap();
+    let timeout = Duration::from_secs(10);
+    let store = Store::connect("127.0.0.1", port, timeout)
+        .unwrap()
+        .prefix("gen1")
+        .unwrap();
+    let options = GroupOptions {
+        backend: Backend::Gloo,
+        timeout,
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        name: "gen1".to_owned(),
+    };
+    let group = ProcessGroup::new(&store, rank, size, &options).unwrap();
+    match std::env::var("PROGRAM").unwrap().as_str() {
+        "collectives" => collectives(&group),
+        "parity" => parity(&group, i64::from(number("MICRO"))),
+        "train_for_ever" => train_for_ever(&group),
+        other => panic!("no program {other}"),
+    }
+}
+
+fn collectives(group: &ProcessGroup) {
+    let (rank, size) = (i64::from(group.rank()), i64::from(group.world_size()));
+    let reduced = |operation| {
+        let mut tensor = Tensor::from_slice(&[rank, -rank]);
+        group.all_reduce(&mut tensor, operation).unwrap();
+        Vec::<i64>::try_from(tensor).unwrap()
+    };
+    let sum = size * (size - 1) / 2;
+    assert_eq!(reduced(ReduceOp::Sum), [sum, -sum]);
+    assert_eq!(reduced(ReduceOp::Min), [0, 1 - size]);
+    assert_eq!(reduced(ReduceOp::Max), [size - 1, 0]);
+    let mut one = Tensor::from_slice(&[rank]);
+    group.broadcast(&mut one, group.world_size() - 1).unwrap();
+    assert_eq!(i64::try_from(one).unwrap(), size - 1);
+    let mut many = [
+        Tensor::from_slice(&[rank + 7]),
+        Tensor::full([3], rank, (Kind::Float, Device::Cpu)),
+    ];
+    group.broadcast_coalesced(&mut many, 0).unwrap();
+    assert_eq!(many[0].int64_value(&[0]), 7);
+    assert_eq!(many[1].double_value(&[2]), 0.0);
+    group.barrier().unwrap();
+    assert!(
+        group
+            .broadcast(&mut Tensor::from_slice(&[1]), group.world_size())
+            .is_err()
+    );
+    assert!(
+        group
+            .all_reduce(
+                &mut Tensor::ones([2, 3], (Kind::Float, Device::Cpu)).tr(),
+                ReduceOp::Sum
+            )
+            .is_err()
+    );
+    println!("collectives ok");
+}
+
+fn network(path: &nn::Path) -> nn::Sequential {
+    nn::seq()
+        .add(nn::linear(path / "a", 64, 256, Default::default()))
+        .add_fn(Tensor::relu)
+        .add(nn::linear(path / "b", 256, 10, Default::default()))
+}
+
+fn small_buckets() -> ReducerOptions {
+    ReducerOptions {
+        bucket_cap_bytes: 64 << 10,
+        first_bucket_bytes: 4 << 10,
+        ..ReducerOptions::default()
+    }
+}
+
+/// 20 steps of SGD with momentum on this rank's share, beside the same steps on all samples.
+fn parity(group: &ProcessGroup, micro: i64) {
+    tch::manual_seed(3);
+    let vars = nn::VarStore::new(Device::Cpu);
+    let model = network(&vars.root());
+    let mut alone_vars = nn::VarStore::new(Device::Cpu);
+    let alone = network(&alone_vars.root());
+    alone_vars.copy(&vars).unwrap();
+    let images = Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu));
+    let labels = Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu));
+
+    let (rank, size) = (i64::from(group.rank()), i64::from(group.world_size()));
+    let (begin, end) = (SAMPLES * rank / size, SAMPLES * (rank + 1) / size);
+    let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
+    let mut optimizer = nn::sgd(0.9, 0., 1e-4, false).build(&vars, 0.05).unwrap();
+    let mut alone_optimizer = nn::sgd(0.9, 0., 1e-4, false)
+        .build(&alone_vars, 0.05)
+        .unwrap();
+    for _ in 0..20 {
+        reducer.zero_grad().unwrap();
+        for part in 0..micro {
+            let first = begin + (end - begin) * part / micro;
+            let last = begin + (end - begin) * (part + 1) / micro;
+            reducer.prepare_for_forward().unwrap();
+            let logits = model.forward(&images.narrow(0, first, last - first));
+            let losses = logits.cross_entropy_loss::<Tensor>(
+                &labels.narrow(0, first, last - first),
+                None,
+                tch::Reduction::Sum,
+                -100,
+                0.0,
+            );
+            if part + 1 == micro {
+                reducer.prepare_for_backward().unwrap();
+            }
+            backward(&(losses * (size as f64 / SAMPLES as f64))).unwrap();
+        }
+        optimizer.step();
+        alone_optimizer.backward_step(&alone.forward(&images).cross_entropy_for_logits(&labels));
+    }
+    let mut difference: f64 = 0.0;
+    for (one, other) in vars
+        .trainable_variables()
+        .iter()
+        .zip(alone_vars.trainable_variables())
+    {
+        let scale = other.abs().max().double_value(&[]).max(1e-12);
+        difference = difference.max((one - &other).abs().max().double_value(&[]) / scale);
+    }
+    println!("difference {difference:e}");
+    group.barrier().unwrap();
+}
+
+fn train_for_ever(group: &ProcessGroup) {
+    tch::manual_seed(3);
+    let vars = nn::VarStore::new(Device::Cpu);
+    let model = network(&vars.root());
+    let images = Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu));
+    let labels = Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu));
+    let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
+    for step in 0.. {
+        let mut run = || {
+            reducer.zero_grad()?;
+            reducer.prepare_for_forward()?;
+            let loss = model.forward(&images).cross_entropy_for_logits(&labels);
+            reducer.prepare_for_backward()?;
+            backward(&loss)
+        };
+        if let Err(error) = run() {
+            assert!(error.is_peer_lost(), "{error:?}");
+            println!("peer lost at step {step}: {error}");
+            return;
+        }
+        println!("step {step}");
+    }
+}
