@@ -1,0 +1,54 @@
+# cluster images, image, load: images FROM scratch with buildah, kept as archives. Sourced.
+# shellcheck shell=bash
+# shellcheck disable=SC2154
+buildah_here() { buildah --root "$work/store" --runroot "$work/run" --storage-driver "${RH_STORAGE_DRIVER:-overlay}" "$@"; }
+with_workspace() { # COMMAND...: with a throw-away image store
+  mkdir -p "$RH_IMAGES"
+  work=$(mktemp -d "$RH_IMAGES/.work.XXXXXX")
+  # shellcheck disable=SC2064
+  trap "rm -rf '$work'" EXIT
+  echo '{"default": [{"type": "insecureAcceptAnything"}]}' > "$work/policy.json"
+  "$@"
+}
+make_image() { # NAME TAG CONTEXT DOCKERFILE: localhost/NAME:TAG as an archive
+  local ref=localhost/$1:$2 archive=$RH_IMAGES/$1.tar
+  buildah_here bud -q --isolation chroot --signature-policy "$work/policy.json" -t "$ref" -f "$4" "$3" > /dev/null
+  rm -f "$archive.new"
+  buildah_here push -q --signature-policy "$work/policy.json" "$ref" "docker-archive:$archive.new:$ref"
+  mv "$archive.new" "$archive"
+  echo "$ref: $archive ($(du -m "$archive" | cut -f1) MiB)"
+}
+with_libraries() { # PROGRAM ROOT: the program and the shared libraries it needs
+  cp "$1" "$2/bin/"
+  ldd "$1" | grep -oE '/[^ ]+' | while read -r library; do mkdir -p "$2$(dirname "$library")" && cp -L "$library" "$2$library"; done
+}
+base_images() {
+  local root applet
+  root=$work/pause/root && mkdir -p "$root/bin" && cp /bin/busybox "$root/bin/sleep"
+  printf 'FROM scratch\nCOPY root /\nUSER 65535\nENTRYPOINT ["/bin/sleep", "2147483647"]\n' > "$work/pause/Dockerfile"
+  make_image pause 1 "$work/pause" "$work/pause/Dockerfile"
+  root=$work/toolbox/root && mkdir -p "$root"/{bin,etc,tmp} && chmod 1777 "$root/tmp" && cp /bin/busybox "$root/bin/"
+  for applet in $(/bin/busybox --list); do [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"; done
+  printf 'root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n' > "$root/etc/passwd"
+  cp "$RH_BIN/kubectl" "$root/bin/"
+  with_libraries /usr/bin/curl "$root" # busybox's wget needs glibc's name service, which a static program lacks
+  printf 'FROM scratch\nCOPY root /\nUSER 1000\nENTRYPOINT ["/bin/sleep", "2147483647"]\n' > "$work/toolbox/Dockerfile"
+  make_image toolbox 1 "$work/toolbox" "$work/toolbox/Dockerfile"
+  root=$work/coredns/root && mkdir -p "$root" && cp "$RH_BIN/coredns" "$root/"
+  printf 'FROM scratch\nCOPY root /\nENTRYPOINT ["/coredns"]\n' > "$work/coredns/Dockerfile"
+  make_image coredns 1 "$work/coredns" "$work/coredns/Dockerfile"
+  echo "$modules_hash" > "$RH_IMAGES/base.version"
+}
+cluster_images() {
+  if [ "$(cat "$RH_IMAGES/base.version" 2>/dev/null)" = "$modules_hash" ]; then echo "base images are built"; return 0; fi
+  with_workspace base_images
+}
+cluster_image() { # NAME CONTEXT [DOCKERFILE]
+  with_workspace make_image "$1" dev "$2" "${3:-$2/Dockerfile}"
+}
+cluster_load() { # ARCHIVE: into every node
+  local node
+  for node in $(all_nodes); do
+    cluster_exec -n "$node" ctr images import "$1" || return 1
+  done
+}

@@ -1,0 +1,81 @@
+# cluster exec, pid, node, simulate: what tests do to a running cluster. Sourced.
+# shellcheck shell=bash
+# shellcheck disable=SC2119,SC2154
+cluster_exec() { # [-n NODE] COMMAND...: inside a box
+  local node=$RH_NODE
+  if [ "${1:-}" = -n ]; then node=$2; shift 2; fi
+  box_alive "$node" || { echo "$node is not up" >&2; return 1; }
+  CONTAINERD_ADDRESS=/run/containerd/containerd.sock CONTAINERD_NAMESPACE=k8s.io \
+    nsenter -t "$(box_pid "$node")" -n -m -p -C -u -i -- "$@"
+}
+
+cluster_pid() { # NAMESPACE POD [CONTAINER]: a container's main process as a pid of this host
+  local node box container id inner place pid up
+  node=$(kubectl -n "$1" get pod "$2" -o jsonpath='{.spec.nodeName}')
+  box=$(box_pid "$node")
+  container=${3:-$(kubectl -n "$1" get pod "$2" -o jsonpath='{.spec.containers[0].name}')}
+  id=$(kubectl -n "$1" get pod "$2" -o jsonpath="{.status.containerStatuses[?(@.name=='$container')].containerID}")
+  inner=$(cluster_exec -n "$node" ctr task ls | awk -v id="${id#containerd://}" '$1 == id {print $2}')
+  [ -n "$inner" ] || { echo "$1/$2 has no running container $container" >&2; return 1; }
+  # NSpid lists a process's pid from the outermost namespace to the innermost; the box's PID 1 tells its place.
+  place=$(awk '/^NSpid:/ {print NF}' "/proc/$box/status")
+  awk -v want="$inner" -v place="$place" '/^NSpid:/ && $place == want {print $2}' /proc/[0-9]*/status 2>/dev/null |
+    while read -r pid; do
+      up=$pid
+      while [ "$up" -gt 1 ] && [ "$up" != "$box" ]; do up=$(awk '/^PPid:/ {print $2}' "/proc/$up/status"); done
+      if [ "$up" = "$box" ]; then echo "$pid"; fi
+    done
+}
+
+cluster_node() { # kill|start NODE, partition|pause NODE on|off
+  local action=${1:-} node=${2:-} switch=${3:-}
+  case $action in kill | start | partition | pause) ;; *) echo "give kill, start, partition or pause" >&2; return 2 ;; esac
+  other_node "$node"
+  case $action:$switch in
+    kill:) # a machine is lost: the wire first, so that not even a closing packet gets out
+      box_alive "$node" || { echo "$node is not up"; return 1; }
+      in_control_net ip link set "to-$node" down
+      kill_box "$node"
+      in_control_net ip link del "to-$node" 2>/dev/null || true
+      remove_cgroups "$(cgroup_of "$node")" ;;
+    start:) # it boots again with its disk as it was
+      box_alive "$node" && { echo "$node is up"; return 1; }
+      rm -f "$(home_of "$node")/sysctl/kernel/random/boot_id"
+      launch "$node"
+      wait_for 60 "$node to be Ready" node_ready "$node"
+      [ -z "$RH_GPUS" ] || set_gpus "$node" "$RH_GPUS" > /dev/null ;;
+    partition:on) in_control_net ip link set "to-$node" down ;;
+    partition:off) in_control_net ip link set "to-$node" up ;;
+    pause:on) freeze "$node" 1 ;;
+    pause:off) thaw "$node" ;;
+    *) echo "usage: cluster node kill|start NODE, cluster node partition|pause NODE on|off" >&2; return 2 ;;
+  esac
+}
+
+cluster_simulate() { # COUNT: simulated nodes with 8 GPUs each; KWOK moves their pods to Running
+  local i node count=${1:-200}
+  for i in $(seq 0 $((count - 1))); do
+    node=$(printf 'sim-%03d' "$i")
+    cat << Y
+---
+apiVersion: v1
+kind: Node
+metadata:
+  name: $node
+  annotations: {kwok.x-k8s.io/node: fake, node.alpha.kubernetes.io/ttl: "0"}
+  labels: {type: kwok, kubernetes.io/hostname: $node, kubernetes.io/os: linux, kubernetes.io/arch: amd64, topology.kubernetes.io/zone: zone-$((i / 50))}
+spec: {taints: [{key: kwok.x-k8s.io/node, value: fake, effect: NoSchedule}]}
+status:
+  capacity: {cpu: "96", memory: 1Ti, pods: "110", nvidia.com/gpu: "8"}
+  allocatable: {cpu: "96", memory: 1Ti, pods: "110", nvidia.com/gpu: "8"}
+  nodeInfo: {architecture: amd64, operatingSystem: linux, kubeletVersion: v1.35.4, bootID: "", containerRuntimeVersion: "", kernelVersion: "", kubeProxyVersion: "", machineID: "", osImage: "", systemUUID: ""}
+Y
+  done | kubectl create -f - > /dev/null
+  # kubectl wait goes through the nodes one by one: 20 s for 200.
+  for _ in $(seq 300); do
+    [ "$(kubectl get nodes -l type=kwok --no-headers | grep -cw Ready)" -lt "$count" ] || return 0
+    sleep 0.3
+  done
+  echo "not all simulated nodes became Ready"
+  return 1
+}
