@@ -27,6 +27,10 @@ pub const RUN_DIR: &str = "ROUNDHOUSE_RUN_DIR";
 pub const DATA_DIR: &str = "ROUNDHOUSE_DATA_DIR";
 /// Port of the rendezvous store that this worker's process 0 hosts.
 pub const RENDEZVOUS_PORT: &str = "ROUNDHOUSE_RENDEZVOUS_PORT";
+/// Where rank 0 writes the final weights as safetensors; not set: nowhere.
+pub const SAVE_WEIGHTS: &str = "ROUNDHOUSE_SAVE_WEIGHTS";
+/// How long a collective waits for its peers, in seconds; not set: 30.
+pub const COLLECTIVE_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS";
 /// Place of the process on its worker, from 0 (as torchrun).
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Processes of the worker (as torchrun).

@@ -1,0 +1,106 @@
+//! Accuracy and loss on the test split, computed by all ranks together: each takes its own part,
+//! so no sample counts twice.
+
+use roundhouse_elastic::micro::micro_batches;
+use roundhouse_elastic::shard::shard;
+use tch::Kind;
+
+use crate::data::Split;
+use crate::failure::Failure;
+use crate::model::Model;
+use crate::strategy::loss_sum;
+use crate::world::World;
+
+/// Most samples of one forward pass when the configuration sets no bound.
+const DEFAULT_PIECE: u32 = 1_024;
+
+/// Result over the whole split, the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Fraction of samples whose highest score is their label's.
+    pub accuracy: f64,
+    /// Mean cross-entropy.
+    pub loss: f64,
+    /// Samples that counted.
+    pub num_samples: u64,
+}
+
+/// Evaluates a model. A collective: every rank calls it at the same step.
+///
+/// # Errors
+/// [`Failure::PeerLost`] when a rank is gone.
+pub fn evaluate(
+    model: &dyn Model,
+    split: &Split,
+    world: &World,
+    micro_batch_size: Option<u32>,
+) -> Result<Evaluation, Failure> {
+    let num_samples = split.num_samples();
+    let part = shard(&(0..num_samples), world.rank(), world.size());
+    let piece_size = micro_batch_size.unwrap_or(DEFAULT_PIECE);
+    let mut num_right = 0;
+    let mut losses = 0.0;
+    let _guard = tch::no_grad_guard();
+    for piece in micro_batches(&part, Some(piece_size)) {
+        if piece.is_empty() {
+            continue;
+        }
+        let samples = split.range(&piece)?;
+        let scores_bc = model.forward(&samples.images_bchw)?;
+        let right_b = scores_bc
+            .f_argmax(1, false)?
+            .f_eq_tensor(&samples.labels_b)?;
+        num_right += right_b.f_sum(Kind::Int64)?.f_int64_value(&[])?;
+        losses += loss_sum(&scores_bc, &samples.labels_b)?.f_double_value(&[])?;
+    }
+    let sums = world.sum(&[num_right as f64, losses])?;
+    let total = num_samples.max(1) as f64;
+    Ok(Evaluation {
+        accuracy: sums[0] / total,
+        loss: sums[1] / total,
+        num_samples,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{TchError, Tensor};
+
+    use super::*;
+    use crate::data::Shape;
+    use crate::model::Parameters;
+
+    /// Scores its two pixels as two classes.
+    #[derive(Debug, Default)]
+    struct Identity(Parameters);
+
+    impl Model for Identity {
+        fn forward(&self, images_bchw: &Tensor) -> Result<Tensor, TchError> {
+            images_bchw.f_flatten(1, -1)
+        }
+        fn parameters(&self) -> &Parameters {
+            &self.0
+        }
+        fn parameters_mut(&mut self) -> &mut Parameters {
+            &mut self.0
+        }
+    }
+
+    #[test]
+    fn accuracy_and_loss_are_those_computed_by_hand() {
+        let shape = Shape {
+            num_channels: 1,
+            height: 1,
+            width: 2,
+            num_classes: 2,
+        };
+        let split = Split::new(&[255, 0, 0, 255, 255, 0], &[0, 1, 1], &shape).unwrap();
+        for bound in [None, Some(1), Some(2)] {
+            let found = evaluate(&Identity::default(), &split, &World::alone(), bound).unwrap();
+            assert!((found.accuracy - 2.0 / 3.0).abs() < 1e-9);
+            let right = (1.0 + (-1.0_f64).exp()).ln();
+            let expected = (2.0 * right + right + 1.0) / 3.0;
+            assert!((found.loss - expected).abs() < 1e-6, "{found:?}");
+        }
+    }
+}

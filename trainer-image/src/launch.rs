@@ -1,0 +1,130 @@
+//! What a process is told at its start, whoever started it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use roundhouse_contract::LaunchEnvironment;
+use roundhouse_contract::environment::{EnvironmentInvalid, POD_IP};
+
+/// How long a collective waits for its peers unless told otherwise.
+pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Everything that does not come from the configuration file.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The configuration file.
+    pub config_file: PathBuf,
+    /// Where relative data paths start.
+    pub data_dir: PathBuf,
+    /// Directory for status, metrics and failure files; `None`: none are written.
+    pub run_dir: Option<PathBuf>,
+    /// Place on this worker, from 0.
+    pub local_rank: u32,
+    /// Processes of this worker.
+    pub local_world_size: u32,
+    /// Where the process' place in a generation comes from.
+    pub source: Source,
+    /// Where rank 0 writes the final weights (safetensors); `None`: nowhere.
+    pub save_weights: Option<PathBuf>,
+    /// How long a collective waits for its peers.
+    pub collective_timeout: Duration,
+}
+
+/// Where the process' place in a generation comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Alone: a world of one, without agent, membership or sockets.
+    Alone,
+    /// From the membership file that the agent shows.
+    Membership {
+        /// The file to watch.
+        file: PathBuf,
+        /// This worker's own address, where its collectives listen.
+        own_address: IpAddr,
+        /// Port of the store that the worker's process 0 hosts.
+        rendezvous_port: u16,
+    },
+}
+
+impl Launch {
+    /// A process that the agent started.
+    ///
+    /// # Errors
+    /// The worker's address is no IP address.
+    pub fn from_environment(environment: LaunchEnvironment) -> Result<Self, EnvironmentInvalid> {
+        let LaunchEnvironment {
+            local_rank,
+            local_world_size,
+            pod_ip,
+            rendezvous_port,
+            membership_file,
+            trainer_config_file,
+            run_dir,
+            data_dir,
+        } = environment;
+        let Ok(own_address) = pod_ip.parse() else {
+            return Err(EnvironmentInvalid {
+                variable: POD_IP,
+                found: Some(pod_ip),
+            });
+        };
+        Ok(Self {
+            config_file: trainer_config_file,
+            data_dir,
+            run_dir: Some(run_dir),
+            local_rank,
+            local_world_size,
+            source: Source::Membership {
+                file: membership_file,
+                own_address,
+                rendezvous_port,
+            },
+            save_weights: None,
+            collective_timeout: COLLECTIVE_TIMEOUT,
+        })
+    }
+
+    /// A process on its own.
+    #[must_use]
+    pub fn alone(config_file: PathBuf, data_dir: PathBuf, run_dir: Option<PathBuf>) -> Self {
+        Self {
+            config_file,
+            data_dir,
+            run_dir,
+            local_rank: 0,
+            local_world_size: 1,
+            source: Source::Alone,
+            save_weights: None,
+            collective_timeout: COLLECTIVE_TIMEOUT,
+        }
+    }
+
+    /// Compute threads of this process: its share of the cores, unless `OMP_NUM_THREADS` (passed
+    /// as `wish`) says otherwise.
+    #[must_use]
+    pub fn num_threads(&self, wish: Option<&str>, num_cores: usize) -> usize {
+        let wish = wish
+            .and_then(|text| text.trim().parse().ok())
+            .filter(|wish| *wish > 0);
+        let share = num_cores / usize::try_from(self.local_world_size).unwrap_or(1).max(1);
+        wish.unwrap_or(share).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_shared_between_the_processes_of_a_worker() {
+        let mut launch = Launch::alone("c".into(), "d".into(), None);
+        assert_eq!(launch.num_threads(None, 8), 8);
+        launch.local_world_size = 3;
+        assert_eq!(launch.num_threads(None, 8), 2);
+        launch.local_world_size = 16;
+        assert_eq!(launch.num_threads(None, 8), 1);
+        assert_eq!(launch.num_threads(Some("5"), 8), 5);
+        assert_eq!(launch.num_threads(Some("many"), 8), 1);
+    }
+}

@@ -1,0 +1,108 @@
+//! `roundhouse-train`: one process of a training. What it is told, what it does, how it ends.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use clap::Parser;
+use roundhouse_contract::environment::{LOCAL_RANK, RUN_DIR};
+use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
+use roundhouse_trainer::cli::Cli;
+use roundhouse_trainer::report::files::RunFiles;
+use roundhouse_trainer::report::{Reporter, say_error};
+use roundhouse_trainer::signals::LeaveRequest;
+use roundhouse_trainer::{Failure, Launch, Trainer};
+
+fn main() {
+    let code = match Cli::try_parse() {
+        Ok(cli) => match cli.launch(variable).and_then(run) {
+            Ok(code) => code,
+            Err(failure) => fail_early(&failure),
+        },
+        Err(error) => {
+            let _ = error.print();
+            if error.use_stderr() {
+                ExitCode::ConfigInvalid
+            } else {
+                ExitCode::Done
+            }
+        }
+    };
+    // Not the ordinary exit: libtorch's threads may be waiting for peers, and its static
+    // destructors for them. All files are written and all lines flushed by now.
+    signal_hook::low_level::exit(code.code());
+}
+
+fn run(launch: Launch) -> Result<ExitCode, Failure> {
+    let mut reporter = Reporter::new(&launch)?;
+    set_threads(&launch);
+    let leave = LeaveRequest::listen(last_words(&launch))?;
+    let train = || Trainer::prepare(launch, leave, &mut reporter)?.run();
+    let result = catch_unwind(AssertUnwindSafe(train))
+        .unwrap_or_else(|panic| Err(Failure::Internal(panic_message(panic.as_ref()))));
+    Ok(match result {
+        Ok(()) => ExitCode::Done,
+        Err(failure) => {
+            reporter.fail(&failure);
+            failure.exit_code()
+        }
+    })
+}
+
+/// What to write if the process is asked to leave and its step boundary does not come in time.
+fn last_words(launch: &Launch) -> impl FnOnce() + Send + use<> {
+    let files = launch
+        .run_dir
+        .as_deref()
+        .map(|directory| RunFiles::new(directory, launch.local_rank));
+    move || {
+        let Some(files) = files else { return };
+        let status = files.read_status();
+        files.write_failure(&TerminationMessage {
+            reason: Reason::of(ExitCode::Left),
+            rank: status.as_ref().and_then(|status| status.rank),
+            generation: status.as_ref().map_or(0, |status| status.generation),
+            step: status.as_ref().map_or(0, |status| status.step),
+            message: "asked to leave; the step in progress did not end in time".to_owned(),
+            progress: None,
+        });
+    }
+}
+
+/// A failure before there is a reporter: as much of the environment as there is says where to
+/// write it.
+fn fail_early(failure: &Failure) -> ExitCode {
+    let code = failure.exit_code();
+    say_error(&failure.to_string());
+    if let Some(run_dir) = variable(RUN_DIR).map(PathBuf::from) {
+        let local_rank = variable(LOCAL_RANK).and_then(|text| text.parse().ok());
+        RunFiles::new(&run_dir, local_rank.unwrap_or(0)).write_failure(&TerminationMessage {
+            reason: Reason::of(code),
+            rank: None,
+            generation: 0,
+            step: 0,
+            message: failure.to_string(),
+            progress: None,
+        });
+    }
+    code
+}
+
+/// Without this every process of a worker would use all its cores.
+fn set_threads(launch: &Launch) {
+    let num_cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let num_threads = launch.num_threads(variable("OMP_NUM_THREADS").as_deref(), num_cores);
+    tch::set_num_threads(i32::try_from(num_threads).unwrap_or(1));
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("a defect: {}", text.unwrap_or("a panic without a message"))
+}

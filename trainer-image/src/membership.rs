@@ -1,0 +1,115 @@
+//! Watches the membership file. It decides nothing: what a document means is the machine's.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::Membership;
+
+/// Shortest time between two looks at the file.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The file, and what it held at the last look.
+#[derive(Debug)]
+pub struct MembershipWatch {
+    path: PathBuf,
+    text: String,
+    looked_at: Instant,
+}
+
+impl MembershipWatch {
+    /// Starts to watch; the generation found is what the file held before this process' life.
+    #[must_use]
+    pub fn start(path: &Path) -> (Self, u64) {
+        let text = read(path);
+        let seen_at_start = parse(path, &text).map_or(0, |document| document.generation);
+        let watch = Self {
+            path: path.to_owned(),
+            text,
+            looked_at: Instant::now(),
+        };
+        (watch, seen_at_start)
+    }
+
+    /// The document, if it has changed since the last look. Looks at most once per
+    /// [`POLL_INTERVAL`], so that it can be asked at every step.
+    pub fn poll(&mut self) -> Option<Membership> {
+        if self.looked_at.elapsed() < POLL_INTERVAL {
+            return None;
+        }
+        self.looked_at = Instant::now();
+        let text = read(&self.path);
+        if text == self.text {
+            return None;
+        }
+        self.text = text;
+        parse(&self.path, &self.text)
+    }
+}
+
+/// A file that is not there yet is as good as an empty one.
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn parse(path: &Path, text: &str) -> Option<Membership> {
+    Membership::parse(text)
+        .inspect_err(|error| {
+            crate::report::say_error(&format!("{} is ignored: {error}", path.display()));
+        })
+        .ok()
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::membership::{Action, Incarnation, Master};
+
+    use super::*;
+
+    fn document(generation: u64) -> String {
+        let master = Master {
+            address: "127.0.0.1".to_owned(),
+            port: 1,
+        };
+        let incarnation = Incarnation {
+            pod_uid: String::new(),
+            restarts: 0,
+        };
+        let document = Membership {
+            generation,
+            action: Action::Join,
+            node_rank: 0,
+            nodes: 1,
+            procs_per_worker: 1,
+            master,
+            members: String::new(),
+            incarnation,
+            issued_at: String::new(),
+        };
+        document.to_json().unwrap()
+    }
+
+    #[test]
+    fn a_document_is_told_once_and_garbage_never() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("membership");
+        std::fs::write(&path, document(3)).unwrap();
+        let (mut watch, seen_at_start) = MembershipWatch::start(&path);
+        assert_eq!(seen_at_start, 3);
+        for (text, expected) in [
+            (document(4), Some(4)),
+            (document(4), None),
+            ("{".to_owned(), None),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            watch.looked_at -= POLL_INTERVAL;
+            assert_eq!(watch.poll().map(|document| document.generation), expected);
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_no_document() {
+        let (_, seen_at_start) = MembershipWatch::start(Path::new("/nonexistent/membership"));
+        assert_eq!(seen_at_start, 0);
+    }
+}

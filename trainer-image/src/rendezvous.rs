@@ -1,0 +1,152 @@
+//! Where the ranks of a generation find each other: the store of the generation's master.
+//!
+//! Process 0 of each worker hosts a store for its whole life; only the one of the master is used.
+//! The master's worker, or another, may come up later than the rest, so all first gather at the
+//! store: until a deadline, or until a newer generation makes it pointless. Only then the process
+//! group is built, which cannot be interrupted.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use roundhouse_c10d::Store;
+use roundhouse_contract::Master;
+use roundhouse_elastic::Place;
+
+use crate::failure::Failure;
+use crate::world::World;
+
+/// How long the ranks may take to gather. Longer than the kubelet takes to show a new membership
+/// to all pods (its sync period is a minute).
+const GATHER_DEADLINE: Duration = Duration::from_mins(2);
+/// How long the port may be taken, say by a process that is about to end.
+const HOST_DEADLINE: Duration = Duration::from_secs(15);
+/// One try to connect.
+const CONNECT_TRY: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
+/// Counter of the ranks that have come, in the generation's part of the store.
+const ARRIVED: &str = "arrived";
+
+/// This process' end of every rendezvous.
+#[derive(Debug)]
+pub struct Rendezvous {
+    own_address: IpAddr,
+    own_store: Option<Store>,
+    collective_timeout: Duration,
+}
+
+impl Rendezvous {
+    /// Opens this worker's store if this is its process 0.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when the port stays taken; it is named.
+    pub fn open(
+        own_address: IpAddr,
+        port: u16,
+        local_rank: u32,
+        collective_timeout: Duration,
+    ) -> Result<Self, Failure> {
+        let own_store = (local_rank == 0)
+            .then(|| host(port, collective_timeout))
+            .transpose()?;
+        Ok(Self {
+            own_address,
+            own_store,
+            collective_timeout,
+        })
+    }
+
+    /// Forms the world of a generation. `None` when `is_pointless` became true before.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when the master or a peer did not come.
+    pub fn form(
+        &self,
+        place: &Place,
+        mut is_pointless: impl FnMut() -> bool,
+    ) -> Result<Option<World>, Failure> {
+        if place.world_size == 1 {
+            return Ok(Some(World::alone()));
+        }
+        let deadline = Instant::now() + GATHER_DEADLINE;
+        let connected;
+        let store = match &self.own_store {
+            Some(store) if place.rank == 0 => store,
+            Some(_) | None => match connect(&place.master, deadline, &mut is_pointless)? {
+                Some(store) => {
+                    connected = store;
+                    &connected
+                }
+                None => return Ok(None),
+            },
+        };
+        let store = store.prefix(&format!("gen{}", place.generation))?;
+        if !gather(place, &store, deadline, &mut is_pointless)? {
+            return Ok(None);
+        }
+        World::form(place, &store, self.own_address, self.collective_timeout).map(Some)
+    }
+}
+
+/// The master's store; `None` when it became pointless.
+fn connect(
+    master: &Master,
+    deadline: Instant,
+    is_pointless: &mut impl FnMut() -> bool,
+) -> Result<Option<Store>, Failure> {
+    while !is_pointless() {
+        match Store::connect(&master.address, master.port, CONNECT_TRY) {
+            Ok(store) => return Ok(Some(store)),
+            Err(error) if Instant::now() >= deadline => {
+                return Err(Failure::PeerLost(format!(
+                    "no rendezvous store at {}:{} for {} s: {error}",
+                    master.address,
+                    master.port,
+                    GATHER_DEADLINE.as_secs()
+                )));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+    Ok(None)
+}
+
+/// Waits until all ranks are at the store; false when it became pointless.
+fn gather(
+    place: &Place,
+    store: &Store,
+    deadline: Instant,
+    is_pointless: &mut impl FnMut() -> bool,
+) -> Result<bool, Failure> {
+    let world_size = i64::from(place.world_size);
+    let mut num_arrived = store.add(ARRIVED, 1)?;
+    while num_arrived < world_size {
+        if is_pointless() {
+            return Ok(false);
+        }
+        if Instant::now() >= deadline {
+            return Err(Failure::PeerLost(format!(
+                "{num_arrived} of {world_size} ranks came to generation {} in {} s",
+                place.generation,
+                GATHER_DEADLINE.as_secs()
+            )));
+        }
+        std::thread::sleep(PAUSE);
+        num_arrived = store.add(ARRIVED, 0)?;
+    }
+    Ok(true)
+}
+
+fn host(port: u16, timeout: Duration) -> Result<Store, Failure> {
+    let deadline = Instant::now() + HOST_DEADLINE;
+    loop {
+        match Store::host(port, timeout) {
+            Ok(store) => return Ok(store),
+            Err(error) if Instant::now() >= deadline => {
+                return Err(Failure::PeerLost(format!(
+                    "cannot host the rendezvous store on port {port}: {error}"
+                )));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}

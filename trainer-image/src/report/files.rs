@@ -1,0 +1,124 @@
+//! The files of one process in the run directory, each written by rename so that a reader never
+//! sees half of one. A write that fails is said once and never ends training.
+
+use std::path::{Path, PathBuf};
+
+use roundhouse_contract::{RankStatus, TerminationMessage, paths};
+
+use super::metrics::Metrics;
+use super::say_error;
+
+/// Where the files of one process are.
+#[derive(Clone, Debug)]
+pub struct RunFiles {
+    status: PathBuf,
+    metrics: PathBuf,
+    failure: PathBuf,
+    has_complained: bool,
+}
+
+impl RunFiles {
+    /// The files of the process with this local rank.
+    #[must_use]
+    pub fn new(run_dir: &Path, local_rank: u32) -> Self {
+        Self {
+            status: paths::rank_status(run_dir, local_rank),
+            metrics: paths::rank_metrics(run_dir, local_rank),
+            failure: paths::rank_failure(run_dir, local_rank),
+            has_complained: false,
+        }
+    }
+
+    /// What the process is doing.
+    pub fn write_status(&mut self, status: &RankStatus) {
+        let result = serde_json::to_string(status)
+            .map_err(std::io::Error::from)
+            .and_then(|text| replace(&self.status, &text));
+        self.complain_once(result);
+    }
+
+    /// What was written last; `None` before the first time.
+    #[must_use]
+    pub fn read_status(&self) -> Option<RankStatus> {
+        let text = std::fs::read_to_string(&self.status).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Its metrics as Prometheus text.
+    pub fn write_metrics(&mut self, metrics: &Metrics) {
+        let result = metrics
+            .to_text()
+            .map_err(std::io::Error::other)
+            .and_then(|text| replace(&self.metrics, &text));
+        self.complain_once(result);
+    }
+
+    /// Why it ends.
+    pub fn write_failure(&self, words: &TerminationMessage) {
+        let result = words
+            .to_json()
+            .map_err(std::io::Error::from)
+            .and_then(|text| replace(&self.failure, &text));
+        if let Err(error) = result {
+            say_error(&format!("{}: {error}", self.failure.display()));
+        }
+    }
+
+    fn complain_once(&mut self, result: std::io::Result<()>) {
+        if let Err(error) = result
+            && !self.has_complained
+        {
+            self.has_complained = true;
+            say_error(&format!("run directory: {error}"));
+        }
+    }
+}
+
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let named = |error: std::io::Error| {
+        std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    };
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    std::fs::write(&partial, text).map_err(named)?;
+    std::fs::rename(&partial, path).map_err(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::Phase;
+
+    use super::*;
+
+    fn status(step: u64) -> RankStatus {
+        RankStatus {
+            phase: Phase::Training,
+            rank: Some(0),
+            generation: 1,
+            step,
+            progress: None,
+        }
+    }
+
+    #[test]
+    fn the_last_status_is_the_one_that_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut files = RunFiles::new(directory.path(), 2);
+        files.write_status(&status(1));
+        files.write_status(&status(2));
+        let text = std::fs::read_to_string(directory.path().join("rank-2.json")).unwrap();
+        assert_eq!(
+            serde_json::from_str::<RankStatus>(&text).unwrap(),
+            status(2)
+        );
+        assert_eq!(files.read_status(), Some(status(2)));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_does_not_end_training() {
+        let mut files = RunFiles::new(Path::new("/nonexistent"), 0);
+        files.write_status(&status(1));
+        assert!(files.has_complained);
+    }
+}

@@ -1,0 +1,95 @@
+//! Throughput and loss over the last seconds: one number per step would jump too much to be read.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How far back the meter looks.
+const WINDOW: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: Instant,
+    num_samples: u64,
+    loss: f64,
+}
+
+/// A sliding window over committed steps. The first step only starts the clock.
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    entries: VecDeque<Entry>,
+}
+
+impl Meter {
+    /// A step was committed at `at`.
+    pub fn add(&mut self, num_samples: u64, loss: f64, at: Instant) {
+        self.entries.push_back(Entry {
+            at,
+            num_samples,
+            loss,
+        });
+        // Two entries stay, so that steps longer than the window have a rate too.
+        while self.entries.len() > 2
+            && self
+                .entries
+                .front()
+                .is_some_and(|entry| at.duration_since(entry.at) > WINDOW)
+        {
+            self.entries.pop_front();
+        }
+    }
+
+    /// Samples per second of wall time; 0 before the second step.
+    #[must_use]
+    pub fn samples_per_second(&self) -> f64 {
+        let (Some(first), Some(last)) = (self.entries.front(), self.entries.back()) else {
+            return 0.0;
+        };
+        let seconds = last.at.duration_since(first.at).as_secs_f64();
+        let num_samples: u64 = self
+            .entries
+            .iter()
+            .skip(1)
+            .map(|entry| entry.num_samples)
+            .sum();
+        if seconds > 0.0 {
+            num_samples as f64 / seconds
+        } else {
+            0.0
+        }
+    }
+
+    /// Mean loss per sample; NaN before the first step.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        let weighted = |entry: &Entry| entry.loss * entry.num_samples as f64;
+        let num_samples: u64 = self.entries.iter().map(|entry| entry.num_samples).sum();
+        self.entries.iter().map(weighted).sum::<f64>() / num_samples as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_seconds_count() {
+        let start = Instant::now();
+        let mut meter = Meter::default();
+        meter.add(1_000, 9.0, start);
+        assert!(meter.samples_per_second().abs() < f64::EPSILON);
+        for second in 1..=10 {
+            meter.add(50, 2.0, start + Duration::from_secs(second));
+        }
+        assert!((meter.samples_per_second() - 50.0).abs() < 1e-9);
+        assert!((meter.loss() - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_step_longer_than_the_window_has_a_rate() {
+        let start = Instant::now();
+        let mut meter = Meter::default();
+        meter.add(10, 1.0, start);
+        meter.add(100, 1.0, start + Duration::from_secs(10));
+        assert!((meter.samples_per_second() - 10.0).abs() < 1e-9);
+    }
+}

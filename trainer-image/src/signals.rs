@@ -1,0 +1,52 @@
+//! SIGTERM and SIGINT: leave at the next step boundary; if that does not come soon, leave anyway.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use roundhouse_contract::ExitCode;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::failure::Failure;
+
+/// How long the step in progress may take once asked to leave. It is below Kubernetes' default
+/// grace of 30 s, and a process that waits for a peer that has left need not sit it out.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether somebody asked this process to leave.
+#[derive(Clone, Debug, Default)]
+pub struct LeaveRequest(Arc<AtomicBool>);
+
+impl LeaveRequest {
+    /// Catches the signals from now on. `last_words` runs before the process ends because its
+    /// step boundary did not come in time.
+    ///
+    /// # Errors
+    /// The operating system refused the handler or the thread.
+    pub fn listen(last_words: impl FnOnce() + Send + 'static) -> Result<Self, Failure> {
+        let refused = |error: std::io::Error| Failure::Internal(format!("signals: {error}"));
+        let request = Self::default();
+        let flag = Arc::clone(&request.0);
+        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(refused)?;
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                if signals.forever().next().is_some() {
+                    flag.store(true, Ordering::Relaxed);
+                    std::thread::sleep(PATIENCE);
+                    last_words();
+                    // Not the ordinary exit: its destructors would wait for the blocked thread.
+                    signal_hook::low_level::exit(ExitCode::Left.code());
+                }
+            })
+            .map_err(refused)?;
+        Ok(request)
+    }
+
+    /// Whether a signal has come.
+    #[must_use]
+    pub fn is_made(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,141 @@
+//! Data parallelism: from (model, world, batch) to synchronized gradients.
+//!
+//! Each rank computes its part of the batch; the Reducer sums the gradients while backward runs
+//! and divides by W. The loss of a part is `sum · W / G`, so what comes out is the mean over all G
+//! samples however unevenly they are split (G: the batch at hand, smaller at an epoch's end).
+
+use roundhouse_c10d::{Reducer, ReducerOptions};
+use roundhouse_contract::trainer::Ddp;
+use roundhouse_elastic::micro::micro_batches;
+use roundhouse_elastic::shard::shard;
+use roundhouse_elastic::{Batch, Permutation};
+use tch::{Reduction, TchError, Tensor};
+
+use crate::data::{Samples, Split};
+use crate::failure::Failure;
+use crate::model::{Model, Parameters};
+use crate::sections::{Section, Sections};
+use crate::world::World;
+
+const BYTES_PER_MIB: usize = 1 << 20;
+/// libtorch's default: no class is left out.
+const IGNORE_NO_CLASS: i64 = -100;
+
+/// Replicas of the model on all ranks of a world.
+#[derive(Debug)]
+pub struct DataParallel {
+    reducer: Option<Reducer>,
+    world: World,
+    micro_batch_size: Option<u32>,
+}
+
+impl DataParallel {
+    /// Replicas that synchronize the gradients of `parameters`, which are equal on all ranks.
+    ///
+    /// # Errors
+    /// The ranks' parameters have different shapes, or a rank is gone.
+    pub fn new(
+        world: World,
+        parameters: &Parameters,
+        ddp: &Ddp,
+        micro_batch_size: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let Ddp {
+            bucket_cap_mib,
+            first_bucket_mib,
+        } = ddp;
+        let bytes = |mib: u32| mib as usize * BYTES_PER_MIB;
+        let options = ReducerOptions {
+            bucket_cap_bytes: bytes(*bucket_cap_mib),
+            first_bucket_bytes: bytes(*first_bucket_mib),
+            gradient_as_bucket_view: true,
+        };
+        let reducer = world
+            .group()
+            .map(|group| Reducer::new(parameters.tensors(), group, &options))
+            .transpose()?;
+        Ok(Self {
+            reducer,
+            world,
+            micro_batch_size,
+        })
+    }
+
+    /// The ranks.
+    #[must_use]
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Leaves in `model` the mean gradient of the batch, the same on all ranks; returns the sum of
+    /// the losses of this rank's samples.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone: the step is lost, the weights are as before.
+    pub fn gradients(
+        &mut self,
+        model: &mut dyn Model,
+        split: &Split,
+        order: &Permutation,
+        batch: &Batch,
+        sections: &mut Sections,
+    ) -> Result<f64, Failure> {
+        let part = shard(&batch.places, self.world.rank(), self.world.size());
+        let scale = f64::from(self.world.size()) / batch.num_samples() as f64;
+        self.zero_gradients(model.parameters_mut())?;
+        let mut loss_sum = 0.0;
+        let mut pieces = micro_batches(&part, self.micro_batch_size)
+            .into_iter()
+            .peekable();
+        while let Some(piece) = pieces.next() {
+            let samples = sections.time(Section::Data, || split.at_places(piece, order))?;
+            let is_last = pieces.peek().is_none();
+            let loss = sections.time(Section::Forward, || self.forward(model, &samples))?;
+            sections.time(Section::Backward, || self.backward(&loss, scale, is_last))?;
+            loss_sum += loss.f_double_value(&[])?;
+        }
+        Ok(loss_sum)
+    }
+
+    fn zero_gradients(&mut self, parameters: &mut Parameters) -> Result<(), Failure> {
+        match &mut self.reducer {
+            Some(reducer) => reducer.zero_grad()?,
+            None => parameters
+                .tensors_mut()
+                .iter_mut()
+                .for_each(Tensor::zero_grad),
+        }
+        Ok(())
+    }
+
+    /// Sum of the losses of some samples.
+    fn forward(&mut self, model: &dyn Model, samples: &Samples) -> Result<Tensor, Failure> {
+        if let Some(reducer) = &mut self.reducer {
+            reducer.prepare_for_forward()?;
+        }
+        let scores_bc = model.forward(&samples.images_bchw)?;
+        Ok(loss_sum(&scores_bc, &samples.labels_b)?)
+    }
+
+    fn backward(&mut self, loss: &Tensor, scale: f64, is_last: bool) -> Result<(), Failure> {
+        // Only the last micro-batch synchronizes; the others add up on this rank.
+        if let (Some(reducer), true) = (&mut self.reducer, is_last) {
+            reducer.prepare_for_backward()?;
+        }
+        Ok(roundhouse_c10d::backward(&loss.f_mul_scalar(scale)?)?)
+    }
+}
+
+/// Sum of the cross-entropies of scores `[B, C]` against labels `[B]`; 0 for an empty batch.
+///
+/// # Errors
+/// The sizes do not fit together.
+pub fn loss_sum(scores_bc: &Tensor, labels_b: &Tensor) -> Result<Tensor, TchError> {
+    scores_bc.f_cross_entropy_loss(
+        labels_b,
+        None::<Tensor>,
+        Reduction::Sum,
+        IGNORE_NO_CLASS,
+        0.0,
+    )
+}
