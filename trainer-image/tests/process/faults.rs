@@ -1,0 +1,116 @@
+//! What happens to the others when one is lost or asked to leave.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::{Phase, Reason};
+use serde_json::json;
+
+use crate::harness::{Job, config};
+
+/// A training that would outlast the test.
+fn endless() -> serde_json::Value {
+    let mut config = config();
+    config["steps"] = json!(10_000_000);
+    config
+}
+
+fn training(job: &Job) {
+    job.wait_for("committed steps", |status| {
+        status.phase == Phase::Training && status.step > 5
+    });
+}
+
+#[test]
+fn survivors_of_a_killed_process_say_so_in_seconds() {
+    for victim in [2, 0] {
+        let mut job = Job::train(&endless(), 3, 1);
+        training(&job);
+        job.signal(victim, "-KILL");
+        let killed_at = Instant::now();
+        let codes = job.exit_codes();
+        let elapsed = killed_at.elapsed();
+        println!("all survivors of rank {victim} of 3 have ended after {elapsed:.0?}");
+        assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+        for (rank, code) in codes.iter().enumerate() {
+            let expected = if rank == victim { None } else { Some(75) };
+            assert_eq!(
+                *code,
+                expected,
+                "rank {rank} after {victim} died\n{}",
+                job.logs()
+            );
+            if rank != victim {
+                let failure = job.failure(u32::try_from(rank).unwrap(), 0);
+                assert_eq!(failure.reason, Reason::PeerLost);
+                assert_eq!(
+                    (failure.rank, failure.generation),
+                    (u32::try_from(rank).ok(), 1)
+                );
+                assert!(failure.step > 5, "{failure:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_processes_of_a_job_that_ends_leave_with_143() {
+    let mut job = Job::train(&endless(), 2, 1);
+    training(&job);
+    job.signal(0, "-TERM");
+    job.signal(1, "-TERM");
+    assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
+    assert_eq!(job.failure(0, 0).reason, Reason::Left);
+}
+
+#[test]
+fn a_process_in_the_lobby_leaves_when_asked() {
+    let mut job = Job::start(&endless(), &crate::harness::digits(), 1, 1);
+    job.wait_for("lobby", |status| status.phase == Phase::Lobby);
+    job.signal(0, "-TERM");
+    assert_eq!(job.exit_codes(), [Some(143)]);
+}
+
+#[test]
+fn a_process_whose_peers_do_not_answer_leaves_all_the_same() {
+    let mut job = Job::train(&endless(), 2, 1);
+    training(&job);
+    job.signal(1, "-STOP");
+    job.signal(0, "-TERM");
+    let asked_at = Instant::now();
+    assert_eq!(job.exit_code(0), Some(143), "{}", job.logs());
+    assert!(
+        asked_at.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        asked_at.elapsed()
+    );
+    assert_eq!(job.failure(0, 0).reason, Reason::Left);
+}
+
+#[test]
+fn a_newer_generation_is_entered_at_a_step_boundary_without_losing_a_step() {
+    let mut config = config();
+    config["steps"] = json!(3_000);
+    let mut job = Job::train(&config, 2, 1);
+    training(&job);
+    job.issue(2);
+    job.wait_for("generation 2", |status| status.generation == 2);
+    let switched = job.complete();
+    assert!(
+        job.status(0, 0)
+            .is_some_and(|status| status.generation == 2 && status.step == 3_000)
+    );
+    let undisturbed = Job::train(&config, 2, 1).complete();
+    assert!(
+        switched == undisturbed,
+        "the weights differ from those of one generation"
+    );
+}
+
+#[test]
+fn a_generation_from_before_the_start_is_not_joined() {
+    let job = Job::restart(&endless(), 1, 4);
+    job.wait_for("lobby", |status| status.phase == Phase::Lobby);
+    job.issue(3);
+    job.issue(5);
+    job.wait_for("generation 5", |status| status.generation == 5);
+}

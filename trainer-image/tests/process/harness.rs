@@ -1,0 +1,285 @@
+//! Starts the processes of a job, plays operator to them, and waits for what they do.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
+use roundhouse_contract::{LaunchEnvironment, Phase, RankStatus, TerminationMessage, paths};
+use serde_json::{Value, json};
+use tch::Tensor;
+use tempfile::TempDir;
+
+const DEADLINE: Duration = Duration::from_mins(2);
+
+/// The digits that the repository carries.
+pub(crate) fn digits() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/digits")
+}
+
+/// A small training on the digits; tests change what they are about.
+pub(crate) fn config() -> Value {
+    json!({
+        "model": {"name": "mlp", "hidden": [32]},
+        "data": {"format": "idx"},
+        "optimizer": {"name": "sgd", "learningRate": 0.05, "momentum": 0.9},
+        "globalBatchSize": 64,
+        "steps": 100,
+        "seed": 7,
+    })
+}
+
+/// A job: `nodes` workers with `procs_per_worker` processes each, on this machine.
+pub(crate) struct Job {
+    directory: TempDir,
+    nodes: u32,
+    procs_per_worker: u32,
+    ports: Vec<u16>,
+    processes: Vec<Child>,
+}
+
+impl Job {
+    /// Starts all processes; they enter the lobby by themselves.
+    pub(crate) fn start(
+        config: &Value,
+        data_dir: &Path,
+        nodes: u32,
+        procs_per_worker: u32,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, procs_per_worker);
+        job.spawn(data_dir);
+        job
+    }
+
+    /// Starts workers of one process that find the document of a generation from before.
+    pub(crate) fn restart(config: &Value, nodes: u32, last_generation: u64) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.issue(last_generation);
+        job.spawn(&digits());
+        job
+    }
+
+    fn new(config: &Value, nodes: u32, procs_per_worker: u32) -> Self {
+        let job = Self {
+            directory: tempfile::tempdir().unwrap(),
+            nodes,
+            procs_per_worker,
+            ports: (0..nodes).map(|_| free_port()).collect(),
+            processes: Vec::new(),
+        };
+        std::fs::write(job.path("config"), config.to_string()).unwrap();
+        job
+    }
+
+    fn spawn(&mut self, data_dir: &Path) {
+        for node in 0..self.nodes {
+            std::fs::create_dir(self.run_dir(node)).unwrap();
+            for local_rank in 0..self.procs_per_worker {
+                let process = self.command(node, local_rank, data_dir).spawn().unwrap();
+                self.processes.push(process);
+            }
+        }
+    }
+
+    /// Starts a job and gives it its first generation when all are in the lobby.
+    pub(crate) fn train(config: &Value, nodes: u32, procs_per_worker: u32) -> Self {
+        let job = Self::start(config, &digits(), nodes, procs_per_worker);
+        job.issue_when_ready(1);
+        job
+    }
+
+    fn command(&self, node: u32, local_rank: u32, data_dir: &Path) -> Command {
+        let environment = LaunchEnvironment {
+            local_rank,
+            local_world_size: self.procs_per_worker,
+            pod_ip: "127.0.0.1".to_owned(),
+            rendezvous_port: self.ports[node as usize],
+            membership_file: self.membership_file(node),
+            trainer_config_file: self.path("config"),
+            run_dir: self.run_dir(node),
+            data_dir: data_dir.to_owned(),
+        };
+        let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
+        let mut command = trainer();
+        command
+            .envs(environment.to_pairs())
+            .env("ROUNDHOUSE_SAVE_WEIGHTS", self.path("weights.safetensors"))
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        command
+    }
+
+    /// Waits for the lobby to fill, then issues a generation of all workers.
+    pub(crate) fn issue_when_ready(&self, generation: u64) {
+        self.wait_for("all processes in the lobby", |status| {
+            status.phase.is_ready()
+        });
+        self.issue(generation);
+    }
+
+    /// Issues a generation of all workers.
+    pub(crate) fn issue(&self, generation: u64) {
+        for node in 0..self.nodes {
+            let document = Membership {
+                generation,
+                action: Action::Join,
+                node_rank: node,
+                nodes: self.nodes,
+                procs_per_worker: self.procs_per_worker,
+                master: Master {
+                    address: "127.0.0.1".to_owned(),
+                    port: self.ports[0],
+                },
+                members: String::new(),
+                incarnation: Incarnation {
+                    pod_uid: format!("worker-{node}"),
+                    restarts: 0,
+                },
+                issued_at: "2026-01-01T00:00:00Z".to_owned(),
+            };
+            let partial = self.path("partial");
+            std::fs::write(&partial, document.to_json().unwrap()).unwrap();
+            std::fs::rename(&partial, self.membership_file(node)).unwrap();
+        }
+    }
+
+    /// Waits until the status of every process satisfies a condition.
+    pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&RankStatus) -> bool) {
+        self.wait_until(what, || {
+            self.ranks()
+                .all(|(node, local)| self.status(node, local).is_some_and(|s| condition(&s)))
+        });
+    }
+
+    fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !condition() {
+            assert!(Instant::now() < deadline, "no {what}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The last status of a process.
+    pub(crate) fn status(&self, node: u32, local_rank: u32) -> Option<RankStatus> {
+        let text = std::fs::read_to_string(paths::rank_status(&self.run_dir(node), local_rank));
+        text.ok().map(|text| serde_json::from_str(&text).unwrap())
+    }
+
+    /// Why a process failed, as it says itself.
+    pub(crate) fn failure(&self, node: u32, local_rank: u32) -> TerminationMessage {
+        let path = paths::rank_failure(&self.run_dir(node), local_rank);
+        let text = std::fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), self.logs()));
+        TerminationMessage::parse(&text).unwrap()
+    }
+
+    /// The metrics of a process.
+    pub(crate) fn metrics(&self, node: u32, local_rank: u32) -> String {
+        std::fs::read_to_string(paths::rank_metrics(&self.run_dir(node), local_rank)).unwrap()
+    }
+
+    /// Sends a signal to a process, by rank.
+    pub(crate) fn signal(&self, rank: usize, signal: &str) {
+        let pid = self.processes[rank].id().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for a process to end, by rank; its exit code, `None` for a signal.
+    pub(crate) fn exit_code(&mut self, rank: usize) -> Option<i32> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.processes[rank].try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(
+                Instant::now() < deadline,
+                "rank {rank} does not end\n{}",
+                self.logs()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for every process to end; their exit codes by rank.
+    pub(crate) fn exit_codes(&mut self) -> Vec<Option<i32>> {
+        (0..self.processes.len())
+            .map(|rank| self.exit_code(rank))
+            .collect()
+    }
+
+    /// Waits for a successful end; the bytes of the weights.
+    pub(crate) fn complete(&mut self) -> Vec<u8> {
+        let codes = self.exit_codes();
+        assert!(
+            codes.iter().all(|code| *code == Some(0)),
+            "{codes:?}\n{}",
+            self.logs()
+        );
+        self.wait_for("done", |status| status.phase == Phase::Done);
+        std::fs::read(self.path("weights.safetensors")).unwrap()
+    }
+
+    /// The final weights by name.
+    pub(crate) fn weights(&self) -> Vec<(String, Tensor)> {
+        let mut weights = Tensor::read_safetensors(self.path("weights.safetensors")).unwrap();
+        weights.sort_by(|left, right| left.0.cmp(&right.0));
+        weights
+    }
+
+    /// What the processes printed.
+    pub(crate) fn logs(&self) -> String {
+        self.ranks()
+            .map(|(node, local)| {
+                let name = format!("log-{node}-{local}");
+                let text = std::fs::read_to_string(self.path(&name)).unwrap_or_default();
+                format!("--- {name}\n{text}")
+            })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = (u32, u32)> {
+        let procs_per_worker = self.procs_per_worker;
+        (0..self.nodes).flat_map(move |node| (0..procs_per_worker).map(move |local| (node, local)))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn run_dir(&self, node: u32) -> PathBuf {
+        self.path(&format!("run-{node}"))
+    }
+
+    fn membership_file(&self, node: u32) -> PathBuf {
+        self.path(&format!("membership-{node}"))
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// The program under test, with one compute thread and nothing of the caller's environment that
+/// it would read.
+pub(crate) fn trainer() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roundhouse-train"));
+    command.env("OMP_NUM_THREADS", "1");
+    command
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}

@@ -1,0 +1,178 @@
+//! Good input trains, bad input is named.
+
+use std::path::Path;
+
+use roundhouse_contract::Reason;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::harness::{Job, config, digits, trainer};
+
+const TRAIN_IMAGES: &str = "train-images-idx3-ubyte.gz";
+
+/// A copy of the digits that a test may spoil.
+fn digits_copy() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(digits()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, directory.path().join(path.file_name().unwrap())).unwrap();
+    }
+    directory
+}
+
+fn assert_data_refused(data_dir: &Path, words: &[&str]) {
+    let mut job = Job::start(&config(), data_dir, 2, 1);
+    assert_eq!(job.exit_codes(), [Some(65), Some(65)], "{}", job.logs());
+    for node in 0..2 {
+        let failure = job.failure(node, 0);
+        assert_eq!(failure.reason, Reason::DataInvalid);
+        for word in words {
+            assert!(
+                failure.message.contains(word),
+                "{word}: {}",
+                failure.message
+            );
+        }
+    }
+}
+
+#[test]
+fn missing_data_is_named_by_every_rank() {
+    assert_data_refused(
+        Path::new("/nonexistent"),
+        &["/nonexistent/train-images", "missing"],
+    );
+}
+
+#[test]
+fn corrupt_data_is_named_by_every_rank() {
+    let data = digits_copy();
+    let path = data.path().join(TRAIN_IMAGES);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert_data_refused(data.path(), &[TRAIN_IMAGES, "truncated"]);
+}
+
+#[test]
+fn an_unknown_key_is_named() {
+    let mut config = config();
+    config["optimizer"]["lerningRate"] = json!(1);
+    let mut job = Job::start(&config, &digits(), 1, 1);
+    assert_eq!(job.exit_codes(), [Some(64)]);
+    let failure = job.failure(0, 0);
+    assert_eq!(failure.reason, Reason::ConfigInvalid);
+    assert!(
+        failure.message.contains("lerningRate"),
+        "{}",
+        failure.message
+    );
+}
+
+#[test]
+fn a_model_that_does_not_fit_the_images_is_named() {
+    let mut config = config();
+    config["model"] = json!({"name": "cnn", "channels": [4, 4, 4, 4]});
+    let mut job = Job::start(&config, &digits(), 1, 1);
+    assert_eq!(job.exit_codes(), [Some(64)]);
+    let message = job.failure(0, 0).message;
+    assert!(
+        message.contains("model.channels") && message.contains("at most 3"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_training_that_diverges_says_what_to_change() {
+    let mut config = config();
+    config["optimizer"]["learningRate"] = json!(1e30);
+    let mut job = Job::train(&config, 2, 1);
+    assert_eq!(job.exit_codes(), [Some(64), Some(64)], "{}", job.logs());
+    let message = job.failure(1, 0).message;
+    assert!(message.contains("learningRate"), "{message}");
+}
+
+#[test]
+fn a_missing_variable_is_named() {
+    let output = trainer().output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("LOCAL_RANK"));
+}
+
+#[test]
+fn an_unknown_argument_is_a_wrong_configuration_and_help_is_not() {
+    assert_eq!(
+        trainer().arg("--nonsense").output().unwrap().status.code(),
+        Some(64)
+    );
+    assert_eq!(
+        trainer().arg("--help").output().unwrap().status.code(),
+        Some(0)
+    );
+}
+
+#[test]
+fn digits_reach_95_percent_with_two_workers() {
+    let mut config = config();
+    config["model"] = json!({"name": "cnn"});
+    config["schedule"] = json!({"name": "cosine", "warmupSteps": 20});
+    config["steps"] = json!(480);
+    let mut job = Job::train(&config, 2, 1);
+    job.complete();
+    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    let accuracy = progress.eval_accuracy.unwrap();
+    assert!(accuracy >= 0.95, "{accuracy}\n{}", job.logs());
+    assert_eq!(
+        (progress.step, progress.total_steps, progress.world_size),
+        (480, 480, 2)
+    );
+    for node in 0..2 {
+        let metrics = job.metrics(node, 0);
+        let value = |name: &str| {
+            let prefix = format!("roundhouse_train_{name} ");
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&prefix));
+            line.and_then(|text| text.parse::<f64>().ok())
+                .unwrap_or_else(|| panic!("{name} is not in:\n{metrics}"))
+        };
+        for (name, expected) in [
+            ("step", 480.0),
+            ("epoch", 20.0),
+            ("world_size", 2.0),
+            ("generation", 1.0),
+            ("samples_total", 30_000.0),
+            ("step_seconds_count", 480.0),
+            ("eval_accuracy", accuracy),
+        ] {
+            assert!(
+                (value(name) - expected).abs() < 1e-9,
+                "{name} is {}",
+                value(name)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_process_trains_alone_without_an_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let mut config = config();
+    config["steps"] = json!(30);
+    std::fs::write(path("config"), config.to_string()).unwrap();
+    let output = trainer()
+        .arg("--config")
+        .arg(path("config"))
+        .arg("--data-dir")
+        .arg(digits())
+        .arg("--save-weights")
+        .arg(path("weights"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(text.contains("test accuracy"), "{text}");
+    assert!(path("weights").exists());
+}

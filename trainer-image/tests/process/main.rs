@@ -1,0 +1,13 @@
+//! Real `roundhouse-train` processes over Gloo on the loopback, with hand-written membership
+//! files in the place of an operator. Needs libtorch; no cluster, no agent.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says what is wrong by panicking"
+)]
+
+mod faults;
+mod harness;
+mod input;
+mod parity;

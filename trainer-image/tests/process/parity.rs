@@ -1,0 +1,109 @@
+//! The same numbers: N processes train exactly what one would.
+
+use serde_json::{Value, json};
+use tch::Tensor;
+
+use crate::harness::{Job, config};
+
+/// Greatest difference relative to the greatest weight of the tensor; fp32 sums in another order.
+const TOLERANCE: f64 = 1e-6;
+
+/// Greatest relative difference between two sets of weights.
+fn difference(left: &[(String, Tensor)], right: &[(String, Tensor)]) -> f64 {
+    assert_eq!(left.len(), right.len());
+    left.iter()
+        .zip(right)
+        .map(|((name, left), (other_name, right))| {
+            assert_eq!(name, other_name);
+            let greatest = |tensor: &Tensor| tensor.abs().max().double_value(&[]);
+            greatest(&(left - right)) / greatest(right)
+        })
+        .fold(0.0, f64::max)
+}
+
+fn assert_parity(case: &str, config: &Value) {
+    let mut alone = Job::train(config, 1, 1);
+    alone.complete();
+    for (nodes, procs_per_worker) in [(2, 1), (3, 1), (1, 2)] {
+        let mut job = Job::train(config, nodes, procs_per_worker);
+        job.complete();
+        let found = difference(&job.weights(), &alone.weights());
+        println!("{case}: {nodes} x {procs_per_worker} differ from 1 by {found:.1e}");
+        assert!(
+            found <= TOLERANCE,
+            "{case}, {nodes} x {procs_per_worker}: {found:.1e}"
+        );
+    }
+}
+
+fn adamw() -> Value {
+    json!({"name": "adamw", "learningRate": 0.001, "weightDecay": 0.05})
+}
+
+fn cnn() -> Value {
+    json!({"name": "cnn", "channels": [8, 16]})
+}
+
+#[test]
+fn an_mlp_trained_with_sgd_does_not_depend_on_the_number_of_processes() {
+    assert_parity("mlp, sgd", &config());
+}
+
+#[test]
+fn an_mlp_trained_with_adamw_does_not_depend_on_the_number_of_processes() {
+    let mut config = config();
+    config["optimizer"] = adamw();
+    assert_parity("mlp, adamw", &config);
+}
+
+#[test]
+fn a_cnn_trained_with_sgd_does_not_depend_on_the_number_of_processes() {
+    let mut config = config();
+    config["model"] = cnn();
+    assert_parity("cnn, sgd", &config);
+}
+
+#[test]
+fn a_cnn_trained_with_adamw_does_not_depend_on_the_number_of_processes() {
+    let mut config = config();
+    config["model"] = cnn();
+    config["optimizer"] = adamw();
+    assert_parity("cnn, adamw", &config);
+}
+
+#[test]
+fn micro_batches_do_not_change_the_numbers() {
+    let mut whole = config();
+    whole["globalBatchSize"] = json!(50);
+    let mut alone = Job::train(&whole, 1, 1);
+    alone.complete();
+    // Parts of 16, 17 and 17 samples in three pieces each; with two ranks 25 in four.
+    whole["microBatchSize"] = json!(7);
+    for nodes in [1, 2, 3] {
+        let mut job = Job::train(&whole, nodes, 1);
+        job.complete();
+        let found = difference(&job.weights(), &alone.weights());
+        println!("micro-batches: {nodes} differ from 1 without by {found:.1e}");
+        assert!(found <= TOLERANCE, "{nodes} processes: {found:.1e}");
+    }
+}
+
+#[test]
+fn a_batch_smaller_than_the_world_leaves_a_rank_without_samples() {
+    let mut config = config();
+    config["globalBatchSize"] = json!(2);
+    config["optimizer"]["learningRate"] = json!(0.01);
+    let mut alone = Job::train(&config, 1, 1);
+    alone.complete();
+    let mut job = Job::train(&config, 3, 1);
+    job.complete();
+    let found = difference(&job.weights(), &alone.weights());
+    assert!(found <= TOLERANCE, "{found:.1e}");
+}
+
+#[test]
+fn the_same_world_gives_the_same_bits() {
+    let bytes = |nodes| Job::train(&config(), nodes, 1).complete();
+    assert!(bytes(2) == bytes(2), "two processes");
+    assert!(bytes(3) == bytes(3), "three processes");
+}
