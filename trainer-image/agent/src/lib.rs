@@ -1,1 +1,14 @@
-//! Placeholder until the first commit of this crate.
+//! PID 1 of the trainer container: starts the training processes, watches them, tells how they ended.
+//!
+//! It holds no state of its own that matters: processes report through files of the run directory
+//! (see `roundhouse_contract::paths`), and what ends a container is its exit code and termination
+//! message. Decisions (`verdict`, `exposition`) are pure; `supervisor` and `http` do the effects.
+
+pub mod exposition;
+pub mod http;
+pub mod logs;
+pub mod metrics;
+pub mod options;
+pub mod ranks;
+pub mod supervisor;
+pub mod verdict;

@@ -1,0 +1,106 @@
+//! Merges the Prometheus text of many ranks into one: a `rank` label on every sample, each family's
+//! HELP and TYPE once, its samples together.
+//!
+//! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+#[derive(Default)]
+struct Family<'a> {
+    comments: Vec<&'a str>,
+    samples: Vec<String>,
+}
+
+/// Merges `(rank, text)` pairs; families come out in the order of their names.
+#[must_use]
+pub fn merge<'a>(texts: impl IntoIterator<Item = (u32, &'a str)>) -> String {
+    let mut families = BTreeMap::<&str, Family<'_>>::new();
+    for (rank, text) in texts {
+        let mut current = "";
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let Some(name) = comment_family(line) {
+                current = name;
+                let family = families.entry(name).or_default();
+                if !family.comments.contains(&line) && family.comments.len() < 2 {
+                    family.comments.push(line);
+                }
+            } else if !line.starts_with('#') {
+                // Samples of a histogram bear other names; they follow their family's TYPE line.
+                let name = sample_name(line);
+                let family = if !current.is_empty() && name.starts_with(current) {
+                    current
+                } else {
+                    name
+                };
+                families
+                    .entry(family)
+                    .or_default()
+                    .samples
+                    .push(labelled(line, rank));
+            }
+        }
+    }
+    let mut merged = String::new();
+    for Family { comments, samples } in families.values() {
+        for line in comments
+            .iter()
+            .copied()
+            .chain(samples.iter().map(String::as_str))
+        {
+            let _ = writeln!(merged, "{line}");
+        }
+    }
+    merged
+}
+
+/// The family that a HELP or TYPE line is about.
+fn comment_family(line: &str) -> Option<&str> {
+    let rest = line
+        .strip_prefix("# HELP ")
+        .or_else(|| line.strip_prefix("# TYPE "))?;
+    rest.split_whitespace().next()
+}
+
+fn sample_name(line: &str) -> &str {
+    line.split(['{', ' ']).next().unwrap_or(line)
+}
+
+/// The sample with a `rank` label in front of its own.
+fn labelled(line: &str, rank: u32) -> String {
+    let name = sample_name(line);
+    let rest = &line[name.len()..];
+    match rest.strip_prefix('{') {
+        Some(labels) if labels.starts_with('}') => format!("{name}{{rank=\"{rank}\"{labels}"),
+        Some(labels) => format!("{name}{{rank=\"{rank}\",{labels}"),
+        None => format!("{name}{{rank=\"{rank}\"}}{rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANK_0: &str = "# HELP loss Loss.\n# TYPE loss gauge\nloss 0.5\n\
+        # HELP step_seconds Time.\n# TYPE step_seconds histogram\n\
+        step_seconds_bucket{le=\"+Inf\"} 3\nstep_seconds_sum 1\nstep_seconds_count 3\n";
+
+    #[test]
+    fn samples_get_their_rank_and_families_stay_together() {
+        let rank_1 = RANK_0.replace("loss 0.5", "loss 0.25");
+        assert_eq!(
+            merge([(0, RANK_0), (1, rank_1.as_str())]),
+            "# HELP loss Loss.\n# TYPE loss gauge\nloss{rank=\"0\"} 0.5\nloss{rank=\"1\"} 0.25\n\
+             # HELP step_seconds Time.\n# TYPE step_seconds histogram\n\
+             step_seconds_bucket{rank=\"0\",le=\"+Inf\"} 3\nstep_seconds_sum{rank=\"0\"} 1\n\
+             step_seconds_count{rank=\"0\"} 3\n\
+             step_seconds_bucket{rank=\"1\",le=\"+Inf\"} 3\nstep_seconds_sum{rank=\"1\"} 1\n\
+             step_seconds_count{rank=\"1\"} 3\n"
+        );
+    }
+
+    #[test]
+    fn empty_labels_and_no_comments_are_fine() {
+        assert_eq!(merge([(3, "up{} 1\n\n# a remark\n")]), "up{rank=\"3\"} 1\n");
+    }
+}

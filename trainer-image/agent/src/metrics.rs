@@ -1,0 +1,88 @@
+//! The agent's own metrics.
+
+use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use crate::options::Options;
+use crate::{exposition, ranks};
+
+/// The agent's own metrics, on a registry of their own.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    process_up: IntGaugeVec,
+    generation: IntGauge,
+}
+
+impl Metrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// A name is taken or not allowed.
+    pub fn new(procs: u32) -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let info = IntGaugeVec::new(
+            Opts::new("roundhouse_agent_info", "Version of the agent, as a label."),
+            &["version"],
+        )?;
+        info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let processes = IntGauge::new("roundhouse_agent_processes", "Processes of this worker.")?;
+        processes.set(procs.into());
+        let process_up = IntGaugeVec::new(
+            Opts::new("roundhouse_agent_process_up", "1 while the process runs."),
+            &["local_rank"],
+        )?;
+        let generation = IntGauge::new(
+            "roundhouse_agent_generation",
+            "Generation the worker trains in.",
+        )?;
+        registry.register(Box::new(info))?;
+        registry.register(Box::new(processes))?;
+        registry.register(Box::new(process_up.clone()))?;
+        registry.register(Box::new(generation.clone()))?;
+        Ok(Self {
+            registry,
+            process_up,
+            generation,
+        })
+    }
+
+    /// Notes that a process started or ended.
+    pub fn set_up(&self, local_rank: u32, up: bool) {
+        self.process_up
+            .with_label_values(&[&local_rank.to_string()])
+            .set(up.into());
+    }
+
+    /// The agent's metrics and those of all ranks, as Prometheus text.
+    ///
+    /// # Errors
+    /// A metric cannot be written.
+    pub fn render(&self, options: &Options) -> Result<String, prometheus::Error> {
+        let statuses: Vec<_> = (0..options.procs)
+            .map(|local| ranks::status(&options.run_dir, local))
+            .collect();
+        let newest = statuses
+            .iter()
+            .flatten()
+            .map(|status| status.generation)
+            .max();
+        self.generation.set(
+            newest
+                .and_then(|value| i64::try_from(value).ok())
+                .unwrap_or(0),
+        );
+        let texts: Vec<(u32, String)> = (0..options.procs)
+            .zip(&statuses)
+            .filter_map(|(local, status)| {
+                let rank = status
+                    .as_ref()
+                    .and_then(|status| status.rank)
+                    .unwrap_or(local);
+                Some((rank, ranks::metrics(&options.run_dir, local)?))
+            })
+            .collect();
+        let own = TextEncoder::new().encode_to_string(&self.registry.gather())?;
+        let theirs = exposition::merge(texts.iter().map(|(rank, text)| (*rank, text.as_str())));
+        Ok(own + &theirs)
+    }
+}

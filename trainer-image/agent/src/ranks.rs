@@ -1,0 +1,54 @@
+//! The files of the run directory: what each process last said. A file that is missing or half
+//! understood counts as nothing said.
+
+use std::path::Path;
+
+use roundhouse_contract::{RankStatus, TerminationMessage, paths};
+
+/// Last status of a process.
+#[must_use]
+pub fn status(run_dir: &Path, local_rank: u32) -> Option<RankStatus> {
+    read(&paths::rank_status(run_dir, local_rank)).and_then(|text| serde_json::from_str(&text).ok())
+}
+
+/// Why a process says it ended.
+#[must_use]
+pub fn failure(run_dir: &Path, local_rank: u32) -> Option<TerminationMessage> {
+    read(&paths::rank_failure(run_dir, local_rank))
+        .and_then(|text| TerminationMessage::parse(&text))
+}
+
+/// Prometheus text of a process.
+#[must_use]
+pub fn metrics(run_dir: &Path, local_rank: u32) -> Option<String> {
+    read(&paths::rank_metrics(run_dir, local_rank))
+}
+
+/// Removes what the processes of an earlier container left: they are not the ones to be started.
+///
+/// # Errors
+/// The directory cannot be made.
+pub fn prepare(run_dir: &Path, procs: u32) -> std::io::Result<()> {
+    std::fs::create_dir_all(run_dir)?;
+    for local_rank in 0..procs {
+        for path in [
+            paths::rank_status(run_dir, local_rank),
+            paths::rank_metrics(run_dir, local_rank),
+            paths::rank_failure(run_dir, local_rank),
+        ] {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    Ok(())
+}
+
+/// Who is not ready to train yet; empty when all are.
+#[must_use]
+pub fn not_ready(run_dir: &Path, procs: u32) -> Vec<u32> {
+    let ready = |rank: &u32| status(run_dir, *rank).is_some_and(|status| status.phase.is_ready());
+    (0..procs).filter(|rank| !ready(rank)).collect()
+}
+
+fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}

@@ -1,0 +1,171 @@
+//! How the worker ends, from how its processes ended. Pure.
+
+use std::time::Duration;
+
+use roundhouse_contract::{ExitCode, RankStatus, TerminationMessage, termination::Reason};
+
+/// A process that lost a peer may only show that a sibling died: the true cause is waited for.
+pub const CAUSE_WINDOW: Duration = Duration::from_millis(500);
+
+/// How one process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself.
+    Exited(i32),
+    /// By a signal.
+    Signaled(i32),
+}
+
+impl End {
+    /// As a shell tells it: 128 + n for signal n.
+    #[must_use]
+    pub const fn code(self) -> i32 {
+        match self {
+            Self::Exited(code) => code,
+            Self::Signaled(signal) => 128 + signal,
+        }
+    }
+
+    /// Whether it may be the consequence of another's end.
+    #[must_use]
+    pub fn is_collateral(self) -> bool {
+        self == Self::Exited(ExitCode::PeerLost.code())
+    }
+}
+
+/// A process that ended, in the order in which they did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// Which.
+    pub local_rank: u32,
+    /// How.
+    pub end: End,
+    /// Whether the agent had asked it to.
+    pub on_request: bool,
+}
+
+/// The end that explains the others: the first that failed by itself and not for want of a peer,
+/// else the first that failed. `None` if all were fine.
+#[must_use]
+pub fn cause(ended: &[Ended]) -> Option<&Ended> {
+    let failed = |ended: &&Ended| ended.end != End::Exited(0) && !ended.on_request;
+    let own = |ended: &&Ended| failed(ended) && !ended.end.is_collateral();
+    ended.iter().find(own).or_else(|| ended.iter().find(failed))
+}
+
+/// The termination message of a process that ended: its own words if it left any.
+#[must_use]
+pub fn explain(
+    end: End,
+    own_words: Option<TerminationMessage>,
+    status: Option<&RankStatus>,
+    last_line: Option<&str>,
+) -> TerminationMessage {
+    if let Some(message) = own_words {
+        return message;
+    }
+    let (reason, what) = match end {
+        End::Exited(code) => match ExitCode::from_code(code) {
+            Some(known) => (Reason::of(known), format!("exit code {code}")),
+            None => (Reason::Crashed, format!("exit code {code}")),
+        },
+        End::Signaled(signal) => (Reason::Killed, format!("killed by signal {signal}")),
+    };
+    let message = match last_line {
+        Some(line) => format!("{what}; its last words: {line}"),
+        None => what,
+    };
+    TerminationMessage {
+        reason,
+        rank: status.and_then(|status| status.rank),
+        generation: status.map_or(0, |status| status.generation),
+        step: status.map_or(0, |status| status.step),
+        message,
+        progress: None,
+    }
+}
+
+/// The message of a worker whose processes all completed.
+#[must_use]
+pub fn completed(status: Option<RankStatus>) -> TerminationMessage {
+    let (rank, generation, step, progress) = match status {
+        Some(RankStatus {
+            phase: _,
+            rank,
+            generation,
+            step,
+            progress,
+        }) => (rank, generation, step, progress),
+        None => (None, 0, 0, None),
+    };
+    let message = format!("training is complete after {step} steps");
+    TerminationMessage {
+        reason: Reason::Completed,
+        rank,
+        generation,
+        step,
+        message,
+        progress,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(local_rank: u32, end: End) -> Ended {
+        Ended {
+            local_rank,
+            end,
+            on_request: false,
+        }
+    }
+
+    #[test]
+    fn a_lost_peer_is_not_the_cause_if_somebody_died() {
+        let both = [ended(0, End::Exited(75)), ended(1, End::Signaled(9))];
+        assert_eq!(cause(&both).unwrap().local_rank, 1);
+    }
+
+    #[test]
+    fn a_lost_peer_is_the_cause_if_nobody_else_failed() {
+        let both = [ended(0, End::Exited(0)), ended(1, End::Exited(75))];
+        assert_eq!(cause(&both).unwrap().local_rank, 1);
+    }
+
+    #[test]
+    fn who_was_asked_to_go_is_never_the_cause() {
+        let asked = Ended {
+            on_request: true,
+            ..ended(0, End::Signaled(15))
+        };
+        assert_eq!(
+            cause(&[asked.clone(), ended(1, End::Exited(70))])
+                .unwrap()
+                .local_rank,
+            1
+        );
+        assert_eq!(cause(&[asked]), None);
+    }
+
+    #[test]
+    fn without_words_of_its_own_a_process_is_explained_by_its_last_state() {
+        let status: RankStatus =
+            serde_json::from_str(r#"{"phase":"Training","rank":3,"generation":2,"step":17}"#)
+                .unwrap();
+        let message = explain(End::Signaled(9), None, Some(&status), Some("oh"));
+        assert_eq!(
+            (message.reason, message.rank, message.step),
+            (Reason::Killed, Some(3), 17)
+        );
+        assert_eq!(message.message, "killed by signal 9; its last words: oh");
+        assert_eq!(
+            explain(End::Exited(1), None, None, None).reason,
+            Reason::Crashed
+        );
+        assert_eq!(
+            explain(End::Exited(65), None, None, None).reason,
+            Reason::DataInvalid
+        );
+    }
+}
