@@ -56,6 +56,8 @@ pub struct MembershipStatus {
     pub world_size: u32,
     /// Workers.
     pub nodes: u32,
+    /// Fingerprint of its members. A generation is only ever issued to those it was raised for.
+    pub members: String,
 }
 
 /// Workers by state.

@@ -1,13 +1,26 @@
 //! What a TrainingJob needs next: pure decisions over what was observed.
 //!
-//! `validate` turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
+//! [`validate`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
 //! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why.
-//! Nothing here does I/O or reads a clock.
+//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `gang`, `failure`,
+//! `finish`; `decide` calls them in order.
 
+mod children;
+mod decide;
+mod failure;
+mod finish;
+mod gang;
+pub mod members;
 pub mod observed;
 pub mod plan;
+pub mod status;
 pub mod validate;
+mod waiting;
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use decide::{plan, plan_invalid};
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, ProgressSample, Termination, Waiting,
 };

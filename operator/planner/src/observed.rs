@@ -114,6 +114,8 @@ pub struct Waiting {
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Termination {
+    /// Restarts of the container that ended: equal to the pod's own while it was not restarted.
+    pub restarts: u32,
     /// Exit code; 128 + n for signal n.
     pub exit_code: i32,
     /// Kubernetes' reason: `Completed`, `Error`, `OOMKilled`, ...

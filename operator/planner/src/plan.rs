@@ -63,7 +63,7 @@ pub enum DeleteReason {
     ScaledDown,
     /// It has ended for good; another attempt takes its place.
     Replaced,
-    /// Two pods of one worker: the younger attempt stays.
+    /// Two pods of one worker: the later attempt stays.
     Surplus,
 }
 

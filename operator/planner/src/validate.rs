@@ -2,9 +2,17 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use roundhouse_api::{CleanPodPolicy, NetworkPolicyMode, TrainingJob};
-use roundhouse_contract::TrainerConfig;
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use roundhouse_api::{CleanPodPolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers};
+use roundhouse_contract::labels::TRAINER_CONTAINER;
+use roundhouse_contract::{TrainerConfig, names};
+
+/// Volume names that start so are ours.
+pub const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
+/// Extended resources that are GPUs.
+const GPU_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
+/// Most processes of one worker.
+const MAX_PROCS: u32 = 64;
 
 /// Which job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,13 +62,158 @@ pub struct InvalidSpec {
     pub message: String,
 }
 
+fn invalid<T>(field: impl Into<String>, message: impl Into<String>) -> Result<T, InvalidSpec> {
+    Err(InvalidSpec {
+        field: field.into(),
+        message: message.into(),
+    })
+}
+
 /// Turns the raw object into a job that can be run.
 ///
 /// # Errors
 /// The first thing in the spec that cannot be run.
-pub fn validate(_job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
-    Err(InvalidSpec {
-        field: String::new(),
-        message: String::new(),
+pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
+    let TrainingJob {
+        metadata,
+        spec,
+        status: _,
+    } = job;
+    let TrainingJobSpec {
+        managed_by: _,
+        workers:
+            Workers {
+                replicas,
+                procs_per_worker,
+                template,
+            },
+        trainer,
+        failure_policy,
+        start_deadline_seconds,
+        clean_pod_policy,
+        network_policy,
+    } = spec;
+    let name = metadata.name.clone().unwrap_or_default();
+    if name.is_empty() || name.len() > names::MAX_JOB_NAME_LENGTH || name.contains('.') {
+        let longest = names::MAX_JOB_NAME_LENGTH;
+        return invalid(
+            "metadata.name",
+            format!("use 1 to {longest} characters without dots"),
+        );
+    }
+    if *replicas == 0 {
+        return invalid("spec.workers.replicas", "must be at least 1");
+    }
+    trainer.validate().map_err(|error| InvalidSpec {
+        field: format!("spec.trainer.{}", error.field),
+        message: error.message,
+    })?;
+    let template = with_trainer_container(template.clone().unwrap_or_default())?;
+    let procs_per_worker = procs_per_worker.map_or_else(|| gpus(&template), Ok)?;
+    if !(1..=MAX_PROCS).contains(&procs_per_worker) {
+        let message = format!("must be between 1 and {MAX_PROCS}");
+        return invalid("spec.workers.procsPerWorker", message);
+    }
+    Ok(ValidatedJob {
+        key: JobKey {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name,
+            uid: metadata.uid.clone().unwrap_or_default(),
+        },
+        generation: metadata.generation.unwrap_or_default(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        replicas: *replicas,
+        procs_per_worker,
+        trainer: trainer.clone(),
+        template,
+        backoff_limit: failure_policy.backoff_limit,
+        start_deadline: Duration::from_secs(u64::from(*start_deadline_seconds)),
+        clean_pod_policy: *clean_pod_policy,
+        network_policy: *network_policy,
     })
+}
+
+/// Refuses what the operator decides itself, and adds the trainer container where it is missing.
+fn with_trainer_container(mut template: PodTemplateSpec) -> Result<PodTemplateSpec, InvalidSpec> {
+    let spec = template.spec.get_or_insert_default();
+    refuse_our_fields(spec)?;
+    let at = match spec
+        .containers
+        .iter()
+        .position(|c| c.name == TRAINER_CONTAINER)
+    {
+        Some(at) => at,
+        None => {
+            let name = TRAINER_CONTAINER.to_owned();
+            spec.containers.insert(
+                0,
+                Container {
+                    name,
+                    ..Container::default()
+                },
+            );
+            0
+        }
+    };
+    let path = format!("spec.workers.template.spec.containers[{at}]");
+    let trainer = &spec.containers[at];
+    if trainer.command.is_some() || trainer.args.is_some() {
+        return invalid(
+            path,
+            "leave out command and args: the built-in trainer brings its own",
+        );
+    }
+    Ok(template)
+}
+
+fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
+    let field = |name: &str| format!("spec.workers.template.spec.{name}");
+    let refused = [
+        ("hostNetwork", spec.host_network == Some(true)),
+        ("hostPID", spec.host_pid == Some(true)),
+        ("hostIPC", spec.host_ipc == Some(true)),
+        ("nodeName", spec.node_name.is_some()),
+        ("hostname", spec.hostname.is_some()),
+        ("subdomain", spec.subdomain.is_some()),
+    ];
+    if let Some((name, _)) = refused.into_iter().find(|(_, is_set)| *is_set) {
+        return invalid(
+            field(name),
+            "leave it out: the operator decides it for every worker",
+        );
+    }
+    if spec
+        .restart_policy
+        .as_deref()
+        .is_some_and(|policy| policy != "OnFailure")
+    {
+        return invalid(field("restartPolicy"), "leave it out or set OnFailure");
+    }
+    for (at, volume) in spec.volumes.iter().flatten().enumerate() {
+        if volume.name.starts_with(RESERVED_VOLUME_PREFIX) {
+            let message = format!("take a name that does not start with {RESERVED_VOLUME_PREFIX}");
+            return invalid(field(&format!("volumes[{at}].name")), message);
+        }
+    }
+    Ok(())
+}
+
+/// GPUs in the trainer container's limits; one process if there are none.
+fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
+    let containers = template.spec.iter().flat_map(|spec| &spec.containers);
+    let limits = containers
+        .filter(|container| container.name == TRAINER_CONTAINER)
+        .filter_map(|container| container.resources.as_ref()?.limits.as_ref());
+    for limits in limits {
+        for resource in GPU_RESOURCES {
+            let Some(quantity) = limits.get(resource) else {
+                continue;
+            };
+            return quantity.0.parse().map_or_else(
+                |_| invalid(format!("limits[{resource}]"), "must be a whole number"),
+                |count: u32| Ok(count.max(1)),
+            );
+        }
+    }
+    Ok(1)
 }

@@ -1,0 +1,109 @@
+//! The end of a job, for good, and what is cleaned up after it.
+
+use roundhouse_api::{CleanPodPolicy, ConditionType, JobProgress};
+
+use crate::children::delete;
+use crate::decide::{Draft, event};
+use crate::members::has_succeeded;
+use crate::observed::PodPhase;
+use crate::plan::{DeleteReason, EventType, PlanReason};
+use crate::status::{percent, set_condition, time};
+
+/// After the end: cleaning up, again and again until it is done, and nothing else.
+pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
+    if !draft.status.is_terminal() {
+        return None;
+    }
+    // The status of a job that has ended is history.
+    draft.status = draft.observed.status.clone();
+    let failed = draft.status.is_true(ConditionType::Failed);
+    for pod in draft
+        .observed
+        .pods
+        .iter()
+        .filter(|pod| pod.ours && !pod.deleting)
+    {
+        let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
+        let goes = match draft.job.clean_pod_policy {
+            CleanPodPolicy::All => true,
+            CleanPodPolicy::Running => runs,
+            // A container of a failed job would be restarted for ever, and keep its GPU.
+            CleanPodPolicy::None => runs && failed,
+        };
+        if goes {
+            draft.actions.push(delete(pod, DeleteReason::JobEnded));
+        }
+    }
+    Some(if failed {
+        PlanReason::Failed
+    } else {
+        PlanReason::Succeeded
+    })
+}
+
+/// Success: every member of the newest generation completed.
+pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
+    let members = &draft.members;
+    let complete = members.is_intact()
+        && members
+            .workers
+            .values()
+            .all(|pod| members.is_member(pod) && has_succeeded(pod));
+    if !complete {
+        return None;
+    }
+    show_final_progress(draft);
+    let steps = draft
+        .status
+        .progress
+        .as_ref()
+        .map_or(0, |shown| shown.progress.step);
+    let message = format!("all {} workers completed {steps} steps", draft.job.replicas);
+    draft.running(false, "Completed", message.clone());
+    end(
+        draft,
+        ConditionType::Succeeded,
+        "Completed",
+        message.clone(),
+    );
+    draft
+        .events
+        .push(event(EventType::Normal, "Succeeded", message));
+    Some(PlanReason::Succeeded)
+}
+
+/// Gives the job up. Pods are deleted by later plans, once this one's status is stored: the reason
+/// must not be lost with them.
+pub(crate) fn fail(draft: &mut Draft<'_>, reason: &str, message: String) -> PlanReason {
+    draft.running(false, reason, message.clone());
+    end(draft, ConditionType::Failed, reason, message.clone());
+    draft
+        .events
+        .push(event(EventType::Warning, "Failed", message));
+    PlanReason::Failed
+}
+
+fn end(draft: &mut Draft<'_>, kind: ConditionType, reason: &str, message: String) {
+    draft.status.completion_time = Some(time(draft.now));
+    set_condition(&mut draft.status, kind, true, reason, message, draft.now);
+}
+
+/// The last progress is in the termination message of node rank 0.
+fn show_final_progress(draft: &mut Draft<'_>) {
+    let told = draft.members.workers.values().find_map(|pod| {
+        pod.container
+            .termination
+            .as_ref()?
+            .message
+            .as_ref()?
+            .progress
+            .clone()
+    });
+    if let Some(progress) = told {
+        draft.status.progress = Some(JobProgress {
+            percent: percent(progress.step, progress.total_steps),
+            progress,
+            updated_at: time(draft.now),
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! Which pod is whose worker, and who belongs to the newest generation.
+
+use std::collections::BTreeMap;
+
+use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
+
+use crate::observed::{Observed, Pod, PodPhase, Termination};
+use crate::validate::ValidatedJob;
+
+/// The pods of a job, sorted out.
+#[derive(Debug)]
+pub struct Members<'a> {
+    /// For each wanted index, the pod of the highest attempt that is not on its way out.
+    pub workers: BTreeMap<u32, &'a Pod>,
+    /// Ours, but of an index that is wanted no more, or beside a later attempt.
+    pub surplus: Vec<&'a Pod>,
+    /// Highest attempt seen of each index.
+    pub attempts: BTreeMap<u32, u32>,
+    /// Number of the newest generation; 0 before the first.
+    pub generation: u64,
+    /// Fingerprint of those it was raised for.
+    pub raised_for: String,
+}
+
+impl<'a> Members<'a> {
+    /// Sorts out the pods.
+    #[must_use]
+    pub fn of(job: &ValidatedJob, observed: &'a Observed) -> Self {
+        let mut workers = BTreeMap::<u32, &Pod>::new();
+        let (mut surplus, mut attempts) = (Vec::new(), BTreeMap::<u32, u32>::new());
+        for pod in observed.pods.iter().filter(|pod| pod.ours) {
+            let Some(index) = pod.index else { continue };
+            let highest = attempts.entry(index).or_insert(pod.attempt);
+            *highest = (*highest).max(pod.attempt);
+            if pod.deleting {
+                continue;
+            }
+            if index >= job.replicas {
+                surplus.push(pod);
+                continue;
+            }
+            match workers.get(&index) {
+                Some(other) if other.attempt >= pod.attempt => surplus.push(pod),
+                Some(other) => {
+                    surplus.push(*other);
+                    workers.insert(index, pod);
+                }
+                None => {
+                    workers.insert(index, pod);
+                }
+            }
+        }
+        let membership = observed.status.membership.as_ref();
+        Self {
+            workers,
+            surplus,
+            attempts,
+            generation: membership.map_or(0, |m| m.generation),
+            raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
+        }
+    }
+
+    /// Whether the container that runs in the pod was given a place in the newest generation.
+    #[must_use]
+    pub fn is_member(&self, pod: &Pod) -> bool {
+        self.generation > 0
+            && pod.membership.as_ref().is_some_and(|membership| {
+                membership.generation == self.generation
+                    && membership.action == MembershipAction::Join
+                    && membership.incarnation == pod.incarnation()
+            })
+    }
+
+    /// Whether every worker is in the lobby: prepared, with an address, and in no living generation.
+    #[must_use]
+    pub fn all_in_lobby(&self, job: &ValidatedJob) -> bool {
+        self.workers.len() as u64 == u64::from(job.replicas)
+            && self
+                .workers
+                .values()
+                .all(|pod| is_available(pod) && !self.is_member(pod))
+    }
+
+    /// Whether the workers are still those that the newest generation was raised for.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        self.generation > 0 && self.fingerprint() == self.raised_for
+    }
+
+    /// Fingerprint of the workers as they are now, in node-rank order.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let members: Vec<Incarnation> =
+            self.workers.values().map(|pod| pod.incarnation()).collect();
+        membership::fingerprint(&members)
+    }
+}
+
+/// Ready to be given a place.
+#[must_use]
+pub fn is_available(pod: &Pod) -> bool {
+    pod.ready && pod.ip.is_some() && pod.phase == PodPhase::Running
+}
+
+/// Whether the document a pod holds was written for the container that runs in it now.
+#[must_use]
+pub fn is_same_incarnation(pod: &Pod) -> bool {
+    pod.membership
+        .as_ref()
+        .is_some_and(|m| m.incarnation == pod.incarnation())
+}
+
+/// How the container that the pod's document was written for ended, if it has.
+#[must_use]
+pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
+    let restarts = pod.membership.as_ref()?.incarnation.restarts;
+    pod.container
+        .termination
+        .as_ref()
+        .filter(|end| end.restarts == restarts)
+}
+
+/// Whether a member completed.
+#[must_use]
+pub fn has_succeeded(pod: &Pod) -> bool {
+    is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
+}
+
+/// Whether a member lives and is what it was when it was given its place.
+#[must_use]
+pub fn is_alive(pod: &Pod) -> bool {
+    is_same_incarnation(pod) && pod.phase == PodPhase::Running && end_of_member(pod).is_none()
+}

@@ -1,0 +1,118 @@
+//! Conditions and the other parts of the status that only describe. The one place that makes
+//! conditions.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use roundhouse_api::{ConditionType, TrainingJobStatus};
+
+/// Longest message of a condition, as the API conventions want it.
+const MAX_MESSAGE_BYTES: usize = 32_768;
+
+/// Kubernetes' clock has whole seconds.
+#[must_use]
+pub fn time(now: Timestamp) -> Time {
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// Sets a condition and moves it to the front: the front one is what `kubectl get` shows. Its
+/// transition time stays unless its status changes.
+pub fn set_condition(
+    status: &mut TrainingJobStatus,
+    kind: ConditionType,
+    is_true: bool,
+    reason: &str,
+    message: impl Into<String>,
+    now: Timestamp,
+) {
+    let old = status
+        .conditions
+        .iter()
+        .position(|condition| condition.type_ == kind.as_str());
+    let old = old.map(|at| status.conditions.remove(at));
+    let state = if is_true { "True" } else { "False" };
+    let last_transition_time = match old {
+        Some(old) if old.status == state => old.last_transition_time,
+        Some(_) | None => time(now),
+    };
+    let mut message = message.into();
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+    let condition = Condition {
+        type_: kind.as_str().to_owned(),
+        status: state.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: status.observed_generation,
+        last_transition_time,
+    };
+    status.conditions.insert(0, condition);
+}
+
+/// Steps done of all, rounded down, such as `42%`.
+#[must_use]
+pub fn percent(step: u64, total: u64) -> String {
+    let percent = step
+        .saturating_mul(100)
+        .checked_div(total)
+        .unwrap_or(0)
+        .min(100);
+    format!("{percent}%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn the_newest_condition_is_in_front_and_keeps_its_time_while_its_status_stays() {
+        let mut status = TrainingJobStatus::default();
+        set_condition(
+            &mut status,
+            ConditionType::Running,
+            false,
+            "Waiting",
+            "a",
+            at(1),
+        );
+        set_condition(
+            &mut status,
+            ConditionType::Accepted,
+            true,
+            "Valid",
+            "b",
+            at(2),
+        );
+        set_condition(
+            &mut status,
+            ConditionType::Running,
+            false,
+            "Unschedulable",
+            "c",
+            at(3),
+        );
+        let front = &status.conditions[0];
+        assert_eq!(
+            (front.type_.as_str(), front.last_transition_time.0),
+            ("Running", at(1))
+        );
+        set_condition(
+            &mut status,
+            ConditionType::Running,
+            true,
+            "Training",
+            "d",
+            at(4),
+        );
+        assert_eq!(status.conditions[0].last_transition_time.0, at(4));
+        assert_eq!(status.conditions.len(), 2);
+    }
+
+    #[test]
+    fn percent_is_rounded_down_and_never_divides_by_zero() {
+        assert_eq!(percent(999, 1000), "99%");
+        assert_eq!(percent(0, 0), "0%");
+    }
+}
