@@ -1,1 +1,20 @@
-//! Placeholder until the first commit of this crate.
+//! The operator's effects: caches in front, writes behind, and a pure plan in between.
+//!
+//! `driver` is the whole loop on one screen: observe → validate → plan → apply → report.
+
+pub mod apply;
+pub mod cache;
+pub mod calls;
+pub mod context;
+pub mod driver;
+pub mod error;
+pub mod expectations;
+pub mod http;
+pub mod metrics;
+pub mod observe;
+pub mod progress;
+pub mod report;
+pub mod resources;
+pub mod run;
+pub mod settings;
+pub mod slim;

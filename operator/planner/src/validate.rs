@@ -137,24 +137,22 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
 fn with_trainer_container(mut template: PodTemplateSpec) -> Result<PodTemplateSpec, InvalidSpec> {
     let spec = template.spec.get_or_insert_default();
     refuse_our_fields(spec)?;
-    let at = match spec
+    let is_trainer = |container: &Container| container.name == TRAINER_CONTAINER;
+    if !spec.containers.iter().any(is_trainer) {
+        let name = TRAINER_CONTAINER.to_owned();
+        spec.containers.insert(
+            0,
+            Container {
+                name,
+                ..Container::default()
+            },
+        );
+    }
+    let at = spec
         .containers
         .iter()
-        .position(|c| c.name == TRAINER_CONTAINER)
-    {
-        Some(at) => at,
-        None => {
-            let name = TRAINER_CONTAINER.to_owned();
-            spec.containers.insert(
-                0,
-                Container {
-                    name,
-                    ..Container::default()
-                },
-            );
-            0
-        }
-    };
+        .position(is_trainer)
+        .unwrap_or_default();
     let path = format!("spec.workers.template.spec.containers[{at}]");
     let trainer = &spec.containers[at];
     if trainer.command.is_some() || trainer.args.is_some() {

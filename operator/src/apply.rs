@@ -1,0 +1,204 @@
+//! Step 4, effects: the plan's actions, in order. A repeated create finds the first one.
+//!
+//! Children are created, not applied: server-side apply would merge our fields and our owner
+//! reference into a stranger's object of the same name.
+
+use std::fmt::Debug;
+use std::sync::PoisonError;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Resource, ResourceExt};
+use roundhouse_contract::labels;
+use roundhouse_planner::{Action, ValidatedJob};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::cache::Job;
+use crate::calls::call;
+use crate::context::Context;
+use crate::error::{CallError, Error};
+use crate::expectations::Written;
+use crate::observe::version;
+use crate::resources::{network_policy, service, worker};
+use crate::slim;
+
+/// Carries out the actions. `Ok(false)`: the world is not as it was observed, look again.
+///
+/// # Errors
+/// A write was refused or got no answer; those before it are done.
+pub async fn apply(
+    context: &Context,
+    key: &Job,
+    job: &ValidatedJob,
+    actions: &[Action],
+) -> Result<bool, Error> {
+    for action in actions {
+        let result = one(context, key, job, action).await;
+        let action = name(action);
+        match result {
+            Ok(()) => context.metrics.action(action),
+            Err(Error::Apply { action: _, source }) if source.is_look_again() => {
+                tracing::debug!(job = %job.key.name, action, %source, "look again");
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+const fn name(action: &Action) -> &'static str {
+    match action {
+        Action::ApplyService => "ApplyService",
+        Action::ApplyNetworkPolicy => "ApplyNetworkPolicy",
+        Action::CreateWorker { .. } => "CreateWorker",
+        Action::IssueMembership { .. } => "IssueMembership",
+        Action::DeletePod { .. } => "DeletePod",
+    }
+}
+
+async fn one(
+    context: &Context,
+    key: &Job,
+    job: &ValidatedJob,
+    action: &Action,
+) -> Result<(), Error> {
+    let failed = |source| Error::Apply {
+        action: name(action),
+        source,
+    };
+    match action {
+        Action::ApplyService => {
+            let object: Service = service::build(job);
+            create(context, key, &object, "Service", Written::Service)
+                .await
+                .map_err(failed)
+        }
+        Action::ApplyNetworkPolicy => {
+            let object: NetworkPolicy = network_policy::build(job);
+            let written = Written::NetworkPolicy;
+            create(context, key, &object, "NetworkPolicy", written)
+                .await
+                .map_err(failed)
+        }
+        Action::CreateWorker { index, attempt } => {
+            let pod: Pod = worker::build(job, &context.settings, *index, *attempt)?;
+            let written = Written::Pod(pod.name_any());
+            create(context, key, &pod, "Pod", written)
+                .await
+                .map_err(failed)
+        }
+        Action::IssueMembership {
+            pod,
+            resource_version,
+            membership,
+        } => {
+            let patch = json!({"metadata": {
+                "resourceVersion": resource_version,
+                "annotations": {labels::MEMBERSHIP: membership.to_json()?},
+            }});
+            let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
+            let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+            let written = call(&context.metrics, "patch", "pods", || {
+                pods.patch_metadata(pod, &parameters, &patch)
+            });
+            let written = written.await.map_err(failed)?;
+            let at = version(written.metadata.resource_version.as_deref());
+            context
+                .expectations
+                .wrote(key, Written::Pod(pod.clone()), at);
+            Ok(())
+        }
+        Action::DeletePod { pod, uid, reason } => {
+            tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");
+            delete(context, key, pod, uid).await.map_err(failed)
+        }
+    }
+}
+
+async fn create<K>(
+    context: &Context,
+    key: &Job,
+    object: &K,
+    kind: &'static str,
+    written: Written,
+) -> Result<(), CallError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = PostParams {
+        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let resource = resource(kind);
+    let result = call(&context.metrics, "create", resource, || {
+        api.create(&parameters, object)
+    })
+    .await;
+    match result {
+        Ok(made) => {
+            let at = version(made.meta().resource_version.as_deref());
+            context.expectations.wrote(key, written, at);
+            taken(context, key, kind, false);
+            Ok(())
+        }
+        Err(error) if error.code() == Some(409) => {
+            let name = object.name_any();
+            let other = call(&context.metrics, "get", resource, || {
+                api.get_metadata(&name)
+            })
+            .await?;
+            let is_ours = slim::identity(&other.metadata).controller.as_ref() == Some(&key.1);
+            taken(context, key, kind, !is_ours);
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Remembers whether a name that we need is somebody else's.
+fn taken(context: &Context, key: &Job, kind: &'static str, is_taken: bool) {
+    let mut all = context.taken.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_taken {
+        all.insert((key.clone(), kind));
+    } else {
+        all.remove(&(key.clone(), kind));
+    }
+}
+
+async fn delete(context: &Context, key: &Job, pod: &str, uid: &str) -> Result<(), CallError> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    let answer = call(&context.metrics, "delete", "pods", || {
+        pods.delete(pod, &parameters)
+    })
+    .await?;
+    let at = answer.left().and_then(|pod| pod.metadata.resource_version);
+    context
+        .expectations
+        .deleted(key, Written::Pod(pod.to_owned()), version(at.as_deref()));
+    Ok(())
+}
+
+const fn resource(kind: &str) -> &'static str {
+    match kind.as_bytes() {
+        b"Service" => "services",
+        b"NetworkPolicy" => "networkpolicies",
+        _ => "pods",
+    }
+}

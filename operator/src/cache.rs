@@ -1,0 +1,134 @@
+//! Own caches of children: only what a plan needs, by job.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+use roundhouse_api::TrainingJob;
+
+/// Which job an object belongs to: namespace and UID.
+pub type Job = (String, String);
+
+/// An object as it is kept.
+#[derive(Clone, Debug)]
+pub struct Entry<T> {
+    /// What is kept of it.
+    pub value: T,
+    /// Its resourceVersion.
+    pub version: u64,
+    /// Name of the job, to wake it.
+    pub job_name: String,
+    /// UID of the job.
+    pub job_uid: String,
+}
+
+/// Objects of one kind.
+#[derive(Debug)]
+pub struct Cache<T> {
+    state: Mutex<State<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    objects: Objects<T>,
+    /// A list in progress, which replaces everything when it is complete.
+    fresh: Option<Objects<T>>,
+    synced: bool,
+}
+
+type Objects<T> = HashMap<Job, BTreeMap<String, Entry<T>>>;
+
+impl<T> Default for Cache<T> {
+    fn default() -> Self {
+        let state = State {
+            objects: HashMap::new(),
+            fresh: None,
+            synced: false,
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+}
+
+impl<T: Clone> Cache<T> {
+    /// Takes in an event of a watch; returns the jobs to wake.
+    pub fn take(&self, event: Event<(String, String, Entry<T>)>) -> Vec<ObjectRef<TrainingJob>> {
+        let mut state = self.lock();
+        match event {
+            Event::Init => {
+                state.fresh = Some(HashMap::new());
+                Vec::new()
+            }
+            Event::InitApply((namespace, name, entry)) => {
+                insert(state.fresh.get_or_insert_default(), namespace, name, entry);
+                Vec::new()
+            }
+            Event::InitDone => {
+                let fresh = state.fresh.take().unwrap_or_default();
+                let before = std::mem::replace(&mut state.objects, fresh);
+                state.synced = true;
+                // Jobs that lost everything during a gap must look, too.
+                before
+                    .iter()
+                    .chain(&state.objects)
+                    .filter_map(wake)
+                    .collect()
+            }
+            Event::Apply((namespace, name, entry)) => {
+                let job = job_ref(&namespace, &entry.job_name);
+                insert(&mut state.objects, namespace, name, entry);
+                vec![job]
+            }
+            Event::Delete((namespace, name, entry)) => {
+                let job = job_ref(&namespace, &entry.job_name);
+                remove(&mut state.objects, &(namespace, entry.job_uid), &name);
+                vec![job]
+            }
+        }
+    }
+
+    /// The objects of a job, by name.
+    #[must_use]
+    pub fn of(&self, job: &Job) -> BTreeMap<String, Entry<T>> {
+        self.lock().objects.get(job).cloned().unwrap_or_default()
+    }
+
+    /// Whether everything has been listed once.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn insert<T>(objects: &mut Objects<T>, namespace: String, name: String, entry: Entry<T>) {
+    objects
+        .entry((namespace, entry.job_uid.clone()))
+        .or_default()
+        .insert(name, entry);
+}
+
+fn remove<T>(objects: &mut Objects<T>, job: &Job, name: &str) {
+    if let Some(of_job) = objects.get_mut(job) {
+        of_job.remove(name);
+        if of_job.is_empty() {
+            objects.remove(job);
+        }
+    }
+}
+
+fn wake<T>((job, objects): (&Job, &BTreeMap<String, Entry<T>>)) -> Option<ObjectRef<TrainingJob>> {
+    objects
+        .values()
+        .next()
+        .map(|entry| job_ref(&job.0, &entry.job_name))
+}
+
+fn job_ref(namespace: &str, name: &str) -> ObjectRef<TrainingJob> {
+    ObjectRef::new(name).within(namespace)
+}

@@ -1,0 +1,73 @@
+//! Calls to the API server: each has a deadline and few tries. The client's own retry is switched
+//! off, since it can hold one call for minutes.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::error::CallError;
+use crate::metrics::Metrics;
+
+/// Time for one call, with all its tries.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+const TRIES: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Calls until it is answered: at most three times and five seconds.
+///
+/// # Errors
+/// The last answer, or that there was none.
+pub async fn call<T, F>(
+    metrics: &Metrics,
+    verb: &'static str,
+    resource: &'static str,
+    mut request: impl FnMut() -> F,
+) -> Result<T, CallError>
+where
+    F: Future<Output = Result<T, kube::Error>>,
+{
+    let deadline = Instant::now() + DEADLINE;
+    let mut pause = FIRST_PAUSE;
+    for attempt in 1.. {
+        let result = match timeout_at(deadline, request()).await {
+            Ok(result) => result.map_err(CallError::Kube),
+            Err(_) => Err(CallError::Deadline),
+        };
+        metrics.api_call(verb, resource, outcome(&result));
+        match result {
+            Err(error)
+                if attempt < TRIES && is_transient(&error) && Instant::now() + pause < deadline =>
+            {
+                sleep(pause).await;
+                pause *= 3;
+            }
+            result => return result,
+        }
+    }
+    Err(CallError::Deadline)
+}
+
+/// Whether the same call may go well a moment later.
+fn is_transient(error: &CallError) -> bool {
+    match error {
+        CallError::Kube(kube::Error::Api(status)) => matches!(status.code, 429 | 500 | 502..=504),
+        CallError::Kube(kube::Error::Service(_) | kube::Error::HyperError(_)) => true,
+        CallError::Deadline | CallError::Kube(_) => false,
+    }
+}
+
+const fn outcome<T>(result: &Result<T, CallError>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(CallError::Deadline) => "deadline",
+        Err(CallError::Kube(kube::Error::Api(status))) => match status.code {
+            404 => "not_found",
+            409 => "conflict",
+            429 => "throttled",
+            500.. => "server_error",
+            _ => "refused",
+        },
+        Err(CallError::Kube(_)) => "unreachable",
+    }
+}

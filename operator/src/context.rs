@@ -1,0 +1,47 @@
+//! What every reconcile shares.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use kube::Client;
+use kube::runtime::events::Recorder;
+use roundhouse_planner::Pod;
+
+use crate::cache::{Cache, Job};
+use crate::expectations::Expectations;
+use crate::metrics::Metrics;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::slim::Identity;
+
+/// Clients, caches and memory that may be lost at any time.
+pub struct Context {
+    /// The API server.
+    pub client: Client,
+    /// The command line.
+    pub settings: Settings,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// Pods of all jobs.
+    pub pods: Cache<Pod>,
+    /// Services of all jobs.
+    pub services: Cache<Identity>,
+    /// NetworkPolicies of all jobs.
+    pub network_policies: Cache<Identity>,
+    /// Names that turned out to be somebody else's; only those without our labels need it.
+    pub taken: Mutex<HashSet<(Job, &'static str)>>,
+    /// Writes that the caches have not seen yet.
+    pub expectations: Expectations,
+    /// What rank 0 of each job last told.
+    pub progress: Progress,
+    /// Where events go.
+    pub recorder: Recorder,
+}
+
+impl Context {
+    /// Whether all caches have been filled once.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced()
+    }
+}

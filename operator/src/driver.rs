@@ -1,0 +1,95 @@
+//! The loop: observe → validate → plan → apply → report. `observe`, `validate` and `plan` do no I/O.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::runtime::controller::Action as Next;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::labels;
+use roundhouse_planner::{Plan, PlanReason, ValidatedJob, plan, plan_invalid, validate};
+
+use crate::apply::apply;
+use crate::cache::Job;
+use crate::context::Context;
+use crate::error::Error;
+use crate::observe::{lag, observe};
+use crate::report::report;
+
+/// A world that changed under our hands is looked at again, but not in a hot loop.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// A write that failed is tried again; the API server has had its own tries before.
+const AFTER_ERROR: Duration = Duration::from_secs(5);
+
+/// Brings one job one step further.
+///
+/// # Errors
+/// A write failed; the job is looked at again a little later.
+pub async fn reconcile(job: Arc<TrainingJob>, context: Arc<Context>) -> Result<Next, Error> {
+    if job.spec.managed_by != labels::DEFAULT_MANAGER {
+        return Ok(Next::await_change());
+    }
+    if !context.is_synced() {
+        return Ok(Next::requeue(LOOK_AGAIN));
+    }
+    let started = Instant::now();
+    let key = key(&job);
+    if let Some(patience) = lag(&context, &key, &job) {
+        return Ok(Next::requeue(patience));
+    }
+    let observed = observe(&context, &key, &job);
+    let now = jiff::Timestamp::now();
+    let validated = validate(&job);
+    let plan = match &validated {
+        Ok(valid) => plan(valid, &observed, now),
+        Err(invalid) => plan_invalid(&job, invalid, now),
+    };
+    let result = carry_out(&context, &key, &job, validated.ok().as_ref(), &plan).await;
+    let label = match &result {
+        Ok(_) => format!("{:?}", plan.reason),
+        Err(error) => error.label().to_owned(),
+    };
+    context
+        .metrics
+        .reconcile(&label, started.elapsed().as_secs_f64());
+    result
+}
+
+async fn carry_out(
+    context: &Context,
+    key: &Job,
+    job: &TrainingJob,
+    valid: Option<&ValidatedJob>,
+    plan: &Plan,
+) -> Result<Next, Error> {
+    tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
+    if let Some(valid) = valid
+        && !apply(context, key, valid, &plan.actions).await?
+    {
+        return Ok(Next::requeue(LOOK_AGAIN));
+    }
+    if !report(context, key, job, plan).await? {
+        return Ok(Next::requeue(LOOK_AGAIN));
+    }
+    match plan.reason {
+        PlanReason::Training => context.progress.follow(key, job, context),
+        _ => context.progress.forget(key),
+    }
+    Ok(plan
+        .requeue_after
+        .map_or_else(Next::await_change, Next::requeue))
+}
+
+/// What to do after an error.
+#[must_use]
+#[allow(clippy::needless_pass_by_value, reason = "the controller's signature")]
+pub fn after_error(job: Arc<TrainingJob>, error: &Error, _: Arc<Context>) -> Next {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    tracing::warn!(namespace, job = name, %error, "a step failed; trying again");
+    Next::requeue(AFTER_ERROR)
+}
+
+fn key(job: &TrainingJob) -> Job {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    (text(&job.metadata.namespace), text(&job.metadata.uid))
+}

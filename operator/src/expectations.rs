@@ -1,0 +1,131 @@
+//! After a write the job waits until the caches have seen it: a plan over stale caches would do the
+//! same again, or worse.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cache::Job;
+
+/// How long a write is waited for. Longer means that the watch skipped it (made and gone between two
+/// events), so the caches are right without it.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Written {
+    /// The job's status.
+    Status,
+    /// A pod.
+    Pod(String),
+    /// The Service.
+    Service,
+    /// The NetworkPolicy.
+    NetworkPolicy,
+}
+
+/// What a cache shows of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// There is none.
+    Absent,
+    /// This version of it.
+    Version(u64),
+}
+
+/// Writes that the caches have not seen yet, by job. Keyed by what was asked for, so that a job that
+/// is gone takes its expectations with it.
+#[derive(Debug, Default)]
+pub struct Expectations {
+    by_job: Mutex<HashMap<Job, Pending>>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    writes: HashMap<Written, Write>,
+    since: Instant,
+}
+
+#[derive(Debug)]
+struct Write {
+    version: u64,
+    deleted: bool,
+}
+
+impl Expectations {
+    /// An object was created or changed to this version.
+    pub fn wrote(&self, job: &Job, what: Written, version: u64) {
+        self.add(
+            job,
+            what,
+            Write {
+                version,
+                deleted: false,
+            },
+        );
+    }
+
+    /// An object was deleted, or marked for it, at this version.
+    pub fn deleted(&self, job: &Job, what: Written, version: u64) {
+        self.add(
+            job,
+            what,
+            Write {
+                version,
+                deleted: true,
+            },
+        );
+    }
+
+    fn add(&self, job: &Job, what: Written, write: Write) {
+        let mut by_job = self.lock();
+        let fresh = || Pending {
+            writes: HashMap::new(),
+            since: Instant::now(),
+        };
+        let pending = by_job.entry(job.clone()).or_insert_with(fresh);
+        pending.since = Instant::now();
+        pending.writes.insert(what, write);
+    }
+
+    /// How long to wait at most before looking again; `None` when the caches have seen everything.
+    pub fn wait(&self, job: &Job, seen: impl Fn(&Written) -> Seen) -> Option<Duration> {
+        let mut by_job = self.lock();
+        let pending = by_job.get_mut(job)?;
+        pending.writes.retain(|what, write| match seen(what) {
+            Seen::Absent => !write.deleted,
+            Seen::Version(version) => version < write.version,
+        });
+        let left = PATIENCE.saturating_sub(pending.since.elapsed());
+        if pending.writes.is_empty() || left.is_zero() {
+            by_job.remove(job);
+            return None;
+        }
+        Some(left)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Pending>> {
+        self.by_job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_waits_until_each_write_is_seen() {
+        let job = ("ns".to_owned(), "uid".to_owned());
+        let expectations = Expectations::default();
+        assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
+        expectations.wrote(&job, Written::Pod("a".to_owned()), 7);
+        expectations.deleted(&job, Written::Pod("b".to_owned()), 8);
+        assert!(expectations.wait(&job, |_| Seen::Version(6)).is_some());
+        let half = |what: &Written| match what {
+            Written::Pod(name) if name == "a" => Seen::Version(9),
+            _ => Seen::Version(1),
+        };
+        assert!(expectations.wait(&job, half).is_some());
+        assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Step 1, pure over the caches: what there is of one job. No I/O in between, so that all of it is
+//! of one moment.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::names;
+use roundhouse_planner::{Observed, Presence};
+
+use crate::cache::{Entry, Job};
+use crate::context::Context;
+use crate::expectations::{Seen, Written};
+use crate::slim::Identity;
+
+/// How long to wait at most until the caches have seen what was written; `None` if they have.
+#[must_use]
+pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Duration> {
+    let pods = context.pods.of(key);
+    let services = context.services.of(key);
+    let policies = context.network_policies.of(key);
+    let name = names::service(job.metadata.name.as_deref().unwrap_or_default());
+    context.expectations.wait(key, |written| match written {
+        Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
+        Written::Pod(pod) => seen(pods.get(pod)),
+        Written::Service => seen(services.get(&name)),
+        Written::NetworkPolicy => seen(policies.get(&name)),
+    })
+}
+
+/// Everything of one job.
+#[must_use]
+pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Observed {
+    let name = names::service(job.metadata.name.as_deref().unwrap_or_default());
+    let taken = |kind: &'static str| {
+        let taken = context.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.contains(&(key.clone(), kind))
+    };
+    Observed {
+        status: job.status.clone().unwrap_or_default(),
+        service: presence(&context.services.of(key), &name, key, taken("Service")),
+        network_policy: presence(
+            &context.network_policies.of(key),
+            &name,
+            key,
+            taken("NetworkPolicy"),
+        ),
+        pods: context
+            .pods
+            .of(key)
+            .into_values()
+            .map(|entry| entry.value)
+            .collect(),
+        progress: context.progress.of(key),
+    }
+}
+
+fn presence(
+    objects: &BTreeMap<String, Entry<Identity>>,
+    name: &str,
+    (_, uid): &Job,
+    taken: bool,
+) -> Presence {
+    match objects.get(name) {
+        Some(entry) if entry.value.controller.as_ref() == Some(uid) => Presence::Ours,
+        Some(_) => Presence::Foreign,
+        None if taken => Presence::Foreign,
+        None => Presence::Missing,
+    }
+}
+
+fn seen<T>(entry: Option<&Entry<T>>) -> Seen {
+    entry.map_or(Seen::Absent, |entry| Seen::Version(entry.version))
+}
+
+/// A resourceVersion as a number: since Kubernetes 1.35 they are promised to be comparable so.
+#[must_use]
+pub fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}

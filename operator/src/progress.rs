@@ -1,0 +1,133 @@
+//! How far jobs have come: asked of rank 0's agent over HTTP, to be shown and for nothing else. Best
+//! effort, beside the reconciles.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::iter;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::runtime::reflector::ObjectRef;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{Progress as Told, ports};
+use roundhouse_planner::ProgressSample;
+use tokio::sync::mpsc::Sender;
+
+use crate::cache::Job;
+use crate::context::Context;
+
+const INTERVAL: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(1);
+const AT_ONCE: usize = 32;
+const MAX_BYTES: usize = 64 << 10;
+
+/// Jobs that train, and what each last told.
+#[derive(Debug, Default)]
+pub struct Progress {
+    jobs: Mutex<HashMap<Job, Followed>>,
+}
+
+#[derive(Clone, Debug)]
+struct Followed {
+    address: String,
+    wake: ObjectRef<TrainingJob>,
+    last: Option<ProgressSample>,
+}
+
+impl Progress {
+    /// What a job last told.
+    #[must_use]
+    pub fn of(&self, job: &Job) -> Option<ProgressSample> {
+        self.lock()
+            .get(job)
+            .and_then(|followed| followed.last.clone())
+    }
+
+    /// Asks the job from now on.
+    pub fn follow(&self, key: &Job, job: &TrainingJob, context: &Context) {
+        let pods = context.pods.of(key);
+        let first = pods.values().find(|entry| {
+            entry
+                .value
+                .membership
+                .as_ref()
+                .is_some_and(|place| place.node_rank == 0)
+        });
+        let Some(address) = first.and_then(|entry| entry.value.ip.clone()) else {
+            return;
+        };
+        let mut jobs = self.lock();
+        let wake = ObjectRef::from_obj(job);
+        let fresh = Followed {
+            address: address.clone(),
+            wake,
+            last: None,
+        };
+        jobs.entry(key.clone()).or_insert(fresh).address = address;
+    }
+
+    /// Asks the job no more.
+    pub fn forget(&self, job: &Job) {
+        self.lock().remove(job);
+    }
+
+    /// Asks all jobs, again and again; wakes those that told something new.
+    pub async fn pull(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
+        let client: Client<_, Empty<Bytes>> =
+            Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        let mut ticks = tokio::time::interval(INTERVAL);
+        loop {
+            ticks.tick().await;
+            let jobs: Vec<_> = context.progress.lock().clone().into_iter().collect();
+            let asked = iter(jobs).map(|(job, followed)| {
+                let client = &client;
+                async move { (ask(client, &followed.address).await, job, followed) }
+            });
+            let mut answers = asked.buffer_unordered(AT_ONCE);
+            while let Some((told, job, followed)) = answers.next().await {
+                let Some(progress) = told else { continue };
+                let sample = ProgressSample {
+                    progress,
+                    at: jiff::Timestamp::now(),
+                };
+                if let Some(entry) = context.progress.lock().get_mut(&job) {
+                    entry.last = Some(sample);
+                }
+                let _ = wake.send(followed.wake).await;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn ask(client: &Client<HttpConnector, Empty<Bytes>>, address: &str) -> Option<Told> {
+    let host = if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address.to_owned()
+    };
+    let uri = format!(
+        "http://{host}:{}{}",
+        ports::AGENT_HTTP,
+        ports::PROGRESS_PATH
+    )
+    .parse()
+    .ok()?;
+    let request = async {
+        let response = client.get(uri).await.ok()?;
+        Limited::new(response.into_body(), MAX_BYTES)
+            .collect()
+            .await
+            .ok()
+    };
+    let body = tokio::time::timeout(TIMEOUT, request).await.ok()??;
+    serde_json::from_slice(&body.to_bytes()).ok()
+}

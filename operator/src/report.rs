@@ -1,0 +1,143 @@
+//! Step 5, effects: one patch of the status if it differs, then events.
+
+use kube::api::{Patch, PatchParams};
+use kube::runtime::events::{Event as KubeEvent, EventType as KubeEventType};
+use kube::{Api, Resource};
+use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
+use roundhouse_planner::{Event, EventType, Plan};
+use serde_json::{Value, json};
+
+use crate::cache::Job;
+use crate::calls::call;
+use crate::context::Context;
+use crate::error::{CallError, Error};
+use crate::expectations::Written;
+use crate::observe::version;
+
+/// Longest note of an event.
+const MAX_NOTE_BYTES: usize = 1_000;
+
+/// Writes the status and tells the events. `Ok(false)`: somebody else wrote, look again.
+///
+/// # Errors
+/// The write was refused or got no answer.
+pub async fn report(
+    context: &Context,
+    key: &Job,
+    job: &TrainingJob,
+    plan: &Plan,
+) -> Result<bool, Error> {
+    let before = job.status.clone().unwrap_or_default();
+    if before != plan.status {
+        match write(context, key, job, &before, &plan.status).await {
+            Ok(()) => {}
+            Err(Error::Report(error)) if error.is_look_again() => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        note_start(context, &before, &plan.status);
+    }
+    for event in &plan.events {
+        tell(context, job, event).await;
+    }
+    Ok(true)
+}
+
+async fn write(
+    context: &Context,
+    key: &Job,
+    job: &TrainingJob,
+    before: &TrainingJobStatus,
+    after: &TrainingJobStatus,
+) -> Result<(), Error> {
+    let status = merge_patch(&serde_json::to_value(before)?, serde_json::to_value(after)?);
+    let patch = json!({
+        "metadata": {"resourceVersion": job.metadata.resource_version},
+        "status": status,
+    });
+    let api: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.0);
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    let written = call(&context.metrics, "patch", "trainingjobs/status", || {
+        api.patch_status(name, &parameters, &patch)
+    });
+    let written = written.await.map_err(Error::Report)?;
+    let at = version(written.metadata.resource_version.as_deref());
+    context.expectations.wrote(key, Written::Status, at);
+    Ok(())
+}
+
+/// RFC 7386: what is no more must be said as null.
+fn merge_patch(before: &Value, after: Value) -> Value {
+    let (Value::Object(old), Value::Object(mut new)) = (before, after.clone()) else {
+        return after;
+    };
+    for key in old.keys() {
+        new.entry(key).or_insert(Value::Null);
+    }
+    Value::Object(new)
+}
+
+/// The time until all workers train for the first time is a metric.
+fn note_start(context: &Context, before: &TrainingJobStatus, after: &TrainingJobStatus) {
+    let trains = |status: &TrainingJobStatus| status.is_true(ConditionType::Running);
+    let is_first = after
+        .membership
+        .as_ref()
+        .is_some_and(|membership| membership.generation == 1);
+    if is_first
+        && !trains(before)
+        && trains(after)
+        && let Some(start) = &after.start_time
+    {
+        let seconds = jiff::Timestamp::now().duration_since(start.0).as_secs_f64();
+        context.metrics.job_started(seconds);
+    }
+}
+
+/// Best effort: an event that is lost changes nothing.
+async fn tell(context: &Context, job: &TrainingJob, event: &Event) {
+    let Event {
+        kind,
+        reason,
+        message,
+    } = event;
+    let end = message.floor_char_boundary(MAX_NOTE_BYTES);
+    let event = KubeEvent {
+        type_: match kind {
+            EventType::Normal => KubeEventType::Normal,
+            EventType::Warning => KubeEventType::Warning,
+        },
+        reason: reason.clone(),
+        note: Some(message[..end].to_owned()),
+        action: "Reconcile".to_owned(),
+        secondary: None,
+    };
+    let about = job.object_ref(&());
+    let sent = tokio::time::timeout(
+        crate::calls::DEADLINE,
+        context.recorder.publish(&event, &about),
+    );
+    let sent = sent
+        .await
+        .map_err(|_| CallError::Deadline)
+        .and_then(|r| r.map_err(CallError::Kube));
+    context.metrics.api_call(
+        "create",
+        "events",
+        if sent.is_ok() { "ok" } else { "refused" },
+    );
+    if let Err(error) = sent {
+        tracing::warn!(%error, reason, "an event was not taken");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_more_is_said_as_null() {
+        let (before, after) = (json!({"a": 1, "b": 2}), json!({"b": 3}));
+        assert_eq!(merge_patch(&before, after), json!({"a": null, "b": 3}));
+    }
+}

@@ -1,0 +1,104 @@
+use clap::Parser;
+use roundhouse_planner::{ValidatedJob, validate};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn job(template: &Value) -> ValidatedJob {
+    let job = json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "digits", "namespace": "ml", "uid": "u-1"},
+        "spec": {
+            "workers": {"replicas": 2, "template": template},
+            "trainer": {
+                "model": {"name": "mlp"},
+                "data": {"format": "idx", "volume": {"configMap": {"name": "digits-data"}}},
+                "globalBatchSize": 64, "epochs": 1,
+            },
+        },
+    });
+    validate(&serde_json::from_value(job).unwrap()).unwrap()
+}
+
+#[allow(clippy::needless_pass_by_value)]
+fn built(template: Value) -> Value {
+    let settings = Settings::parse_from(["roundhouse-operator", "--trainer-image", "trainer:1"]);
+    serde_json::to_value(build(&job(&template), &settings, 1, 2).unwrap()).unwrap()
+}
+
+#[test]
+fn the_pod_bears_its_name_labels_and_owner() {
+    let pod = built(json!({"metadata": {"labels": {"team": "a"}}}));
+    let meta = &pod["metadata"];
+    assert_eq!(meta["name"], "digits-worker-1-2");
+    assert_eq!(meta["labels"]["team"], "a");
+    assert_eq!(meta["labels"]["roundhouse.dev/worker-index"], "1");
+    assert_eq!(meta["labels"]["roundhouse.dev/job-uid"], "u-1");
+    assert_eq!(meta["ownerReferences"][0]["uid"], "u-1");
+    assert_eq!(pod["spec"]["hostname"], "digits-worker-1");
+    assert_eq!(pod["spec"]["subdomain"], "digits");
+    let config = meta["annotations"]["roundhouse.dev/trainer-config"]
+        .as_str()
+        .unwrap();
+    assert!(config.contains("\"globalBatchSize\":64"), "{config}");
+}
+
+#[test]
+fn the_pod_is_admitted_under_the_restricted_standard() {
+    let spec = &built(json!({}))["spec"];
+    assert_eq!(spec["automountServiceAccountToken"], false);
+    assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(
+        spec["securityContext"]["seccompProfile"]["type"],
+        "RuntimeDefault"
+    );
+    let security = &spec["containers"][0]["securityContext"];
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+}
+
+#[test]
+fn the_templates_word_counts_for_image_user_and_resources() {
+    let spec = &built(json!({"spec": {
+        "securityContext": {"runAsUser": 7},
+        "containers": [
+            {"name": "side", "image": "side:1"},
+            {"name": "trainer", "image": "mine:1", "resources": {"limits": {"nvidia.com/gpu": 2}},
+             "env": [{"name": "A", "value": "b"}]},
+        ],
+    }}))["spec"];
+    assert_eq!(spec["securityContext"]["runAsUser"], 7);
+    assert!(spec["containers"][0].get("command").is_none());
+    let trainer = &spec["containers"][1];
+    assert_eq!(trainer["image"], "mine:1");
+    assert_eq!(trainer["env"][0]["name"], "A");
+    let env = trainer["env"].as_array().unwrap();
+    let procs = env
+        .iter()
+        .find(|v| v["name"] == "ROUNDHOUSE_PROCS_PER_WORKER")
+        .unwrap();
+    assert_eq!(procs["value"], "2");
+}
+
+#[test]
+fn without_a_template_the_operators_image_runs_under_the_agent() {
+    let spec = &built(json!({}))["spec"];
+    let trainer = &spec["containers"][0];
+    assert_eq!(trainer["image"], "trainer:1");
+    assert_eq!(trainer["command"], json!(["roundhouse-agent"]));
+    let mounts = trainer["volumeMounts"].as_array().unwrap();
+    let data = mounts
+        .iter()
+        .find(|mount| mount["mountPath"] == "/data")
+        .unwrap();
+    assert_eq!(data["readOnly"], true);
+    for mount in mounts {
+        let volumes = spec["volumes"].as_array().unwrap();
+        assert!(
+            volumes.iter().any(|volume| volume["name"] == mount["name"]),
+            "{mount}"
+        );
+    }
+}

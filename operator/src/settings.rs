@@ -1,0 +1,44 @@
+//! Command line and environment.
+
+use std::net::SocketAddr;
+
+use clap::{Parser, ValueEnum};
+
+/// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
+///
+/// It finds the cluster as kubectl does (KUBECONFIG, ~/.kube/config) or, in a pod, by the service
+/// account.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+pub struct Settings {
+    /// Image of workers whose template names none.
+    #[arg(long, env = "ROUNDHOUSE_TRAINER_IMAGE",
+          default_value = concat!("ghcr.io/roundhouse/roundhouse-trainer:", env!("CARGO_PKG_VERSION")))]
+    pub trainer_image: String,
+    /// Pull policy of that image.
+    #[arg(long, env = "ROUNDHOUSE_TRAINER_PULL_POLICY", default_value = "IfNotPresent",
+          value_parser = ["Always", "IfNotPresent", "Never"])]
+    pub trainer_pull_policy: String,
+    /// Look after one namespace only. Default: all of them.
+    #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Where /metrics, /healthz and /readyz are served.
+    #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS", default_value = "0.0.0.0:8080")]
+    pub http_address: SocketAddr,
+    /// How logs are written.
+    #[arg(long, env = "ROUNDHOUSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Jobs that are worked on at once.
+    #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub concurrency: u16,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
