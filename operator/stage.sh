@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds the operator and lays out its image's root in target/images/operator.
+# shellcheck source=tests/support/make/lib.sh
+source "$(dirname "$0")/../tests/support/make/lib.sh"
+# shellcheck source=tests/support/make/stage.sh
+source "$repo/tests/support/make/stage.sh"
+cargo build --release -p roundhouse-operator
+new_root operator
+cp "$CARGO_TARGET_DIR/release/roundhouse-operator" "$root/usr/local/bin/"
+add_libraries "$root/usr/local/bin/roundhouse-operator"
+du -sh "$root"

@@ -1,0 +1,24 @@
+# Lays out the root of a `FROM scratch` image. Sourced.
+# shellcheck shell=bash
+
+# new_root NAME: an empty root with what every image has; sets `root`.
+new_root() {
+  root=$repo/target/images/$1/root
+  rm -rf "$root"
+  mkdir -p "$root"/{etc/ssl/certs,tmp,usr/local/bin,usr/local/lib}
+  chmod 1777 "$root/tmp"
+  printf 'root:x:0:0:root:/:/sbin/nologin\nroundhouse:x:65532:65532:roundhouse:/tmp:/sbin/nologin\n' > "$root/etc/passwd"
+  printf 'root:x:0:\nroundhouse:x:65532:\n' > "$root/etc/group"
+  if [ -e /etc/ssl/certs/ca-certificates.crt ]; then cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"; fi
+}
+
+# add_libraries PROGRAM: the shared libraries it needs, each where the loader finds it.
+add_libraries() {
+  local library
+  ldd "$1" | grep -oE '/[^ ]+' | sort -u | while read -r library; do
+    case $library in
+      "$LIBTORCH"/*) cp -L "$library" "$root/usr/local/lib/" ;;
+      *) mkdir -p "$root$(dirname "$library")" && cp -L "$library" "$root$library" ;;
+    esac
+  done
+}
