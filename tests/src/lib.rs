@@ -1,1 +1,4 @@
-//! Placeholder until the first commit of this crate.
+//! The harness of the tests that need more than one crate.
+
+pub mod cluster;
+pub mod manifests;

@@ -1,0 +1,174 @@
+//! The example as a user applies it, and variations of it.
+
+use std::time::Duration;
+
+use roundhouse_api::{ConditionType, TrainingJob};
+use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::manifests;
+use serde_json::{Value, json};
+
+async fn apply(space: &TestNamespace, change: impl Fn(&mut Value)) {
+    for mut object in manifests::read("examples/digits.yaml").unwrap() {
+        if object["kind"] == "TrainingJob" {
+            change(&mut object["spec"]);
+        }
+        space.create_object(&object).await.unwrap();
+    }
+}
+
+fn epochs(spec: &mut Value, epochs: u32) {
+    spec["trainer"]["epochs"] = json!(epochs);
+}
+
+fn accuracy(job: &TrainingJob) -> f64 {
+    let progress = job.status.as_ref().unwrap().progress.as_ref().unwrap();
+    assert_eq!(progress.percent, "100%");
+    progress.progress.eval_accuracy.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_learn_the_digits_and_leave_nothing() {
+    let space = TestNamespace::create("e2e-two", false).await.unwrap();
+    apply(&space, |spec| epochs(spec, 40)).await;
+
+    let metrics = until(
+        "a worker tells its metrics",
+        Duration::from_secs(90),
+        || async {
+            let text = space.metrics("digits-worker-0-0").await.unwrap_or_default();
+            Ok(text
+                .contains("roundhouse_train_step{rank=\"0\"}")
+                .then_some(text))
+        },
+    );
+    let Ok(metrics) = metrics.await else {
+        panic!("{}", space.dump().await)
+    };
+    for series in [
+        "roundhouse_train_loss{rank=\"0\"}",
+        "roundhouse_train_world_size{rank=\"0\"} 2",
+    ] {
+        assert!(metrics.contains(series), "{series} is not in\n{metrics}");
+    }
+    let mut children = space.children("digits").await.unwrap();
+    children.sort();
+    let expected = [
+        "NetworkPolicy/digits",
+        "Pod/digits-worker-0-0",
+        "Pod/digits-worker-1-0",
+        "Service/digits",
+    ];
+    assert_eq!(children, expected);
+
+    let job = space
+        .ends("digits", ConditionType::Succeeded)
+        .await
+        .unwrap();
+    assert!(accuracy(&job) >= 0.95, "{}", accuracy(&job));
+    let status = job.status.unwrap();
+    assert_eq!(status.membership.as_ref().unwrap().generation, 1);
+    assert_eq!(status.incidents.total, 0);
+    assert_eq!(status.conditions[0].reason, "Completed");
+    let reasons = space.event_reasons("digits").await.unwrap();
+    for reason in ["Accepted", "GenerationIssued", "Succeeded"] {
+        assert_eq!(
+            reasons.iter().filter(|seen| *seen == reason).count(),
+            1,
+            "{reasons:?}"
+        );
+    }
+
+    space
+        .jobs()
+        .delete("digits", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    until("the children are gone", Duration::from_secs(60), || async {
+        Ok(space.children("digits").await?.is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+    space.delete().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_of_two_processes_learn_the_digits_too() {
+    let space = TestNamespace::create("e2e-two-by-two", false)
+        .await
+        .unwrap();
+    apply(&space, |spec| {
+        epochs(spec, 20);
+        spec["workers"]["procsPerWorker"] = json!(2);
+    })
+    .await;
+    let job = space
+        .ends("digits", ConditionType::Succeeded)
+        .await
+        .unwrap();
+    assert!(accuracy(&job) >= 0.95, "{}", accuracy(&job));
+    assert_eq!(job.status.unwrap().membership.unwrap().world_size, 4);
+    space.delete().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_data_fails_the_job_with_the_path() {
+    let space = TestNamespace::create("e2e-no-data", false).await.unwrap();
+    apply(&space, |spec| {
+        spec["trainer"]["data"]["path"] = json!("elsewhere")
+    })
+    .await;
+    let job = space.ends("digits", ConditionType::Failed).await.unwrap();
+    let status = job.status.unwrap();
+    assert_eq!(status.conditions[0].reason, "DataInvalid");
+    assert!(
+        status.conditions[0].message.contains("/data/elsewhere"),
+        "{:?}",
+        status.conditions[0]
+    );
+    until("no pod runs on", Duration::from_secs(60), || async {
+        let pods = space.pods().list(&kube::api::ListParams::default()).await?;
+        let running = |pod: &k8s_openapi::api::core::v1::Pod| {
+            pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
+        };
+        Ok((!pods.iter().any(running)).then_some(()))
+    })
+    .await
+    .unwrap();
+    space.delete().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_worker_is_an_incident_and_the_job_succeeds_all_the_same() {
+    let space = TestNamespace::create("e2e-kill", false).await.unwrap();
+    apply(&space, |spec| epochs(spec, 40)).await;
+    until("training runs", Duration::from_secs(90), || async {
+        let text = space.metrics("digits-worker-1-0").await.unwrap_or_default();
+        Ok(text
+            .contains("roundhouse_train_step{rank=\"1\"}")
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    let pid = std::process::Command::new(manifests::repository().join("tests/cluster/cluster"))
+        .args(["pid", &space.name, "digits-worker-1-0"])
+        .output()
+        .unwrap();
+    let pid = String::from_utf8(pid.stdout).unwrap().trim().to_owned();
+    assert!(!pid.is_empty());
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-9", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let job = space
+        .ends("digits", ConditionType::Succeeded)
+        .await
+        .unwrap();
+    let status = job.status.unwrap();
+    assert_eq!(status.incidents.total, 1, "{status:?}");
+    assert_eq!(status.membership.unwrap().generation, 2);
+    assert_eq!(status.last_failure.unwrap().exit_code, Some(137));
+    space.delete().await.unwrap();
+}

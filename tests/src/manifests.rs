@@ -1,0 +1,23 @@
+//! Examples and other YAML of the repository.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde_json::Value;
+
+/// The repository's root.
+#[must_use]
+pub fn repository() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The documents of a YAML file, by its path from the repository's root.
+///
+/// # Errors
+/// The file cannot be read, or is no YAML.
+pub fn read(path: &str) -> anyhow::Result<Vec<Value>> {
+    let text = std::fs::read_to_string(repository().join(path)).with_context(|| path.to_owned())?;
+    text.split("\n---\n")
+        .map(|document| serde_saphyr::from_str(document).with_context(|| path.to_owned()))
+        .collect()
+}
