@@ -4,11 +4,12 @@ use roundhouse_tests::cluster::TestNamespace;
 use roundhouse_tests::manifests;
 use serde_json::{Value, json};
 
+type Change = fn(&mut Value);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_spec_is_refused_with_the_field_and_what_to_change() {
     let space = TestNamespace::create("e2e-refused", false).await.unwrap();
     let good = manifests::read("examples/digits.yaml").unwrap().remove(0);
-    type Change = fn(&mut Value);
     let cases: [(&str, Change); 10] = [
         ("at most 44 characters", |job| {
             job["metadata"]["name"] = json!("9.digits")

@@ -1,0 +1,152 @@
+//! A job as one line of text. Pure.
+
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::Progress;
+
+/// What is shown of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct View {
+    pub(crate) state: String,
+    pub(crate) message: String,
+    pub(crate) workers: String,
+    pub(crate) generation: u64,
+    pub(crate) world_size: u32,
+    pub(crate) progress: Option<Progress>,
+}
+
+impl View {
+    /// Of the job's status, with fresher progress if there is any.
+    pub(crate) fn of(job: &TrainingJob, fresh: Option<Progress>) -> Self {
+        let Some(status) = &job.status else {
+            let state = "not seen by the operator yet".to_owned();
+            return Self {
+                state,
+                ..Self::default()
+            };
+        };
+        let first = status.conditions.first();
+        let membership = status.membership.as_ref();
+        let stored = status
+            .progress
+            .as_ref()
+            .map(|stored| stored.progress.clone());
+        Self {
+            state: first.map_or_else(String::new, |condition| plain(&condition.reason)),
+            message: first.map_or_else(String::new, |condition| plain(&condition.message)),
+            workers: status
+                .workers
+                .as_ref()
+                .map_or_else(String::new, |w| w.summary.clone()),
+            generation: membership.map_or(0, |membership| membership.generation),
+            world_size: membership.map_or(0, |membership| membership.world_size),
+            progress: match (fresh, stored) {
+                (Some(fresh), Some(stored)) if stored.step > fresh.step => Some(stored),
+                (Some(fresh), _) => Some(fresh),
+                (None, stored) => stored,
+            },
+        }
+    }
+
+    /// State, workers and generation.
+    pub(crate) fn head(&self) -> String {
+        let Self {
+            state,
+            message,
+            workers,
+            generation,
+            world_size,
+            progress: _,
+        } = self;
+        match generation {
+            0 => format!("{state}  {message}"),
+            _ => format!(
+                "{state}  workers {workers}  generation {generation}  world size {world_size}"
+            ),
+        }
+    }
+
+    /// The numbers of training.
+    pub(crate) fn numbers(&self) -> String {
+        let Some(progress) = &self.progress else {
+            return String::new();
+        };
+        let loss = progress
+            .loss
+            .map_or_else(|| "not finite".to_owned(), |loss| format!("{loss:.4}"));
+        let mut text = format!("loss {loss}  {:.0} samples/s", progress.samples_per_second);
+        if let Some(accuracy) = progress.eval_accuracy {
+            text += &accuracy_text(accuracy);
+        }
+        text
+    }
+
+    /// All of it in one line.
+    pub(crate) fn line(&self) -> String {
+        match &self.progress {
+            None => self.head(),
+            Some(progress) => {
+                let (step, total) = (progress.step, progress.total_steps);
+                format!("{}  step {step}/{total}  {}", self.head(), self.numbers())
+            }
+        }
+    }
+}
+
+fn accuracy_text(accuracy: f64) -> String {
+    format!("  test accuracy {:.1} %", accuracy * 100.0)
+}
+
+/// Without control characters: text of the cluster must not steer the terminal.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(status: &serde_json::Value) -> TrainingJob {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {"name": "digits"},
+            "spec": {"workers": {"replicas": 2}, "trainer": {
+                "model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 1, "epochs": 1}},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn before_the_first_generation_the_reason_is_told() {
+        let status = serde_json::json!({"conditions": [{
+            "type": "Running", "status": "False", "reason": "Unschedulable",
+            "message": "0 of 2\u{1b}[31m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        assert_eq!(
+            View::of(&job(&status), None).line(),
+            "Unschedulable  0 of 2 [31m"
+        );
+    }
+
+    #[test]
+    fn while_it_trains_the_numbers_are_told() {
+        let status = serde_json::json!({
+            "conditions": [{"type": "Running", "status": "True", "reason": "Training",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+            "membership": {"generation": 1, "worldSize": 4, "nodes": 2, "members": ""},
+            "workers": {"wanted": 2, "ready": 2, "active": 2, "summary": "2/2"}});
+        let fresh = Progress {
+            step: 5,
+            total_steps: 10,
+            loss: Some(0.25),
+            samples_per_second: 99.6,
+            eval_accuracy: Some(0.961),
+            ..Progress::default()
+        };
+        assert_eq!(
+            View::of(&job(&status), Some(fresh)).line(),
+            "Training  workers 2/2  generation 1  world size 4  step 5/10  loss 0.2500  100 samples/s  test accuracy 96.1 %"
+        );
+    }
+}

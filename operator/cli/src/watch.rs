@@ -1,0 +1,137 @@
+//! `watch`: a job until it ends, as a bar on a terminal and as lines elsewhere.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use roundhouse_api::{ConditionType, TrainingJob};
+
+use crate::cluster::Cluster;
+use crate::render::View;
+
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Between two lines of numbers where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
+/// A job that is not there may be applied at this moment.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const NOT_IN_TIME: u8 = 2;
+const DELETED: u8 = 3;
+
+pub(crate) async fn watch(
+    cluster: &Cluster,
+    name: &str,
+    timeout: Duration,
+) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let mut screen = Screen::new();
+    let mut seen = false;
+    loop {
+        let Some(job) = cluster.job(name).await? else {
+            if seen {
+                screen.close(&format!("{name} was deleted"));
+                return Ok(ExitCode::from(DELETED));
+            }
+            if started.elapsed() > PATIENCE {
+                anyhow::bail!(
+                    "there is no TrainingJob {name} in namespace {}",
+                    cluster.namespace()
+                );
+            }
+            tokio::time::sleep(INTERVAL).await;
+            continue;
+        };
+        seen = true;
+        let view = view(cluster, &job).await;
+        screen.show(&view);
+        if let Some(code) = end(&job) {
+            screen.close(&format!("{}  {}", view.line(), view.message));
+            return Ok(code);
+        }
+        if started.elapsed() > timeout {
+            screen.close(&format!(
+                "not ended after {} s: {}",
+                timeout.as_secs(),
+                view.line()
+            ));
+            return Ok(ExitCode::from(NOT_IN_TIME));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+async fn view(cluster: &Cluster, job: &TrainingJob) -> View {
+    let trains = job
+        .status
+        .as_ref()
+        .is_some_and(|status| status.is_true(ConditionType::Running));
+    let mut fresh = None;
+    if trains && let Ok(Some(pod)) = cluster.first_worker(job).await {
+        fresh = cluster.progress(&pod).await;
+    }
+    View::of(job, fresh)
+}
+
+fn end(job: &TrainingJob) -> Option<ExitCode> {
+    let status = job.status.as_ref()?;
+    if status.is_true(ConditionType::Succeeded) {
+        return Some(ExitCode::SUCCESS);
+    }
+    status
+        .is_true(ConditionType::Failed)
+        .then_some(ExitCode::FAILURE)
+}
+
+/// Where the job is shown.
+enum Screen {
+    Bar(ProgressBar),
+    Lines { head: String, last: Option<Instant> },
+}
+
+impl Screen {
+    fn new() -> Self {
+        if !std::io::stdout().is_terminal() {
+            return Self::Lines {
+                head: String::new(),
+                last: None,
+            };
+        }
+        let bar = ProgressBar::no_length();
+        let style =
+            ProgressStyle::with_template("{prefix}\n{bar:40} {pos}/{len}  {msg}  {elapsed}");
+        if let Ok(style) = style {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self::Bar(bar)
+    }
+
+    fn show(&mut self, view: &View) {
+        match self {
+            Self::Bar(bar) => {
+                bar.set_prefix(view.head());
+                bar.set_message(view.numbers());
+                if let Some(progress) = &view.progress {
+                    bar.set_length(progress.total_steps);
+                    bar.set_position(progress.step);
+                }
+            }
+            Self::Lines { head, last } => {
+                let due = last.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+                if *head != view.head() || (view.progress.is_some() && due) {
+                    println!("{}", view.line());
+                    *head = view.head();
+                    *last = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    fn close(&self, text: &str) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+        println!("{text}");
+    }
+}
