@@ -9,7 +9,7 @@ use roundhouse_contract::labels;
 use crate::members::{Members, is_alive};
 use crate::observed::{Observed, ProgressSample};
 use crate::plan::{Action, Event, EventType, Plan, PlanReason};
-use crate::status::{percent, set_condition, time};
+use crate::status::{percent, rounded, set_condition, time};
 use crate::validate::{InvalidSpec, ValidatedJob};
 use crate::{children, failure, finish, gang};
 
@@ -163,7 +163,7 @@ impl<'a> Draft<'a> {
         });
         if due && progress.generation == self.members.generation && !self.status.is_terminal() {
             self.status.progress = Some(JobProgress {
-                progress: progress.clone(),
+                progress: rounded(progress),
                 percent: percent(progress.step, progress.total_steps),
                 updated_at: time(*at),
             });

@@ -7,7 +7,7 @@ use crate::decide::{Draft, event};
 use crate::members::has_succeeded;
 use crate::observed::PodPhase;
 use crate::plan::{DeleteReason, EventType, PlanReason};
-use crate::status::{percent, set_condition, time};
+use crate::status::{percent, rounded, set_condition, time};
 
 /// After the end: cleaning up, again and again until it is done, and nothing else.
 pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -23,7 +23,14 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .iter()
         .filter(|pod| pod.ours && !pod.deleting)
     {
-        let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
+        // A pod whose container has completed is about to be Succeeded: it stays, with its log.
+        let completed = pod
+            .container
+            .termination
+            .as_ref()
+            .is_some_and(|end| end.exit_code == 0 && end.restarts == pod.container.restarts);
+        let active = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
+        let runs = active && !completed;
         let goes = match draft.job.clean_pod_policy {
             CleanPodPolicy::All => true,
             CleanPodPolicy::Running => runs,
@@ -102,7 +109,7 @@ fn show_final_progress(draft: &mut Draft<'_>) {
     if let Some(progress) = told {
         draft.status.progress = Some(JobProgress {
             percent: percent(progress.step, progress.total_steps),
-            progress,
+            progress: rounded(&progress),
             updated_at: time(draft.now),
         });
     }

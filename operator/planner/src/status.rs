@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use roundhouse_api::{ConditionType, TrainingJobStatus};
+use roundhouse_contract::Progress;
 
 /// Longest message of a condition, as the API conventions want it.
 const MAX_MESSAGE_BYTES: usize = 32_768;
@@ -56,6 +57,32 @@ pub fn percent(step: u64, total: u64) -> String {
         .unwrap_or(0)
         .min(100);
     format!("{percent}%")
+}
+
+/// Progress with five significant digits, for people; the agent's metrics have all of them.
+#[must_use]
+pub fn rounded(progress: &Progress) -> Progress {
+    let round = |value: f64| format!("{value:.4e}").parse().unwrap_or(value);
+    let Progress {
+        generation,
+        world_size,
+        step,
+        total_steps,
+        epoch,
+        loss,
+        ..
+    } = *progress;
+    Progress {
+        generation,
+        world_size,
+        step,
+        total_steps,
+        epoch,
+        loss: loss.map(round),
+        samples_per_second: progress.samples_per_second.round(),
+        eval_accuracy: progress.eval_accuracy.map(round),
+        eval_loss: progress.eval_loss.map(round),
+    }
 }
 
 #[cfg(test)]
