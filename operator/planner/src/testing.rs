@@ -1,1 +1,250 @@
-//! Fixtures.
+//! Fixtures that read like sentences: `world(2).lobby().issued()`. A fixture's job passes through the
+//! real validate, and its world answers a plan as a cluster would.
+
+use jiff::Timestamp;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{ExitCode, TerminationMessage, names, termination::Reason};
+
+use crate::observed::{Observed, Pod, PodPhase, Presence, Termination};
+use crate::plan::{Action, Plan};
+use crate::validate::{ValidatedJob, validate};
+use crate::{plan, status};
+
+/// A raw job with so many workers.
+#[must_use]
+pub fn raw_job(workers: u32) -> TrainingJob {
+    let job = serde_json::json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "digits", "namespace": "ml", "uid": "job-uid", "generation": 1},
+        "spec": {
+            "workers": {"replicas": workers},
+            "trainer": {
+                "model": {"name": "mlp"}, "data": {"format": "idx"},
+                "globalBatchSize": 8, "epochs": 1,
+            },
+        },
+    });
+    match serde_json::from_value(job) {
+        Ok(job) => job,
+        Err(error) => unreachable!("the fixture is a job: {error}"),
+    }
+}
+
+/// A cluster with one job, as far as a plan can tell.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The job.
+    pub job: ValidatedJob,
+    /// What is observed of it.
+    pub observed: Observed,
+    /// The clock.
+    pub now: Timestamp,
+    /// UIDs and resource versions given out.
+    counter: u32,
+}
+
+/// A new job with so many workers, and nothing else.
+#[must_use]
+pub fn world(workers: u32) -> World {
+    let job = match validate(&raw_job(workers)) {
+        Ok(job) => job,
+        Err(error) => unreachable!("the fixture is valid: {error}"),
+    };
+    World {
+        job,
+        observed: Observed::default(),
+        now: Timestamp::UNIX_EPOCH,
+        counter: 0,
+    }
+}
+
+impl World {
+    /// The plan for now.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        plan(&self.job, &self.observed, self.now)
+    }
+
+    /// Carries out the first `actions` actions of the plan, and writes the status if all of them were.
+    pub fn carry_out(&mut self, plan: &Plan, actions: usize) {
+        for action in plan.actions.iter().take(actions) {
+            self.act(action);
+        }
+        if actions >= plan.actions.len() {
+            self.observed.status = plan.status.clone();
+        }
+    }
+
+    /// Plans and carries out until nothing changes; returns the last plan.
+    ///
+    /// # Panics
+    /// It never comes to rest: a plan of a reached state must be empty.
+    pub fn settle(&mut self) -> Plan {
+        for _ in 0..20 {
+            let plan = self.plan();
+            if plan.actions.is_empty() && plan.status == self.observed.status {
+                return plan;
+            }
+            self.carry_out(&plan, usize::MAX);
+        }
+        unreachable!("the plans never come to rest: {:?}", self.plan());
+    }
+
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::ApplyService => self.observed.service = Presence::Ours,
+            Action::ApplyNetworkPolicy => self.observed.network_policy = Presence::Ours,
+            Action::CreateWorker { index, attempt } => self.create(*index, *attempt),
+            Action::IssueMembership {
+                pod,
+                resource_version,
+                membership,
+            } => {
+                let fresh = self.next();
+                let pods = &mut self.observed.pods;
+                let found = pods.iter_mut().find(|p| p.name == *pod);
+                if let Some(found) = found.filter(|p| p.resource_version == *resource_version) {
+                    found.membership = Some(membership.clone());
+                    found.resource_version = fresh;
+                }
+            }
+            Action::DeletePod {
+                pod,
+                uid,
+                reason: _,
+            } => {
+                self.observed
+                    .pods
+                    .retain(|p| !(p.name == *pod && p.uid == *uid));
+            }
+        }
+    }
+
+    fn create(&mut self, index: u32, attempt: u32) {
+        let name = names::worker_pod(&self.job.key.name, index, attempt);
+        if self.observed.pods.iter().any(|pod| pod.name == name) {
+            return;
+        }
+        let (uid, resource_version) = (self.next(), self.next());
+        let index = Some(index);
+        let pod = Pod {
+            name,
+            uid,
+            resource_version,
+            ours: true,
+            index,
+            attempt,
+            ..Pod::default()
+        };
+        self.observed.pods.push(pod);
+    }
+
+    fn next(&mut self) -> String {
+        self.counter += 1;
+        self.counter.to_string()
+    }
+
+    fn change(&mut self, at: usize, change: impl FnOnce(&mut Pod)) {
+        let version = self.next();
+        if let Some(pod) = self.observed.pods.get_mut(at) {
+            change(pod);
+            pod.resource_version = version;
+        }
+    }
+
+    /// A pod's container is prepared.
+    pub fn prepared(&mut self, at: usize) {
+        self.change(at, |pod| {
+            pod.phase = PodPhase::Running;
+            pod.ready = true;
+            pod.ip = Some(format!("10.0.0.{at}"));
+        });
+    }
+
+    /// A pod's container ends; the kubelet has not restarted it yet.
+    pub fn ends(&mut self, at: usize, exit_code: i32, step: u64) {
+        let now = self.now;
+        self.change(at, |pod| {
+            let reason = ExitCode::from_code(exit_code).map_or(Reason::Crashed, Reason::of);
+            pod.ready = false;
+            pod.container.termination = Some(Termination {
+                restarts: pod.container.restarts,
+                exit_code,
+                reason: "Error".to_owned(),
+                message: Some(TerminationMessage {
+                    reason,
+                    rank: Some(0),
+                    generation: 1,
+                    step,
+                    message: "words".to_owned(),
+                    progress: None,
+                }),
+                finished_at: Some(now),
+            });
+            if exit_code == 0 {
+                pod.phase = PodPhase::Succeeded;
+            }
+        });
+    }
+
+    /// The kubelet restarts a container that ended.
+    pub fn restarts(&mut self, at: usize) {
+        self.change(at, |pod| pod.container.restarts += 1);
+    }
+
+    /// A pod is gone.
+    pub fn vanishes(&mut self, at: usize) {
+        if at < self.observed.pods.len() {
+            self.observed.pods.remove(at);
+        }
+    }
+
+    /// Time passes.
+    pub fn seconds_pass(&mut self, seconds: i64) {
+        let later = self.now.as_second() + seconds;
+        self.now = Timestamp::from_second(later).unwrap_or(self.now);
+    }
+
+    /// All pods are made and prepared, but nothing is planned yet.
+    #[must_use]
+    pub fn lobby(mut self) -> Self {
+        self.settle();
+        for at in 0..self.observed.pods.len() {
+            self.prepared(at);
+        }
+        self
+    }
+
+    /// Generation 1 trains.
+    #[must_use]
+    pub fn training(self) -> Self {
+        let mut world = self.lobby();
+        world.settle();
+        world
+    }
+
+    /// Generations of the documents that pods hold.
+    #[must_use]
+    pub fn generations(&self) -> Vec<u64> {
+        let pods = self.observed.pods.iter();
+        pods.map(|pod| pod.membership.as_ref().map_or(0, |m| m.generation))
+            .collect()
+    }
+
+    /// Reason of the condition in front.
+    #[must_use]
+    pub fn state(&self) -> &str {
+        self.observed
+            .status
+            .conditions
+            .first()
+            .map_or("", |first| &first.reason)
+    }
+
+    /// The clock as the status writes it.
+    #[must_use]
+    pub fn time(&self) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
+        status::time(self.now)
+    }
+}

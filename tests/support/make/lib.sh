@@ -22,7 +22,7 @@ need() { command -v "$1" >/dev/null || die "$1 is not installed: $2"; }
 step() {
   local name=$1 log started ticker status=0
   shift
-  log=$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$name").log
+  log=$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$name" | sed 's/-$//').log
   started=$(now)
   say "==> $name"
   ( while sleep 60; do say "    ... $(since "$started"): $(tail -n 1 "$log" 2>/dev/null | cut -c1-90)"; done ) &
