@@ -37,7 +37,7 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
         || async {
             let text = space.metrics("digits-worker-0-0").await.unwrap_or_default();
             Ok(text
-                .contains("roundhouse_train_step{rank=\"0\"}")
+                .contains("roundhouse_train_world_size{rank=\"0\"} 2")
                 .then_some(text))
         },
     );
@@ -46,7 +46,7 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
     };
     for series in [
         "roundhouse_train_loss{rank=\"0\"}",
-        "roundhouse_train_world_size{rank=\"0\"} 2",
+        "roundhouse_agent_process_up{local_rank=\"0\"} 1",
     ] {
         assert!(metrics.contains(series), "{series} is not in\n{metrics}");
     }
@@ -144,7 +144,7 @@ async fn a_killed_worker_is_an_incident_and_the_job_succeeds_all_the_same() {
     until("training runs", Duration::from_secs(90), || async {
         let text = space.metrics("digits-worker-1-0").await.unwrap_or_default();
         Ok(text
-            .contains("roundhouse_train_step{rank=\"1\"}")
+            .contains("roundhouse_train_world_size{rank=\"1\"} 2")
             .then_some(()))
     })
     .await

@@ -252,6 +252,15 @@ async fn at(moment: Option<Instant>) {
     }
 }
 
+/// Idle OpenMP threads spin by default, which starves the others where processes share cores. The
+/// user's word counts.
+fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
+    const POLICY: &str = "OMP_WAIT_POLICY";
+    std::env::var_os(POLICY)
+        .is_none()
+        .then_some((POLICY, "PASSIVE"))
+}
+
 fn start_process(
     options: &Options,
     local_rank: u32,
@@ -268,6 +277,7 @@ fn start_process(
     let mut child = Command::new(program)
         .args(arguments)
         .envs(options.launch_environment(local_rank).to_pairs())
+        .envs(threads_that_sleep())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
