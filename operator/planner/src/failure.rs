@@ -46,16 +46,23 @@ fn permanent(draft: &mut Draft<'_>) -> Option<(&'static str, String)> {
 }
 
 /// One incident per generation: a member failed. Its number in the status says that it is counted.
+/// Who lost a peer may be seen before the peer: the failure that explains the others takes its place.
 fn count_incident(draft: &mut Draft<'_>) {
     let generation = draft.members.generation;
-    if generation == 0 || draft.status.incidents.last_generation == Some(generation) {
+    let counted = draft.status.incidents.last_generation == Some(generation);
+    if generation == 0 || (counted && !is_collateral(draft.status.last_failure.as_ref())) {
         return;
     }
     let Some((pod, end)) = first_failure(draft) else {
         return;
     };
-    let (pod, end) = (pod.clone(), end.clone());
-    let failure = describe(draft, &pod, &end);
+    let failure = describe(draft, pod, end);
+    if counted {
+        if !is_collateral(Some(&failure)) {
+            tell(draft, failure);
+        }
+        return;
+    }
     let told = end.message.as_ref().map_or(0, |message| message.step);
     let shown = draft
         .status

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use roundhouse_api::{CleanPodPolicy, ConditionType};
-use roundhouse_planner::testing::{raw_job, world};
+use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
     Action, DeleteReason, PlanReason, Pod, PodPhase, Presence, Waiting, plan_invalid, validate,
 };
@@ -137,6 +137,27 @@ fn a_failure_is_one_incident_however_many_lose_their_peer() {
         world.settle();
     }
     assert_eq!(world.generations(), [2, 2, 2]);
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn the_failure_that_explains_the_others_takes_the_place_of_a_lost_peer() {
+    let mut world = world(2).training();
+    world.ends(0, 75, 40);
+    world.settle();
+    let code = |world: &World| {
+        world
+            .observed
+            .status
+            .last_failure
+            .as_ref()
+            .unwrap()
+            .exit_code
+    };
+    assert_eq!(code(&world), Some(75));
+    world.ends(1, 137, 40);
+    world.settle();
+    assert_eq!(code(&world), Some(137));
     assert_eq!(world.observed.status.incidents.total, 1);
 }
 
