@@ -79,12 +79,19 @@ fn count_incident(draft: &mut Draft<'_>) {
     };
     incidents.last_step = incidents.last_step.max(step);
     incidents.last_generation = Some(generation);
-    draft.events.push(event(
-        EventType::Warning,
-        "WorkerFailed",
-        sentence(&failure),
-    ));
+    tell(draft, failure);
+}
+
+fn tell(draft: &mut Draft<'_>, failure: LastFailure) {
+    let message = sentence(&failure);
+    draft
+        .events
+        .push(event(EventType::Warning, "WorkerFailed", message));
     draft.status.last_failure = Some(failure);
+}
+
+fn is_collateral(failure: Option<&LastFailure>) -> bool {
+    failure.is_some_and(|failure| failure.exit_code == Some(ExitCode::PeerLost.code()))
 }
 
 /// The failure that explains the others: of the members of the newest generation, the first that did
