@@ -4,7 +4,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 export ROUNDHOUSE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/roundhouse
-export CARGO_TARGET_DIR ?= $(ROUNDHOUSE_CACHE)/target
 export LIBTORCH ?= $(ROUNDHOUSE_CACHE)/libtorch-2.11.0-cpu
 export CLUSTER ?= local
 export NODES ?= 1
@@ -45,11 +44,15 @@ cluster-down: ## Remove the local cluster, and all it started
 bench: ## Print the figures of README's table (needs a few minutes)
 	@tests/support/make/bench
 
+.PHONY: deny
+deny: ## Licences, sources and known vulnerabilities of the dependencies
+	@tests/support/make/deny
+
 .PHONY: lint
 lint: ## Format, clippy, shellcheck, generated files
 	@tests/support/make/lint
 
 .PHONY: crds
 crds: ## Generate the CustomResourceDefinition
-	@cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
+	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
 	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml

@@ -1,15 +1,32 @@
 #!/usr/bin/env bash
-# Builds agent and trainer and lays out their image's root in target/images/trainer.
+# Builds agent and trainer and lays out their image's root in target/images/trainer (VARIANT=cuda: in
+# target/images/trainer-cuda, with CUDA, cuDNN and NCCL).
 # shellcheck source=tests/support/make/lib.sh
 source "$(dirname "$0")/../tests/support/make/lib.sh"
 # shellcheck source=tests/support/make/stage.sh
 source "$repo/tests/support/make/stage.sh"
+: "${VARIANT:=cpu}"
+name=trainer features=()
+case $VARIANT in
+  cpu) ;;
+  cuda)
+    name=trainer-cuda features=(--features nccl)
+    LIBTORCH=$(trainer-image/libtorch.sh cuda)
+    LIBTORCH_CUDA_INCLUDE=$(trainer-image/libtorch.sh cuda-headers)
+    # Beside the other variant's: the two would rebuild each other for ever.
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/cuda
+    export LIBTORCH_CUDA_INCLUDE CARGO_TARGET_DIR
+    ;;
+  *) die "VARIANT=$VARIANT: give cpu or cuda" ;;
+esac
 export LIBTORCH
 # Static, so that it runs in any image; the explicit target keeps build scripts dynamic.
 target=x86_64-unknown-linux-gnu
 RUSTFLAGS='-C target-feature=+crt-static' cargo build --release -p roundhouse-agent --target "$target"
-cargo build --release -p roundhouse-trainer
-new_root trainer
+cargo build --release -p roundhouse-trainer "${features[@]}"
+new_root "$name"
 cp "$CARGO_TARGET_DIR/$target/release/roundhouse-agent" "$CARGO_TARGET_DIR/release/roundhouse-train" "$root/usr/local/bin/"
+# CUDA's libraries open each other by name while they run, so all of them go along.
+if [ "$VARIANT" = cuda ]; then cp -L "$LIBTORCH"/lib/*.so* "$root/usr/local/lib/"; fi
 add_libraries "$root/usr/local/bin/roundhouse-train"
 du -sh "$root"

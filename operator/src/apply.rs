@@ -4,7 +4,6 @@
 //! reference into a stranger's object of the same name.
 
 use std::fmt::Debug;
-use std::sync::PoisonError;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -148,7 +147,6 @@ where
         Ok(made) => {
             let at = version(made.meta().resource_version.as_deref());
             context.expectations.wrote(key, written, at);
-            taken(context, key, kind, false);
             Ok(())
         }
         Err(error) if error.code() == Some(409) => {
@@ -158,20 +156,12 @@ where
             })
             .await?;
             let is_ours = slim::identity(&other.metadata).controller.as_ref() == Some(&key.1);
-            taken(context, key, kind, !is_ours);
+            if !is_ours {
+                context.taken.insert(key, format!("{kind} {name}"));
+            }
             Err(error)
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Remembers whether a name that we need is somebody else's.
-fn taken(context: &Context, key: &Job, kind: &'static str, is_taken: bool) {
-    let mut all = context.taken.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_taken {
-        all.insert((key.clone(), kind));
-    } else {
-        all.remove(&(key.clone(), kind));
     }
 }
 

@@ -1,18 +1,17 @@
 //! What every reconcile shares.
 
-use std::collections::HashSet;
-use std::sync::Mutex;
-
 use kube::Client;
 use kube::runtime::events::Recorder;
 use roundhouse_planner::Pod;
 
-use crate::cache::{Cache, Job};
+use crate::cache::Cache;
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
 use crate::settings::Settings;
+use crate::settling::Settling;
 use crate::slim::Identity;
+use crate::taken::Taken;
 
 /// Clients, caches and memory that may be lost at any time.
 pub struct Context {
@@ -28,10 +27,12 @@ pub struct Context {
     pub services: Cache<Identity>,
     /// NetworkPolicies of all jobs.
     pub network_policies: Cache<Identity>,
-    /// Names that turned out to be somebody else's; only those without our labels need it.
-    pub taken: Mutex<HashSet<(Job, &'static str)>>,
+    /// Names that turned out to be somebody else's, and when; only those without our labels need it.
+    pub taken: Taken,
     /// Writes that the caches have not seen yet.
     pub expectations: Expectations,
+    /// Statuses that are not written yet because they only describe.
+    pub settling: Settling,
     /// What rank 0 of each job last told.
     pub progress: Progress,
     /// Where events go.

@@ -3,28 +3,47 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action as Next;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
-use roundhouse_planner::{Plan, PlanReason, ValidatedJob, plan, plan_invalid, validate};
+use roundhouse_planner::{
+    Plan, PlanReason, ValidatedJob, plan, plan_invalid, plan_refused, validate,
+};
 
 use crate::apply::apply;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::{lag, observe};
-use crate::report::report;
+use crate::report::{Reported, report};
 
 /// A world that changed under our hands is looked at again, but not in a hot loop.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// A write that failed is tried again; the API server has had its own tries before.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
 
+/// A job as it is watched: one that cannot be read, since a newer version wrote it, say, must not stop the
+/// work for all others.
+pub type Guarded = DeserializeGuard<TrainingJob>;
+
 /// Brings one job one step further.
 ///
 /// # Errors
 /// A write failed; the job is looked at again a little later.
-pub async fn reconcile(job: Arc<TrainingJob>, context: Arc<Context>) -> Result<Next, Error> {
+pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Error> {
+    match &job.0 {
+        Ok(job) => further(job, &context).await,
+        Err(invalid) => {
+            let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+            tracing::warn!(namespace, job = name, %invalid, "a job cannot be read; it is left alone");
+            Ok(Next::await_change())
+        }
+    }
+}
+
+async fn further(job: &TrainingJob, context: &Context) -> Result<Next, Error> {
     if job.spec.managed_by != labels::DEFAULT_MANAGER {
         return Ok(Next::await_change());
     }
@@ -32,18 +51,18 @@ pub async fn reconcile(job: Arc<TrainingJob>, context: Arc<Context>) -> Result<N
         return Ok(Next::requeue(LOOK_AGAIN));
     }
     let started = Instant::now();
-    let key = key(&job);
-    if let Some(patience) = lag(&context, &key, &job) {
+    let key = key(job);
+    if let Some(patience) = lag(context, &key, job) {
         return Ok(Next::requeue(patience));
     }
-    let observed = observe(&context, &key, &job);
+    let observed = observe(context, &key, job);
     let now = jiff::Timestamp::now();
-    let validated = validate(&job);
+    let validated = validate(job);
     let plan = match &validated {
         Ok(valid) => plan(valid, &observed, now),
-        Err(invalid) => plan_invalid(&job, invalid, now),
+        Err(invalid) => plan_invalid(job, invalid, now),
     };
-    let result = carry_out(&context, &key, &job, validated.ok().as_ref(), &plan).await;
+    let result = carry_out(context, &key, job, validated.ok().as_ref(), &plan).await;
     let label = match &result {
         Ok(_) => format!("{:?}", plan.reason),
         Err(error) => error.label().to_owned(),
@@ -62,29 +81,38 @@ async fn carry_out(
     plan: &Plan,
 ) -> Result<Next, Error> {
     tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
-    if let Some(valid) = valid
-        && !apply(context, key, valid, &plan.actions).await?
-    {
-        return Ok(Next::requeue(LOOK_AGAIN));
+    if let Some(valid) = valid {
+        match apply(context, key, valid, &plan.actions).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(Next::requeue(LOOK_AGAIN)),
+            Err(error) => {
+                if let Some(words) = error.refusal() {
+                    let before = job.status.clone().unwrap_or_default();
+                    let refused = plan_refused(plan, &before, &words, jiff::Timestamp::now());
+                    report(context, key, job, &refused).await?;
+                }
+                return Err(error);
+            }
+        }
     }
-    if !report(context, key, job, plan).await? {
-        return Ok(Next::requeue(LOOK_AGAIN));
-    }
+    let later = match report(context, key, job, plan).await? {
+        Reported::Stored => None,
+        Reported::Later(left) => Some(left),
+        Reported::LookAgain => return Ok(Next::requeue(LOOK_AGAIN)),
+    };
     match plan.reason {
         PlanReason::Training => context.progress.follow(key, job, context),
         _ => context.progress.forget(key),
     }
-    Ok(plan
-        .requeue_after
-        .map_or_else(Next::await_change, Next::requeue))
+    let next = [plan.requeue_after, later].into_iter().flatten().min();
+    Ok(next.map_or_else(Next::await_change, Next::requeue))
 }
 
 /// What to do after an error.
 #[must_use]
 #[allow(clippy::needless_pass_by_value, reason = "the controller's signature")]
-pub fn after_error(job: Arc<TrainingJob>, error: &Error, _: Arc<Context>) -> Next {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+pub fn after_error(job: Arc<Guarded>, error: &Error, _: Arc<Context>) -> Next {
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
     tracing::warn!(namespace, job = name, %error, "a step failed; trying again");
     Next::requeue(AFTER_ERROR)
 }

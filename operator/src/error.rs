@@ -48,6 +48,18 @@ impl CallError {
 }
 
 impl Error {
+    /// The API server's words, if it has refused an object of ours and would again.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Apply {
+                action: _,
+                source: CallError::Kube(kube::Error::Api(status)),
+            } if (400..500).contains(&status.code) => Some(status.message.clone()),
+            Self::Apply { .. } | Self::Report(_) | Self::Build(_) => None,
+        }
+    }
+
     /// Label of the metric.
     #[must_use]
     pub const fn label(&self) -> &'static str {

@@ -17,4 +17,7 @@ pub mod report;
 pub mod resources;
 pub mod run;
 pub mod settings;
+pub mod settling;
 pub mod slim;
+pub mod taken;
+mod watches;

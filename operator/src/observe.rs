@@ -2,7 +2,6 @@
 //! of one moment.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use roundhouse_api::TrainingJob;
@@ -33,39 +32,25 @@ pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Duration> 
 #[must_use]
 pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Observed {
     let name = names::service(job.metadata.name.as_deref().unwrap_or_default());
-    let taken = |kind: &'static str| {
-        let taken = context.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.contains(&(key.clone(), kind))
-    };
     Observed {
         status: job.status.clone().unwrap_or_default(),
-        service: presence(&context.services.of(key), &name, key, taken("Service")),
-        network_policy: presence(
-            &context.network_policies.of(key),
-            &name,
-            key,
-            taken("NetworkPolicy"),
-        ),
+        service: presence(&context.services.of(key), &name, key),
+        network_policy: presence(&context.network_policies.of(key), &name, key),
         pods: context
             .pods
             .of(key)
             .into_values()
             .map(|entry| entry.value)
             .collect(),
+        taken: context.taken.of(key),
         progress: context.progress.of(key),
     }
 }
 
-fn presence(
-    objects: &BTreeMap<String, Entry<Identity>>,
-    name: &str,
-    (_, uid): &Job,
-    taken: bool,
-) -> Presence {
+fn presence(objects: &BTreeMap<String, Entry<Identity>>, name: &str, (_, uid): &Job) -> Presence {
     match objects.get(name) {
         Some(entry) if entry.value.controller.as_ref() == Some(uid) => Presence::Ours,
         Some(_) => Presence::Foreign,
-        None if taken => Presence::Foreign,
         None => Presence::Missing,
     }
 }

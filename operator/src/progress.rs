@@ -24,6 +24,7 @@ use crate::context::Context;
 const INTERVAL: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 32;
+const MAX_SILENT: u32 = 20;
 const MAX_BYTES: usize = 64 << 10;
 
 /// Jobs that train, and what each last told.
@@ -37,6 +38,8 @@ struct Followed {
     address: String,
     wake: ObjectRef<TrainingJob>,
     last: Option<ProgressSample>,
+    /// Questions in a row that had no answer.
+    silent: u32,
 }
 
 impl Progress {
@@ -51,14 +54,12 @@ impl Progress {
     /// Asks the job from now on.
     pub fn follow(&self, key: &Job, job: &TrainingJob, context: &Context) {
         let pods = context.pods.of(key);
-        let first = pods.values().find(|entry| {
-            entry
-                .value
-                .membership
-                .as_ref()
-                .is_some_and(|place| place.node_rank == 0)
-        });
-        let Some(address) = first.and_then(|entry| entry.value.ip.clone()) else {
+        let places = pods.values().filter(|entry| !entry.value.deleting);
+        let places = places.filter_map(|entry| Some((entry.value.membership.as_ref()?, entry)));
+        let first = places
+            .filter(|(place, _)| place.node_rank == 0)
+            .max_by_key(|(place, _)| place.generation);
+        let Some(address) = first.and_then(|(_, entry)| entry.value.ip.clone()) else {
             return;
         };
         let mut jobs = self.lock();
@@ -67,8 +68,11 @@ impl Progress {
             address: address.clone(),
             wake,
             last: None,
+            silent: 0,
         };
-        jobs.entry(key.clone()).or_insert(fresh).address = address;
+        let followed = jobs.entry(key.clone()).or_insert(fresh);
+        followed.address = address;
+        followed.silent = 0;
     }
 
     /// Asks the job no more.
@@ -90,15 +94,34 @@ impl Progress {
             });
             let mut answers = asked.buffer_unordered(AT_ONCE);
             while let Some((told, job, followed)) = answers.next().await {
-                let Some(progress) = told else { continue };
+                let Some(progress) = told else {
+                    context.progress.unanswered(&job);
+                    continue;
+                };
                 let sample = ProgressSample {
                     progress,
                     at: jiff::Timestamp::now(),
                 };
+                let is_new =
+                    followed.last.as_ref().map(|last| &last.progress) != Some(&sample.progress);
                 if let Some(entry) = context.progress.lock().get_mut(&job) {
                     entry.last = Some(sample);
+                    entry.silent = 0;
                 }
-                let _ = wake.send(followed.wake).await;
+                if is_new {
+                    let _ = wake.send(followed.wake).await;
+                }
+            }
+        }
+    }
+
+    /// A job that never answers is not asked for ever: it may be gone. A reconcile brings it back.
+    fn unanswered(&self, job: &Job) {
+        let mut jobs = self.lock();
+        if let Some(followed) = jobs.get_mut(job) {
+            followed.silent += 1;
+            if followed.silent > MAX_SILENT {
+                jobs.remove(job);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Step 5, effects: one patch of the status if it differs, then events.
 
+use std::time::Duration;
+
 use kube::api::{Patch, PatchParams};
 use kube::runtime::events::{Event as KubeEvent, EventType as KubeEventType};
 use kube::{Api, Resource};
@@ -17,7 +19,18 @@ use crate::observe::version;
 /// Longest note of an event.
 const MAX_NOTE_BYTES: usize = 1_000;
 
-/// Writes the status and tells the events. `Ok(false)`: somebody else wrote, look again.
+/// What came of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// The status is stored, or was already.
+    Stored,
+    /// It only describes, and is written after this time.
+    Later(Duration),
+    /// Somebody else wrote: look again.
+    LookAgain,
+}
+
+/// Writes the status and tells the events.
 ///
 /// # Errors
 /// The write was refused or got no answer.
@@ -26,12 +39,17 @@ pub async fn report(
     key: &Job,
     job: &TrainingJob,
     plan: &Plan,
-) -> Result<bool, Error> {
+) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
     if before != plan.status {
+        if let Some(left) = context.settling.wait(key, &before, &plan.status)
+            && plan.events.is_empty()
+        {
+            return Ok(Reported::Later(left));
+        }
         match write(context, key, job, &before, &plan.status).await {
             Ok(()) => {}
-            Err(Error::Report(error)) if error.is_look_again() => return Ok(false),
+            Err(Error::Report(error)) if error.is_look_again() => return Ok(Reported::LookAgain),
             Err(error) => return Err(error),
         }
         note_start(context, &before, &plan.status);
@@ -39,7 +57,7 @@ pub async fn report(
     for event in &plan.events {
         tell(context, job, event).await;
     }
-    Ok(true)
+    Ok(Reported::Stored)
 }
 
 async fn write(

@@ -1,40 +1,34 @@
 //! Puts everything together and runs until it is told to stop.
 
-use std::collections::HashSet;
-use std::fmt::Debug;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::core::PartialObjectMeta;
-use kube::runtime::controller::{Config as ControllerConfig, Controller};
+use futures::{FutureExt, StreamExt};
+use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as Ended};
 use kube::runtime::events::{Recorder, Reporter};
-use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::{Config as WatchConfig, Event};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher::Config as WatchConfig;
+use kube::{Api, Client};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
-use serde::de::DeserializeOwned;
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::channel;
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing_subscriber::EnvFilter;
 
-use crate::cache::{Cache, Entry};
+use crate::cache::Cache;
 use crate::context::Context;
-use crate::driver::{after_error, reconcile};
+use crate::driver::{Guarded, after_error, reconcile};
 use crate::expectations::Expectations;
 use crate::http;
 use crate::metrics::Metrics;
-use crate::observe::version;
 use crate::progress::Progress;
 use crate::settings::{LogFormat, Settings};
-use crate::slim::{self, identity};
+use crate::settling::Settling;
+use crate::taken::Taken;
+use crate::watches::{scoped, watch_network_policies, watch_pods, watch_services};
 
 /// Events of one moment are worked on together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -106,8 +100,9 @@ pub async fn run_with(
         pods: Cache::default(),
         services: Cache::default(),
         network_policies: Cache::default(),
-        taken: Mutex::new(HashSet::new()),
+        taken: Taken::default(),
         expectations: Expectations::default(),
+        settling: Settling::default(),
         progress: Progress::default(),
         recorder: Recorder::new(client.clone(), reporter),
         settings,
@@ -119,150 +114,55 @@ pub async fn run_with(
             address: settings.http_address.to_string(),
             source,
         })?;
-    let http = tokio::spawn(
-        axum::serve(listener, http::router(Arc::clone(&context), registry)).into_future(),
-    );
     let (wake, woken) = channel(4_096);
-    let background = [
-        tokio::spawn(watch_pods(Arc::clone(&context), wake.clone())),
-        tokio::spawn(watch_services(Arc::clone(&context), wake.clone())),
-        tokio::spawn(watch_network_policies(Arc::clone(&context), wake.clone())),
-        tokio::spawn(Progress::pull(Arc::clone(&context), wake)),
-    ];
+    // They end with this function, however it ends.
+    let mut background = JoinSet::new();
+    let server = axum::serve(listener, http::router(Arc::clone(&context), registry));
+    background.spawn(async move {
+        if let Err(error) = server.await {
+            tracing::error!(%error, "http");
+        }
+    });
+    background.spawn(watch_pods(Arc::clone(&context), wake.clone()));
+    background.spawn(watch_services(Arc::clone(&context), wake.clone()));
+    background.spawn(watch_network_policies(Arc::clone(&context), wake.clone()));
+    background.spawn(Progress::pull(Arc::clone(&context), wake));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
-    let jobs: Api<TrainingJob> = scoped(client, settings.namespace.as_deref());
+    let jobs: Api<Guarded> = scoped(client, settings.namespace.as_deref());
     let config = ControllerConfig::default()
         .debounce(DEBOUNCE)
         .concurrency(settings.concurrency);
-    Controller::new(jobs, WatchConfig::default())
+    let controller = Controller::new(jobs, WatchConfig::default());
+    let (stop, store) = (stop.shared(), controller.store());
+    let reconciling = controller
         .with_config(config)
-        .reconcile_on(ReceiverStream::new(woken))
-        .graceful_shutdown_on(stop)
+        .reconcile_on(
+            ReceiverStream::new(woken)
+                .map(|job: ObjectRef<TrainingJob>| job.into_kind_unchecked(())),
+        )
+        .graceful_shutdown_on(stop.clone())
         .run(reconcile, after_error, Arc::clone(&context))
         .for_each(|result| async move {
-            if let Err(error) = result {
-                tracing::debug!(%error, "reconcile");
+            match result {
+                // A step that failed has been told; a job that is gone needs none.
+                Ok(_) | Err(Ended::ReconcilerFailed(..) | Ended::ObjectNotFound(_)) => {}
+                Err(error) => tracing::warn!(%error, "the watch of the jobs"),
             }
-        })
-        .await;
+        });
+    tokio::select! {
+        () = reconciling => {}
+        () = stopped_late(stop, store) => tracing::warn!("stopping in the midst of a step; the next operator goes on from there"),
+    }
     tracing::info!("the operator stops");
-    background.iter().for_each(tokio::task::JoinHandle::abort);
-    http.abort();
     Ok(())
 }
 
-fn scoped<K>(client: Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(client, namespace),
-        None => Api::all(client),
-    }
-}
-
-fn children() -> WatchConfig {
-    WatchConfig::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER))
-}
-
-async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
-    let api: Api<Pod> = scoped(
-        context.client.clone(),
-        context.settings.namespace.as_deref(),
-    );
-    let events = watcher(api, children()).default_backoff().map_ok(|event| {
-        map_event(event, |full: &Pod| {
-            (slim::pod(full), identity(&full.metadata))
-        })
-    });
-    feed(events, &context.pods, &wake).await;
-}
-
-async fn watch_services(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
-    let api: Api<PartialObjectMeta<Service>> = scoped(
-        context.client.clone(),
-        context.settings.namespace.as_deref(),
-    );
-    feed(identities(api), &context.services, &wake).await;
-}
-
-async fn watch_network_policies(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
-    let api: Api<PartialObjectMeta<NetworkPolicy>> = scoped(
-        context.client.clone(),
-        context.settings.namespace.as_deref(),
-    );
-    feed(identities(api), &context.network_policies, &wake).await;
-}
-
-/// Watches only the metadata of a kind.
-fn identities<K>(
-    api: Api<PartialObjectMeta<K>>,
-) -> impl futures::Stream<Item = Result<Event<Named<slim::Identity>>, watcher::Error>> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    watcher(api, children()).default_backoff().map_ok(|event| {
-        map_event(event, |object: &PartialObjectMeta<K>| {
-            let identity = identity(&object.metadata);
-            (identity.clone(), identity)
-        })
-    })
-}
-
-/// Namespace, name, and what is kept.
-type Named<T> = (String, String, Entry<T>);
-
-fn map_event<K: ResourceExt, T>(
-    event: Event<K>,
-    reduce: impl Fn(&K) -> (T, slim::Identity),
-) -> Event<Named<T>> {
-    let named = |object: K| {
-        let (
-            value,
-            slim::Identity {
-                controller: _,
-                job_name,
-                job_uid,
-            },
-        ) = reduce(&object);
-        let version = version(object.resource_version().as_deref());
-        let entry = Entry {
-            value,
-            version,
-            job_name,
-            job_uid,
-        };
-        (
-            object.namespace().unwrap_or_default(),
-            object.name_any(),
-            entry,
-        )
-    };
-    match event {
-        Event::Apply(object) => Event::Apply(named(object)),
-        Event::Delete(object) => Event::Delete(named(object)),
-        Event::Init => Event::Init,
-        Event::InitApply(object) => Event::InitApply(named(object)),
-        Event::InitDone => Event::InitDone,
-    }
-}
-
-async fn feed<T: Clone>(
-    events: impl futures::Stream<Item = Result<Event<Named<T>>, watcher::Error>> + Send,
-    cache: &Cache<T>,
-    wake: &Sender<ObjectRef<TrainingJob>>,
-) {
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                for job in cache.take(event) {
-                    // Closed only when the operator stops.
-                    let _ = wake.send(job).await;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "a watch broke; listing again"),
-        }
+/// Ends when there is nothing left to wait for after `stop`: a controller that has not seen its first
+/// list yet would wait for that for ever, and no step takes longer than its calls may.
+async fn stopped_late(stop: impl Future<Output = ()>, jobs: Store<Guarded>) {
+    stop.await;
+    if jobs.wait_until_ready().now_or_never().is_some() {
+        tokio::time::sleep(crate::calls::DEADLINE).await;
     }
 }
 

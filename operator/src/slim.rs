@@ -1,9 +1,9 @@
 //! Full objects as they arrive, reduced to what a plan needs: 50,000 whole pods are gigabytes.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod as FullPod};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod as FullPod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use roundhouse_contract::{Membership, TerminationMessage, labels};
+use roundhouse_contract::{Membership, Reason, TerminationMessage, labels};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 
 /// Who controls an object, and which job its labels name.
@@ -54,21 +54,24 @@ pub fn pod(full: &FullPod) -> Pod {
         Some("Failed") => PodPhase::Failed,
         Some(_) | None => PodPhase::Pending,
     };
-    let text = |reason: &Option<String>, message: &Option<String>| Waiting {
-        reason: reason.clone().unwrap_or_default(),
-        message: message.clone().unwrap_or_default(),
-    };
     Pod {
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
         resource_version: metadata.resource_version.clone().unwrap_or_default(),
         ours: !identity.job_uid.is_empty() && identity.controller == Some(identity.job_uid),
-        index: number(labels::WORKER_INDEX),
-        attempt: number(labels::ATTEMPT).unwrap_or(0),
+        index: number(labels::WORKER_INDEX).or_else(|| part_of_name(metadata, 1)),
+        attempt: number(labels::ATTEMPT)
+            .or_else(|| part_of_name(metadata, 0))
+            .unwrap_or(0),
         deleting: metadata.deletion_timestamp.is_some(),
         created_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         phase,
         ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
+        ready_at: condition("Ready")
+            .and_then(|condition| condition.last_transition_time.as_ref())
+            .map(|time| time.0),
+        disrupted: condition("DisruptionTarget")
+            .is_some_and(|condition| condition.status == "True"),
         ip: status
             .as_ref()
             .and_then(|status| status.pod_ip.clone())
@@ -80,12 +83,21 @@ pub fn pod(full: &FullPod) -> Pod {
         failed: status
             .as_ref()
             .filter(|_| phase == PodPhase::Failed)
-            .map(|status| text(&status.reason, &status.message)),
+            .map(|status| text(status.reason.as_ref(), status.message.as_ref())),
+        sidecar_runs: containers(status.as_ref())
+            .filter(|container| container.name != labels::TRAINER_CONTAINER)
+            .any(|container| {
+                container
+                    .state
+                    .as_ref()
+                    .is_some_and(|s| s.running.is_some())
+            }),
         container: status
             .iter()
             .flat_map(|status| status.container_statuses.iter().flatten())
             .find(|container| container.name == labels::TRAINER_CONTAINER)
             .map(container)
+            .map(|own| held_up(own, status.as_ref()))
             .unwrap_or_default(),
         membership: metadata
             .annotations
@@ -93,6 +105,35 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|all| all.get(labels::MEMBERSHIP))
             .and_then(|document| Membership::parse(document).ok().flatten()),
     }
+}
+
+fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &ContainerStatus> {
+    status.into_iter().flat_map(|status| {
+        let first = status.init_container_statuses.iter().flatten();
+        first.chain(status.container_statuses.iter().flatten())
+    })
+}
+
+/// A trainer that waits says why, if need be with the words of the container that holds it up.
+fn held_up(mut own: Container, status: Option<&PodStatus>) -> Container {
+    let explains = |waiting: &Waiting| {
+        !matches!(
+            waiting.reason.as_str(),
+            "" | "PodInitializing" | "ContainerCreating"
+        )
+    };
+    if own.waiting.as_ref().is_some_and(explains) {
+        return own;
+    }
+    let other = containers(status).filter_map(waiting).find(explains);
+    own.waiting = other.or(own.waiting);
+    own
+}
+
+/// The pod's name ends in index and attempt, whatever somebody has done to its labels.
+fn part_of_name(metadata: &ObjectMeta, from_the_end: usize) -> Option<u32> {
+    let name = metadata.name.as_deref()?;
+    name.rsplit('-').nth(from_the_end)?.parse().ok()
 }
 
 fn container(status: &ContainerStatus) -> Container {
@@ -105,18 +146,39 @@ fn container(status: &ContainerStatus) -> Container {
         .last_state
         .as_ref()
         .and_then(|state| termination(state, restarts.saturating_sub(1)));
-    let waiting = status
-        .state
-        .as_ref()
-        .and_then(|state| state.waiting.as_ref());
     Container {
         restarts,
-        waiting: waiting.map(|waiting| Waiting {
-            reason: waiting.reason.clone().unwrap_or_default(),
-            message: waiting.message.clone().unwrap_or_default(),
-        }),
+        waiting: waiting(status),
         termination: now.or(before),
     }
+}
+
+/// Why a container waits, if it does.
+fn waiting(status: &ContainerStatus) -> Option<Waiting> {
+    let waiting = status.state.as_ref()?.waiting.as_ref()?;
+    Some(text(waiting.reason.as_ref(), waiting.message.as_ref()))
+}
+
+fn text(reason: Option<&String>, message: Option<&String>) -> Waiting {
+    Waiting {
+        reason: reason.cloned().unwrap_or_default(),
+        message: message.cloned().unwrap_or_default(),
+    }
+}
+
+/// What the container said, or what the runtime says of one that never ran.
+fn words(text: &str) -> Option<TerminationMessage> {
+    TerminationMessage::parse(text).or_else(|| {
+        let message = text.trim();
+        (!message.is_empty()).then(|| TerminationMessage {
+            reason: Reason::Crashed,
+            rank: None,
+            generation: 0,
+            step: 0,
+            message: message.to_owned(),
+            progress: None,
+        })
+    })
 }
 
 fn termination(state: &ContainerState, restarts: u32) -> Option<Termination> {
@@ -125,7 +187,7 @@ fn termination(state: &ContainerState, restarts: u32) -> Option<Termination> {
         restarts,
         exit_code: ended.exit_code,
         reason: ended.reason.clone().unwrap_or_default(),
-        message: ended.message.as_deref().and_then(TerminationMessage::parse),
+        message: ended.message.as_deref().and_then(words),
         finished_at: ended
             .finished_at
             .as_ref()

@@ -3,5 +3,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod digits;
+mod isolation;
 mod parity;
 mod refusals;

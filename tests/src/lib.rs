@@ -1,4 +1,5 @@
 //! The harness of the tests that need more than one crate.
 
+pub mod apiserver;
 pub mod cluster;
 pub mod manifests;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use roundhouse_contract::trainer::{Data, DataFormat};
 use roundhouse_elastic::Permutation;
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use crate::failure::Failure;
 
@@ -98,6 +98,16 @@ impl Split {
         })
     }
 
+    /// Moves the samples to a device.
+    ///
+    /// # Errors
+    /// The device cannot hold them.
+    pub fn move_to(&mut self, device: Device) -> Result<(), TchError> {
+        self.images_bchw = self.images_bchw.f_to_device(device)?;
+        self.labels_b = self.labels_b.f_to_device(device)?;
+        Ok(())
+    }
+
     /// Number of samples.
     #[must_use]
     pub const fn num_samples(&self) -> u64 {
@@ -113,7 +123,7 @@ impl Split {
             .filter_map(|place| order.at(place))
             .map(u64::cast_signed)
             .collect();
-        let index = Tensor::f_from_slice(&samples)?;
+        let index = Tensor::f_from_slice(&samples)?.f_to_device(self.images_bchw.device())?;
         Ok(Samples {
             images_bchw: scaled(&self.images_bchw.f_index_select(0, &index)?)?,
             labels_b: self.labels_b.f_index_select(0, &index)?,

@@ -49,6 +49,9 @@ pub enum Failure {
     /// A peer or the store was lost, or did not come.
     #[error("{0}")]
     PeerLost(String),
+    /// Everybody who had the state is gone, and nobody else has received all of it.
+    #[error("nobody has the state of the training any more; it begins again")]
+    StateLost,
     /// Asked to leave.
     #[error("asked to leave; stopped after step {step}")]
     Left {
@@ -81,7 +84,7 @@ impl Failure {
             | Self::ConfigFile { .. }
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
             Self::Data { .. } => ExitCode::DataInvalid,
-            Self::PeerLost(_) => ExitCode::PeerLost,
+            Self::PeerLost(_) | Self::StateLost => ExitCode::PeerLost,
             Self::Left { .. } => ExitCode::Left,
             Self::Io { .. } | Self::Torch(_) | Self::Internal(_) => ExitCode::Internal,
         }

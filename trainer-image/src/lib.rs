@@ -7,8 +7,10 @@
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod device;
 pub mod evaluate;
 pub mod failure;
+pub mod faults;
 pub mod launch;
 pub mod membership;
 pub mod model;

@@ -63,7 +63,8 @@ fn last_words(launch: &Launch) -> impl FnOnce() + Send + use<> {
             rank: status.as_ref().and_then(|status| status.rank),
             generation: status.as_ref().map_or(0, |status| status.generation),
             step: status.as_ref().map_or(0, |status| status.step),
-            message: "asked to leave; the step in progress did not end in time".to_owned(),
+            message: "asked to leave; its peers neither left nor formed a generation without it"
+                .to_owned(),
             progress: None,
         });
     }

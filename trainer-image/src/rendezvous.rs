@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use roundhouse_c10d::Store;
 use roundhouse_contract::Master;
 use roundhouse_elastic::Place;
+use tch::Device;
 
+use crate::device;
 use crate::failure::Failure;
 use crate::world::World;
 
@@ -30,6 +32,7 @@ const ARRIVED: &str = "arrived";
 #[derive(Debug)]
 pub struct Rendezvous {
     own_address: IpAddr,
+    device: Device,
     own_store: Option<Store>,
     collective_timeout: Duration,
 }
@@ -50,6 +53,7 @@ impl Rendezvous {
             .transpose()?;
         Ok(Self {
             own_address,
+            device: device::own(local_rank),
             own_store,
             collective_timeout,
         })
@@ -83,7 +87,14 @@ impl Rendezvous {
         if !gather(place, &store, deadline, &mut is_pointless)? {
             return Ok(None);
         }
-        World::form(place, &store, self.own_address, self.collective_timeout).map(Some)
+        World::form(
+            place,
+            &store,
+            self.own_address,
+            self.device,
+            self.collective_timeout,
+        )
+        .map(Some)
     }
 }
 

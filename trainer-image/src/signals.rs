@@ -1,4 +1,5 @@
-//! SIGTERM and SIGINT: leave at the next step boundary; if that does not come soon, leave anyway.
+//! SIGTERM and SIGINT: leave at the step boundary at which the others can do without this process; if
+//! that does not come soon, leave anyway.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +11,8 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// How long the step in progress may take once asked to leave. It is below Kubernetes' default
-/// grace of 30 s, and a process that waits for a peer that has left need not sit it out.
+/// How long a process goes on once asked to leave. It is below Kubernetes' default grace of 30 s and
+/// far above the second in which the operator issues a generation without this worker.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether somebody asked this process to leave.

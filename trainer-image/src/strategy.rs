@@ -13,6 +13,7 @@ use tch::{Reduction, TchError, Tensor};
 
 use crate::data::{Samples, Split};
 use crate::failure::Failure;
+use crate::faults::{self, Point};
 use crate::model::{Model, Parameters};
 use crate::sections::{Section, Sections};
 use crate::world::World;
@@ -53,12 +54,31 @@ impl DataParallel {
         let reducer = world
             .group()
             .map(|group| Reducer::new(parameters.tensors(), group, &options))
-            .transpose()?;
+            .transpose();
+        let reducer = match reducer {
+            Ok(reducer) => reducer,
+            Err(error) => {
+                world.abandon();
+                return Err(error.into());
+            }
+        };
         Ok(Self {
             reducer,
             world,
             micro_batch_size,
         })
+    }
+
+    /// Gives up a world that broke; the model stays, its gradients are worth nothing.
+    pub fn abandon(self) {
+        let Self {
+            reducer,
+            world,
+            micro_batch_size: _,
+        } = self;
+        // First the hooks on the gradients, then what they would call.
+        drop(reducer);
+        world.abandon();
     }
 
     /// The ranks.
@@ -82,30 +102,23 @@ impl DataParallel {
     ) -> Result<f64, Failure> {
         let part = shard(&batch.places, self.world.rank(), self.world.size());
         let scale = f64::from(self.world.size()) / batch.num_samples() as f64;
-        self.zero_gradients(model.parameters_mut())?;
+        roundhouse_c10d::zero_grad(model.parameters_mut().tensors_mut())?;
         let mut loss_sum = 0.0;
         let mut pieces = micro_batches(&part, self.micro_batch_size)
             .into_iter()
             .peekable();
+        faults::point(Point::Forward, self.world.rank(), batch.step);
         while let Some(piece) = pieces.next() {
             let samples = sections.time(Section::Data, || split.at_places(piece, order))?;
             let is_last = pieces.peek().is_none();
             let loss = sections.time(Section::Forward, || self.forward(model, &samples))?;
+            if is_last {
+                faults::point(Point::Backward, self.world.rank(), batch.step);
+            }
             sections.time(Section::Backward, || self.backward(&loss, scale, is_last))?;
             loss_sum += loss.f_double_value(&[])?;
         }
         Ok(loss_sum)
-    }
-
-    fn zero_gradients(&mut self, parameters: &mut Parameters) -> Result<(), Failure> {
-        match &mut self.reducer {
-            Some(reducer) => reducer.zero_grad()?,
-            None => parameters
-                .tensors_mut()
-                .iter_mut()
-                .for_each(Tensor::zero_grad),
-        }
-        Ok(())
     }
 
     /// Sum of the losses of some samples.

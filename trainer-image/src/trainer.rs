@@ -1,30 +1,26 @@
-//! The training of one process: the driver of the state machine, and the step.
+//! The training of one process: the driver of the state machine.
 
-use std::time::Instant;
-
-use roundhouse_contract::membership::{Action as Instruction, Incarnation, Master, Membership};
 use roundhouse_contract::{Phase, TrainerConfig};
-use roundhouse_elastic::machine::Verdict;
-use roundhouse_elastic::{
-    Action, Batch, Course, Event, Machine, Outcome, Permutation, Place, RateSchedule,
-};
-use tch::Tensor;
+use roundhouse_elastic::{Action, Course, Event, Machine, Outcome, RateSchedule};
 
 use crate::config;
 use crate::data::{self, Dataset};
-use crate::evaluate::evaluate;
+use crate::device;
 use crate::failure::Failure;
-use crate::launch::{Launch, Source};
+use crate::launch::Launch;
 use crate::membership::{MembershipWatch, POLL_INTERVAL};
 use crate::model::{self, Model};
 use crate::optimizer::{self, Optimizer};
 use crate::rendezvous::Rendezvous;
-use crate::report::{Reporter, StepReport, say_error};
-use crate::sections::{Section, Sections};
+use crate::report::{Reporter, say_error};
 use crate::signals::LeaveRequest;
 use crate::strategy::DataParallel;
-use crate::weights;
-use crate::world::World;
+
+mod form;
+mod lobby;
+mod step;
+
+use lobby::{enter_lobby, look, meet_peers};
 
 /// Everything a process needs to train, and how far it has come.
 #[derive(Debug)]
@@ -37,11 +33,11 @@ pub struct Trainer<'reporter> {
     model: Box<dyn Model>,
     optimizer: Box<dyn Optimizer>,
     committed_steps: u64,
+    is_torn: bool,
     replicas: Option<DataParallel>,
     machine: Machine,
     peers: Option<Peers>,
     leave: LeaveRequest,
-    lost: Option<Failure>,
     reporter: &'reporter mut Reporter,
 }
 
@@ -65,9 +61,13 @@ impl<'reporter> Trainer<'reporter> {
         // First of all, before anything takes time: what is newer than this is for this process.
         let (machine, watch) = enter_lobby(&launch);
         let config = config::read(&launch.config_file)?;
-        let data = data::open(&config.data, &launch.data_dir)?;
+        let device = device::own(launch.local_rank);
+        let mut data = data::open(&config.data, &launch.data_dir)?;
         let course = course_of(&config, data.train.num_samples());
-        let model = model::build(&config.model, &data.shape, config.seed)?;
+        let mut model = model::build(&config.model, &data.shape, config.seed)?;
+        data.train.move_to(device)?;
+        data.test.move_to(device)?;
+        model.parameters_mut().move_to(device)?;
         let optimizer = optimizer::build(&config.optimizer, model.parameters())?;
         let peers = watch.map(|watch| meet_peers(&launch, watch)).transpose()?;
         reporter.set_total_steps(course.total_steps());
@@ -80,11 +80,11 @@ impl<'reporter> Trainer<'reporter> {
             model,
             optimizer,
             committed_steps: 0,
+            is_torn: false,
             replicas: None,
             machine,
             peers,
             leave,
-            lost: None,
             reporter,
         })
     }
@@ -113,229 +113,37 @@ impl<'reporter> Trainer<'reporter> {
                 Ok(Some(event)) => self.machine.apply(event),
                 // A newer generation came while this one was being formed.
                 Ok(None) => {}
-                Err(failure @ Failure::PeerLost(_)) => {
-                    say_error(&failure.to_string());
-                    self.lost = Some(failure);
-                    self.machine.apply(Event::Fault);
-                }
+                Err(failure @ Failure::PeerLost(_)) => self.lose(&failure),
                 Err(failure) => return Err(failure),
             }
         }
     }
 
-    /// The same script whoever it is for, a first generation or a later one: meet, agree who has
-    /// the state, send it to those who lack it, hook the gradients.
-    fn form(&mut self, place: &Place) -> Result<Option<Event>, Failure> {
-        self.replicas = None;
-        self.reporter.enter(Phase::Forming);
-        let world = match &mut self.peers {
-            None => World::alone(),
-            Some(peers) => {
-                let Peers { watch, rendezvous } = peers;
-                let (machine, leave) = (&mut self.machine, &self.leave);
-                let is_pointless = || {
-                    listen(machine, watch, leave);
-                    machine.supersedes(place)
-                };
-                match rendezvous.form(place, is_pointless)? {
-                    Some(world) => world,
-                    None => return Ok(None),
-                }
-            }
-        };
-        let source = world.agree_on_state(self.committed_steps)?;
-        if source.must_send {
-            let sender = u32::try_from(source.rank).unwrap_or_default();
-            world.broadcast(&mut self.state(), sender)?;
+    /// The generation broke: its uncommitted step is dropped, all else is kept for the next one.
+    fn lose(&mut self, failure: &Failure) {
+        say_error(&failure.to_string());
+        if let Some(replicas) = self.replicas.take() {
+            replicas.abandon();
         }
-        self.committed_steps = source.step;
-        self.replicas = Some(DataParallel::new(
-            world,
-            self.model.parameters(),
-            &self.config.ddp,
-            self.config.micro_batch_size,
-        )?);
-        self.reporter.join(place, self.committed_steps);
-        self.reporter.enter(Phase::Training);
-        Ok(Some(Event::Formed))
-    }
-
-    /// One optimizer step of the whole world. Until the update every error leaves the weights as
-    /// they were; the update itself is local and waits for nobody.
-    fn step(&mut self) -> Result<Event, Failure> {
-        let Some(batch) = self.course.next_batch(self.committed_steps) else {
-            self.evaluate()?;
-            return Ok(Event::Finished);
-        };
-        let Some(replicas) = &mut self.replicas else {
-            return Err(Failure::Internal(
-                "a step before its world was formed".to_owned(),
-            ));
-        };
-        let started = Instant::now();
-        let mut sections = Sections::default();
-        let committed_samples = self.course.committed_samples(self.committed_steps);
-        let learning_rate = self.rates.rate(committed_samples);
-        let order = Permutation::new(self.course.num_samples(), self.config.seed, batch.epoch);
-        let model = self.model.as_mut();
-
-        let local_loss =
-            replicas.gradients(model, &self.data.train, &order, &batch, &mut sections)?;
-        let gradient_norm =
-            sections.time(Section::Optimizer, || model.parameters().gradient_norm())?;
-        let is_finite = local_loss.is_finite() && gradient_norm.is_finite();
-        let newest_seen = self.machine.newest_generation();
-        let end = sections.time(Section::Communication, || {
-            replicas
-                .world()
-                .end_step(local_loss, is_finite, newest_seen)
-        })?;
-        let step = self.committed_steps + 1;
-        if !end.agreement.all_finite {
-            return Err(Failure::Diverged {
-                step,
-                loss: local_loss / batch.num_samples() as f64,
-                gradient_norm,
-            });
+        // What was seen late counts: who was asked to leave does not wait.
+        look(&mut self.machine, self.peers.as_mut(), &self.leave);
+        self.machine.apply(Event::Fault);
+        if self.machine.next() == Action::Wait {
+            self.reporter.enter(Phase::Lobby);
         }
-        sections.time(Section::Optimizer, || {
-            self.optimizer
-                .step(model.parameters_mut(), learning_rate, step)
-        })?;
-        self.committed_steps = step;
-
-        self.reporter.commit(&StepReport {
-            step,
-            epoch: self.course.position(step).epoch,
-            num_samples: batch.num_samples(),
-            loss: end.loss_sum / batch.num_samples() as f64,
-            gradient_norm,
-            learning_rate,
-            duration: started.elapsed(),
-            sections,
-        });
-        if self.is_evaluation_due(&batch) {
-            self.evaluate()?;
-        }
-        Ok(Event::StepCommitted {
-            agreed_generation: end.agreement.newest_generation,
-        })
     }
 
-    /// At the end of every so many epochs; the last of all is done when no batch is left.
-    fn is_evaluation_due(&self, batch: &Batch) -> bool {
-        let every = u64::from(self.config.eval.every_epochs);
-        batch.ends_epoch
-            && (batch.epoch + 1).checked_rem(every) == Some(0)
-            && self.committed_steps < self.course.total_steps()
-    }
-
-    fn evaluate(&mut self) -> Result<(), Failure> {
-        let Some(replicas) = &self.replicas else {
-            return Err(Failure::Internal(
-                "an evaluation before its world was formed".to_owned(),
-            ));
-        };
-        self.reporter.enter(Phase::Evaluating);
-        let evaluation = evaluate(
-            self.model.as_ref(),
-            &self.data.test,
-            replicas.world(),
-            self.config.micro_batch_size,
-        )?;
-        self.reporter.evaluated(&evaluation);
-        self.reporter.enter(Phase::Training);
-        Ok(())
-    }
-
-    fn end(mut self, outcome: Outcome) -> Result<(), Failure> {
+    fn end(self, outcome: Outcome) -> Result<(), Failure> {
         match outcome {
             Outcome::Done => {
-                let rank = self
-                    .replicas
-                    .as_ref()
-                    .map(|replicas| replicas.world().rank());
-                if let (Some(path), Some(0)) = (&self.launch.save_weights, rank) {
-                    weights::save(path, self.model.parameters())?;
-                }
                 self.reporter.done();
                 Ok(())
             }
             Outcome::Left => Err(Failure::Left {
                 step: self.committed_steps,
             }),
-            Outcome::PeerLost => {
-                // Gloo's destructors would wait for collectives that will not end.
-                std::mem::forget(self.replicas.take());
-                Err(self.lost.take().unwrap_or_else(|| {
-                    Failure::Internal("a generation broke without a cause".to_owned())
-                }))
-            }
         }
     }
-
-    /// Handles of all tensors that a rank without the state has to be sent.
-    fn state(&self) -> Vec<Tensor> {
-        let parameters = self.model.parameters().tensors().iter();
-        parameters
-            .chain(self.optimizer.state())
-            .map(Tensor::shallow_clone)
-            .collect()
-    }
-}
-
-/// Tells the machine what has happened outside.
-fn look(machine: &mut Machine, peers: Option<&mut Peers>, leave: &LeaveRequest) {
-    match peers {
-        Some(peers) => listen(machine, &mut peers.watch, leave),
-        None if leave.is_made() => machine.apply(Event::LeaveRequested),
-        None => {}
-    }
-}
-
-fn listen(machine: &mut Machine, watch: &mut MembershipWatch, leave: &LeaveRequest) {
-    if leave.is_made() {
-        machine.apply(Event::LeaveRequested);
-    }
-    if let Some(document) = watch.poll()
-        && machine.see(&document) == Verdict::Invalid
-    {
-        say_error(&format!(
-            "membership has no place for this process: {document:?}"
-        ));
-    }
-}
-
-fn enter_lobby(launch: &Launch) -> (Machine, Option<MembershipWatch>) {
-    match &launch.source {
-        Source::Membership { file, .. } => {
-            let (watch, seen_at_start) = MembershipWatch::start(file);
-            (Machine::new(launch.local_rank, seen_at_start), Some(watch))
-        }
-        Source::Alone => {
-            let mut machine = Machine::new(0, 0);
-            machine.see(&world_of_one());
-            (machine, None)
-        }
-    }
-}
-
-fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peers, Failure> {
-    let Source::Membership {
-        file: _,
-        own_address,
-        rendezvous_port,
-    } = &launch.source
-    else {
-        return Err(Failure::Internal("a process alone has no peers".to_owned()));
-    };
-    let rendezvous = Rendezvous::open(
-        *own_address,
-        *rendezvous_port,
-        launch.local_rank,
-        launch.collective_timeout,
-    )?;
-    Ok(Peers { watch, rendezvous })
 }
 
 fn course_of(config: &TrainerConfig, num_samples: u64) -> Course {
@@ -345,26 +153,5 @@ fn course_of(config: &TrainerConfig, num_samples: u64) -> Course {
         (None, epochs) => {
             Course::of_epochs(num_samples, global_batch, u64::from(epochs.unwrap_or(1)))
         }
-    }
-}
-
-/// What the membership file would say to a process that trains alone.
-fn world_of_one() -> Membership {
-    Membership {
-        generation: 1,
-        action: Instruction::Join,
-        node_rank: 0,
-        nodes: 1,
-        procs_per_worker: 1,
-        master: Master {
-            address: String::new(),
-            port: 0,
-        },
-        members: String::new(),
-        incarnation: Incarnation {
-            pod_uid: String::new(),
-            restarts: 0,
-        },
-        issued_at: String::new(),
     }
 }

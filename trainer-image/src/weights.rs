@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tch::Tensor;
+use tch::{Device, TchError, Tensor};
 
 use crate::failure::Failure;
 use crate::model::Parameters;
@@ -14,8 +14,8 @@ use crate::model::Parameters;
 pub fn save(path: &Path, parameters: &Parameters) -> Result<(), Failure> {
     let named: Vec<(&str, Tensor)> = parameters
         .iter()
-        .map(|(name, tensor)| (name, tensor.detach()))
-        .collect();
+        .map(|(name, tensor)| Ok((name, tensor.f_detach()?.f_to_device(Device::Cpu)?)))
+        .collect::<Result<_, TchError>>()?;
     let partial = path.with_extension("partial");
     Tensor::write_safetensors(&named, &partial)?;
     std::fs::rename(&partial, path).map_err(Failure::io(path))

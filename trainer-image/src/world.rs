@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
-use roundhouse_c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Store};
+use roundhouse_c10d::{GroupOptions, ProcessGroup, ReduceOp, Store};
 use roundhouse_elastic::{Agreement, Place, StateSource};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
+use crate::device;
 use crate::failure::Failure;
 
 /// This process among its peers.
@@ -15,7 +16,19 @@ use crate::failure::Failure;
 pub struct World {
     rank: u32,
     size: u32,
+    device: Device,
     group: Option<ProcessGroup>,
+}
+
+/// What one rank brings to a step's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether its loss and gradients are finite.
+    pub finite: bool,
+    /// Whether it was asked to leave.
+    pub leaving: bool,
+    /// The newest generation it has seen.
+    pub newest_seen: u64,
 }
 
 /// What a step's end tells all ranks.
@@ -34,6 +47,7 @@ impl World {
         Self {
             rank: 0,
             size: 1,
+            device: Device::Cpu,
             group: None,
         }
     }
@@ -47,10 +61,11 @@ impl World {
         place: &Place,
         store: &Store,
         own_address: std::net::IpAddr,
+        device: Device,
         timeout: Duration,
     ) -> Result<Self, Failure> {
         let options = GroupOptions {
-            backend: Backend::Gloo,
+            backend: device::backend(device),
             timeout,
             address: own_address,
             name: format!("gen{}", place.generation),
@@ -59,6 +74,7 @@ impl World {
         Ok(Self {
             rank: place.rank,
             size: place.world_size,
+            device,
             group: Some(group),
         })
     }
@@ -89,46 +105,72 @@ impl World {
         let Some(group) = &self.group else {
             return Ok(values.to_vec());
         };
-        let mut tensor = Tensor::f_from_slice(values)?;
+        let mut tensor = Tensor::f_from_slice(values)?.f_to_device(self.device)?;
         group.all_reduce(&mut tensor, ReduceOp::Sum)?;
+        let tensor = tensor.f_to_device(Device::Cpu)?;
         let mut sums = vec![0.0; values.len()];
         tensor.f_copy_data(&mut sums, values.len())?;
         Ok(sums)
     }
 
-    /// The small collective at the end of each step: the loss of all samples, whether all is
-    /// finite, and the newest generation that everybody has seen. One sum does all three, for
-    /// each rank writes its generation into a slot of its own.
+    /// The small collective at the end of each step: the loss of all samples, and what the ranks
+    /// agree on. One sum does it all, for each rank writes its generation into a slot of its own.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn end_step(
-        &self,
-        local_loss_sum: f64,
-        finite: bool,
-        newest_seen: u64,
-    ) -> Result<StepEnd, Failure> {
-        let mut values = vec![0.0; 2 + self.size as usize];
-        values[0] = if finite { local_loss_sum } else { 0.0 };
-        values[1] = f64::from(u8::from(!finite));
-        values[2 + self.rank as usize] = newest_seen as f64;
+    pub fn end_step(&self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
+        const HEAD: usize = 3;
+        let mut values = vec![0.0; HEAD + self.size as usize];
+        values[0] = if own.finite { local_loss_sum } else { 0.0 };
+        values[1] = f64::from(u8::from(!own.finite));
+        values[2] = f64::from(u8::from(own.leaving));
+        values[HEAD + self.rank as usize] = own.newest_seen as f64;
         let sums = self.sum(&values)?;
-        let newest: Vec<u64> = sums[2..].iter().map(|value| whole(*value)).collect();
+        let newest: Vec<u64> = sums[HEAD..].iter().map(|value| whole(*value)).collect();
         Ok(StepEnd {
             loss_sum: sums[0],
-            agreement: Agreement::of(&newest, whole(sums[1])),
+            agreement: Agreement::of(&newest, whole(sums[1]), whole(sums[2])),
         })
     }
 
-    /// Who has the state to go on with, given how many steps each rank has committed.
+    /// Who has the state to go on with, given how many steps each rank has committed; `None` for one
+    /// whose state is torn.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when all states are torn.
+    pub fn agree_on_state(&self, committed_steps: Option<u64>) -> Result<StateSource, Failure> {
+        // Each rank has a slot of its own, which is 0 for a torn state and else one more than its steps.
+        let mut values = vec![0.0; self.size as usize];
+        values[self.rank as usize] = committed_steps.map_or(0.0, |steps| (steps + 1) as f64);
+        let sums = self.sum(&values)?;
+        let steps: Vec<Option<u64>> = sums
+            .into_iter()
+            .map(|sum| whole(sum).checked_sub(1))
+            .collect();
+        StateSource::of(&steps).ok_or(Failure::StateLost)
+    }
+
+    /// Waits until all ranks are here.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn agree_on_state(&self, committed_steps: u64) -> Result<StateSource, Failure> {
-        let mut values = vec![0.0; self.size as usize];
-        values[self.rank as usize] = committed_steps as f64;
-        let steps: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
-        Ok(StateSource::of(&steps))
+    pub fn barrier(&self) -> Result<(), Failure> {
+        if let Some(group) = &self.group {
+            group.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// Ends a world that broke: whoever still waits in one of its collectives gets an error at once.
+    pub fn abandon(self) {
+        let Some(group) = self.group else { return };
+        // A connection that is gone already needs no cutting.
+        let _ = group.abort();
+        // Its destructor waits for the library's threads, and nobody should wait for it. Without a
+        // thread it is dropped here.
+        let _ = std::thread::Builder::new()
+            .name("abandoned".to_owned())
+            .spawn(move || drop(group));
     }
 
     /// Overwrites the tensors of all ranks with those of one.
@@ -160,17 +202,23 @@ mod tests {
     #[test]
     fn a_world_of_one_agrees_with_itself() {
         let world = World::alone();
-        let end = world.end_step(2.5, true, 7).unwrap();
+        let fine = Standing {
+            finite: true,
+            leaving: false,
+            newest_seen: 7,
+        };
+        let end = world.end_step(2.5, &fine).unwrap();
         assert!((end.loss_sum - 2.5).abs() < f64::EPSILON);
         assert_eq!(end.agreement.newest_generation, 7);
         assert!(end.agreement.all_finite);
-        assert!(
-            !world
-                .end_step(f64::NAN, false, 7)
-                .unwrap()
-                .agreement
-                .all_finite
-        );
-        assert_eq!(world.agree_on_state(3).unwrap().step, 3);
+        assert!(!end.agreement.all_leave);
+        let diverged = Standing {
+            finite: false,
+            leaving: true,
+            ..fine
+        };
+        let end = world.end_step(f64::NAN, &diverged).unwrap();
+        assert!(!end.agreement.all_finite && end.agreement.all_leave);
+        assert_eq!(world.agree_on_state(Some(3)).unwrap().step, 3);
     }
 }

@@ -65,8 +65,11 @@ use crate::status::TrainingJobStatus;
     ),
     validation = Rule::new("size(self.metadata.name) <= 44 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must be at most 44 characters: a lower-case letter, then letters, digits or '-'; names of pods and services are made from it"),
-    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.membership) || self.spec.workers.replicas == oldSelf.spec.workers.replicas")
-        .message("workers.replicas cannot change once training has started: delete the job and apply it with the new number")
+    validation = Rule::new("!has(self.spec.workers.minReplicas) || self.spec.workers.minReplicas <= self.spec.workers.replicas")
+        .message("workers.minReplicas must not be above workers.replicas")
+        .field_path(".spec.workers.minReplicas"),
+    validation = Rule::new("!has(self.spec.workers.maxReplicas) || self.spec.workers.replicas <= self.spec.workers.maxReplicas")
+        .message("workers.replicas must not be above workers.maxReplicas")
         .field_path(".spec.workers.replicas")
 )]
 #[serde(rename_all = "camelCase")]
@@ -107,6 +110,9 @@ pub struct TrainingJobSpec {
     /// The built-in trainer: model, data, optimizer and how long to train. Immutable.
     #[schemars(schema_with = "crate::schema::trainer")]
     pub trainer: TrainerConfig,
+    /// How the set of workers changes while the job trains.
+    #[serde(default)]
+    pub elastic: Elastic,
     /// When failures end the job.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
@@ -135,9 +141,18 @@ const fn default_start_deadline() -> u32 {
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workers {
-    /// Number of workers. All of them must be ready before training starts.
+    /// Number of workers wanted now; `kubectl scale` changes it while the job trains.
     #[schemars(range(min = 1, max = 10_000))]
     pub replicas: u32,
+    /// Fewest workers that train together. When fewer are left, they keep their state and wait.
+    /// Default: `replicas`, and training waits for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub min_replicas: Option<u32>,
+    /// Most workers that `replicas` may ask for. Default: no bound of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_replicas: Option<u32>,
     /// Training processes in each worker. Default: the GPUs in the trainer container's limits,
     /// else 1. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +163,24 @@ pub struct Workers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::pod_template")]
     pub template: Option<PodTemplateSpec>,
+}
+
+/// How the set of workers changes while the job trains.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Elastic {
+    /// Seconds that a new worker waits for others, so that they join together. Nobody waits when all
+    /// that are wanted are ready; who is lost is never waited for.
+    #[schemars(range(min = 0, max = 3_600))]
+    pub join_window_seconds: u32,
+}
+
+impl Default for Elastic {
+    fn default() -> Self {
+        Self {
+            join_window_seconds: 10,
+        }
+    }
 }
 
 /// When failures end the job.
@@ -168,7 +201,9 @@ impl Default for FailurePolicy {
 /// Which pods are deleted when the job has ended.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CleanPodPolicy {
-    /// Those that still run; finished ones stay, with their logs.
+    /// Those that still run; finished ones stay, with their logs. Workers of a job that failed would be
+    /// restarted for ever, so they go, and their logs with them; what they said last is in the job's
+    /// `Failed` condition and `status.lastFailure`.
     #[default]
     Running,
     /// All of them.

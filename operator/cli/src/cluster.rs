@@ -1,11 +1,16 @@
 //! Reads from the API server, and from workers through its proxy.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Membership, Progress, labels, ports};
+
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A cluster and a namespace of it.
 pub(crate) struct Cluster {
@@ -15,9 +20,13 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn connect(namespace: Option<String>) -> anyhow::Result<Self> {
-        let config = kube::Config::infer()
+        let mut config = kube::Config::infer()
             .await
             .context("no cluster is configured: set KUBECONFIG or check `kubectl config view`")?;
+        // The default retry can hold one call for minutes; here somebody waits for the answer.
+        config.default_retry = false;
+        config.connect_timeout = Some(CALL_TIMEOUT);
+        config.read_timeout = Some(CALL_TIMEOUT);
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         Ok(Self {
             client: Client::try_from(config)?,
@@ -75,7 +84,9 @@ impl Cluster {
             self.namespace
         );
         let request = http::Request::get(path).body(Vec::new()).ok()?;
-        self.client.request_text(request).await.ok()
+        // A worker that ends in this moment may leave the API server's proxy without an answer.
+        let answer = tokio::time::timeout(WORKER_TIMEOUT, self.client.request_text(request));
+        answer.await.ok()?.ok()
     }
 
     /// Progress as a worker tells it now.

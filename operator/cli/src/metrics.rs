@@ -11,6 +11,10 @@ use crate::render::plain;
 pub(crate) async fn print(cluster: &Cluster, name: &str, filter: &str) -> anyhow::Result<ExitCode> {
     let job = cluster.job(name).await?;
     let job = job.with_context(|| format!("there is no TrainingJob {name}"))?;
+    if let Some(status) = job.status.as_ref().filter(|status| status.is_terminal()) {
+        let state = status.conditions.first().map_or("", |first| &first.reason);
+        anyhow::bail!("{name} has ended ({state}): workers have metrics while they run");
+    }
     let pod = cluster.first_worker(&job).await?;
     let pod = pod.with_context(|| format!("{name} has no worker that trains"))?;
     let text = cluster.ask(&pod, ports::METRICS_PATH).await;

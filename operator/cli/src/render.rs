@@ -47,6 +47,15 @@ impl View {
         }
     }
 
+    /// The last line: how it ended.
+    pub(crate) fn end(&self) -> String {
+        let Self { state, message, .. } = self;
+        match &self.progress {
+            Some(_) => format!("{state}  {}  {message}", self.numbers()),
+            None => format!("{state}  {message}"),
+        }
+    }
+
     /// State, workers and generation.
     pub(crate) fn head(&self) -> String {
         let Self {

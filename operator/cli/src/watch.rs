@@ -13,8 +13,8 @@ use crate::render::View;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Between two lines of numbers where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
-/// A job that is not there may be applied at this moment.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A job that is not there may be applied at this moment, and a server that is not, come back.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 const NOT_IN_TIME: u8 = 2;
 const DELETED: u8 = 3;
@@ -27,8 +27,19 @@ pub(crate) async fn watch(
     let started = Instant::now();
     let mut screen = Screen::new();
     let mut seen = false;
+    let mut answered = None::<Instant>;
+    let mut furthest = None::<roundhouse_contract::Progress>;
     loop {
-        let Some(job) = cluster.job(name).await? else {
+        let job = match cluster.job(name).await {
+            // An API server that restarts is no reason to stop looking.
+            Err(_) if answered.is_some_and(|at| at.elapsed() < PATIENCE) => {
+                tokio::time::sleep(INTERVAL).await;
+                continue;
+            }
+            answer => answer?,
+        };
+        answered = Some(Instant::now());
+        let Some(job) = job else {
             if seen {
                 screen.close(&format!("{name} was deleted"));
                 return Ok(ExitCode::from(DELETED));
@@ -43,12 +54,20 @@ pub(crate) async fn watch(
             continue;
         };
         seen = true;
-        let view = view(cluster, &job).await;
-        screen.show(&view);
+        let mut view = view(cluster, &job).await;
+        // What is stored lags behind what a worker told a moment ago.
+        if let (Some(last), Some(now)) = (&furthest, &view.progress)
+            && last.generation == now.generation
+            && last.step > now.step
+        {
+            view.progress.clone_from(&furthest);
+        }
+        furthest.clone_from(&view.progress);
         if let Some(code) = end(&job) {
-            screen.close(&format!("{}  {}", view.line(), view.message));
+            screen.close(&view.end());
             return Ok(code);
         }
+        screen.show(&view);
         if started.elapsed() > timeout {
             screen.close(&format!(
                 "not ended after {} s: {}",

@@ -1,5 +1,7 @@
 //! The objects of a job: Service, NetworkPolicy, and one pod for each worker.
 
+use std::time::Duration;
+
 use roundhouse_api::NetworkPolicyMode;
 use roundhouse_contract::names;
 
@@ -8,10 +10,16 @@ use crate::members::has_succeeded;
 use crate::observed::{Pod, PodPhase, Presence};
 use crate::plan::{Action, DeleteReason, EventType, PlanReason};
 
+/// Most pods of one plan: between two the job is looked at again, which may be gone by then.
+const BATCH: u32 = 32;
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
 /// Somebody else's object bears a name that the job needs: nothing is touched, and the user is told.
 pub(crate) fn name_taken(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let job = &draft.job.key.name;
-    let taken = if draft.observed.service == Presence::Foreign {
+    let taken = if let Some(taken) = &draft.observed.taken {
+        taken.clone()
+    } else if draft.observed.service == Presence::Foreign {
         format!("Service {}", names::service(job))
     } else if draft.observed.network_policy == Presence::Foreign {
         format!("NetworkPolicy {}", names::service(job))
@@ -33,6 +41,8 @@ pub(crate) fn name_taken(draft: &mut Draft<'_>) -> Option<PlanReason> {
             .push(event(EventType::Warning, "NameTaken", message.clone()));
     }
     draft.running(false, "NameTaken", message);
+    // Its holder bears no label of ours, so nobody says when it is gone.
+    draft.requeue(TRY_AGAIN);
     Some(PlanReason::NameTaken)
 }
 
@@ -46,11 +56,11 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
     if isolated && draft.observed.network_policy == Presence::Missing {
         draft.actions.push(Action::ApplyNetworkPolicy);
     }
-    let mut replaced = Vec::new();
+    let (mut replaced, mut created) = (Vec::new(), 0);
     for index in 0..draft.job.replicas {
         let worker = draft.members.workers.get(&index).copied();
         if let Some(pod) = worker {
-            if !is_spent(draft, pod) {
+            if !is_spent(pod) {
                 continue;
             }
             replaced.push(delete(pod, DeleteReason::Replaced));
@@ -61,6 +71,10 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
             .get(&index)
             .map_or(0, |highest| highest + 1);
         draft.actions.push(Action::CreateWorker { index, attempt });
+        created += 1;
+        if created == BATCH {
+            break;
+        }
     }
     draft.actions.append(&mut replaced);
     for pod in &draft.members.surplus {
@@ -74,14 +88,12 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
     }
 }
 
-/// Whether a pod cannot take part any more: it failed for good, or it completed in a generation that
-/// did not, and a completed pod is never restarted.
-fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
+/// Whether a pod cannot take part any more: it failed for good, or ended without having trained, and a
+/// completed pod is never restarted.
+fn is_spent(pod: &Pod) -> bool {
     match pod.phase {
         PodPhase::Failed => true,
-        PodPhase::Succeeded => {
-            !(draft.members.is_intact() && draft.members.is_member(pod) && has_succeeded(pod))
-        }
+        PodPhase::Succeeded => !has_succeeded(pod),
         PodPhase::Pending | PodPhase::Running => false,
     }
 }

@@ -11,7 +11,7 @@ use crate::observed::{Observed, ProgressSample};
 use crate::plan::{Action, Event, EventType, Plan, PlanReason};
 use crate::status::{percent, rounded, set_condition, time};
 use crate::validate::{InvalidSpec, ValidatedJob};
-use crate::{children, failure, finish, gang};
+use crate::{children, failure, finish, membership};
 
 /// Progress is written at most this often while a job trains.
 const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
@@ -45,8 +45,11 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
         .or_else(|| finish::success(&mut draft))
         .or_else(|| failure::give_up(&mut draft))
         .unwrap_or_else(|| {
-            children::make(&mut draft);
-            gang::form(&mut draft)
+            // An incident is stored before what it was seen by is replaced.
+            if draft.status.incidents == observed.status.incidents {
+                children::make(&mut draft);
+            }
+            membership::form(&mut draft)
         });
     draft.end(reason)
 }
@@ -84,6 +87,35 @@ pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> P
         reason,
         events,
     }
+}
+
+/// A plan that the API server did not let happen: told in its words, once. What the plan has decided is
+/// stored, so that nothing is decided twice. `before`: the status as last written.
+#[must_use]
+pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: Timestamp) -> Plan {
+    let mut refused = plan.clone();
+    let message = format!("the API server refused: {words}");
+    let told = before
+        .conditions
+        .first()
+        .is_some_and(|front| front.message == message);
+    if !refused.status.is_terminal() {
+        let kind = ConditionType::Running;
+        set_condition(
+            &mut refused.status,
+            kind,
+            false,
+            "Refused",
+            message.clone(),
+            now,
+        );
+    }
+    if !told {
+        refused
+            .events
+            .push(event(EventType::Warning, "Refused", message));
+    }
+    refused
 }
 
 /// An event.
@@ -174,7 +206,11 @@ impl<'a> Draft<'a> {
         if !self.status.is_true(ConditionType::Accepted) {
             self.status.start_time.get_or_insert(time(self.now));
             let (workers, procs) = (self.job.replicas, self.job.procs_per_worker);
-            let message = format!("{workers} workers with {procs} processes each");
+            let (min, max) = (self.job.min_replicas, self.job.max_replicas);
+            let mut message = format!("{workers} workers with {procs} processes each");
+            if min < max {
+                message = format!("{message}, between {min} and {max}");
+            }
             let kind = ConditionType::Accepted;
             set_condition(
                 &mut self.status,

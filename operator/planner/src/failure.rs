@@ -102,7 +102,7 @@ fn first_failure<'a>(draft: &Draft<'a>) -> Option<(&'a Pod, &'a Termination)> {
         .observed
         .pods
         .iter()
-        .filter(|pod| pod.ours && !pod.deleting)
+        .filter(|pod| pod.ours && !pod.deleting && !pod.disrupted)
         .filter_map(|pod| {
             let document = pod.membership.as_ref()?;
             let end = pod.container.termination.as_ref()?;
@@ -157,10 +157,11 @@ fn describe(draft: &Draft<'_>, pod: &Pod, end: &Termination) -> LastFailure {
         worker: pod.name.clone(),
         rank: words.and_then(|words| words.rank),
         node: pod.node.clone(),
-        reason: words.map_or_else(
-            || end.reason.clone(),
-            |words| words.reason.as_str().to_owned(),
-        ),
+        // Kubernetes knows what killed it; the agent only sees a signal.
+        reason: match words {
+            Some(words) if end.reason != "OOMKilled" => words.reason.as_str().to_owned(),
+            _ => end.reason.clone(),
+        },
         exit_code: Some(end.exit_code),
         step: words.map(|words| words.step),
         message: words.map_or_else(String::new, |words| words.message.clone()),

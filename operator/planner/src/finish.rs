@@ -1,13 +1,19 @@
 //! The end of a job, for good, and what is cleaned up after it.
 
+use std::time::Duration;
+
 use roundhouse_api::{CleanPodPolicy, ConditionType, JobProgress};
 
 use crate::children::delete;
 use crate::decide::{Draft, event};
-use crate::members::has_succeeded;
-use crate::observed::PodPhase;
+use crate::members::{has_succeeded, is_alive};
+use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
 use crate::status::{percent, rounded, set_condition, time};
+use crate::waiting;
+
+/// How long members may take to end after the first of them.
+const ENDING: Duration = Duration::from_secs(30);
 
 /// After the end: cleaning up, again and again until it is done, and nothing else.
 pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -30,7 +36,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
             .as_ref()
             .is_some_and(|end| end.exit_code == 0 && end.restarts == pod.container.restarts);
         let active = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
-        let runs = active && !completed;
+        let runs = active && (!completed || pod.sidecar_runs);
         let goes = match draft.job.clean_pod_policy {
             CleanPodPolicy::All => true,
             CleanPodPolicy::Running => runs,
@@ -48,16 +54,25 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     })
 }
 
-/// Success: every member of the newest generation completed.
+/// Success: a member completed. It does so only when all have committed the last step and the results
+/// are written, so whoever died since takes nothing away. The others are given time to end by themselves.
 pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
-    let members = &draft.members;
-    let complete = members.is_intact()
-        && members
-            .workers
-            .values()
-            .all(|pod| members.is_member(pod) && has_succeeded(pod));
-    if !complete {
-        return None;
+    let ours = |pod: &&Pod| pod.ours && has_succeeded(pod);
+    let completed = draft.observed.pods.iter().filter(ours);
+    let ends = completed.map(|pod| {
+        pod.container
+            .termination
+            .as_ref()
+            .and_then(|end| end.finished_at)
+    });
+    let first = ends.min()?;
+    let ending = |pod: &&Pod| draft.members.is_member(pod) && is_alive(pod);
+    let left = first.and_then(|first| waiting::time_left(first, ENDING, draft.now));
+    if draft.members.workers.values().any(ending)
+        && let Some(left) = left
+    {
+        draft.requeue(left);
+        return Some(PlanReason::Finishing);
     }
     show_final_progress(draft);
     let steps = draft
@@ -65,7 +80,8 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .progress
         .as_ref()
         .map_or(0, |shown| shown.progress.step);
-    let message = format!("all {} workers completed {steps} steps", draft.job.replicas);
+    let workers = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
+    let message = format!("{workers} workers completed {steps} steps");
     draft.running(false, "Completed", message.clone());
     end(
         draft,
@@ -97,15 +113,11 @@ fn end(draft: &mut Draft<'_>, kind: ConditionType, reason: &str, message: String
 
 /// The last progress is in the termination message of node rank 0.
 fn show_final_progress(draft: &mut Draft<'_>) {
-    let told = draft.members.workers.values().find_map(|pod| {
-        pod.container
-            .termination
-            .as_ref()?
-            .message
-            .as_ref()?
-            .progress
-            .clone()
+    let told = draft.observed.pods.iter().filter_map(|pod| {
+        let end = pod.container.termination.as_ref()?;
+        end.message.as_ref()?.progress.clone()
     });
+    let told = told.max_by_key(|progress| progress.step);
     if let Some(progress) = told {
         draft.status.progress = Some(JobProgress {
             percent: percent(progress.step, progress.total_steps),

@@ -9,8 +9,8 @@ mod children;
 mod decide;
 mod failure;
 mod finish;
-mod gang;
 pub mod members;
+mod membership;
 pub mod observed;
 pub mod plan;
 pub mod status;
@@ -20,7 +20,7 @@ mod waiting;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use decide::{plan, plan_invalid};
+pub use decide::{plan, plan_invalid, plan_refused};
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, ProgressSample, Termination, Waiting,
 };

@@ -71,29 +71,60 @@ impl<'a> Members<'a> {
             })
     }
 
-    /// Whether every worker is in the lobby: prepared, with an address, and in no living generation.
+    /// Who could form the next generation, in node-rank order. A place that was given stays with its
+    /// holder; then come survivors in their old order, then those who are new by index: so node rank 0
+    /// is a survivor, which has the state, if there is one.
     #[must_use]
-    pub fn all_in_lobby(&self, job: &ValidatedJob) -> bool {
-        self.workers.len() as u64 == u64::from(job.replicas)
-            && self
-                .workers
-                .values()
-                .all(|pod| is_available(pod) && !self.is_member(pod))
+    pub fn able(&self) -> Vec<&'a Pod> {
+        let (members, mut others): (Vec<&Pod>, Vec<&Pod>) = self
+            .workers
+            .values()
+            .filter(|pod| is_available(pod) || is_survivor(pod))
+            .partition(|pod| self.is_member(pod));
+        others.sort_by_key(
+            |pod| match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
+                Some(old) => (0, old.node_rank, old.generation, pod.index),
+                None => (1, 0, 0, pod.index),
+            },
+        );
+        let mut places = vec![None; members.len() + others.len()];
+        let mut late = Vec::new();
+        for pod in members {
+            let place = pod
+                .membership
+                .as_ref()
+                .and_then(|m| usize::try_from(m.node_rank).ok());
+            match place.and_then(|place| places.get_mut(place)) {
+                Some(free @ None) => *free = Some(pod),
+                Some(Some(_)) | None => late.push(pod),
+            }
+        }
+        // Of a generation that has lost members the places are only an order.
+        late.sort_by_key(|pod| pod.membership.as_ref().map(|m| m.node_rank));
+        let mut rest = late.into_iter().chain(others);
+        places
+            .into_iter()
+            .filter_map(|place| place.or_else(|| rest.next()))
+            .collect()
     }
+}
 
-    /// Whether the workers are still those that the newest generation was raised for.
-    #[must_use]
-    pub fn is_intact(&self) -> bool {
-        self.generation > 0 && self.fingerprint() == self.raised_for
-    }
+/// Fingerprint of a set of workers, in whatever order.
+#[must_use]
+pub fn fingerprint(workers: &[&Pod]) -> String {
+    let mut members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();
+    members.sort_by(|left, right| left.pod_uid.cmp(&right.pod_uid));
+    membership::fingerprint(&members)
+}
 
-    /// Fingerprint of the workers as they are now, in node-rank order.
-    #[must_use]
-    pub fn fingerprint(&self) -> String {
-        let members: Vec<Incarnation> =
-            self.workers.values().map(|pod| pod.incarnation()).collect();
-        membership::fingerprint(&members)
-    }
+/// Whether it lives and has been in a generation: it may hold the state.
+#[must_use]
+pub fn is_survivor(pod: &Pod) -> bool {
+    is_alive(pod)
+        && pod
+            .membership
+            .as_ref()
+            .is_some_and(|membership| membership.action == MembershipAction::Join)
 }
 
 /// Ready to be given a place.

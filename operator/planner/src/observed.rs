@@ -15,6 +15,8 @@ pub struct Observed {
     pub network_policy: Presence,
     /// The pods that bear the job's UID in their label, ours or not, in any order.
     pub pods: Vec<Pod>,
+    /// A name that the job needs and that turned out to be somebody else's, as `Kind name`.
+    pub taken: Option<String>,
     /// What rank 0 last told of its progress, if it could be asked.
     pub progress: Option<ProgressSample>,
 }
@@ -55,6 +57,10 @@ pub enum PodPhase {
 }
 
 /// A worker's pod.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "facts that Kubernetes tells one by one"
+)]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
     /// Its name.
@@ -77,6 +83,10 @@ pub struct Pod {
     pub phase: PodPhase,
     /// Whether its Ready condition is true.
     pub ready: bool,
+    /// Since when its Ready condition is what it is.
+    pub ready_at: Option<Timestamp>,
+    /// Whether Kubernetes says that somebody else ended it: eviction, preemption, a lost node.
+    pub disrupted: bool,
     /// Its address.
     pub ip: Option<String>,
     /// Its node.
@@ -85,6 +95,8 @@ pub struct Pod {
     pub unschedulable: Option<String>,
     /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).
     pub failed: Option<Waiting>,
+    /// Whether a container beside the trainer runs.
+    pub sidecar_runs: bool,
     /// The trainer container, once the kubelet has told of it.
     pub container: Container,
     /// The membership document it was given.
@@ -96,7 +108,7 @@ pub struct Pod {
 pub struct Container {
     /// How often it was restarted.
     pub restarts: u32,
-    /// Why it waits (`ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError`, ...).
+    /// Why it, or one that must start before it, waits (`ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError`, ...).
     pub waiting: Option<Waiting>,
     /// How it ended: its current termination, else the last one.
     pub termination: Option<Termination>,

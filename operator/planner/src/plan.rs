@@ -84,6 +84,8 @@ pub enum PlanReason {
     IssuingMembership,
     /// All members train.
     Training,
+    /// A member has completed, and the others are about to.
+    Finishing,
     /// A member is gone; the others come back to the lobby.
     Recovering,
     /// All members have ended with success.

@@ -34,8 +34,14 @@ pub struct ValidatedJob {
     pub generation: i64,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// Number of workers.
+    /// Number of workers wanted now.
     pub replicas: u32,
+    /// Fewest workers that train; with fewer, training pauses.
+    pub min_replicas: u32,
+    /// Most workers that are ever wanted.
+    pub max_replicas: u32,
+    /// How long newcomers wait for others, so that they join together.
+    pub join_window: Duration,
     /// Processes of each worker.
     pub procs_per_worker: u32,
     /// What they train.
@@ -84,10 +90,13 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         workers:
             Workers {
                 replicas,
+                min_replicas,
+                max_replicas,
                 procs_per_worker,
                 template,
             },
         trainer,
+        elastic,
         failure_policy,
         start_deadline_seconds,
         clean_pod_policy,
@@ -103,6 +112,18 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     }
     if *replicas == 0 {
         return invalid("spec.workers.replicas", "must be at least 1");
+    }
+    if min_replicas.is_some_and(|min| min == 0 || min > *replicas) {
+        return invalid(
+            "spec.workers.minReplicas",
+            "must be between 1 and spec.workers.replicas",
+        );
+    }
+    if max_replicas.is_some_and(|max| max < *replicas) {
+        return invalid(
+            "spec.workers.maxReplicas",
+            "must not be below spec.workers.replicas",
+        );
     }
     trainer.validate().map_err(|error| InvalidSpec {
         field: format!("spec.trainer.{}", error.field),
@@ -123,6 +144,9 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         generation: metadata.generation.unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
         replicas: *replicas,
+        min_replicas: min_replicas.unwrap_or(*replicas),
+        max_replicas: max_replicas.unwrap_or(*replicas).max(*replicas),
+        join_window: Duration::from_secs(u64::from(elastic.join_window_seconds)),
         procs_per_worker,
         trainer: trainer.clone(),
         template,

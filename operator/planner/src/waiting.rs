@@ -20,13 +20,24 @@ const CONTAINER_TROUBLE: [(&str, &str); 8] = [
     ("CrashLoopBackOff", "CrashLoopBackOff"),
 ];
 
+/// Longer than images that are on the node and volumes that exist take.
+const STUCK: Duration = Duration::from_secs(30);
+
 /// Says in the Running condition what is waited for.
-pub(crate) fn explain(draft: &mut Draft<'_>) -> PlanReason {
-    let (reason, message) = hold_up(draft);
+pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
+    let (mut reason, message) = hold_up(draft);
+    let below = (able as u64) < u64::from(draft.job.min_replicas);
+    if reason == "Recovering" && below && draft.job.min_replicas < draft.job.replicas {
+        reason = "BelowMinReplicas";
+    }
     draft.running(false, reason, message);
     if draft.members.generation == 0 {
         if let Some(left) = start_deadline_left(draft) {
             draft.requeue(left);
+        }
+        // Nobody tells when a pod has been stuck for long.
+        if draft.members.workers.values().any(|pod| is_starting(pod)) {
+            draft.requeue(STUCK);
         }
         if draft.members.workers.len() < draft.job.replicas as usize {
             return PlanReason::CreatingWorkers;
@@ -45,7 +56,10 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
         .filter(|pod| pod.ready)
         .count();
     let count = format!("{ready} of {} workers ready", draft.job.replicas);
-    let trouble = draft.members.workers.values().find_map(|pod| trouble(pod));
+    let workers = || draft.members.workers.values();
+    let trouble = workers()
+        .find_map(|pod| trouble(pod))
+        .or_else(|| workers().find_map(|pod| stuck(pod, draft.now)));
     match trouble {
         Some((reason, words)) => (reason, format!("{count}; {words}")),
         None if draft.members.generation > 0 => {
@@ -54,6 +68,25 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
         }
         None => ("WaitingForWorkers", count),
     }
+}
+
+/// Whether it is placed and its containers have not started yet.
+fn is_starting(pod: &Pod) -> bool {
+    pod.phase == PodPhase::Pending && pod.node.is_some()
+}
+
+/// A pod that is placed and whose containers do not come: most often one of its volumes, of which only the
+/// pod's events tell.
+fn stuck(pod: &Pod, now: Timestamp) -> Option<(&'static str, String)> {
+    let name = &pod.name;
+    let is_late = time_left(pod.created_at?, STUCK, now).is_none();
+    (is_starting(pod) && is_late).then(|| {
+        let words = format!(
+            "{name} does not start its containers: is a volume, or the ConfigMap or claim \
+             of trainer.data, missing? `kubectl describe pod {name}` tells"
+        );
+        ("ContainerCreating", words)
+    })
 }
 
 fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
@@ -77,14 +110,12 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
 
 /// Time until the start deadline; `None` if it has passed or cannot be told.
 pub(crate) fn start_deadline_left(draft: &Draft<'_>) -> Option<Duration> {
-    let deadline = start_deadline(draft)?;
-    let left: SignedDuration = deadline.duration_since(draft.now);
-    Duration::try_from(left).ok().filter(|left| !left.is_zero())
+    let start = draft.status.start_time.as_ref()?.0;
+    time_left(start, draft.job.start_deadline, draft.now)
 }
 
-fn start_deadline(draft: &Draft<'_>) -> Option<Timestamp> {
-    let start = draft.status.start_time.as_ref()?.0;
-    start
-        .checked_add(SignedDuration::try_from(draft.job.start_deadline).ok()?)
-        .ok()
+/// What is left of a span of time that began at a moment; `None` when it is over.
+pub(crate) fn time_left(begun: Timestamp, span: Duration, now: Timestamp) -> Option<Duration> {
+    let left = SignedDuration::try_from(span).ok()? - now.duration_since(begun);
+    Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }

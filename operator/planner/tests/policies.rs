@@ -4,7 +4,8 @@
 use roundhouse_api::{CleanPodPolicy, ConditionType};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
-    Action, DeleteReason, PlanReason, Pod, PodPhase, Presence, Waiting, plan_invalid, validate,
+    Action, DeleteReason, PlanReason, Pod, PodPhase, Presence, Waiting, plan_invalid, plan_refused,
+    validate,
 };
 
 fn creates(actions: &[Action]) -> Vec<(u32, u32)> {
@@ -247,10 +248,10 @@ fn an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words() {
 }
 
 #[test]
-fn the_job_succeeds_when_every_member_completed_and_not_before() {
+fn the_job_succeeds_when_every_member_has_ended_and_one_completed() {
     let mut world = world(2).training();
     world.ends(0, 0, 100);
-    world.settle();
+    assert_eq!(world.settle().reason, PlanReason::Finishing);
     assert!(!world.observed.status.is_terminal());
     world.ends(1, 0, 100);
     let plan = world.plan();
@@ -269,26 +270,23 @@ fn the_job_succeeds_when_every_member_completed_and_not_before() {
 }
 
 #[test]
-fn a_member_that_completed_is_replaced_when_another_died_before_the_end() {
+fn who_dies_after_another_completed_takes_nothing_away() {
     let mut world = world(2).training();
     world.ends(0, 0, 100);
-    world.ends(1, 137, 99);
+    world.ends(1, 137, 100);
     world.restarts(1);
     world.settle();
-    assert_eq!(
-        world
-            .observed
-            .pods
-            .iter()
-            .map(|pod| pod.attempt)
-            .collect::<Vec<_>>(),
-        [0, 1]
-    );
-    for at in 0..2 {
-        world.prepared(at);
-    }
+    assert_eq!(world.state(), "Completed");
+}
+
+#[test]
+fn a_member_that_never_ends_does_not_hold_up_success() {
+    let mut world = world(2).training();
+    world.ends(0, 0, 100);
+    let plan = world.settle();
+    world.seconds_pass(i64::try_from(plan.requeue_after.unwrap().as_secs()).unwrap());
     world.settle();
-    assert_eq!(world.generations(), [2, 2]);
+    assert_eq!(world.state(), "Completed");
 }
 
 #[test]
@@ -362,6 +360,22 @@ fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
     assert!(plan.status.conditions[0].message.contains("Service digits"));
     world.settle();
     assert!(world.plan().events.is_empty(), "told once");
+}
+
+#[test]
+fn what_the_api_server_refuses_is_told_once() {
+    let mut world = world(1);
+    let refused =
+        |world: &World| plan_refused(&world.plan(), &world.observed.status, "no", world.now);
+    let first = refused(&world);
+    assert_eq!(first.status.conditions[0].reason, "Refused");
+    let about =
+        |plan: &roundhouse_planner::Plan| plan.events.iter().any(|event| event.reason == "Refused");
+    assert!(about(&first));
+    world.observed.status = first.status;
+    let second = refused(&world);
+    assert!(!about(&second));
+    assert_eq!(second.status, world.observed.status);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 here=$repo/tests/cluster
 : "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
-# Binaries are kept by what they are built from, so that another version never passes for this one.
+# Links to the binaries, by what all of them are built from: another version never passes for this one.
 modules_hash=$(cat "$here"/modules/*/go.mod | sha256sum | cut -c1-12)
 : "${RH_BIN:=$ROUNDHOUSE_CACHE/bin-$modules_hash}"  # binaries                       (kept by down)
 : "${RH_IMAGES:=$ROUNDHOUSE_CACHE/images}"          # image archives                 (kept by down)

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 cluster_setup() {
   local packages=(containerd runc containernetworking-plugins iptables nftables iproute2 util-linux procps openssl
-    curl bc buildah busybox-static python3) missing=() package
+    curl bc buildah busybox-static python3 shellcheck) missing=() package
   command -v apt-get > /dev/null || { echo "no apt-get here: install what Debian calls ${packages[*]}"; return 1; }
   for package in "${packages[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")

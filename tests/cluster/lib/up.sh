@@ -119,6 +119,7 @@ cluster_up() {
   for node in $(all_nodes); do
     wait_for 60 "the base images on $node" test -e "$(home_of "$node")/images.done"
     wait_for 60 "$node to be Ready" node_ready "$node"
+    wait_for 60 "NetworkPolicies to be in force on $node" grep -q 'rules in force' "$(home_of "$node")/logs/netpol.log"
     say "$node Ready"
     [ -z "$RH_GPUS" ] || set_gpus "$node" "$RH_GPUS" > /dev/null
   done
@@ -126,7 +127,7 @@ cluster_up() {
   kubectl -n kube-system rollout status deploy/coredns --timeout=60s > /dev/null || { explain; return 1; }
   say "CoreDNS ready"
   cp "$KUBECONFIG" "$RH_TARGET/kubeconfig"
-  ln -sf "$RH_BIN/kubectl" "$RH_BIN/helm" "$RH_TARGET/bin/"
+  ln -sf "$(readlink -f "$RH_BIN/kubectl")" "$(readlink -f "$RH_BIN/helm")" "$RH_TARGET/bin/"
   failed=0
 }
 

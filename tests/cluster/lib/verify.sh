@@ -66,5 +66,5 @@ fi
 check "drain" kubectl drain "$RH_NODE" --ignore-daemonsets --delete-emptydir-data --force --timeout=60s
 kubectl uncordon "$RH_NODE" >/dev/null
 check "pods return after uncordon" eval 'kubectl -n kube-system rollout status deploy/coredns --timeout=60s && kubectl -n check rollout status sts/peer --timeout=60s'
-kubectl delete ns check policed --wait=false >/dev/null; kubectl delete pv check --wait=false >/dev/null
+kubectl delete ns check policed --timeout=60s >/dev/null; kubectl delete pv check --timeout=60s >/dev/null
 exit $fail

@@ -4,10 +4,15 @@ set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 cd "$repo"
 : "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
-: "${CARGO_TARGET_DIR:=$ROUNDHOUSE_CACHE/target}"
+: "${CARGO_TARGET_DIR:=$(tests/support/make/target-dir)}"
 : "${LIBTORCH:=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu}"
 : "${CLUSTER:=local}" "${NODES:=1}" "${NAMESPACE:=default}"
 export ROUNDHOUSE_CACHE CARGO_TARGET_DIR LIBTORCH CLUSTER NODES NAMESPACE
+case $CLUSTER in
+  local) ;;
+  current) [ -n "${IMAGE_REPO:-}" ] || { echo "error: CLUSTER=current needs IMAGE_REPO=registry/path, where the images are pushed" >&2; exit 1; } ;;
+  *) echo "error: CLUSTER=$CLUSTER: give local or current" >&2; exit 1 ;;
+esac
 logs=$repo/target/logs
 mkdir -p "$logs"
 
@@ -25,7 +30,9 @@ step() {
   log=$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$name" | sed 's/-$//').log
   started=$(now)
   say "==> $name"
-  ( while sleep 60; do say "    ... $(since "$started"): $(tail -n 1 "$log" 2>/dev/null | cut -c1-90)"; done ) &
+  # Its sleep goes with it: it would keep a pipe open that somebody reads from.
+  ( trap 'kill "$nap" 2>/dev/null; exit' TERM
+    while sleep 60 & nap=$!; wait "$nap"; do say "    ... $(since "$started"): $(tail -n 1 "$log" 2>/dev/null | cut -c1-90)"; done ) &
   ticker=$!
   "$@" > "$log" 2>&1 < /dev/null || status=$?
   kill "$ticker" 2>/dev/null || true
@@ -45,6 +52,5 @@ use_cluster() {
       # Debian's own defaults for caches would leave files in the home directory.
       export KUBECACHEDIR=$repo/target/cluster/cache ;;
     current) need kubectl "see kubernetes.io/docs/tasks/tools"; need helm "see helm.sh/docs/intro/install" ;;
-    *) die "CLUSTER=$CLUSTER: give local or current" ;;
   esac
 }

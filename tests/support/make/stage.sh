@@ -15,7 +15,7 @@ new_root() {
 # add_libraries PROGRAM: the shared libraries it needs, each where the loader finds it.
 add_libraries() {
   local library
-  ldd "$1" | grep -oE '/[^ ]+' | sort -u | while read -r library; do
+  LD_LIBRARY_PATH=$LIBTORCH/lib ldd "$1" | grep -oE '/[^ ]+' | sort -u | while read -r library; do
     case $library in
       "$LIBTORCH"/*) cp -L "$library" "$root/usr/local/lib/" ;;
       *) mkdir -p "$root$(dirname "$library")" && cp -L "$library" "$root$library" ;;

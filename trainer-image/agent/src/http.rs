@@ -92,3 +92,18 @@ async fn progress(
         None => StatusCode::NO_CONTENT.into_response(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_tried_until_it_is_free() {
+        let first = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let mut second = tokio::spawn(bind(first.local_addr().unwrap()));
+        let still_waiting = tokio::time::timeout(Duration::from_millis(250), &mut second);
+        assert!(still_waiting.await.is_err());
+        drop(first);
+        second.await.unwrap().unwrap();
+    }
+}

@@ -4,52 +4,31 @@
 //! the pod that loses its parent becomes its child.
 
 use std::collections::BTreeMap;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use roundhouse_contract::{ExitCode, TerminationMessage, termination::Reason};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::{self, Shared};
-use crate::logs::{LastLines, Source, forward};
+use crate::logs::LastLines;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
 use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
 
+mod failure;
+mod process;
+mod signals;
+
+use failure::Failure;
+use process::start_process;
+use signals::Signals;
+
 /// How long the logs of processes that have ended are read on.
 const LOG_DRAIN: Duration = Duration::from_secs(1);
-
-/// Why the agent itself cannot go on.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("cannot use the run directory {path}: {source}")]
-    RunDir {
-        path: String,
-        source: std::io::Error,
-    },
-    #[error("cannot start {program}: {source}; check the command after `--`")]
-    Spawn {
-        program: String,
-        source: std::io::Error,
-    },
-    #[error("cannot listen on {address}: {source}; give another --http-address")]
-    Listen {
-        address: String,
-        source: std::io::Error,
-    },
-    #[error("cannot wait for signals: {0}")]
-    Signals(std::io::Error),
-    #[error("cannot start the runtime: {0}")]
-    Runtime(std::io::Error),
-    #[error("cannot register metrics: {0}")]
-    Metrics(#[from] prometheus::Error),
-}
 
 /// Runs to the end and returns the exit code.
 #[must_use]
@@ -81,6 +60,8 @@ pub fn run(options: &Options) -> i32 {
 }
 
 async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failure> {
+    // First of all: the kernel drops signals that PID 1 does not handle.
+    let mut signals = Signals::listen()?;
     ranks::prepare(&options.run_dir, options.procs).map_err(|source| Failure::RunDir {
         path: options.run_dir.display().to_string(),
         source,
@@ -102,7 +83,7 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
     tokio::spawn(async move { axum::serve(listener, http::router(shared)).await });
 
     let mut workers = Workers::start(options, &metrics)?;
-    workers.wait_for_all(options, &metrics).await?;
+    workers.wait_for_all(options, &metrics, &mut signals).await;
     Ok(workers.verdict(options))
 }
 
@@ -146,10 +127,7 @@ impl Workers {
     }
 
     /// Until every process has ended, by itself or because it was asked.
-    async fn wait_for_all(&mut self, options: &Options, metrics: &Metrics) -> Result<(), Failure> {
-        let mut children = signal(SignalKind::child()).map_err(Failure::Signals)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Signals)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Signals)?;
+    async fn wait_for_all(&mut self, options: &Options, metrics: &Metrics, signals: &mut Signals) {
         let grace = Duration::from_secs(options.grace_seconds);
         let (mut ask_at, mut kill_at) = (None::<Instant>, None::<Instant>);
         // A process may have ended before the signal was listened to.
@@ -167,9 +145,9 @@ impl Workers {
                 ask_at = Some(Instant::now() + window);
             }
             tokio::select! {
-                _ = children.recv() => self.reap(metrics),
-                _ = terminate.recv() => ask_at = Some(Instant::now()),
-                _ = interrupt.recv() => ask_at = Some(Instant::now()),
+                _ = signals.child.recv() => self.reap(metrics),
+                _ = signals.terminate.recv() => ask_at = Some(Instant::now()),
+                _ = signals.interrupt.recv() => ask_at = Some(Instant::now()),
                 () = at(ask_at) => {
                     self.signal_all(Signal::TERM);
                     self.asked = true;
@@ -183,7 +161,6 @@ impl Workers {
             }
         }
         self.drain_logs().await;
-        Ok(())
     }
 
     /// Gives the last log lines time to arrive; a stranger that still holds a pipe is not waited for.
@@ -250,63 +227,4 @@ async fn at(moment: Option<Instant>) {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
     }
-}
-
-/// Idle OpenMP threads spin by default, which starves the others where processes share cores. The
-/// user's word counts.
-fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
-    const POLICY: &str = "OMP_WAIT_POLICY";
-    std::env::var_os(POLICY)
-        .is_none()
-        .then_some((POLICY, "PASSIVE"))
-}
-
-fn start_process(
-    options: &Options,
-    local_rank: u32,
-    last: &LastLines,
-    readers: &mut Vec<JoinHandle<()>>,
-) -> Result<i32, Failure> {
-    let (program, arguments) = options
-        .command
-        .split_first()
-        .ok_or_else(|| Failure::Spawn {
-            program: "nothing".to_owned(),
-            source: std::io::ErrorKind::InvalidInput.into(),
-        })?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .envs(options.launch_environment(local_rank).to_pairs())
-        .envs(threads_that_sleep())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|source| Failure::Spawn {
-            program: program.clone(),
-            source,
-        })?;
-    let source = Source {
-        worker_index: options.worker_index,
-        local_rank,
-        run_dir: options.run_dir.clone(),
-    };
-    if let Some(stdout) = child.stdout.take() {
-        let source = source.clone();
-        readers.push(std::thread::spawn(move || {
-            forward(stdout, std::io::stdout(), &source, None)
-        }));
-    }
-    if let Some(stderr) = child.stderr.take() {
-        let last = last.clone();
-        readers.push(std::thread::spawn(move || {
-            forward(stderr, std::io::stderr(), &source, Some(&last))
-        }));
-    }
-    // The handle is dropped, not waited on: `reap` collects by pid.
-    i32::try_from(child.id()).map_err(|_| Failure::Spawn {
-        program: program.clone(),
-        source: std::io::ErrorKind::InvalidData.into(),
-    })
 }

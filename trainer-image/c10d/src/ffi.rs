@@ -109,7 +109,7 @@ unsafe extern "C" {
         view: bool,
         out: *mut *mut RhReducer,
     ) -> c_int;
-    pub(crate) fn rh_reducer_zero_grad(reducer: *mut RhReducer) -> c_int;
+    pub(crate) fn rh_zero_grad(parameters: *const *mut C_tensor, count: usize) -> c_int;
     pub(crate) fn rh_reducer_prepare_for_forward(reducer: *mut RhReducer) -> c_int;
     pub(crate) fn rh_reducer_prepare_for_backward(reducer: *mut RhReducer) -> c_int;
     pub(crate) fn rh_reducer_free(reducer: *mut RhReducer) -> c_int;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
+use crate::connections::{self, Connections};
 use crate::error::{Error, Result, c_string, check};
 use crate::ffi;
 use crate::store::{Store, make, milliseconds};
@@ -30,8 +31,7 @@ pub enum Backend {
 pub struct GroupOptions {
     /// Which library moves the data.
     pub backend: Backend,
-    /// After this long without a peer's answer a collective fails. Gloo cannot abort, so this bounds
-    /// how long a peer that hangs is waited for.
+    /// After this long without a peer's answer a collective fails.
     pub timeout: Duration,
     /// This process's own address, where Gloo listens.
     pub address: IpAddr,
@@ -54,6 +54,7 @@ pub enum ReduceOp {
 #[derive(Debug)]
 pub struct ProcessGroup {
     raw: NonNull<ffi::RhGroup>,
+    connections: Connections,
     rank: u32,
     world_size: u32,
 }
@@ -78,6 +79,7 @@ impl ProcessGroup {
         let name = c_string(&options.name)?;
         let address = c_string(&options.address.to_string())?;
         let timeout = milliseconds(options.timeout);
+        let before = connections::descriptors();
         let raw = match options.backend {
             // SAFETY: the store is live, texts are NUL-terminated, `out` is valid for a write.
             Backend::Gloo => make(|out| unsafe {
@@ -91,8 +93,14 @@ impl ProcessGroup {
                 ffi::rh_group_nccl(store.as_ptr(), own, size, timeout, device, name, out)
             }),
         }?;
+        let connections = match options.backend {
+            Backend::Gloo => Connections::opened_since(&before, store.port()),
+            #[cfg(feature = "nccl")]
+            Backend::Nccl { .. } => Connections::default(),
+        };
         Ok(Self {
             raw,
+            connections,
             rank,
             world_size,
         })
@@ -166,12 +174,13 @@ impl ProcessGroup {
         check(unsafe { ffi::rh_group_barrier(self.raw.as_ptr()) })
     }
 
-    /// Makes pending collectives fail. NCCL: once per group and from one thread. Gloo has no abort:
-    /// its collectives end by their timeout.
+    /// Makes pending collectives fail, here and on all ranks, and all later ones. NCCL: once per group
+    /// and from one thread. Gloo has no abort: its connections are cut.
     ///
     /// # Errors
     /// The library refused.
     pub fn abort(&self) -> Result<()> {
+        self.connections.cut();
         // SAFETY: the group is live; aborting while another thread waits is what it is for.
         check(unsafe { ffi::rh_group_abort(self.raw.as_ptr()) })
     }

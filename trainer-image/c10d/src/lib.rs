@@ -6,6 +6,7 @@
 //! [`Error`]. An exception on one of the library's own threads ends the process all the same, so
 //! the death of a process must always be survivable.
 
+mod connections;
 mod error;
 mod ffi;
 mod group;
@@ -14,5 +15,5 @@ mod store;
 
 pub use error::{Error, ErrorKind, Result};
 pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp};
-pub use reducer::{Reducer, ReducerOptions, backward};
+pub use reducer::{Reducer, ReducerOptions, backward, zero_grad};
 pub use store::Store;

@@ -35,7 +35,7 @@ impl Default for ReducerOptions {
 
 /// Averages the gradients of the parameters over the ranks of a group.
 ///
-/// Each step, on every rank: [`Self::zero_grad`]; for each micro-batch [`Self::prepare_for_forward`],
+/// Each step, on every rank: [`zero_grad`]; for each micro-batch [`Self::prepare_for_forward`],
 /// forward, (last micro-batch only) [`Self::prepare_for_backward`], [`backward`]. After the last
 /// backward every parameter's gradient is the sum over ranks divided by their number.
 #[derive(Debug)]
@@ -84,15 +84,6 @@ impl Reducer {
         .map(|raw| Self { raw })
     }
 
-    /// Releases the gradients of all parameters.
-    ///
-    /// # Errors
-    /// None that a caller can cause.
-    pub fn zero_grad(&mut self) -> Result<()> {
-        // SAFETY: the reducer is live and borrowed exclusively.
-        check(unsafe { ffi::rh_reducer_zero_grad(self.raw.as_ptr()) })
-    }
-
     /// Before every forward pass. A collective once, after the first step.
     ///
     /// # Errors
@@ -118,6 +109,16 @@ impl Drop for Reducer {
         // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
         let _ = unsafe { ffi::rh_reducer_free(self.raw.as_ptr()) };
     }
+}
+
+/// Releases the gradients of parameters, whether a Reducer made them or not.
+///
+/// # Errors
+/// None that a caller can cause.
+pub fn zero_grad(parameters: &mut [Tensor]) -> Result<()> {
+    let pointers: Vec<*mut C_tensor> = parameters.iter_mut().map(Tensor::as_mut_ptr).collect();
+    // SAFETY: tensors and list are live; the bridge keeps neither.
+    check(unsafe { ffi::rh_zero_grad(pointers.as_ptr(), pointers.len()) })
 }
 
 /// Computes the gradients of a scalar. Errors of the Reducer's collectives come out here.

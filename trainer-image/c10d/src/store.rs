@@ -12,6 +12,7 @@ use crate::ffi;
 #[derive(Debug)]
 pub struct Store {
     raw: NonNull<ffi::RhStore>,
+    port: u16,
 }
 
 // SAFETY: c10d's stores lock for themselves; all calls are usable from any thread.
@@ -42,14 +43,17 @@ impl Store {
             // SAFETY: `host` is NUL-terminated and outlives the call; `out` is valid for a write.
             unsafe { ffi::rh_store_open(host.as_ptr(), port, serve, milliseconds(timeout), out) }
         })
-        .map(|raw| Self { raw })
+        .map(|raw| Self {
+            raw,
+            // SAFETY: just made, and live until drop.
+            port: unsafe { ffi::rh_store_port(raw.as_ptr()) },
+        })
     }
 
     /// The port it is served on.
     #[must_use]
-    pub fn port(&self) -> u16 {
-        // SAFETY: `raw` is live until drop.
-        unsafe { ffi::rh_store_port(self.raw.as_ptr()) }
+    pub const fn port(&self) -> u16 {
+        self.port
     }
 
     /// The same store seen through a prefix, so that generations do not meet each other's keys.
@@ -62,7 +66,10 @@ impl Store {
             // SAFETY: `raw` is live, `prefix` NUL-terminated, `out` valid for a write.
             unsafe { ffi::rh_store_prefix(self.raw.as_ptr(), prefix.as_ptr(), out) }
         })
-        .map(|raw| Self { raw })
+        .map(|raw| Self {
+            raw,
+            port: self.port,
+        })
     }
 
     /// Sets a key.

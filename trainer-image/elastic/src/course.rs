@@ -19,6 +19,8 @@ pub struct Position {
 /// The samples of one step, as places in the epoch's permutation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
+    /// Number of its step, from 1.
+    pub step: u64,
     /// Epoch, from 0.
     pub epoch: u64,
     /// Places in the order of that epoch. Never empty.
@@ -117,6 +119,7 @@ impl Course {
         let Position { epoch, cursor } = self.position(committed_steps);
         let end = self.num_samples.min(cursor + self.global_batch);
         Some(Batch {
+            step: committed_steps + 1,
             epoch,
             places: cursor..end,
             ends_epoch: end == self.num_samples,

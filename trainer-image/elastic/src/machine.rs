@@ -3,7 +3,8 @@
 //! The driver asks [`Machine::next`] what to do, does it, and tells what came of it with
 //! [`Machine::apply`]; whenever it reads the membership file it shows it to [`Machine::see`].
 //! A newer generation interrupts forming at once and training at a step boundary on which all
-//! ranks agree. The machine holds no clock, no file and no group.
+//! ranks agree. A generation that breaks costs nobody the process: it waits for the next one, with
+//! its state. The machine holds no clock, no file and no group.
 
 use roundhouse_contract::membership::{Action as Instruction, Master, Membership};
 
@@ -27,8 +28,6 @@ pub enum Outcome {
     Done,
     /// It left on request: SIGTERM, or a generation that says so.
     Left,
-    /// Its generation broke and there is no newer one.
-    PeerLost,
 }
 
 /// What the driver is to do now.
@@ -54,12 +53,15 @@ pub enum Event {
     StepCommitted {
         /// See [`crate::Agreement::newest_generation`].
         agreed_generation: u64,
+        /// See [`crate::Agreement::all_leave`].
+        all_leave: bool,
     },
     /// A collective failed or a peer did not come.
     Fault,
     /// The last step is committed and evaluated.
     Finished,
-    /// Somebody asked this process to leave.
+    /// Somebody asked this process to leave. It goes on until the others can do without it: a
+    /// newer generation, or everybody leaves.
     LeaveRequested,
 }
 
@@ -76,6 +78,7 @@ pub enum Verdict {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
+    /// Before its first generation, or between two.
     Lobby,
     Forming(Place),
     Training(Place),
@@ -130,6 +133,12 @@ impl Machine {
         self.newest_generation
     }
 
+    /// Whether it was asked to leave and has not left yet.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        self.leave_requested
+    }
+
     /// Whether forming `place` is pointless by now.
     #[must_use]
     pub fn supersedes(&self, place: &Place) -> bool {
@@ -158,8 +167,14 @@ impl Machine {
             (Event::LeaveRequested, State::Lobby | State::Forming(_)) => self.end(Outcome::Left),
             (Event::LeaveRequested, State::Training(_)) => self.leave_requested = true,
             (Event::Formed, State::Forming(place)) => self.state = State::Training(place.clone()),
-            (Event::StepCommitted { agreed_generation }, State::Training(place)) => {
-                if self.leave_requested {
+            (
+                Event::StepCommitted {
+                    agreed_generation,
+                    all_leave,
+                },
+                State::Training(place),
+            ) => {
+                if all_leave {
                     self.end(Outcome::Left);
                 } else if agreed_generation > place.generation {
                     self.answer_summons();
@@ -174,23 +189,24 @@ impl Machine {
         }
     }
 
-    /// After a fault: on to the next generation if it is known already.
+    /// After a fault: on to the next generation, if it is known already, or wait for it.
     fn recover(&mut self) {
         let current = match &self.state {
             State::Forming(place) | State::Training(place) => place.generation,
-            State::Lobby | State::Ended(_) => 0,
+            State::Lobby | State::Ended(_) => return,
         };
         if self.leave_requested {
             self.end(Outcome::Left);
-        } else if self.summons.is_some() && self.newest_generation > current {
+        } else if self.newest_generation > current {
             self.answer_summons();
         } else {
-            self.end(Outcome::PeerLost);
+            self.state = State::Lobby;
         }
     }
 
     fn answer_summons(&mut self) {
         match self.summons.clone() {
+            Some(Summons::Join(_)) if self.leave_requested => self.end(Outcome::Left),
             Some(Summons::Join(place)) => self.state = State::Forming(place),
             Some(Summons::Leave) => self.end(Outcome::Left),
             None => {}

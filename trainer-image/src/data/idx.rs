@@ -119,25 +119,25 @@ fn signed(size: usize, path: &Path) -> Result<i64, Failure> {
 fn find(directory: &Path, name: &str) -> Result<PathBuf, Failure> {
     let plain = directory.join(name);
     let packed = directory.join(format!("{name}.gz"));
-    if plain.exists() {
-        Ok(plain)
-    } else if packed.exists() {
-        Ok(packed)
-    } else {
-        Err(Failure::data(
-            &plain,
-            "is missing, and so is the same with .gz",
-        ))
+    for path in [&plain, &packed] {
+        if path.try_exists().map_err(Failure::io(path))? {
+            return Ok(path.clone());
+        }
     }
+    Err(Failure::data(
+        &plain,
+        "is missing, and so is the same with .gz",
+    ))
 }
 
 fn read<const D: usize>(path: &Path) -> Result<Array<D>, Failure> {
-    let refuse = |error: std::io::Error| {
-        let reason = match error.kind() {
-            ErrorKind::UnexpectedEof => "is truncated".to_owned(),
-            _ => format!("cannot be read: {error}"),
-        };
-        Failure::data(path, reason)
+    // What is wrong with the content is the data's fault; the rest may be better a moment later.
+    let refuse = |error: std::io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof => Failure::data(path, "is truncated"),
+        ErrorKind::InvalidData | ErrorKind::InvalidInput => {
+            Failure::data(path, format!("cannot be read: {error}"))
+        }
+        _ => Failure::io(path)(error),
     };
     let mut file = BufReader::new(File::open(path).map_err(refuse)?);
     // Told by content, not by name: a ConfigMap or a download may have renamed it.

@@ -31,6 +31,22 @@ impl Parameters {
         Ok(())
     }
 
+    /// Moves all tensors to a device; gradients start anew.
+    ///
+    /// # Errors
+    /// The device cannot hold them.
+    pub fn move_to(&mut self, device: Device) -> Result<(), TchError> {
+        for tensor in &mut self.tensors {
+            if tensor.device() != device {
+                *tensor = tensor
+                    .f_detach()?
+                    .f_to_device(device)?
+                    .f_set_requires_grad(true)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The tensors.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors

@@ -21,38 +21,6 @@ fn training(job: &Job) {
 }
 
 #[test]
-fn survivors_of_a_killed_process_say_so_in_seconds() {
-    for victim in [2, 0] {
-        let mut job = Job::train(&endless(), 3, 1);
-        training(&job);
-        job.signal(victim, "-KILL");
-        let killed_at = Instant::now();
-        let codes = job.exit_codes();
-        let elapsed = killed_at.elapsed();
-        println!("all survivors of rank {victim} of 3 have ended after {elapsed:.0?}");
-        assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
-        for (rank, code) in codes.iter().enumerate() {
-            let expected = if rank == victim { None } else { Some(75) };
-            assert_eq!(
-                *code,
-                expected,
-                "rank {rank} after {victim} died\n{}",
-                job.logs()
-            );
-            if rank != victim {
-                let failure = job.failure(u32::try_from(rank).unwrap(), 0);
-                assert_eq!(failure.reason, Reason::PeerLost);
-                assert_eq!(
-                    (failure.rank, failure.generation),
-                    (u32::try_from(rank).ok(), 1)
-                );
-                assert!(failure.step > 5, "{failure:?}");
-            }
-        }
-    }
-}
-
-#[test]
 fn all_processes_of_a_job_that_ends_leave_with_143() {
     let mut job = Job::train(&endless(), 2, 1);
     training(&job);

@@ -38,6 +38,7 @@ pub(crate) struct Job {
     procs_per_worker: u32,
     ports: Vec<u16>,
     processes: Vec<Child>,
+    faults: Vec<(u32, String)>,
 }
 
 impl Job {
@@ -68,6 +69,7 @@ impl Job {
             procs_per_worker,
             ports: (0..nodes).map(|_| free_port()).collect(),
             processes: Vec::new(),
+            faults: Vec::new(),
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -81,6 +83,29 @@ impl Job {
                 self.processes.push(process);
             }
         }
+    }
+
+    /// A job one of whose workers kills itself at a point: (node, `rank:step:point`).
+    pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.faults.push((node, fault.to_owned()));
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
+    /// Starts another process in place of a worker of one process that has ended.
+    pub(crate) fn respawn(&mut self, node: u32) {
+        self.faults.clear();
+        let _ = std::fs::remove_dir_all(self.run_dir(node));
+        std::fs::create_dir(self.run_dir(node)).unwrap();
+        let process = self.command(node, 0, &digits()).spawn().unwrap();
+        let mut old = std::mem::replace(&mut self.processes[node as usize], process);
+        old.wait().unwrap();
+        self.wait_until("the new process in the lobby", || {
+            self.status(node, 0)
+                .is_some_and(|status| status.phase.is_ready())
+        });
     }
 
     /// Starts a job and gives it its first generation when all are in the lobby.
@@ -103,6 +128,9 @@ impl Job {
         };
         let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
         let mut command = trainer();
+        if let Some((_, fault)) = self.faults.iter().find(|(doomed, _)| *doomed == node) {
+            command.env("ROUNDHOUSE_FAULT", fault);
+        }
         command
             .envs(environment.to_pairs())
             .env("ROUNDHOUSE_SAVE_WEIGHTS", self.path("weights.safetensors"))
@@ -121,28 +149,42 @@ impl Job {
 
     /// Issues a generation of all workers.
     pub(crate) fn issue(&self, generation: u64) {
-        for node in 0..self.nodes {
-            let document = Membership {
-                generation,
-                action: Action::Join,
-                node_rank: node,
-                nodes: self.nodes,
-                procs_per_worker: self.procs_per_worker,
-                master: Master {
-                    address: "127.0.0.1".to_owned(),
-                    port: self.ports[0],
-                },
-                members: String::new(),
-                incarnation: Incarnation {
-                    pod_uid: format!("worker-{node}"),
-                    restarts: 0,
-                },
-                issued_at: "2026-01-01T00:00:00Z".to_owned(),
-            };
-            let partial = self.path("partial");
-            std::fs::write(&partial, document.to_json().unwrap()).unwrap();
-            std::fs::rename(&partial, self.membership_file(node)).unwrap();
+        self.issue_to(generation, &(0..self.nodes).collect::<Vec<_>>());
+    }
+
+    /// Tells a worker to leave with a generation.
+    pub(crate) fn dismiss(&self, generation: u64, node: u32) {
+        self.write(generation, node, Action::Leave, 0, &[node]);
+    }
+
+    /// Issues a generation of some workers, in node-rank order.
+    pub(crate) fn issue_to(&self, generation: u64, members: &[u32]) {
+        for (place, node) in (0..).zip(members) {
+            self.write(generation, *node, Action::Join, place, members);
         }
+    }
+
+    fn write(&self, generation: u64, node: u32, action: Action, place: u32, members: &[u32]) {
+        let document = Membership {
+            generation,
+            action,
+            node_rank: place,
+            nodes: u32::try_from(members.len()).unwrap(),
+            procs_per_worker: self.procs_per_worker,
+            master: Master {
+                address: "127.0.0.1".to_owned(),
+                port: self.ports[members[0] as usize],
+            },
+            members: String::new(),
+            incarnation: Incarnation {
+                pod_uid: format!("worker-{node}"),
+                restarts: 0,
+            },
+            issued_at: "2026-01-01T00:00:00Z".to_owned(),
+        };
+        let partial = self.path("partial");
+        std::fs::write(&partial, document.to_json().unwrap()).unwrap();
+        std::fs::rename(&partial, self.membership_file(node)).unwrap();
     }
 
     /// Waits until the status of every process satisfies a condition.
@@ -150,6 +192,21 @@ impl Job {
         self.wait_until(what, || {
             self.ranks()
                 .all(|(node, local)| self.status(node, local).is_some_and(|s| condition(&s)))
+        });
+    }
+
+    /// Waits until the status of some processes satisfies a condition.
+    pub(crate) fn wait_for_nodes(
+        &self,
+        nodes: &[u32],
+        what: &str,
+        condition: impl Fn(&RankStatus) -> bool,
+    ) {
+        self.wait_until(what, || {
+            nodes.iter().all(|node| {
+                self.status(*node, 0)
+                    .is_some_and(|status| condition(&status))
+            })
         });
     }
 

@@ -7,6 +7,7 @@
     reason = "a test says what is wrong by panicking"
 )]
 
+mod elastic;
 mod faults;
 mod harness;
 mod input;

@@ -23,10 +23,11 @@ int rh_reducer_new(torch::Tensor* const* parameters, size_t count, const RhGroup
   });
 }
 
-// Releases the gradients: with gradients as views of buckets, zeroing in place is the Reducer's own matter.
-int rh_reducer_zero_grad(RhReducer* reducer) {
+// Releases the gradients. Zeroing them in place would fail: they may be views of a Reducer's buckets, even of
+// one that is gone.
+int rh_zero_grad(torch::Tensor* const* parameters, size_t count) {
   return rh_guard([&] {
-    for (at::Tensor& parameter : reducer->parameters) parameter.mutable_grad().reset();
+    for (size_t i = 0; i < count; i++) parameters[i]->mutable_grad().reset();
   });
 }
 

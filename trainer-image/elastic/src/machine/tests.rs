@@ -39,7 +39,10 @@ fn training(generation: u64) -> Machine {
 }
 
 fn committed(agreed_generation: u64) -> Event {
-    Event::StepCommitted { agreed_generation }
+    Event::StepCommitted {
+        agreed_generation,
+        all_leave: false,
+    }
 }
 
 fn forming_generation(machine: &Machine) -> Option<u64> {
@@ -102,10 +105,13 @@ fn training_goes_on_until_all_ranks_have_seen_the_newer_generation() {
 }
 
 #[test]
-fn a_fault_ends_the_process_unless_a_newer_generation_is_known() {
+fn a_fault_sends_a_process_to_the_next_generation_or_to_wait_for_it() {
     let mut alone = training(1);
     alone.apply(Event::Fault);
-    assert_eq!(alone.next(), Action::Exit(Outcome::PeerLost));
+    assert_eq!(alone.next(), Action::Wait);
+    assert_eq!(alone.see(&document(1)), Verdict::Old);
+    assert_eq!(alone.see(&document(2)), Verdict::Accepted);
+    assert_eq!(forming_generation(&alone), Some(2));
 
     let mut summoned = training(1);
     summoned.see(&document(2));
@@ -114,11 +120,28 @@ fn a_fault_ends_the_process_unless_a_newer_generation_is_known() {
 }
 
 #[test]
-fn a_request_to_leave_is_obeyed_at_the_step_boundary() {
+fn a_fault_while_forming_waits_for_the_next_generation() {
+    let mut machine = Machine::new(1, 0);
+    machine.see(&document(1));
+    machine.apply(Event::Fault);
+    assert_eq!(machine.next(), Action::Wait);
+}
+
+#[test]
+fn who_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
     let mut machine = training(1);
     machine.apply(Event::LeaveRequested);
     assert_eq!(training_generation(&machine), Some(1));
     machine.apply(committed(1));
+    assert_eq!(training_generation(&machine), Some(1));
+    let mut summoned = machine.clone();
+    summoned.see(&document(2));
+    summoned.apply(committed(2));
+    assert_eq!(summoned.next(), Action::Exit(Outcome::Left));
+    machine.apply(Event::StepCommitted {
+        agreed_generation: 1,
+        all_leave: true,
+    });
     assert_eq!(machine.next(), Action::Exit(Outcome::Left));
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use roundhouse_c10d::{
     Backend, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, backward,
+    zero_grad,
 };
 use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
@@ -111,7 +112,7 @@ fn parity(group: &ProcessGroup, micro: i64) {
         .build(&alone_vars, 0.05)
         .unwrap();
     for _ in 0..20 {
-        reducer.zero_grad().unwrap();
+        zero_grad(&mut vars.trainable_variables()).unwrap();
         for part in 0..micro {
             let first = begin + (end - begin) * part / micro;
             let last = begin + (end - begin) * (part + 1) / micro;
@@ -154,7 +155,7 @@ fn train_for_ever(group: &ProcessGroup) {
     let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
     for step in 0.. {
         let mut run = || {
-            reducer.zero_grad()?;
+            zero_grad(&mut vars.trainable_variables())?;
             reducer.prepare_for_forward()?;
             let loss = model.forward(&images).cross_entropy_for_logits(&labels);
             reducer.prepare_for_backward()?;

@@ -1,0 +1,156 @@
+//! Generations: who trains together next, and when.
+//!
+//! A generation is raised in the status, with the fingerprint of those it is for, and stored before any
+//! pod hears of it; it is issued only to those. So whatever happens in between, one generation never
+//! has two sets of members. A generation that cannot be completed is followed by the next: always safe.
+
+use roundhouse_api::{ConditionType, MembershipStatus};
+use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
+
+use crate::decide::{Draft, event};
+use crate::members::{fingerprint, is_alive, is_survivor};
+use crate::observed::Pod;
+use crate::plan::{Action, EventType, PlanReason};
+use crate::waiting;
+
+/// Raises, issues or watches the newest generation, whatever is due.
+pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
+    let able = draft.members.able();
+    let (members, joiners): (Vec<&Pod>, Vec<&Pod>) = able
+        .iter()
+        .copied()
+        .partition(|pod| draft.members.is_member(pod) && is_alive(pod));
+    let raised_for = &draft.members.raised_for;
+    let exists = draft.members.generation > 0;
+    if exists && fingerprint(&members) == *raised_for {
+        if !joiners.is_empty() && is_due(draft, &able, &joiners) {
+            return raise(draft, &able);
+        }
+        return training(draft, members.len());
+    }
+    if exists && fingerprint(&able) == *raised_for {
+        return issue(draft, &able);
+    }
+    let survivors = able.iter().any(|pod| is_survivor(pod));
+    let enough = able.len() as u64 >= u64::from(draft.job.min_replicas);
+    // Survivors of a broken generation wait for nobody; the first one gives the others time to come.
+    if enough && (survivors || is_due(draft, &able, &able)) {
+        return raise(draft, &able);
+    }
+    waiting::explain(draft, able.len())
+}
+
+/// Whether newcomers have waited long enough for others that may come: growth is done in batches.
+fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
+    if able.len() as u64 >= u64::from(draft.job.replicas) {
+        return true;
+    }
+    let Some(first) = newcomers.iter().map(|pod| pod.ready_at).min().flatten() else {
+        return true;
+    };
+    let left = waiting::time_left(first, draft.job.join_window, draft.now);
+    if let Some(left) = left {
+        draft.requeue(left);
+    }
+    left.is_none()
+}
+
+fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
+    let nodes = count(members.len());
+    let generation = draft.members.generation + 1;
+    draft.status.membership = Some(MembershipStatus {
+        generation,
+        world_size: nodes * draft.job.procs_per_worker,
+        nodes,
+        members: fingerprint(members),
+    });
+    let message = sentence(draft, generation, nodes);
+    draft.running(false, "Forming", message);
+    PlanReason::RaisingGeneration
+}
+
+fn issue(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
+    let generation = draft.members.generation;
+    let nodes = count(members.len());
+    // Everybody who can take part has an address; node rank 0 hosts the store.
+    let address = members.first().and_then(|pod| pod.ip.clone());
+    let master = Master {
+        address: address.unwrap_or_default(),
+        port: ports::RENDEZVOUS,
+    };
+    for (place, pod) in (0_u32..).zip(members) {
+        if !draft.members.is_member(pod) {
+            let document = document(draft, pod, Instruction::Join, place, nodes, &master);
+            draft.actions.push(document);
+        }
+    }
+    dismiss(draft, nodes, &master);
+    let message = sentence(draft, generation, nodes);
+    draft.running(false, "Forming", message);
+    PlanReason::IssuingMembership
+}
+
+/// Members of the generation before that are on their way out hear of the new one, too: so they leave
+/// at a step boundary, and the others lose no step.
+fn dismiss(draft: &mut Draft<'_>, nodes: u32, master: &Master) {
+    let generation = draft.members.generation;
+    let leavers: Vec<&Pod> = draft
+        .observed
+        .pods
+        .iter()
+        .filter(|pod| pod.ours && pod.deleting && is_survivor(pod))
+        .filter(|pod| {
+            pod.membership
+                .as_ref()
+                .is_some_and(|m| m.generation < generation)
+        })
+        .collect();
+    for pod in leavers {
+        let document = document(draft, pod, Instruction::Leave, 0, nodes, master);
+        draft.actions.push(document);
+    }
+}
+
+fn document(
+    draft: &Draft<'_>,
+    pod: &Pod,
+    action: Instruction,
+    node_rank: u32,
+    nodes: u32,
+    master: &Master,
+) -> Action {
+    Action::IssueMembership {
+        pod: pod.name.clone(),
+        resource_version: pod.resource_version.clone(),
+        membership: Membership {
+            generation: draft.members.generation,
+            action,
+            node_rank,
+            nodes,
+            procs_per_worker: draft.job.procs_per_worker,
+            master: master.clone(),
+            members: draft.members.raised_for.clone(),
+            incarnation: pod.incarnation(),
+            issued_at: crate::status::time(draft.now).0.to_string(),
+        },
+    }
+}
+
+fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
+    let message = sentence(draft, draft.members.generation, count(members));
+    if !draft.status.is_true(ConditionType::Running) {
+        let told = event(EventType::Normal, "GenerationIssued", message.clone());
+        draft.events.push(told);
+    }
+    draft.running(true, "Training", message);
+    PlanReason::Training
+}
+
+fn sentence(draft: &Draft<'_>, generation: u64, nodes: u32) -> String {
+    let world = nodes * draft.job.procs_per_worker;
+    format!("generation {generation}: {nodes} workers, world size {world}")
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

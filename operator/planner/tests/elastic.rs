@@ -1,0 +1,162 @@
+//! Who trains together after a worker was lost, asked to go, or has come.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use roundhouse_contract::Action as Instruction;
+use roundhouse_planner::PlanReason;
+use roundhouse_planner::testing::{World, world};
+
+/// So many workers train; two are enough.
+fn elastic(workers: u32) -> World {
+    let mut world = world(workers);
+    world.job.min_replicas = 2.min(workers);
+    world.lobby().trains()
+}
+
+trait Trains {
+    fn trains(self) -> Self;
+}
+
+impl Trains for World {
+    fn trains(mut self) -> Self {
+        assert_eq!(self.settle().reason, PlanReason::Training);
+        self
+    }
+}
+
+/// Node ranks by pod, of those in the newest generation.
+fn places(world: &World) -> Vec<Option<u32>> {
+    let newest = world
+        .observed
+        .status
+        .membership
+        .as_ref()
+        .unwrap()
+        .generation;
+    let place = |pod: &roundhouse_planner::Pod| {
+        let document = pod.membership.as_ref()?;
+        let joins = document.generation == newest && document.action == Instruction::Join;
+        joins.then_some(document.node_rank)
+    };
+    world.observed.pods.iter().map(place).collect()
+}
+
+#[test]
+fn survivors_go_on_at_once_and_whoever_comes_back_joins_them() {
+    let mut world = elastic(3);
+    world.ends(0, 137, 40);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(places(&world), [None, Some(0), Some(1)]);
+    assert_eq!(world.observed.status.incidents.total, 1);
+    world.restarts(0);
+    world.prepared(0);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(places(&world), [Some(2), Some(0), Some(1)]);
+    assert_eq!(
+        world
+            .observed
+            .status
+            .membership
+            .as_ref()
+            .unwrap()
+            .generation,
+        3
+    );
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn below_the_minimum_survivors_wait_and_the_job_does_not_fail() {
+    let mut world = elastic(2);
+    world.job.replicas = 3;
+    world.ends(1, 137, 40);
+    world.settle();
+    assert_eq!(world.state(), "BelowMinReplicas");
+    assert_eq!(world.generations()[0], 1);
+    world.restarts(1);
+    world.prepared(1);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(places(&world)[..2], [Some(0), Some(1)]);
+}
+
+#[test]
+fn a_drained_worker_is_told_to_leave_and_is_no_incident() {
+    let mut world = elastic(3);
+    world.observed.pods[1].deleting = true;
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(places(&world)[..3], [Some(0), None, Some(1)]);
+    let leaver = world.observed.pods[1].membership.as_ref().unwrap();
+    assert_eq!((leaver.action, leaver.generation), (Instruction::Leave, 2));
+    assert_eq!(world.observed.status.incidents.total, 0);
+    assert_eq!(world.observed.pods[3].name, "digits-worker-1-1");
+    world.ends(1, 143, 40);
+    world.settle();
+    assert_eq!(world.observed.status.incidents.total, 0);
+}
+
+#[test]
+fn an_evicted_worker_is_no_incident() {
+    let mut world = elastic(3);
+    world.observed.pods[1].disrupted = true;
+    world.ends(1, 137, 40);
+    world.settle();
+    assert_eq!(world.observed.status.incidents.total, 0);
+}
+
+#[test]
+fn newcomers_join_together_within_the_window() {
+    let mut world = elastic(2);
+    world.job.replicas = 4;
+    world.settle();
+    world.prepared(2);
+    world.observed.pods[2].ready_at = Some(world.now);
+    let plan = world.settle();
+    assert_eq!(places(&world), [Some(0), Some(1), None, None]);
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(10)));
+    let mut both = world.clone();
+    both.prepared(3);
+    both.settle();
+    assert_eq!(places(&both), [Some(0), Some(1), Some(2), Some(3)]);
+    world.seconds_pass(10);
+    world.settle();
+    assert_eq!(places(&world), [Some(0), Some(1), Some(2), None]);
+}
+
+#[test]
+fn scaled_down_workers_leave_and_the_others_go_on() {
+    let mut world = elastic(4);
+    world.job.replicas = 2;
+    world.settle();
+    assert_eq!(places(&world), [Some(0), Some(1)]);
+    assert_eq!(world.observed.status.incidents.total, 0);
+}
+
+#[test]
+fn a_member_that_dies_while_a_generation_is_issued_is_followed_by_the_next() {
+    let mut world = elastic(4);
+    world.job.replicas = 3;
+    let raise = world.plan();
+    world.carry_out(&raise, usize::MAX);
+    let issue = world.plan();
+    world.carry_out(&issue, 1);
+    world.ends(0, 137, 50);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(places(&world), [None, Some(0), Some(1)]);
+}
+
+#[test]
+fn when_all_die_at_once_it_is_one_incident_and_they_begin_together() {
+    let mut world = elastic(2);
+    for at in 0..2 {
+        world.ends(at, 137, 40);
+        world.restarts(at);
+    }
+    world.settle();
+    for at in 0..2 {
+        world.prepared(at);
+    }
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(places(&world), [Some(0), Some(1)]);
+    assert_eq!(world.observed.status.incidents.total, 1);
+}

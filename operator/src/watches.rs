@@ -1,0 +1,145 @@
+//! One watch for each kind of child, reduced to what is kept; every change wakes its job.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::{Config as WatchConfig, Event};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::labels;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc::Sender;
+
+use crate::cache::{Cache, Entry};
+use crate::context::Context;
+use crate::observe::version;
+use crate::slim::{self, identity};
+
+/// All objects of a kind, or those of the one namespace that is watched.
+pub(crate) fn scoped<K>(client: Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    }
+}
+
+fn children() -> WatchConfig {
+    WatchConfig::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER))
+}
+
+/// Feeds the cache until the operator stops.
+pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
+    let api: Api<Pod> = scoped(
+        context.client.clone(),
+        context.settings.namespace.as_deref(),
+    );
+    let events = watcher(api, children()).default_backoff().map_ok(|event| {
+        map_event(event, |full: &Pod| {
+            (slim::pod(full), identity(&full.metadata))
+        })
+    });
+    feed(events, &context.pods, &wake).await;
+}
+
+/// Feeds the cache until the operator stops.
+pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
+    let api: Api<PartialObjectMeta<Service>> = scoped(
+        context.client.clone(),
+        context.settings.namespace.as_deref(),
+    );
+    feed(identities(api), &context.services, &wake).await;
+}
+
+/// Feeds the cache until the operator stops.
+pub(crate) async fn watch_network_policies(
+    context: Arc<Context>,
+    wake: Sender<ObjectRef<TrainingJob>>,
+) {
+    let api: Api<PartialObjectMeta<NetworkPolicy>> = scoped(
+        context.client.clone(),
+        context.settings.namespace.as_deref(),
+    );
+    feed(identities(api), &context.network_policies, &wake).await;
+}
+
+/// Watches only the metadata of a kind.
+fn identities<K>(
+    api: Api<PartialObjectMeta<K>>,
+) -> impl futures::Stream<Item = Result<Event<Named<slim::Identity>>, watcher::Error>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(api, children()).default_backoff().map_ok(|event| {
+        map_event(event, |object: &PartialObjectMeta<K>| {
+            let identity = identity(&object.metadata);
+            (identity.clone(), identity)
+        })
+    })
+}
+
+/// Namespace, name, and what is kept.
+type Named<T> = (String, String, Entry<T>);
+
+fn map_event<K: ResourceExt, T>(
+    event: Event<K>,
+    reduce: impl Fn(&K) -> (T, slim::Identity),
+) -> Event<Named<T>> {
+    let named = |object: K| {
+        let (
+            value,
+            slim::Identity {
+                controller: _,
+                job_name,
+                job_uid,
+            },
+        ) = reduce(&object);
+        let version = version(object.resource_version().as_deref());
+        let entry = Entry {
+            value,
+            version,
+            job_name,
+            job_uid,
+        };
+        (
+            object.namespace().unwrap_or_default(),
+            object.name_any(),
+            entry,
+        )
+    };
+    match event {
+        Event::Apply(object) => Event::Apply(named(object)),
+        Event::Delete(object) => Event::Delete(named(object)),
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(named(object)),
+        Event::InitDone => Event::InitDone,
+    }
+}
+
+async fn feed<T: Clone>(
+    events: impl futures::Stream<Item = Result<Event<Named<T>>, watcher::Error>> + Send,
+    cache: &Cache<T>,
+    wake: &Sender<ObjectRef<TrainingJob>>,
+) {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                for job in cache.take(event) {
+                    // Closed only when the operator stops.
+                    let _ = wake.send(job).await;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a watch broke; listing again"),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Jobs from creation to their end, and what the API server is asked on the way.
+
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Resource, ResourceExt};
+use roundhouse_contract::termination::Reason;
+use roundhouse_contract::{Membership, labels};
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+const WORKERS: u32 = 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, WORKERS).await;
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    until("all pods are made", SOON, || async {
+        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+        Ok((pods.items.len() == WORKERS as usize).then_some(()))
+    })
+    .await
+    .unwrap();
+    stage.kubelet(NAMESPACE, None).await;
+    let job = stage.reaches(NAMESPACE, "Training").await;
+    assert_eq!(job.status.unwrap().membership.unwrap().generation, 1);
+    let pods = stage
+        .pods(NAMESPACE)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    let mut places: Vec<_> = pods
+        .iter()
+        .map(|pod| {
+            Membership::parse(&pod.annotations()[labels::MEMBERSHIP])
+                .unwrap()
+                .unwrap()
+        })
+        .collect();
+    places.sort_by_key(|place| place.node_rank);
+    assert_eq!(
+        places
+            .iter()
+            .map(|place| place.node_rank)
+            .collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
+    assert!(
+        places
+            .iter()
+            .all(|place| place.members == places[0].members)
+    );
+
+    stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
+    let job = stage.reaches(NAMESPACE, "Completed").await;
+    assert_eq!(job.status.unwrap().progress.unwrap().percent, "100%");
+    let calls = stage.server.operator_calls().unwrap();
+    let counted = calls
+        .iter()
+        .filter(|call| !call.ends_with(" events"))
+        .count();
+    assert!(counted <= 8 + 2 * WORKERS as usize, "{counted}: {calls:#?}");
+
+    // At rest: a job that changes nothing costs nothing.
+    let annotate = json!({"metadata": {"annotations": {"a": "b"}}});
+    let patch = Patch::Merge(&annotate);
+    stage
+        .jobs(NAMESPACE)
+        .patch("digits", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    operator.stop().await;
+    assert_eq!(stage.server.operator_calls().unwrap().len(), calls.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_one_name_in_two_namespaces_do_not_meet() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    stage.apply("other", 2).await;
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    stage.reaches("other", "WaitingForWorkers").await;
+    stage.kubelet("other", None).await;
+    stage.reaches("other", "Training").await;
+    let first = stage.job(NAMESPACE).await.status.unwrap();
+    assert!(first.membership.is_none());
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_elses_service_is_named_and_left_alone() {
+    let stage = Stage::new().await;
+    let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let theirs = json!({"metadata": {"name": "digits"}, "spec": {"ports": [{"port": 80}]}});
+    let theirs: Service = serde_json::from_value(theirs).unwrap();
+    let before = services
+        .create(&PostParams::default(), &theirs)
+        .await
+        .unwrap();
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    let job = stage.reaches(NAMESPACE, "NameTaken").await;
+    assert!(
+        job.status.unwrap().conditions[0]
+            .message
+            .contains("Service digits")
+    );
+    assert_eq!(services.get("digits").await.unwrap().meta(), before.meta());
+    // The name is tried again once its holder is gone.
+    services
+        .delete("digits", &DeleteParams::default())
+        .await
+        .unwrap();
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_another_manager_is_not_touched() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut theirs = job(1);
+    theirs["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
+    stage.create(NAMESPACE, theirs).await;
+    // A job of ours that comes later and is worked on shows that the other was looked at.
+    stage.apply("other", 1).await;
+    stage.reaches("other", "WaitingForWorkers").await;
+    assert!(stage.job(NAMESPACE).await.status.is_none());
+    let pods = stage
+        .pods(NAMESPACE)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    assert!(pods.items.is_empty());
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_the_operator_can_refuse_is_a_condition() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut wrong = job(1);
+    wrong["spec"]["workers"]["template"] = json!({"spec": {"hostNetwork": true, "containers": []}});
+    stage.create(NAMESPACE, wrong).await;
+    let job = stage.reaches(NAMESPACE, "InvalidSpec").await;
+    let message = job.status.unwrap().conditions[0].message.clone();
+    assert!(
+        message.starts_with("spec.workers.template.spec.hostNetwork: "),
+        "{message}"
+    );
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_the_api_server_refuses_is_told_in_its_words() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut wrong = job(1);
+    wrong["spec"]["workers"]["template"] = json!({"spec": {"containers": [
+        {"name": "trainer", "volumeMounts": [{"name": "none", "mountPath": "/data/x"}]},
+    ]}});
+    stage.create(NAMESPACE, wrong).await;
+    let job = stage.reaches(NAMESPACE, "Refused").await;
+    let status = job.status.unwrap();
+    let message = &status.conditions[0].message;
+    assert!(message.contains("volumeMounts[0].name"), "{message}");
+    assert!(status.start_time.is_some());
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_job_is_scaled_and_its_trainer_cannot_be_edited() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    stage.kubelet(NAMESPACE, None).await;
+    stage.reaches(NAMESPACE, "Training").await;
+    for (patch, field) in [
+        (json!({"spec": {"trainer": {"epochs": 2}}}), "spec.trainer"),
+        (
+            json!({"spec": {"workers": {"minReplicas": 2}}}),
+            "spec.workers.minReplicas",
+        ),
+        (json!({"spec": {"managedBy": "me"}}), "spec.managedBy"),
+    ] {
+        let patch = Patch::Merge(&patch);
+        let edited = stage
+            .jobs(NAMESPACE)
+            .patch("digits", &PatchParams::default(), &patch)
+            .await;
+        let kube::Error::Api(status) = edited.unwrap_err() else {
+            panic!("{field}")
+        };
+        assert_eq!(status.code, 422, "{field}: {}", status.message);
+        assert!(
+            status.message.contains(field),
+            "{field}: {}",
+            status.message
+        );
+    }
+    let bigger = Patch::Merge(json!({"spec": {"replicas": 2}}));
+    stage
+        .jobs(NAMESPACE)
+        .patch_scale("digits", &PatchParams::default(), &bigger)
+        .await
+        .unwrap();
+    until("both workers train", SOON, || async {
+        stage.kubelet(NAMESPACE, None).await;
+        let membership = stage
+            .job(NAMESPACE)
+            .await
+            .status
+            .unwrap()
+            .membership
+            .unwrap();
+        Ok((membership.nodes == 2).then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
+}

@@ -1,0 +1,6 @@
+//! The operator against a real API server; the test plays the kubelet.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+mod crash;
+mod lifecycle;
+mod stage;

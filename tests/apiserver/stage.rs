@@ -1,0 +1,312 @@
+//! An API server with the CRD, an operator that can be stopped after its n-th write, and a kubelet
+//! made of status patches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use clap::Parser;
+use futures::future::{BoxFuture, FutureExt};
+use http::{Method, Request, Response};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, ResourceExt};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
+use roundhouse_operator::run::run_with;
+use roundhouse_operator::settings::Settings;
+use roundhouse_tests::apiserver::ApiServer;
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tower::{Layer, Service};
+
+pub(crate) const NAMESPACE: &str = "ml";
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+pub(crate) struct Stage {
+    pub(crate) server: ApiServer,
+    pub(crate) client: Client,
+    _directory: TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let server = ApiServer::start(directory.path()).await.unwrap();
+        let client = server.client("test").unwrap();
+        let text = std::fs::read_to_string(
+            roundhouse_tests::manifests::repository().join("crds/trainingjobs.yaml"),
+        );
+        let crd: CustomResourceDefinition = serde_saphyr::from_str(&text.unwrap()).unwrap();
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        crds.create(&PostParams::default(), &crd).await.unwrap();
+        let stage = Self {
+            server,
+            client,
+            _directory: directory,
+        };
+        for name in [NAMESPACE, "other"] {
+            let namespace = json!({"metadata": {"name": name}});
+            let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+            let namespace = serde_json::from_value(namespace).unwrap();
+            namespaces
+                .create(&PostParams::default(), &namespace)
+                .await
+                .unwrap();
+        }
+        until("the kind is served", SOON, || async {
+            Ok(stage
+                .jobs(NAMESPACE)
+                .list(&ListParams::default())
+                .await
+                .ok())
+        })
+        .await
+        .unwrap();
+        stage
+    }
+
+    pub(crate) fn jobs(&self, namespace: &str) -> Api<TrainingJob> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    pub(crate) fn pods(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    pub(crate) async fn apply(&self, namespace: &str, workers: u32) -> TrainingJob {
+        self.create(namespace, job(workers)).await
+    }
+
+    pub(crate) async fn create(&self, namespace: &str, job: Value) -> TrainingJob {
+        let job = serde_json::from_value(job).unwrap();
+        self.jobs(namespace)
+            .create(&PostParams::default(), &job)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn job(&self, namespace: &str) -> TrainingJob {
+        self.jobs(namespace).get("digits").await.unwrap()
+    }
+
+    /// Waits until the job's front condition has this reason.
+    pub(crate) async fn reaches(&self, namespace: &str, reason: &str) -> TrainingJob {
+        let found = until(reason, SOON, || async {
+            let job = self.job(namespace).await;
+            let status = job.status.clone().unwrap_or_default();
+            let is = status
+                .conditions
+                .first()
+                .is_some_and(|first| first.reason == reason);
+            Ok(is.then_some(job))
+        });
+        match found.await {
+            Ok(job) => job,
+            Err(error) => panic!("{error}: {:#?}", self.job(namespace).await.status),
+        }
+    }
+
+    /// An operator; `writes`: it is cut off after so many.
+    pub(crate) fn operator(&self, writes: Option<u32>) -> Operator {
+        let left = Arc::new(AtomicU32::new(writes.unwrap_or(u32::MAX)));
+        let layer = CutOff {
+            left: Arc::clone(&left),
+        };
+        let config = self.server.config("operator").unwrap();
+        let client = ClientBuilder::try_from(config)
+            .unwrap()
+            .with_layer(&layer)
+            .build();
+        let settings =
+            Settings::parse_from(["roundhouse-operator", "--http-address", "127.0.0.1:0"]);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.await;
+            };
+            run_with(client, settings, stopped).await.unwrap();
+        });
+        Operator {
+            left,
+            stop: Some(stop),
+            task,
+        }
+    }
+
+    /// What a kubelet would do once: every pod that has not ended runs and is ready; one that trains
+    /// is given its `end`, if there is one.
+    pub(crate) async fn kubelet(&self, namespace: &str, end: Option<(i32, Reason)>) {
+        for pod in self
+            .pods(namespace)
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+        {
+            let status = pod.status.clone().unwrap_or_default();
+            let trains = pod.annotations().contains_key(labels::MEMBERSHIP);
+            let phase = status.phase.as_deref().unwrap_or_default();
+            let patch = match (phase, end) {
+                ("Succeeded" | "Failed", _) => continue,
+                (_, Some((code, reason))) if trains => ended(&pod, code, reason),
+                ("Running", _) => continue,
+                _ => running(&pod),
+            };
+            let (pods, name) = (self.pods(namespace), pod.name_any());
+            let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+            // It may have been deleted in this moment.
+            let _ = pods.patch_status(&name, &parameters, &patch).await;
+        }
+    }
+}
+
+pub(crate) fn job(workers: u32) -> Value {
+    json!({
+        "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": {"name": "digits"},
+        "spec": {
+            "workers": {"replicas": workers},
+            "trainer": {
+                "model": {"name": "mlp"}, "data": {"format": "idx"},
+                "globalBatchSize": 8, "epochs": 1,
+            },
+        },
+    })
+}
+
+fn running(pod: &Pod) -> Value {
+    let now = jiff::Timestamp::now().to_string();
+    json!({"status": {
+        "phase": "Running", "podIP": "127.0.0.9",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [container(pod, &json!({"running": {"startedAt": now}}), true)],
+    }})
+}
+
+fn ended(pod: &Pod, code: i32, reason: Reason) -> Value {
+    let place = pod.annotations().get(labels::MEMBERSHIP);
+    let place = place.and_then(|text| Membership::parse(text).ok().flatten());
+    let progress = Progress {
+        step: 9,
+        total_steps: 9,
+        ..Progress::default()
+    };
+    let message = TerminationMessage {
+        reason,
+        rank: place.as_ref().map(|place| place.rank(0)),
+        generation: place.map_or(0, |place| place.generation),
+        step: 9,
+        message: "its words".to_owned(),
+        progress: Some(progress),
+    };
+    let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap();
+    let state = json!({"terminated": {
+        "exitCode": code, "reason": "Error", "finishedAt": now.to_string(),
+        "message": message.to_json().unwrap(),
+    }});
+    let phase = if code == 0 { "Succeeded" } else { "Running" };
+    json!({"status": {
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [container(pod, &state, false)],
+    }})
+}
+
+fn container(pod: &Pod, state: &Value, ready: bool) -> Value {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref());
+    let restarts = statuses
+        .and_then(|all| all.first())
+        .map_or(0, |first| first.restart_count);
+    json!({"name": "trainer", "image": "i", "imageID": "i", "ready": ready,
+        "restartCount": restarts, "state": state})
+}
+
+/// A running operator.
+pub(crate) struct Operator {
+    left: Arc<AtomicU32>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Operator {
+    /// Whether it has made all the writes it was allowed.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0
+    }
+
+    /// As a kill -9: nothing is finished.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
+    pub(crate) async fn stop(mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        self.task.await.unwrap();
+    }
+}
+
+/// Lets so many writes through and then none: to the server it looks as if the operator had died.
+#[derive(Clone)]
+struct CutOff {
+    left: Arc<AtomicU32>,
+}
+
+impl<S> Layer<S> for CutOff {
+    type Service = CutOffService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        CutOffService {
+            inner,
+            left: Arc::clone(&self.left),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct CutOffService<S> {
+    inner: S,
+    left: Arc<AtomicU32>,
+}
+
+impl<S, B> Service<Request<Body>> for CutOffService<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let is_event = request.uri().path().ends_with("/events");
+        if *request.method() != Method::GET && !is_event {
+            let take = |left: u32| left.checked_sub(1);
+            if self
+                .left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
+                .is_err()
+            {
+                return std::future::pending().boxed();
+            }
+        }
+        self.inner.call(request).boxed()
+    }
+}

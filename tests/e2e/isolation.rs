@@ -1,0 +1,91 @@
+//! The NetworkPolicy on a network that enforces it: strangers reach a worker's metrics and nothing else.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use roundhouse_contract::ports;
+use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::manifests;
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Runs a command in a pod of its own and returns its exit code.
+async fn run(pods: &Api<Pod>, name: &str, command: &str) -> i32 {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "stranger", "image": "localhost/toolbox:1", "command": ["sh", "-c", command],
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    until("the stranger's command ends", SOON, || async {
+        let status = pods.get(name).await?.status.unwrap_or_default();
+        let ended = status
+            .container_statuses
+            .unwrap_or_default()
+            .into_iter()
+            .find_map(|container| container.state?.terminated);
+        Ok(ended.map(|ended| ended.exit_code))
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
+    let space = TestNamespace::create("e2e-isolation", false).await.unwrap();
+    for mut object in manifests::read("examples/digits.yaml").unwrap() {
+        if object["kind"] == "TrainingJob" {
+            object["spec"]["trainer"]["epochs"] = json!(100_000);
+        }
+        space.create_object(&object).await.unwrap();
+    }
+    let address = until("the job trains", SOON, || async {
+        let job = space.jobs().get("digits").await?;
+        let trains = job
+            .status
+            .is_some_and(|status| status.is_true(roundhouse_api::ConditionType::Running));
+        let pod = space.pods().get_opt("digits-worker-0-0").await?;
+        let ip = pod.and_then(|pod| pod.status?.pod_ip);
+        Ok(ip.filter(|_| trains))
+    })
+    .await
+    .unwrap();
+    // A store answers nothing in HTTP, so the question is only whether the connection came about.
+    let connect = |port: u16| {
+        let curl =
+            format!("curl -s -o /dev/null -m 3 -w '%{{time_connect}}' http://{address}:{port}/");
+        format!("[ \"$({curl})\" != 0.000000 ]")
+    };
+    let store = connect(ports::RENDEZVOUS);
+    let metrics = run(&space.pods(), "scraper", &connect(ports::AGENT_HTTP)).await;
+    assert_eq!(metrics, 0);
+    assert_ne!(run(&space.pods(), "stranger", &store).await, 0);
+    // The same command in a pod with the job's label reaches the store.
+    let member = json!({"metadata": {"labels": {
+        roundhouse_contract::labels::JOB_UID: space.jobs().get("digits").await.unwrap().metadata.uid,
+    }}});
+    let later = format!("sleep 5; {store}");
+    let (pods, patch) = (space.pods(), Patch::Merge(&member));
+    let labelled = async {
+        until("the pod is there to be labelled", SOON, || async {
+            Ok(pods
+                .patch("member", &PatchParams::default(), &patch)
+                .await
+                .ok())
+        })
+        .await
+    };
+    let (reached, labelled) = tokio::join!(run(&pods, "member", &later), labelled);
+    labelled.unwrap();
+    assert_eq!(reached, 0);
+    space.delete().await.unwrap();
+}

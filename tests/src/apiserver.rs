@@ -1,0 +1,185 @@
+//! A real kube-apiserver over a real etcd, on loopback, without nodes: pods are objects, and the test
+//! plays the kubelet. Programs come from `ROUNDHOUSE_BIN` (`make test` sets it).
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use kube::{Client, Config};
+
+use crate::cluster::until;
+
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+/// Audit policy: everything that is not a watch, by whom.
+const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
+    rules:\n- {level: Metadata, users: [operator]}\n- {level: None}\n";
+/// Token, user, uid, groups.
+const TOKENS: &str = "test,test,1,\"system:masters\"\noperator,operator,2,\"system:masters\"\n";
+
+/// The two processes; they end with the value.
+pub struct ApiServer {
+    children: Vec<Child>,
+    directory: PathBuf,
+    port: u16,
+}
+
+impl ApiServer {
+    /// Starts both and waits until they serve.
+    ///
+    /// # Errors
+    /// A program is missing or does not start; the end of its log is in the error.
+    pub async fn start(directory: &Path) -> anyhow::Result<Self> {
+        let bin = std::env::var("ROUNDHOUSE_BIN").context(
+            "ROUNDHOUSE_BIN is not set: the directory that `tests/cluster/cluster build` prints",
+        )?;
+        let bin = Path::new(&bin);
+        let (etcd_port, peer_port, port) = (free_port()?, free_port()?, free_port()?);
+        let mut server = Self {
+            children: Vec::new(),
+            directory: directory.to_owned(),
+            port,
+        };
+        let etcd = format!("http://127.0.0.1:{etcd_port}");
+        let peer = format!("http://127.0.0.1:{peer_port}");
+        server.spawn(
+            &bin.join("etcd"),
+            &[
+                "--data-dir",
+                &server.path("etcd"),
+                "--unsafe-no-fsync",
+                "--log-level",
+                "warn",
+                "--listen-client-urls",
+                &etcd,
+                "--advertise-client-urls",
+                &etcd,
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+                "--initial-cluster",
+                &format!("default={peer}"),
+            ],
+        )?;
+        for (name, text) in [("tokens.csv", TOKENS), ("audit.yaml", AUDIT)] {
+            std::fs::File::create(server.path(name))?.write_all(text.as_bytes())?;
+        }
+        let key = server.path("sa.key");
+        let made = Command::new("openssl")
+            .args(["genrsa", "-out", &key, "2048"])
+            .stderr(Stdio::null())
+            .status()
+            .context("openssl is not installed")?;
+        anyhow::ensure!(made.success(), "openssl could not make a key");
+        server.spawn(
+            &bin.join("kube-apiserver"),
+            &[
+                &format!("--etcd-servers={etcd}"),
+                "--bind-address=127.0.0.1",
+                &format!("--secure-port={port}"),
+                &format!("--cert-dir={}", server.path("certs")),
+                "--service-cluster-ip-range=10.96.0.0/16",
+                "--service-account-issuer=https://localhost",
+                &format!("--service-account-key-file={key}"),
+                &format!("--service-account-signing-key-file={key}"),
+                &format!("--token-auth-file={}", server.path("tokens.csv")),
+                "--authorization-mode=RBAC",
+                "--disable-admission-plugins=ServiceAccount",
+                &format!("--audit-policy-file={}", server.path("audit.yaml")),
+                &format!("--audit-log-path={}", server.path("audit.log")),
+                "--profiling=false",
+            ],
+        )?;
+        let client = server.client("test")?;
+        let ready = until("the API server is ready", STARTS_WITHIN, || async {
+            let request = http::Request::get("/readyz").body(Vec::new())?;
+            Ok(client.request_text(request).await.ok())
+        });
+        if ready.await.is_err() {
+            let log =
+                std::fs::read_to_string(server.path("kube-apiserver.log")).unwrap_or_default();
+            let end = log.lines().rev().take(15).collect::<Vec<_>>().join("\n");
+            bail!("the API server did not start; its last lines, newest first:\n{end}");
+        }
+        Ok(server)
+    }
+
+    /// Configuration of a client that is `test` or `operator`.
+    ///
+    /// # Errors
+    /// Never for the port it has.
+    pub fn config(&self, user: &str) -> anyhow::Result<Config> {
+        let mut config = Config::new(format!("https://127.0.0.1:{}", self.port).parse()?);
+        // Its certificate is its own; it is on loopback.
+        config.accept_invalid_certs = true;
+        config.default_retry = false;
+        config.auth_info.token = Some(user.to_owned().into());
+        Ok(config)
+    }
+
+    /// A client that is `test` or `operator`.
+    ///
+    /// # Errors
+    /// The client cannot be made.
+    pub fn client(&self, user: &str) -> anyhow::Result<Client> {
+        Ok(Client::try_from(self.config(user)?)?)
+    }
+
+    /// The operator's calls so far, as `verb resource`; watches and their lists are left out.
+    ///
+    /// # Errors
+    /// The audit log cannot be read.
+    pub fn operator_calls(&self) -> anyhow::Result<Vec<String>> {
+        let text = std::fs::read_to_string(self.path("audit.log"))?;
+        let mut calls = Vec::new();
+        for line in text.lines() {
+            let Ok(event) = serde_json::from_str::<serde_json::Value>(line) else {
+                continue;
+            };
+            let verb = event["verb"].as_str().unwrap_or_default();
+            if !matches!(verb, "watch" | "list") {
+                let resource = event["objectRef"]["resource"].as_str().unwrap_or_default();
+                calls.push(format!("{verb} {resource}"));
+            }
+        }
+        Ok(calls)
+    }
+
+    fn spawn(&mut self, program: &Path, arguments: &[&str]) -> anyhow::Result<()> {
+        let name = program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let log = std::fs::File::create(self.path(&format!("{name}.log")))?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("{} cannot be started", program.display()))?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}

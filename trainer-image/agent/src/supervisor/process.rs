@@ -1,0 +1,68 @@
+//! Starting one process of the worker.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+
+use super::failure::Failure;
+use crate::logs::{LastLines, Source, forward};
+use crate::options::Options;
+
+/// Idle OpenMP threads spin by default, which starves the others where processes share cores. The
+/// user's word counts.
+fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
+    const POLICY: &str = "OMP_WAIT_POLICY";
+    std::env::var_os(POLICY)
+        .is_none()
+        .then_some((POLICY, "PASSIVE"))
+}
+
+pub(crate) fn start_process(
+    options: &Options,
+    local_rank: u32,
+    last: &LastLines,
+    readers: &mut Vec<JoinHandle<()>>,
+) -> Result<i32, Failure> {
+    let (program, arguments) = options
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::Spawn {
+            program: "nothing".to_owned(),
+            source: std::io::ErrorKind::InvalidInput.into(),
+        })?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .envs(options.launch_environment(local_rank).to_pairs())
+        .envs(threads_that_sleep())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|source| Failure::Spawn {
+            program: program.clone(),
+            source,
+        })?;
+    let source = Source {
+        worker_index: options.worker_index,
+        local_rank,
+        run_dir: options.run_dir.clone(),
+    };
+    if let Some(stdout) = child.stdout.take() {
+        let source = source.clone();
+        readers.push(std::thread::spawn(move || {
+            forward(stdout, std::io::stdout(), &source, None)
+        }));
+    }
+    if let Some(stderr) = child.stderr.take() {
+        let last = last.clone();
+        readers.push(std::thread::spawn(move || {
+            forward(stderr, std::io::stderr(), &source, Some(&last))
+        }));
+    }
+    // The handle is dropped, not waited on: `reap` collects by pid.
+    i32::try_from(child.id()).map_err(|_| Failure::Spawn {
+        program: program.clone(),
+        source: std::io::ErrorKind::InvalidData.into(),
+    })
+}

@@ -1,0 +1,30 @@
+//! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
+//! process of that rank kill itself there, as `kill -9` would. Without the feature there is nothing.
+
+/// Where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Before the forward pass of a step.
+    Forward,
+    /// Before the backward pass that synchronizes: the others are in theirs.
+    Backward,
+    /// After all ranks have agreed to commit the step, before the optimizer changes the weights.
+    Update,
+    /// After it.
+    Commit,
+    /// While a generation is formed, before the state is shared; the step is the last committed one.
+    Share,
+}
+
+/// Ends the process if it is told to end here.
+#[cfg(feature = "faults")]
+pub fn point(point: Point, rank: u32, step: u64) {
+    let here = format!("{rank}:{step}:{point:?}");
+    if std::env::var("ROUNDHOUSE_FAULT").is_ok_and(|told| told == here) {
+        let _ = signal_hook::low_level::raise(signal_hook::consts::SIGKILL);
+    }
+}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn point(_: Point, _: u32, _: u64) {}

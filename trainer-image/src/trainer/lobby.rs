@@ -1,0 +1,88 @@
+//! How a process hears what it is to do: the membership file and the request to leave.
+
+use roundhouse_contract::membership::{Action as Instruction, Incarnation, Master, Membership};
+use roundhouse_elastic::machine::Verdict;
+use roundhouse_elastic::{Event, Machine};
+
+use super::Peers;
+use crate::failure::Failure;
+use crate::launch::{Launch, Source};
+use crate::membership::MembershipWatch;
+use crate::rendezvous::Rendezvous;
+use crate::report::say_error;
+use crate::signals::LeaveRequest;
+
+/// Tells the machine what has happened outside.
+pub(super) fn look(machine: &mut Machine, peers: Option<&mut Peers>, leave: &LeaveRequest) {
+    match peers {
+        Some(peers) => listen(machine, &mut peers.watch, leave),
+        None if leave.is_made() => machine.apply(Event::LeaveRequested),
+        None => {}
+    }
+}
+
+pub(super) fn listen(machine: &mut Machine, watch: &mut MembershipWatch, leave: &LeaveRequest) {
+    if leave.is_made() {
+        machine.apply(Event::LeaveRequested);
+    }
+    if let Some(document) = watch.poll()
+        && machine.see(&document) == Verdict::Invalid
+    {
+        say_error(&format!(
+            "membership has no place for this process: {document:?}"
+        ));
+    }
+}
+
+pub(super) fn enter_lobby(launch: &Launch) -> (Machine, Option<MembershipWatch>) {
+    match &launch.source {
+        Source::Membership { file, .. } => {
+            let (watch, seen_at_start) = MembershipWatch::start(file);
+            (Machine::new(launch.local_rank, seen_at_start), Some(watch))
+        }
+        Source::Alone => {
+            let mut machine = Machine::new(0, 0);
+            machine.see(&world_of_one());
+            (machine, None)
+        }
+    }
+}
+
+pub(super) fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peers, Failure> {
+    let Source::Membership {
+        file: _,
+        own_address,
+        rendezvous_port,
+    } = &launch.source
+    else {
+        return Err(Failure::Internal("a process alone has no peers".to_owned()));
+    };
+    let rendezvous = Rendezvous::open(
+        *own_address,
+        *rendezvous_port,
+        launch.local_rank,
+        launch.collective_timeout,
+    )?;
+    Ok(Peers { watch, rendezvous })
+}
+
+/// What the membership file would say to a process that trains alone.
+fn world_of_one() -> Membership {
+    Membership {
+        generation: 1,
+        action: Instruction::Join,
+        node_rank: 0,
+        nodes: 1,
+        procs_per_worker: 1,
+        master: Master {
+            address: String::new(),
+            port: 0,
+        },
+        members: String::new(),
+        incarnation: Incarnation {
+            pod_uid: String::new(),
+            restarts: 0,
+        },
+        issued_at: String::new(),
+    }
+}

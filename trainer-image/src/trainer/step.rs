@@ -1,0 +1,123 @@
+//! One step, and what follows it: evaluation, and the end.
+
+use std::time::Instant;
+
+use roundhouse_contract::Phase;
+use roundhouse_elastic::{Batch, Event, Permutation};
+
+use super::Trainer;
+use crate::evaluate::evaluate;
+use crate::failure::Failure;
+use crate::faults::{self, Point};
+use crate::report::StepReport;
+use crate::sections::{Section, Sections};
+use crate::strategy::DataParallel;
+use crate::weights;
+use crate::world::Standing;
+
+impl Trainer<'_> {
+    /// One optimizer step of the whole world. Until the update every error leaves the weights as
+    /// they were; the update itself is local and waits for nobody.
+    pub(super) fn step(&mut self) -> Result<Event, Failure> {
+        let Some(batch) = self.course.next_batch(self.committed_steps) else {
+            self.evaluate()?;
+            self.finish()?;
+            return Ok(Event::Finished);
+        };
+        let Some(replicas) = &mut self.replicas else {
+            return Err(Failure::Internal(
+                "a step before its world was formed".to_owned(),
+            ));
+        };
+        let started = Instant::now();
+        let mut sections = Sections::default();
+        let committed_samples = self.course.committed_samples(self.committed_steps);
+        let learning_rate = self.rates.rate(committed_samples);
+        let order = Permutation::new(self.course.num_samples(), self.config.seed, batch.epoch);
+        let model = self.model.as_mut();
+
+        let local_loss =
+            replicas.gradients(model, &self.data.train, &order, &batch, &mut sections)?;
+        let gradient_norm =
+            sections.time(Section::Optimizer, || model.parameters().gradient_norm())?;
+        let is_finite = local_loss.is_finite() && gradient_norm.is_finite();
+        let standing = Standing {
+            finite: is_finite,
+            leaving: self.machine.is_leaving(),
+            newest_seen: self.machine.newest_generation(),
+        };
+        let end = sections.time(Section::Communication, || {
+            replicas.world().end_step(local_loss, &standing)
+        })?;
+        let step = self.committed_steps + 1;
+        if !end.agreement.all_finite {
+            return Err(Failure::Diverged {
+                step,
+                loss: local_loss / batch.num_samples() as f64,
+                gradient_norm,
+            });
+        }
+        faults::point(Point::Update, replicas.world().rank(), step);
+        sections.time(Section::Optimizer, || {
+            self.optimizer
+                .step(model.parameters_mut(), learning_rate, step)
+        })?;
+        self.committed_steps = step;
+        faults::point(Point::Commit, replicas.world().rank(), step);
+
+        self.reporter.commit(&StepReport {
+            step,
+            epoch: self.course.position(step).epoch,
+            num_samples: batch.num_samples(),
+            loss: end.loss_sum / batch.num_samples() as f64,
+            gradient_norm,
+            learning_rate,
+            duration: started.elapsed(),
+            sections,
+        });
+        if self.is_evaluation_due(&batch) {
+            self.evaluate()?;
+        }
+        Ok(Event::StepCommitted {
+            agreed_generation: end.agreement.newest_generation,
+            all_leave: end.agreement.all_leave,
+        })
+    }
+
+    /// At the end of every so many epochs; the last of all is done when no batch is left.
+    fn is_evaluation_due(&self, batch: &Batch) -> bool {
+        let every = u64::from(self.config.eval.every_epochs);
+        batch.ends_epoch
+            && (batch.epoch + 1).checked_rem(every) == Some(0)
+            && self.committed_steps < self.course.total_steps()
+    }
+
+    fn evaluate(&mut self) -> Result<(), Failure> {
+        let Some(replicas) = &self.replicas else {
+            return Err(Failure::Internal(
+                "an evaluation before its world was formed".to_owned(),
+            ));
+        };
+        self.reporter.enter(Phase::Evaluating);
+        let evaluation = evaluate(
+            self.model.as_ref(),
+            &self.data.test,
+            replicas.world(),
+            self.config.micro_batch_size,
+        )?;
+        self.reporter.evaluated(&evaluation);
+        self.reporter.enter(Phase::Training);
+        Ok(())
+    }
+
+    /// Nobody ends before the results are written: whoever ends with success knows that they are.
+    fn finish(&self) -> Result<(), Failure> {
+        let Some(world) = self.replicas.as_ref().map(DataParallel::world) else {
+            return Ok(());
+        };
+        if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
+            weights::save(path, self.model.parameters())?;
+        }
+        world.barrier()
+    }
+}

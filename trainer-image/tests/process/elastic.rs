@@ -1,0 +1,161 @@
+//! Nobody restarts because somebody else failed, and the weights do not notice: every fault ends in the
+//! weights of an undisturbed training.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::Phase;
+use serde_json::{Value, json};
+use tch::Tensor;
+
+use crate::harness::{Job, config};
+
+/// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
+const TOLERANCE: f64 = 1e-6;
+const STEPS: u64 = 60;
+const FAULT_AT: u64 = 20;
+
+fn short() -> Value {
+    let mut config = config();
+    config["steps"] = json!(STEPS);
+    config
+}
+
+fn long() -> Value {
+    let mut config = config();
+    config["steps"] = json!(4_000);
+    config
+}
+
+fn undisturbed(config: &Value) -> Vec<(String, Tensor)> {
+    let mut job = Job::train(config, 1, 1);
+    job.complete();
+    job.weights()
+}
+
+fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
+    let steps = job.status(0, 0).map_or(0, |status| status.step).max(100);
+    let tolerance = TOLERANCE * steps as f64 / 100.0;
+    let weights = job.weights();
+    assert_eq!(weights.len(), expected.len());
+    for ((name, ours), (_, theirs)) in weights.iter().zip(expected) {
+        let scale = theirs.abs().max().double_value(&[]);
+        let difference = (ours - theirs).abs().max().double_value(&[]) / scale;
+        assert!(
+            difference <= tolerance,
+            "{what}: {name} differs by {difference:e}\n{}",
+            job.logs()
+        );
+    }
+}
+
+/// Kills one rank of `world` at a point, goes on without it, and later with another in its place.
+fn survive(world: u32, victim: u32, point: &str, expected: &[(String, Tensor)]) {
+    let what = format!("rank {victim} of {world} at {point}");
+    let mut job = Job::doomed(
+        &short(),
+        world,
+        victim,
+        &format!("{victim}:{FAULT_AT}:{point}"),
+    );
+    assert_eq!(
+        job.exit_code(victim as usize),
+        None,
+        "{what}\n{}",
+        job.logs()
+    );
+    let survivors: Vec<u32> = (0..world).filter(|node| *node != victim).collect();
+    let begun = Instant::now();
+    job.issue_to(2, &survivors);
+    job.wait_for_nodes(&survivors, "a step of generation 2", |status| {
+        status.generation == 2 && status.step > FAULT_AT || status.phase == Phase::Done
+    });
+    println!("{what}: next step after {:.0?}", begun.elapsed());
+    for survivor in &survivors {
+        assert_eq!(
+            job.exit_code(*survivor as usize),
+            Some(0),
+            "{what}\n{}",
+            job.logs()
+        );
+    }
+    assert_same(&job, expected, &what);
+}
+
+#[test]
+fn a_rank_killed_at_any_point_costs_the_others_nothing_but_the_step() {
+    let expected = undisturbed(&short());
+    for point in ["Forward", "Backward", "Update", "Commit"] {
+        for (world, victim) in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (4, 0), (4, 2)] {
+            survive(world, victim, point, &expected);
+        }
+    }
+}
+
+#[test]
+fn a_rank_killed_while_a_generation_is_formed_is_gone_before_the_next() {
+    let mut config = short();
+    config["steps"] = json!(2_000);
+    let expected = undisturbed(&config);
+    for victim in [0, 2] {
+        // Generation 1 shares the state at step 0, where this rank dies.
+        let mut job = Job::doomed(&config, 3, victim, &format!("{victim}:0:Share"));
+        assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
+        let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+        job.issue_to(2, &survivors);
+        job.wait_for_nodes(&survivors, "generation 2", |status| {
+            status.generation == 2 && status.step > 5
+        });
+        job.respawn(victim);
+        job.issue_to(3, &[survivors.as_slice(), &[victim]].concat());
+        job.complete();
+        assert_same(&job, &expected, &format!("rank {victim} while forming"));
+    }
+}
+
+#[test]
+fn a_job_grows_and_shrinks_while_it_trains() {
+    let expected = undisturbed(&long());
+    let mut job = Job::start(&long(), &crate::harness::digits(), 4, 1);
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    let passes = |generation: u64, members: &[u32]| {
+        job.issue_to(generation, members);
+        job.wait_for_nodes(members, "a step of the generation", |status| {
+            status.generation == generation && status.phase == Phase::Training
+        });
+        let at = job.status(members[0], 0).unwrap().step;
+        job.wait_for_nodes(members, "twenty more steps", |status| status.step > at + 20);
+    };
+    passes(1, &[0]);
+    passes(2, &[0, 1, 2, 3]);
+    job.dismiss(3, 0);
+    job.dismiss(3, 1);
+    passes(3, &[2, 3]);
+    assert_eq!(job.exit_code(0), Some(143));
+    assert_eq!(job.exit_code(1), Some(143));
+    job.respawn(1);
+    job.issue_to(4, &[2, 3, 1]);
+    for node in [1, 2, 3] {
+        assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
+    }
+    assert_same(&job, &expected, "1, 4, 2, 3 workers");
+}
+
+#[test]
+fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
+    let mut config = config();
+    config["steps"] = json!(10_000_000);
+    let mut job = Job::train(&config, 3, 1);
+    job.wait_for("committed steps", |status| status.step > 5);
+    job.signal(1, "-KILL");
+    let killed_at = Instant::now();
+    assert_eq!(job.exit_code(1), None);
+    job.wait_for_nodes(&[0, 2], "the lobby", |status| status.phase == Phase::Lobby);
+    let elapsed = killed_at.elapsed();
+    println!("both survivors are in the lobby after {elapsed:.0?}");
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    let step = job.status(0, 0).unwrap().step;
+    job.issue_to(2, &[0, 2]);
+    job.wait_for_nodes(&[0, 2], "more steps", |status| {
+        status.generation == 2 && status.step > step
+    });
+}
