@@ -97,37 +97,37 @@ impl<'reporter> Trainer<'reporter> {
         self.reporter.enter(Phase::Lobby);
         loop {
             look(&mut self.machine, self.peers.as_mut(), &self.leave);
-            let event = match self.machine.next() {
+            let (generation, event) = match self.machine.next() {
                 Action::Wait => {
                     std::thread::sleep(POLL_INTERVAL);
                     continue;
                 }
                 Action::Form(place) => {
                     let place = place.clone();
-                    self.form(&place)
+                    (place.generation, self.form(&place))
                 }
-                Action::Step(_) => self.step().map(Some),
+                Action::Step(place) => (place.generation, self.step().map(Some)),
                 Action::Exit(outcome) => return self.end(outcome),
             };
             match event {
                 Ok(Some(event)) => self.machine.apply(event),
                 // A newer generation came while this one was being formed.
                 Ok(None) => {}
-                Err(failure @ Failure::PeerLost(_)) => self.lose(&failure),
+                Err(failure @ Failure::PeerLost(_)) => self.lose(generation, &failure),
                 Err(failure) => return Err(failure),
             }
         }
     }
 
     /// The generation broke: its uncommitted step is dropped, all else is kept for the next one.
-    fn lose(&mut self, failure: &Failure) {
+    fn lose(&mut self, generation: u64, failure: &Failure) {
         say_error(&failure.to_string());
         if let Some(replicas) = self.replicas.take() {
             replicas.abandon();
         }
         // What was seen late counts: who was asked to leave does not wait.
         look(&mut self.machine, self.peers.as_mut(), &self.leave);
-        self.machine.apply(Event::Fault);
+        self.machine.apply(Event::Fault { generation });
         if self.machine.next() == Action::Wait {
             self.reporter.enter(Phase::Lobby);
         }

@@ -57,7 +57,10 @@ pub enum Event {
         all_leave: bool,
     },
     /// A collective failed or a peer did not come.
-    Fault,
+    Fault {
+        /// Where. By the time it is told, a newer one may be known, which it says nothing about.
+        generation: u64,
+    },
     /// The last step is committed and evaluated.
     Finished,
     /// Somebody asked this process to leave. It goes on until the others can do without it: a
@@ -181,8 +184,13 @@ impl Machine {
                 }
             }
             (Event::Finished, State::Training(_)) => self.end(Outcome::Done),
-            (Event::Fault, State::Lobby | State::Forming(_) | State::Training(_)) => self.recover(),
+            (Event::Fault { generation }, State::Forming(place) | State::Training(place)) => {
+                if generation == place.generation {
+                    self.recover(generation);
+                }
+            }
             (_, State::Ended(_))
+            | (Event::Fault { .. }, State::Lobby)
             | (Event::Formed, State::Lobby | State::Training(_))
             | (Event::StepCommitted { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {
             }
@@ -190,11 +198,7 @@ impl Machine {
     }
 
     /// After a fault: on to the next generation, if it is known already, or wait for it.
-    fn recover(&mut self) {
-        let current = match &self.state {
-            State::Forming(place) | State::Training(place) => place.generation,
-            State::Lobby | State::Ended(_) => return,
-        };
+    fn recover(&mut self, current: u64) {
         if self.leave_requested {
             self.end(Outcome::Left);
         } else if self.newest_generation > current {

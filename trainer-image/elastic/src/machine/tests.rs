@@ -45,6 +45,10 @@ fn committed(agreed_generation: u64) -> Event {
     }
 }
 
+const fn fault(generation: u64) -> Event {
+    Event::Fault { generation }
+}
+
 fn forming_generation(machine: &Machine) -> Option<u64> {
     match machine.next() {
         Action::Form(place) => Some(place.generation),
@@ -107,7 +111,7 @@ fn training_goes_on_until_all_ranks_have_seen_the_newer_generation() {
 #[test]
 fn a_fault_sends_a_process_to_the_next_generation_or_to_wait_for_it() {
     let mut alone = training(1);
-    alone.apply(Event::Fault);
+    alone.apply(fault(1));
     assert_eq!(alone.next(), Action::Wait);
     assert_eq!(alone.see(&document(1)), Verdict::Old);
     assert_eq!(alone.see(&document(2)), Verdict::Accepted);
@@ -115,7 +119,7 @@ fn a_fault_sends_a_process_to_the_next_generation_or_to_wait_for_it() {
 
     let mut summoned = training(1);
     summoned.see(&document(2));
-    summoned.apply(Event::Fault);
+    summoned.apply(fault(1));
     assert_eq!(forming_generation(&summoned), Some(2));
 }
 
@@ -123,8 +127,17 @@ fn a_fault_sends_a_process_to_the_next_generation_or_to_wait_for_it() {
 fn a_fault_while_forming_waits_for_the_next_generation() {
     let mut machine = Machine::new(1, 0);
     machine.see(&document(1));
-    machine.apply(Event::Fault);
+    machine.apply(fault(1));
     assert_eq!(machine.next(), Action::Wait);
+}
+
+#[test]
+fn a_fault_of_a_generation_says_nothing_about_the_next() {
+    let mut machine = Machine::new(1, 0);
+    machine.see(&document(1));
+    machine.see(&document(2));
+    machine.apply(fault(1));
+    assert_eq!(forming_generation(&machine), Some(2));
 }
 
 #[test]
@@ -149,7 +162,7 @@ fn who_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
 fn a_fault_while_leaving_is_leaving() {
     let mut machine = training(1);
     machine.apply(Event::LeaveRequested);
-    machine.apply(Event::Fault);
+    machine.apply(fault(1));
     assert_eq!(machine.next(), Action::Exit(Outcome::Left));
 }
 
@@ -196,7 +209,7 @@ fn input() -> impl Strategy<Value = Input> {
         1 => (0_u64..8).prop_map(Input::SeeLeave),
         3 => Just(Input::Happens(Event::Formed)),
         4 => (0_u64..8).prop_map(|generation| Input::Happens(committed(generation))),
-        1 => Just(Input::Happens(Event::Fault)),
+        1 => (0_u64..8).prop_map(|generation| Input::Happens(fault(generation))),
         1 => Just(Input::Happens(Event::LeaveRequested)),
         1 => Just(Input::Happens(Event::Finished)),
     ]
