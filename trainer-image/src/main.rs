@@ -5,15 +5,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use clap::Parser;
-use roundhouse_contract::environment::{LOCAL_RANK, RUN_DIR};
+use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
 use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
 use roundhouse_trainer::cli::Cli;
 use roundhouse_trainer::report::files::RunFiles;
 use roundhouse_trainer::report::{Reporter, say_error};
 use roundhouse_trainer::signals::LeaveRequest;
 use roundhouse_trainer::{Failure, Launch, Trainer};
+use rustix::process::Signal;
 
 fn main() {
+    if variable(END_WITH_PARENT).is_some() {
+        // An agent that was killed cannot end its processes; they must not train on alone.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    }
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.launch(variable).and_then(run) {
             Ok(code) => code,

@@ -1,8 +1,10 @@
-//! `kubectl roundhouse`: follow TrainingJobs from a terminal.
+//! `kubectl roundhouse`: run and follow TrainingJobs from a terminal.
 
 mod cluster;
+mod local;
 mod metrics;
 mod render;
+mod screen;
 mod watch;
 
 use std::process::ExitCode;
@@ -10,7 +12,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// Follow TrainingJobs from a terminal.
+/// Run TrainingJobs on this machine, and follow those of a cluster.
 ///
 /// Put it on the PATH and call it as `kubectl roundhouse`. It uses kubectl's configuration.
 #[derive(Debug, Parser)]
@@ -33,6 +35,10 @@ enum Command {
         #[arg(long, default_value_t = 3600)]
         timeout: u64,
     },
+    /// Run a job's workers as processes of this machine, without a cluster: the same plans, the same
+    /// trainer, elastic as on pods. Ctrl-C ends it and all its processes. Exit codes as of `watch`; 130
+    /// after Ctrl-C.
+    Run(local::Options),
     /// Print a worker's metrics while it runs.
     Metrics {
         /// Name of the job.
@@ -46,13 +52,16 @@ enum Command {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let Arguments { namespace, command } = Arguments::parse();
+    let connect = || cluster::Cluster::connect(namespace);
     let result = async {
-        let cluster = cluster::Cluster::connect(namespace).await?;
         match command {
+            Command::Run(options) => local::run(&options).await,
             Command::Watch { name, timeout } => {
-                watch::watch(&cluster, &name, Duration::from_secs(timeout)).await
+                watch::watch(&connect().await?, &name, Duration::from_secs(timeout)).await
             }
-            Command::Metrics { name, filter } => metrics::print(&cluster, &name, &filter).await,
+            Command::Metrics { name, filter } => {
+                metrics::print(&connect().await?, &name, &filter).await
+            }
         }
     };
     match result.await {

@@ -1,18 +1,15 @@
 //! `watch`: a job until it ends, as a bar on a terminal and as lines elsewhere.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use roundhouse_api::{ConditionType, TrainingJob};
 
 use crate::cluster::Cluster;
 use crate::render::View;
+use crate::screen::Screen;
 
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Between two lines of numbers where there is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// A job that is not there may be applied at this moment, and a server that is not, come back.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -100,57 +97,4 @@ fn end(job: &TrainingJob) -> Option<ExitCode> {
     status
         .is_true(ConditionType::Failed)
         .then_some(ExitCode::FAILURE)
-}
-
-/// Where the job is shown.
-enum Screen {
-    Bar(ProgressBar),
-    Lines { head: String, last: Option<Instant> },
-}
-
-impl Screen {
-    fn new() -> Self {
-        if !std::io::stdout().is_terminal() {
-            return Self::Lines {
-                head: String::new(),
-                last: None,
-            };
-        }
-        let bar = ProgressBar::no_length();
-        let style =
-            ProgressStyle::with_template("{prefix}\n{bar:40} {pos}/{len}  {msg}  {elapsed}");
-        if let Ok(style) = style {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Self::Bar(bar)
-    }
-
-    fn show(&mut self, view: &View) {
-        match self {
-            Self::Bar(bar) => {
-                bar.set_prefix(view.head());
-                bar.set_message(view.numbers());
-                if let Some(progress) = &view.progress {
-                    bar.set_length(progress.total_steps);
-                    bar.set_position(progress.step);
-                }
-            }
-            Self::Lines { head, last } => {
-                let due = last.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
-                if *head != view.head() || (view.progress.is_some() && due) {
-                    println!("{}", view.line());
-                    *head = view.head();
-                    *last = Some(Instant::now());
-                }
-            }
-        }
-    }
-
-    fn close(&self, text: &str) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
-        }
-        println!("{text}");
-    }
 }

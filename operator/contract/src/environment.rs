@@ -31,6 +31,9 @@ pub const RENDEZVOUS_PORT: &str = "ROUNDHOUSE_RENDEZVOUS_PORT";
 pub const SAVE_WEIGHTS: &str = "ROUNDHOUSE_SAVE_WEIGHTS";
 /// How long a collective waits for its peers, in seconds; not set: 30.
 pub const COLLECTIVE_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS";
+/// Set to anything: the process ends when the one that started it does. In a pod the kernel sees to that.
+pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
+
 /// Place of the process on its worker, from 0 (as torchrun).
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Processes of the worker (as torchrun).

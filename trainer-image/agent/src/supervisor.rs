@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use roundhouse_contract::{ExitCode, TerminationMessage, termination::Reason};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
+use roundhouse_contract::{ExitCode, TerminationMessage, environment, termination::Reason};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process_group, set_parent_process_death_signal, wait,
+};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::{self, Shared};
@@ -33,6 +35,10 @@ const LOG_DRAIN: Duration = Duration::from_secs(1);
 /// Runs to the end and returns the exit code.
 #[must_use]
 pub fn run(options: &Options) -> i32 {
+    if std::env::var_os(environment::END_WITH_PARENT).is_some() {
+        // Who started this one is gone without a word: its processes are asked to end, too.
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -1,0 +1,270 @@
+//! `run --local`: a job on this machine, without a cluster. The planner that plans pods plans processes
+//! here: observe → validate → plan → apply → report, a few dozen times a second.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{Progress, environment};
+use roundhouse_planner::{Observed, Plan, ValidatedJob, plan, validate};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::render::{View, plain};
+use crate::screen::Screen;
+
+mod edits;
+mod executor;
+mod manifest;
+mod programs;
+mod worker;
+
+use edits::Edits;
+use executor::Executor;
+use manifest::Manifest;
+use programs::Programs;
+use worker::Setting;
+
+const TICK: Duration = Duration::from_millis(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Of a process that was ended with Ctrl-C, as shells tell it.
+const INTERRUPTED: u8 = 130;
+
+/// What to run, and where.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run the job's workers as processes on this machine. (For a cluster: `kubectl apply -f FILE`.)
+    #[arg(long, required = true)]
+    local: bool,
+    /// The file with the job, and the ConfigMap with its data if it has one. Saving it with another
+    /// `workers.replicas` rescales the running job.
+    #[arg(short, long = "filename", value_name = "FILE")]
+    file: PathBuf,
+    /// Which job, if the file has several.
+    #[arg(long)]
+    name: Option<String>,
+    /// Directory with the job's data, instead of the volume that the file names.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Directory for logs, checkpoints and ledger; it is kept. Default: one that is removed when the job
+    /// has succeeded.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Write the final weights here, as safetensors.
+    #[arg(long, value_name = "FILE")]
+    save_weights: Option<PathBuf>,
+    /// The agent's program. Default: `roundhouse-agent` beside this program, else on the PATH.
+    #[arg(long, value_name = "PATH")]
+    agent: Option<PathBuf>,
+    /// The trainer's program. Default: `roundhouse-train` beside this program, else on the PATH.
+    #[arg(long, value_name = "PATH")]
+    trainer: Option<PathBuf>,
+}
+
+/// Runs a job to its end; the exit code is that of `watch`.
+pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let programs = Programs::find(options.agent.as_deref(), options.trainer.as_deref())?;
+    let manifest = Manifest::read(&options.file, options.name.as_deref())?;
+    let job = validate(&manifest.job)?;
+    let home = Home::make(options.dir.as_deref())?;
+    let setting = setting(options, &manifest, &job, programs, &home.path)?;
+    let name = job.key.name.clone();
+    println!(
+        "{name}: {} workers as processes of this machine; their logs: {}",
+        job.replicas,
+        home.path.join("logs").display()
+    );
+    let mut run = Run {
+        edits: Edits::of(&options.file, options.name.as_deref()),
+        executor: Executor::new(&name, setting),
+        job: manifest.job,
+        valid: job,
+        last: None,
+        wake_at: None,
+        progress_at: Instant::now(),
+        progress: None,
+        screen: Screen::new(),
+    };
+    let code = run.until_it_ends().await;
+    // Nobody is left behind, whatever happened.
+    run.executor.kill();
+    while run.executor.num_workers() > 0 {
+        run.executor.tend()?;
+        tokio::time::sleep(TICK).await;
+    }
+    home.close(matches!(code, Ok(0)));
+    code.map(ExitCode::from)
+}
+
+struct Run {
+    edits: Edits,
+    executor: Executor,
+    job: TrainingJob,
+    valid: ValidatedJob,
+    last: Option<Observed>,
+    wake_at: Option<Instant>,
+    progress_at: Instant,
+    progress: Option<Progress>,
+    screen: Screen,
+}
+
+impl Run {
+    async fn until_it_ends(&mut self) -> anyhow::Result<u8> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        loop {
+            self.executor.tend()?;
+            if let Some(job) = self.edits.look(&self.job, &self.screen) {
+                self.valid = validate(&job)?;
+                self.job = job;
+                self.last = None;
+            }
+            self.plan()?;
+            if let Some(code) = self.end() {
+                return Ok(code);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(TICK) => {}
+                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break,
+            }
+        }
+        let names: Vec<&str> = self.executor.names().collect();
+        let asked = format!("asked to leave: {} (again to kill)", names.join(", "));
+        self.screen.close(&asked);
+        self.executor.dismiss();
+        while self.executor.num_workers() > 0 {
+            self.executor.tend()?;
+            tokio::select! {
+                () = tokio::time::sleep(TICK) => {}
+                _ = interrupt.recv() => self.executor.kill(),
+                _ = terminate.recv() => self.executor.kill(),
+            }
+        }
+        Ok(INTERRUPTED)
+    }
+
+    /// Plans until nothing changes any more, if anything has changed.
+    fn plan(&mut self) -> anyhow::Result<()> {
+        if self.progress_at <= Instant::now() && self.last.is_some() {
+            self.progress_at = Instant::now() + PROGRESS_INTERVAL;
+            self.show();
+        }
+        loop {
+            let status = self.job.status.clone().unwrap_or_default();
+            let observed = self.executor.observe(&status);
+            let is_due = self.wake_at.is_some_and(|at| at <= Instant::now());
+            if self.last.as_ref() == Some(&observed) && !is_due {
+                return Ok(());
+            }
+            self.last = Some(observed.clone());
+            let with_progress = Observed {
+                progress: self.executor.progress(),
+                ..observed
+            };
+            let Plan {
+                actions,
+                status,
+                requeue_after,
+                reason: _,
+                events,
+            } = plan(&self.valid, &with_progress, Timestamp::now());
+            self.wake_at = requeue_after.map(|after| Instant::now() + after);
+            self.executor.apply(&actions)?;
+            self.job.status = Some(status);
+            for event in events {
+                let line = format!("  {}: {}", event.reason, plain(&event.message));
+                self.screen.note(&line);
+            }
+        }
+    }
+
+    fn show(&mut self) {
+        if let Some(sample) = self.executor.progress() {
+            self.progress = Some(sample.progress);
+        }
+        self.screen
+            .show(&View::of(&self.job, self.progress.clone()));
+    }
+
+    /// The exit code, once the job has ended and all workers are gone or completed.
+    fn end(&mut self) -> Option<u8> {
+        let status = self.job.status.as_ref()?;
+        if !status.is_terminal() {
+            return None;
+        }
+        let succeeded = status.is_true(roundhouse_api::ConditionType::Succeeded);
+        let view = View::of(&self.job, self.progress.clone());
+        self.screen.close(&view.end());
+        Some(u8::from(!succeeded))
+    }
+}
+
+fn setting(
+    options: &Options,
+    manifest: &Manifest,
+    job: &ValidatedJob,
+    programs: Programs,
+    home: &Path,
+) -> anyhow::Result<Setting> {
+    let data_dir = manifest.data_dir(options.data.as_deref(), home)?;
+    let config_file = home.join("trainer-config.json");
+    std::fs::write(&config_file, serde_json::to_string_pretty(&job.trainer)?)?;
+    let mut variables = Vec::new();
+    if let Some(path) = &options.save_weights {
+        let path = std::path::absolute(path)?;
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if !parent.is_dir() {
+            bail!("--save-weights: there is no directory {}", parent.display());
+        }
+        variables.push((
+            environment::SAVE_WEIGHTS.to_owned(),
+            path.display().to_string(),
+        ));
+    }
+    Ok(Setting {
+        programs,
+        dir: home.to_owned(),
+        data_dir,
+        config_file,
+        procs: job.procs_per_worker,
+        variables,
+    })
+}
+
+/// The run's directory.
+struct Home {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Home {
+    fn make(given: Option<&Path>) -> anyhow::Result<Self> {
+        let path = match given {
+            Some(given) => std::path::absolute(given)?,
+            None => std::env::temp_dir().join(format!("roundhouse-{}", std::process::id())),
+        };
+        let subdirectories = ["logs", "workers"].map(|name| path.join(name));
+        // Places of workers of an earlier run must not be taken for this one's.
+        let _ = std::fs::remove_dir_all(&subdirectories[1]);
+        for directory in &subdirectories {
+            std::fs::create_dir_all(directory).with_context(|| {
+                format!("cannot make {}; give another --dir", directory.display())
+            })?;
+        }
+        Ok(Self {
+            path,
+            is_ours: given.is_none(),
+        })
+    }
+
+    fn close(&self, succeeded: bool) {
+        if self.is_ours && succeeded {
+            let _ = std::fs::remove_dir_all(&self.path);
+        } else {
+            println!("logs: {}", self.path.join("logs").display());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Workers as processes: what there is, and the actions of a plan carried out on them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use roundhouse_api::TrainingJobStatus;
+use roundhouse_contract::names;
+use roundhouse_planner::{Action, Observed, Presence, ProgressSample};
+
+use super::worker::{Setting, Worker};
+
+/// All workers of one job.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    job_name: String,
+    setting: Setting,
+    workers: BTreeMap<String, Worker>,
+    num_started: u32,
+}
+
+impl Executor {
+    pub(crate) fn new(job_name: &str, setting: Setting) -> Self {
+        Self {
+            job_name: job_name.to_owned(),
+            setting,
+            workers: BTreeMap::new(),
+            num_started: 0,
+        }
+    }
+
+    /// Collects who has ended, restarts who failed.
+    pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
+        let mut gone = Vec::new();
+        for (name, worker) in &mut self.workers {
+            if !worker.tend(&self.setting)? {
+                gone.push(name.clone());
+            }
+        }
+        for name in gone {
+            self.workers.remove(&name);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn observe(&self, status: &TrainingJobStatus) -> Observed {
+        Observed {
+            status: status.clone(),
+            // Processes of one machine find each other without a Service.
+            service: Presence::Ours,
+            network_policy: Presence::Ours,
+            pods: self.workers.values().map(Worker::observed).collect(),
+            ..Observed::default()
+        }
+    }
+
+    /// What the first worker of the newest generation tells.
+    pub(crate) fn progress(&self) -> Option<ProgressSample> {
+        let place = |worker: &&Worker| {
+            let membership = worker.observed().membership?;
+            (membership.node_rank == 0).then_some(membership.generation)
+        };
+        let first = self
+            .workers
+            .values()
+            .filter(|worker| place(worker).is_some());
+        let progress = first.max_by_key(place)?.progress(&self.setting)?;
+        Some(ProgressSample {
+            progress,
+            at: Timestamp::now(),
+        })
+    }
+
+    /// Carries out a plan's actions, in order.
+    pub(crate) fn apply(&mut self, actions: &[Action]) -> anyhow::Result<()> {
+        for action in actions {
+            match action {
+                Action::ApplyService | Action::ApplyNetworkPolicy => {}
+                Action::CreateWorker { index, attempt } => {
+                    let name = names::worker_pod(&self.job_name, *index, *attempt);
+                    let number = self.num_started + 1;
+                    let worker =
+                        Worker::start(&self.setting, name.clone(), (*index, *attempt), number)?;
+                    self.num_started = number;
+                    self.workers.insert(name, worker);
+                }
+                Action::IssueMembership {
+                    pod,
+                    resource_version: _,
+                    membership,
+                } => {
+                    let mut membership = membership.clone();
+                    let address = &membership.master.address;
+                    // In pods all stores have one port; here each has its own.
+                    let host = self.workers.values().find(|w| w.address() == *address);
+                    membership.master.port = host.map_or(0, Worker::port);
+                    if let Some(worker) = self.workers.get_mut(pod) {
+                        worker.tell(&self.setting, membership)?;
+                    }
+                }
+                Action::DeletePod {
+                    pod,
+                    uid: _,
+                    reason: _,
+                } => {
+                    if let Some(worker) = self.workers.get_mut(pod) {
+                        worker.delete();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks everybody to leave.
+    pub(crate) fn dismiss(&mut self) {
+        self.workers.values_mut().for_each(Worker::delete);
+    }
+
+    /// Ends everybody at once.
+    pub(crate) fn kill(&mut self) {
+        self.workers.values_mut().for_each(Worker::kill);
+    }
+
+    pub(crate) fn num_workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.workers.values().map(Worker::name)
+    }
+}

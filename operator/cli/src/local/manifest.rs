@@ -1,0 +1,155 @@
+//! The file that `kubectl apply -f` would take: one TrainingJob and the `ConfigMaps` beside it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::ConfigMap;
+use roundhouse_api::TrainingJob;
+
+/// What the file says that matters here.
+#[derive(Clone, Debug)]
+pub(crate) struct Manifest {
+    pub(crate) job: TrainingJob,
+    config_maps: BTreeMap<String, ConfigMap>,
+}
+
+impl Manifest {
+    /// Reads a file; with several jobs in it, `name` says which.
+    pub(crate) fn read(path: &Path, name: Option<&str>) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text, name).with_context(|| format!("in {}", path.display()))
+    }
+
+    fn parse(text: &str, name: Option<&str>) -> anyhow::Result<Self> {
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
+        let (mut jobs, mut config_maps) = (Vec::new(), BTreeMap::new());
+        for document in documents {
+            match document["kind"].as_str() {
+                Some("TrainingJob") => {
+                    let job: TrainingJob = serde_json::from_value(document)
+                        .map_err(|error| anyhow::anyhow!("the TrainingJob: {error}"))?;
+                    let theirs = job.metadata.name.as_deref();
+                    if name.is_none() || name == theirs {
+                        jobs.push(job);
+                    }
+                }
+                Some("ConfigMap") => {
+                    let map: ConfigMap = serde_json::from_value(document)
+                        .map_err(|error| anyhow::anyhow!("a ConfigMap: {error}"))?;
+                    let name = map.metadata.name.clone().unwrap_or_default();
+                    config_maps.insert(name, map);
+                }
+                Some(_) | None => {}
+            }
+        }
+        let mut jobs = jobs.into_iter();
+        let Some(mut job) = jobs.next() else {
+            match name {
+                Some(name) => bail!("there is no TrainingJob {name}"),
+                None => bail!("there is no TrainingJob"),
+            }
+        };
+        if jobs.next().is_some() {
+            bail!("there are several TrainingJobs: say which with --name");
+        }
+        job.metadata
+            .namespace
+            .get_or_insert_with(|| "default".to_owned());
+        Ok(Self { job, config_maps })
+    }
+
+    /// The directory with the job's data: what its volume is here.
+    ///
+    /// `given` is the user's word; a ConfigMap of the file is written out below `into`.
+    pub(crate) fn data_dir(&self, given: Option<&Path>, into: &Path) -> anyhow::Result<PathBuf> {
+        if let Some(given) = given {
+            return std::path::absolute(given).context("--data");
+        }
+        let Some(volume) = &self.job.spec.trainer.data.volume else {
+            return Ok(PathBuf::from("/"));
+        };
+        let Some(source) = &volume.config_map else {
+            bail!(
+                "the job's data is in a volume of a cluster: give its directory here with --data DIR"
+            );
+        };
+        let name = &source.name;
+        let Some(map) = self.config_maps.get(name) else {
+            bail!(
+                "the file has no ConfigMap {name}, where the job's data is: add it or give --data DIR"
+            );
+        };
+        let dir = into.join("data");
+        std::fs::create_dir_all(&dir)?;
+        let texts = map.data.iter().flatten();
+        let texts = texts.map(|(file, text)| (file, text.as_bytes()));
+        let binaries = map.binary_data.iter().flatten();
+        let binaries = binaries.map(|(file, bytes)| (file, bytes.0.as_slice()));
+        for (file, bytes) in texts.chain(binaries) {
+            let is_plain = !file.is_empty() && !file.contains('/') && file != "..";
+            if !is_plain {
+                bail!("ConfigMap {name}: {file:?} is no name of a file");
+            }
+            std::fs::write(dir.join(file), bytes)?;
+        }
+        Ok(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str) -> String {
+        format!(
+            "kind: TrainingJob\napiVersion: roundhouse.dev/v1alpha1\nmetadata: {{name: {name}}}\n\
+             spec:\n  workers: {{replicas: 2}}\n  trainer: {{model: {{name: mlp}}, \
+             data: {{format: idx, volume: {{configMap: {{name: numbers}}}}}}, globalBatchSize: 8, epochs: 1}}\n"
+        )
+    }
+
+    #[test]
+    fn a_job_and_the_data_beside_it_are_read() {
+        let text = format!(
+            "{}---\nkind: ConfigMap\napiVersion: v1\nmetadata: {{name: numbers}}\n\
+             binaryData: {{one: AQI=}}\ndata: {{two: text}}\n",
+            job("a")
+        );
+        let manifest = Manifest::parse(&text, None).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let data = manifest.data_dir(None, directory.path()).unwrap();
+        assert_eq!(std::fs::read(data.join("one")).unwrap(), [1, 2]);
+        assert_eq!(std::fs::read(data.join("two")).unwrap(), b"text");
+        let given = manifest.data_dir(Some(directory.path()), directory.path());
+        assert_eq!(given.unwrap(), directory.path());
+    }
+
+    #[test]
+    fn what_is_missing_or_ambiguous_is_said() {
+        let two = format!("{}---\n{}", job("a"), job("b"));
+        let told = |text: &str, name| Manifest::parse(text, name).unwrap_err().to_string();
+        assert_eq!(
+            told(&two, None),
+            "there are several TrainingJobs: say which with --name"
+        );
+        assert_eq!(told(&two, Some("c")), "there is no TrainingJob c");
+        assert_eq!(told("kind: Pod\n", None), "there is no TrainingJob");
+        let alone = Manifest::parse(&two, Some("b")).unwrap();
+        let missing = alone.data_dir(None, Path::new("/nonexistent")).unwrap_err();
+        assert!(missing.to_string().contains("no ConfigMap numbers"));
+    }
+
+    #[test]
+    fn a_file_of_a_config_map_stays_in_its_directory() {
+        let text = format!(
+            "{}---\nkind: ConfigMap\napiVersion: v1\nmetadata: {{name: numbers}}\ndata: {{\"../x\": text}}\n",
+            job("a")
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let manifest = Manifest::parse(&text, None).unwrap();
+        let refused = manifest.data_dir(None, directory.path()).unwrap_err();
+        assert!(refused.to_string().contains("no name of a file"));
+    }
+}

@@ -1,0 +1,305 @@
+//! One worker on this machine: an agent process where a cluster has a pod. Its container is "restarted"
+//! when it fails, as a kubelet would, and its place in a generation is a file instead of an annotation.
+
+use std::fs::OpenOptions;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use roundhouse_contract::{
+    Membership, Progress, RankStatus, TerminationMessage, environment, paths,
+};
+use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::programs::Programs;
+
+/// Between SIGTERM and SIGKILL; the agent gives its processes less.
+const GRACE: Duration = Duration::from_secs(30);
+const AGENT_GRACE: Duration = Duration::from_secs(25);
+/// Of a worker that ended before it was ready; doubles each time.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(30);
+/// Below the range from which the kernel takes ports for connections.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// What all workers of a job have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) programs: Programs,
+    pub(crate) dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) config_file: PathBuf,
+    pub(crate) procs: u32,
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+/// A worker's attempt.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    name: String,
+    index: u32,
+    attempt: u32,
+    /// Unique among all workers that the executor ever started.
+    number: u32,
+    port: u16,
+    child: Option<Child>,
+    restarts: u32,
+    back_off: Duration,
+    restart_at: Option<Instant>,
+    kill_at: Option<Instant>,
+    completed: bool,
+    created_at: Timestamp,
+    ready_at: Option<Timestamp>,
+    termination: Option<Termination>,
+    membership: Option<Membership>,
+}
+
+impl Worker {
+    pub(crate) fn start(
+        setting: &Setting,
+        name: String,
+        (index, attempt): (u32, u32),
+        number: u32,
+    ) -> anyhow::Result<Self> {
+        let mut worker = Self {
+            name,
+            index,
+            attempt,
+            number,
+            port: 0,
+            child: None,
+            restarts: 0,
+            back_off: Duration::ZERO,
+            restart_at: None,
+            kill_at: None,
+            completed: false,
+            created_at: Timestamp::now(),
+            ready_at: None,
+            termination: None,
+            membership: None,
+        };
+        std::fs::create_dir_all(worker.dir(setting))?;
+        worker.spawn(setting)?;
+        Ok(worker)
+    }
+
+    fn spawn(&mut self, setting: &Setting) -> anyhow::Result<()> {
+        let dir = self.dir(setting);
+        let run_dir = dir.join("run");
+        // What an earlier life said must not count for this one.
+        let _ = std::fs::remove_dir_all(&run_dir);
+        let _ = std::fs::remove_file(dir.join("termination"));
+        std::fs::create_dir_all(&run_dir)?;
+        self.port = free_port(self.number)?;
+        let log_file = setting.dir.join("logs").join(format!("{}.log", self.name));
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log_file)?;
+        let path = |path: &Path| path.display().to_string();
+        let child = Command::new(&setting.programs.agent)
+            .env(environment::PROCS_PER_WORKER, setting.procs.to_string())
+            .env(environment::WORKER_INDEX, self.index.to_string())
+            .env(
+                environment::MEMBERSHIP_FILE,
+                path(&dir.join(paths::MEMBERSHIP_FILE)),
+            )
+            .env(environment::TRAINER_CONFIG_FILE, path(&setting.config_file))
+            .env(environment::RUN_DIR, path(&run_dir))
+            .env(environment::DATA_DIR, path(&setting.data_dir))
+            .env(environment::POD_IP, self.address())
+            .env(environment::RENDEZVOUS_PORT, self.port.to_string())
+            .env(environment::END_WITH_PARENT, "1")
+            .envs(setting.variables.iter().cloned())
+            .arg("--http-address=127.0.0.1:0")
+            .arg(format!("--grace-seconds={}", AGENT_GRACE.as_secs()))
+            .arg(format!(
+                "--termination-log={}",
+                path(&dir.join("termination"))
+            ))
+            .arg("--")
+            .arg(&setting.programs.trainer)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // A Ctrl-C of the terminal is for the executor, which asks its workers to leave.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", setting.programs.agent.display()))?;
+        self.child = Some(child);
+        self.restart_at = None;
+        self.ready_at = None;
+        Ok(())
+    }
+
+    /// Sees whether it has ended or become ready, and does what a kubelet would. False when it is gone.
+    pub(crate) fn tend(&mut self, setting: &Setting) -> anyhow::Result<bool> {
+        if let Some(child) = &mut self.child
+            && let Some(status) = child.try_wait()?
+        {
+            self.child = None;
+            let code = status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            self.end(setting, code);
+        }
+        if self.kill_at.is_some() && self.child.is_none() {
+            return Ok(false);
+        }
+        if self.kill_at.is_some_and(|at| at <= Instant::now()) {
+            self.signal(Signal::KILL);
+        }
+        if self.restart_at.is_some_and(|at| at <= Instant::now()) {
+            self.restarts += 1;
+            self.spawn(setting)?;
+        }
+        if self.child.is_some() && self.ready_at.is_none() && self.is_prepared(setting) {
+            self.ready_at = Some(Timestamp::now());
+        }
+        Ok(true)
+    }
+
+    fn end(&mut self, setting: &Setting, exit_code: i32) {
+        let text = std::fs::read_to_string(self.dir(setting).join("termination"));
+        self.termination = Some(Termination {
+            restarts: self.restarts,
+            exit_code,
+            reason: if exit_code == 0 { "Completed" } else { "Error" }.to_owned(),
+            message: text.ok().and_then(|text| TerminationMessage::parse(&text)),
+            finished_at: Some(Timestamp::now()),
+        });
+        let was_ready = self.ready_at.take().is_some();
+        self.completed = exit_code == 0;
+        if !self.completed && self.kill_at.is_none() {
+            self.back_off = if was_ready {
+                Duration::ZERO
+            } else {
+                (self.back_off * 2).clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF)
+            };
+            self.restart_at = Some(Instant::now() + self.back_off);
+        }
+    }
+
+    fn is_prepared(&self, setting: &Setting) -> bool {
+        (0..setting.procs).all(|rank| {
+            self.status(setting, rank)
+                .is_some_and(|status| status.phase.is_ready())
+        })
+    }
+
+    fn status(&self, setting: &Setting, local_rank: u32) -> Option<RankStatus> {
+        let file = paths::rank_status(&self.dir(setting).join("run"), local_rank);
+        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
+    }
+
+    /// What its first process tells of the job.
+    pub(crate) fn progress(&self, setting: &Setting) -> Option<Progress> {
+        self.status(setting, 0)?.progress
+    }
+
+    /// Gives it a place, in a file that is there at once as a whole.
+    pub(crate) fn tell(&mut self, setting: &Setting, membership: Membership) -> anyhow::Result<()> {
+        let file = self.dir(setting).join(paths::MEMBERSHIP_FILE);
+        let partial = file.with_extension("partial");
+        std::fs::write(&partial, membership.to_json()?)?;
+        std::fs::rename(&partial, &file)?;
+        self.membership = Some(membership);
+        Ok(())
+    }
+
+    /// Asks it to leave; it is gone when its process has ended.
+    pub(crate) fn delete(&mut self) {
+        if self.kill_at.is_none() {
+            self.kill_at = Some(Instant::now() + GRACE);
+            self.restart_at = None;
+            self.signal(Signal::TERM);
+        }
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        self.kill_at = Some(Instant::now());
+        self.restart_at = None;
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self
+            .child
+            .as_ref()
+            .and_then(|child| Pid::from_raw(child.id().cast_signed()));
+        if let Some(pid) = pid {
+            // It may have ended in this moment; it is not reaped yet, so the pid is its own.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// An address of its own: all of 127.0.0.0/8 is this machine.
+    pub(crate) fn address(&self) -> String {
+        let [_, high, middle, low] = self.number.to_be_bytes();
+        Ipv4Addr::new(127, high.saturating_add(1), middle, low).to_string()
+    }
+
+    fn dir(&self, setting: &Setting) -> PathBuf {
+        setting.dir.join("workers").join(&self.name)
+    }
+
+    /// What a planner would be told of its pod.
+    pub(crate) fn observed(&self) -> Pod {
+        let waiting = self.restart_at.filter(|_| !self.back_off.is_zero());
+        Pod {
+            name: self.name.clone(),
+            uid: format!("local-{}", self.number),
+            resource_version: "1".to_owned(),
+            ours: true,
+            index: Some(self.index),
+            attempt: self.attempt,
+            deleting: self.kill_at.is_some(),
+            created_at: Some(self.created_at),
+            phase: if self.completed {
+                PodPhase::Succeeded
+            } else {
+                PodPhase::Running
+            },
+            ready: self.ready_at.is_some(),
+            ready_at: self.ready_at,
+            ip: Some(self.address()),
+            container: Container {
+                restarts: self.restarts,
+                waiting: waiting.map(|_| Waiting {
+                    reason: "CrashLoopBackOff".to_owned(),
+                    message: String::new(),
+                }),
+                termination: self.termination.clone(),
+            },
+            membership: self.membership.clone(),
+            ..Pod::default()
+        }
+    }
+}
+
+/// A port that nobody listens on; each worker looks from another place on.
+fn free_port(number: u32) -> anyhow::Result<u16> {
+    let span = u32::from(PORTS.end - PORTS.start);
+    let first = std::process::id().wrapping_mul(31).wrapping_add(number * 7);
+    let candidates = (0..span)
+        .filter_map(|n| u16::try_from(u32::from(PORTS.start) + first.wrapping_add(n) % span).ok());
+    let is_free = |port: &u16| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], *port))).is_ok();
+    candidates
+        .into_iter()
+        .find(is_free)
+        .context("no port is free between 20000 and 32000")
+}
