@@ -129,7 +129,7 @@ impl<'reporter> Trainer<'reporter> {
         look(&mut self.machine, self.peers.as_mut(), &self.leave);
         self.machine.apply(Event::Fault { generation });
         if self.machine.next() == Action::Wait {
-            self.reporter.enter(Phase::Lobby);
+            self.reporter.enter(Phase::Stranded);
         }
     }
 

@@ -11,6 +11,8 @@ pub enum Phase {
     Preparing,
     /// Prepared; waits for a generation that includes it.
     Lobby,
+    /// Lost a peer of its generation; keeps its state and waits for the next one.
+    Stranded,
     /// Building the process group of a generation.
     Forming,
     /// Training.
@@ -22,10 +24,11 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether the process can take part in a generation: what makes the pod Ready.
+    /// Whether the process can take part in a generation and, if it has one, does: what makes the pod
+    /// Ready. A member that is not Ready tells the operator that its generation is broken.
     #[must_use]
     pub const fn is_ready(self) -> bool {
-        !matches!(self, Self::Preparing)
+        !matches!(self, Self::Preparing | Self::Stranded)
     }
 }
 
@@ -66,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn only_a_preparing_process_is_not_ready() {
-        assert!(!Phase::Preparing.is_ready());
+    fn who_prepares_or_has_lost_its_peers_is_not_ready() {
+        assert!(!Phase::Preparing.is_ready() && !Phase::Stranded.is_ready());
         assert!(Phase::Lobby.is_ready() && Phase::Done.is_ready());
     }
 }

@@ -10,7 +10,7 @@ use crate::finish;
 use crate::observed::{Pod, Termination};
 use crate::plan::{EventType, PlanReason};
 use crate::status::time;
-use crate::waiting;
+use crate::{stranded, waiting};
 
 /// Counts what is to be counted, and gives the job up if it cannot be saved.
 pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -53,23 +53,21 @@ fn count_incident(draft: &mut Draft<'_>) {
     if generation == 0 || (counted && !is_collateral(draft.status.last_failure.as_ref())) {
         return;
     }
-    let Some((pod, end)) = first_failure(draft) else {
+    let Some((failure, told)) = newest_failure(draft) else {
         return;
     };
-    let failure = describe(draft, pod, end);
     if counted {
         if !is_collateral(Some(&failure)) {
             tell(draft, failure);
         }
         return;
     }
-    let told = end.message.as_ref().map_or(0, |message| message.step);
     let shown = draft
         .status
         .progress
         .as_ref()
         .map_or(0, |shown| shown.progress.step);
-    let step = told.max(shown);
+    let step = told.unwrap_or(0).max(shown);
     let incidents = &mut draft.status.incidents;
     incidents.total += 1;
     incidents.since_progress = if step > incidents.last_step {
@@ -80,6 +78,16 @@ fn count_incident(draft: &mut Draft<'_>) {
     incidents.last_step = incidents.last_step.max(step);
     incidents.last_generation = Some(generation);
     tell(draft, failure);
+}
+
+/// What broke the newest generation, and the step that whoever failed has told.
+fn newest_failure(draft: &mut Draft<'_>) -> Option<(LastFailure, Option<u64>)> {
+    if let Some((pod, end)) = first_failure(draft) {
+        let told = end.message.as_ref().map(|message| message.step);
+        return Some((describe(draft, pod, end), told));
+    }
+    let pod = stranded::first(draft)?;
+    Some((stranded::describe(draft, pod), None))
 }
 
 fn tell(draft: &mut Draft<'_>, failure: LastFailure) {

@@ -2,8 +2,8 @@
 //!
 //! [`validate`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
 //! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why.
-//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `gang`, `failure`,
-//! `finish`; `decide` calls them in order.
+//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `membership`,
+//! `stranded`, `failure`, `finish`; `decide` calls them in order.
 
 mod children;
 mod decide;
@@ -14,6 +14,7 @@ mod membership;
 pub mod observed;
 pub mod plan;
 pub mod status;
+mod stranded;
 pub mod validate;
 mod waiting;
 

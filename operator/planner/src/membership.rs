@@ -11,7 +11,7 @@ use crate::decide::{Draft, event};
 use crate::members::{fingerprint, is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, EventType, PlanReason};
-use crate::waiting;
+use crate::{stranded, waiting};
 
 /// Raises, issues or watches the newest generation, whatever is due.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
@@ -23,7 +23,8 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     let raised_for = &draft.members.raised_for;
     let exists = draft.members.generation > 0;
     if exists && fingerprint(&members) == *raised_for {
-        if !joiners.is_empty() && is_due(draft, &able, &joiners) {
+        let grows = !joiners.is_empty() && is_due(draft, &able, &joiners);
+        if grows || stranded::first(draft).is_some() {
             return raise(draft, &able);
         }
         return training(draft, members.len());

@@ -188,6 +188,15 @@ impl World {
         });
     }
 
+    /// A pod that lives is not Ready any more, or is again.
+    pub fn is_ready(&mut self, at: usize, ready: bool) {
+        let now = self.now;
+        self.change(at, |pod| {
+            pod.ready = ready;
+            pod.ready_at = Some(now);
+        });
+    }
+
     /// The kubelet restarts a container that ended.
     pub fn restarts(&mut self, at: usize) {
         self.change(at, |pod| pod.container.restarts += 1);

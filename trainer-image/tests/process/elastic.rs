@@ -149,9 +149,11 @@ fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
     job.signal(1, "-KILL");
     let killed_at = Instant::now();
     assert_eq!(job.exit_code(1), None);
-    job.wait_for_nodes(&[0, 2], "the lobby", |status| status.phase == Phase::Lobby);
+    job.wait_for_nodes(&[0, 2], "word of it", |status| {
+        status.phase == Phase::Stranded
+    });
     let elapsed = killed_at.elapsed();
-    println!("both survivors are in the lobby after {elapsed:.0?}");
+    println!("both survivors know after {elapsed:.0?}");
     assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
     let step = job.status(0, 0).unwrap().step;
     job.issue_to(2, &[0, 2]);

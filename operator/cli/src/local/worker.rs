@@ -54,7 +54,11 @@ pub(crate) struct Worker {
     kill_at: Option<Instant>,
     completed: bool,
     created_at: Timestamp,
+    ready: bool,
+    /// Since when it is ready, or is not.
     ready_at: Option<Timestamp>,
+    /// Whether this life of it ever was.
+    was_ready: bool,
     termination: Option<Termination>,
     membership: Option<Membership>,
 }
@@ -79,7 +83,9 @@ impl Worker {
             kill_at: None,
             completed: false,
             created_at: Timestamp::now(),
+            ready: false,
             ready_at: None,
+            was_ready: false,
             termination: None,
             membership: None,
         };
@@ -133,7 +139,7 @@ impl Worker {
             .with_context(|| format!("cannot start {}", setting.programs.agent.display()))?;
         self.child = Some(child);
         self.restart_at = None;
-        self.ready_at = None;
+        self.was_ready = false;
         Ok(())
     }
 
@@ -158,9 +164,12 @@ impl Worker {
             self.restarts += 1;
             self.spawn(setting)?;
         }
-        if self.child.is_some() && self.ready_at.is_none() && self.is_prepared(setting) {
+        let ready = self.child.is_some() && self.tells_ready(setting);
+        if ready != self.ready {
+            self.ready = ready;
             self.ready_at = Some(Timestamp::now());
         }
+        self.was_ready |= ready;
         Ok(true)
     }
 
@@ -173,10 +182,9 @@ impl Worker {
             message: text.ok().and_then(|text| TerminationMessage::parse(&text)),
             finished_at: Some(Timestamp::now()),
         });
-        let was_ready = self.ready_at.take().is_some();
         self.completed = exit_code == 0;
         if !self.completed && self.kill_at.is_none() {
-            self.back_off = if was_ready {
+            self.back_off = if self.was_ready {
                 Duration::ZERO
             } else {
                 (self.back_off * 2).clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF)
@@ -185,7 +193,7 @@ impl Worker {
         }
     }
 
-    fn is_prepared(&self, setting: &Setting) -> bool {
+    fn tells_ready(&self, setting: &Setting) -> bool {
         (0..setting.procs).all(|rank| {
             self.status(setting, rank)
                 .is_some_and(|status| status.phase.is_ready())
@@ -274,7 +282,7 @@ impl Worker {
             } else {
                 PodPhase::Running
             },
-            ready: self.ready_at.is_some(),
+            ready: self.ready,
             ready_at: self.ready_at,
             ip: Some(self.address()),
             container: Container {

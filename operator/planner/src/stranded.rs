@@ -1,0 +1,65 @@
+//! A generation that is broken although all its members live: a connection was cut, or one of them was
+//! silent for longer than the others wait. Its members say so by not being Ready, and need the next one.
+
+use std::time::Duration;
+
+use roundhouse_api::LastFailure;
+
+use crate::decide::Draft;
+use crate::members::{fingerprint, is_alive};
+use crate::observed::Pod;
+use crate::status::time;
+use crate::waiting::time_left;
+
+/// How long a member may take to hear of its generation, and to be Ready again.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A member of the newest generation that has lost it, if there is one.
+pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
+    let now = draft.now;
+    let all = draft.members.workers.values().copied();
+    let members: Vec<&Pod> = all
+        .filter(|pod| draft.members.is_member(pod) && is_alive(pod))
+        .collect();
+    // Who has lost somebody is explained by that.
+    if fingerprint(&members) != draft.members.raised_for {
+        return None;
+    }
+    let unready = members.into_iter().filter(|pod| !pod.ready);
+    let mut next = None::<Duration>;
+    let mut found = None;
+    for pod in unready {
+        let issued_at = pod
+            .membership
+            .as_ref()
+            .and_then(|document| document.issued_at.parse().ok())?;
+        let since_then = pod.ready_at.is_some_and(|at| at > issued_at);
+        match time_left(issued_at, PATIENCE, now) {
+            // It may not have heard of its generation, or be forming it.
+            Some(left) if !since_then => next = Some(next.map_or(left, |other| other.min(left))),
+            Some(_) | None => found = found.or(Some(pod)),
+        }
+    }
+    if let Some(next) = next {
+        draft.requeue(next);
+    }
+    found
+}
+
+/// What is told of it.
+pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
+    let generation = draft.members.generation;
+    LastFailure {
+        time: time(draft.now),
+        worker: pod.name.clone(),
+        rank: None,
+        node: pod.node.clone(),
+        reason: "PeersLost".to_owned(),
+        exit_code: None,
+        step: None,
+        message: format!(
+            "generation {generation} broke although none of its workers died: a connection was cut, or one did \
+             not answer for longer than the others wait"
+        ),
+    }
+}
