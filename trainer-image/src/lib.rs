@@ -11,6 +11,7 @@ pub mod device;
 pub mod evaluate;
 pub mod failure;
 pub mod faults;
+pub mod interrupt;
 pub mod launch;
 pub mod membership;
 pub mod model;

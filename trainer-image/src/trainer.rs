@@ -7,6 +7,7 @@ use crate::config;
 use crate::data::{self, Dataset};
 use crate::device;
 use crate::failure::Failure;
+use crate::interrupt::Interrupter;
 use crate::launch::Launch;
 use crate::membership::{MembershipWatch, POLL_INTERVAL};
 use crate::model::{self, Model};
@@ -46,6 +47,7 @@ pub struct Trainer<'reporter> {
 struct Peers {
     watch: MembershipWatch,
     rendezvous: Rendezvous,
+    interrupter: Interrupter,
 }
 
 impl<'reporter> Trainer<'reporter> {
@@ -122,6 +124,9 @@ impl<'reporter> Trainer<'reporter> {
     /// The generation broke: its uncommitted step is dropped, all else is kept for the next one.
     fn lose(&mut self, generation: u64, failure: &Failure) {
         say_error(&failure.to_string());
+        if let Some(peers) = &self.peers {
+            peers.interrupter.release();
+        }
         if let Some(replicas) = self.replicas.take() {
             replicas.abandon();
         }

@@ -2,6 +2,7 @@
 //!
 //! A world of one has no process group and no socket; everything else is the same for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use roundhouse_c10d::{GroupOptions, ProcessGroup, ReduceOp, Store};
@@ -17,7 +18,7 @@ pub struct World {
     rank: u32,
     size: u32,
     device: Device,
-    group: Option<ProcessGroup>,
+    group: Option<Arc<ProcessGroup>>,
 }
 
 /// What one rank brings to a step's end.
@@ -75,7 +76,7 @@ impl World {
             rank: place.rank,
             size: place.world_size,
             device,
-            group: Some(group),
+            group: Some(Arc::new(group)),
         })
     }
 
@@ -93,8 +94,14 @@ impl World {
 
     /// The process group; `None` in a world of one.
     #[must_use]
-    pub const fn group(&self) -> Option<&ProcessGroup> {
-        self.group.as_ref()
+    pub fn group(&self) -> Option<&ProcessGroup> {
+        self.group.as_deref()
+    }
+
+    /// A handle of the process group for whoever may have to end a wait for it.
+    #[must_use]
+    pub fn shared_group(&self) -> Option<Arc<ProcessGroup>> {
+        self.group.clone()
     }
 
     /// Sums over all ranks, element by element.

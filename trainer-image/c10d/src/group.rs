@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
@@ -55,6 +56,7 @@ pub enum ReduceOp {
 pub struct ProcessGroup {
     raw: NonNull<ffi::RhGroup>,
     connections: Connections,
+    aborted: AtomicBool,
     rank: u32,
     world_size: u32,
 }
@@ -101,6 +103,7 @@ impl ProcessGroup {
         Ok(Self {
             raw,
             connections,
+            aborted: AtomicBool::new(false),
             rank,
             world_size,
         })
@@ -174,12 +177,16 @@ impl ProcessGroup {
         check(unsafe { ffi::rh_group_barrier(self.raw.as_ptr()) })
     }
 
-    /// Makes pending collectives fail, here and on all ranks, and all later ones. NCCL: once per group
-    /// and from one thread. Gloo has no abort: its connections are cut.
+    /// Makes pending collectives fail, here and on all ranks, and all later ones. From any thread; NCCL
+    /// bears only one abort per group, so that only the first call does something. Gloo has none: its
+    /// connections are cut.
     ///
     /// # Errors
     /// The library refused.
     pub fn abort(&self) -> Result<()> {
+        if self.aborted.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
         self.connections.cut();
         // SAFETY: the group is live; aborting while another thread waits is what it is for.
         check(unsafe { ffi::rh_group_abort(self.raw.as_ptr()) })

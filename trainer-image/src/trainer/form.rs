@@ -16,11 +16,18 @@ impl Trainer<'_> {
     /// the state, send it to those who lack it, hook the gradients.
     pub(super) fn form(&mut self, place: &Place) -> Result<Option<Event>, Failure> {
         self.replicas = None;
+        if let Some(peers) = &self.peers {
+            peers.interrupter.release();
+        }
         self.reporter.enter(Phase::Forming);
         let world = match &mut self.peers {
             None => World::alone(),
             Some(peers) => {
-                let Peers { watch, rendezvous } = peers;
+                let Peers {
+                    watch,
+                    rendezvous,
+                    interrupter: _,
+                } = peers;
                 let (machine, leave) = (&mut self.machine, &self.leave);
                 let is_pointless = || {
                     listen(machine, watch, leave);
@@ -32,6 +39,11 @@ impl Trainer<'_> {
                 }
             }
         };
+        if let Some(peers) = &self.peers {
+            peers
+                .interrupter
+                .guard(place.generation, world.shared_group());
+        }
         if let Err(failure) = self.share_state(&world) {
             world.abandon();
             return Err(failure);

@@ -6,6 +6,7 @@ use roundhouse_elastic::{Event, Machine};
 
 use super::Peers;
 use crate::failure::Failure;
+use crate::interrupt::Interrupter;
 use crate::launch::{Launch, Source};
 use crate::membership::MembershipWatch;
 use crate::rendezvous::Rendezvous;
@@ -50,7 +51,7 @@ pub(super) fn enter_lobby(launch: &Launch) -> (Machine, Option<MembershipWatch>)
 
 pub(super) fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peers, Failure> {
     let Source::Membership {
-        file: _,
+        file,
         own_address,
         rendezvous_port,
     } = &launch.source
@@ -63,7 +64,11 @@ pub(super) fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peer
         launch.local_rank,
         launch.collective_timeout,
     )?;
-    Ok(Peers { watch, rendezvous })
+    Ok(Peers {
+        watch,
+        rendezvous,
+        interrupter: Interrupter::start(file)?,
+    })
 }
 
 /// What the membership file would say to a process that trains alone.

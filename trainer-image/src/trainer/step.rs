@@ -49,6 +49,9 @@ impl Trainer<'_> {
         let end = sections.time(Section::Communication, || {
             replicas.world().end_step(local_loss, &standing)
         })?;
+        if let Some(peers) = &self.peers {
+            peers.interrupter.step_done(started.elapsed());
+        }
         let step = self.committed_steps + 1;
         if !end.agreement.all_finite {
             return Err(Failure::Diverged {

@@ -161,3 +161,32 @@ fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
         status.generation == 2 && status.step > step
     });
 }
+
+#[test]
+fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
+    let mut config = short();
+    config["steps"] = json!(6_000);
+    let expected = undisturbed(&config);
+    let mut job = Job::train(&config, 3, 1);
+    job.wait_for("committed steps", |status| status.step > 5);
+    job.signal(1, "-STOP");
+    let stopped_at = Instant::now();
+    job.issue_to(2, &[0, 2]);
+    job.wait_for_nodes(&[0, 2], "a step without it", |status| {
+        status.generation == 2 && status.phase == Phase::Training
+    });
+    // Far below the timeout of a collective: they do not wait for one that the operator has given up.
+    let elapsed = stopped_at.elapsed();
+    println!("the others go on after {elapsed:.1?}");
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
+    let last = job.status(1, 0).unwrap().step;
+    job.signal(1, "-CONT");
+    job.wait_for_nodes(&[1], "word of it", |status| status.phase == Phase::Stranded);
+    assert!(job.status(1, 0).unwrap().step <= last + 1);
+    job.dismiss(2, 1);
+    assert_eq!(job.exit_code(1), Some(143));
+    for node in [0, 2] {
+        assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
+    }
+    assert_same(&job, &expected, "a stopped rank");
+}

@@ -1,0 +1,104 @@
+//! Ends a wait for peers that do not answer, once it is known that training goes on without them.
+//!
+//! A collective blocks until its peers answer or its timeout passes. A newer generation that is heard of
+//! meanwhile says that the operator has decided: after a short patience, in which a healthy world
+//! would have reached its step boundary, the group is aborted and the collective fails.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use roundhouse_c10d::ProcessGroup;
+
+use crate::failure::Failure;
+use crate::membership::MembershipWatch;
+
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Without a step boundary for so long after a newer generation was seen, or for this many of the longest
+/// step so far, the wait is over.
+const PATIENCE: Duration = Duration::from_secs(2);
+const STEPS_OF_PATIENCE: u32 = 3;
+
+/// The thread that watches, and what it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupter {
+    watched: Arc<Mutex<Watched>>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    group: Option<(u64, Arc<ProcessGroup>)>,
+    /// Last sign that the collectives of the group move.
+    moved_at: Option<Instant>,
+    longest_step: Duration,
+}
+
+impl Watched {
+    /// Whether the wait is over, given the newest generation and since when it is known.
+    fn is_over(&self, newest: u64, known_since: Instant, now: Instant) -> bool {
+        let Some((generation, _)) = &self.group else {
+            return false;
+        };
+        let since = self.moved_at.map_or(known_since, |at| at.max(known_since));
+        let patience = PATIENCE.max(self.longest_step * STEPS_OF_PATIENCE);
+        newest > *generation && now.saturating_duration_since(since) >= patience
+    }
+}
+
+impl Interrupter {
+    /// Starts to watch a membership file.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(membership_file: &Path) -> Result<Self, Failure> {
+        let interrupter = Self::default();
+        let watched = Arc::clone(&interrupter.watched);
+        let (mut watch, mut newest) = MembershipWatch::start(membership_file);
+        let mut known_since = Instant::now();
+        std::thread::Builder::new()
+            .name("interrupter".to_owned())
+            .spawn(move || {
+                // Until nobody else holds it.
+                while Arc::strong_count(&watched) > 1 {
+                    std::thread::sleep(LOOK_INTERVAL);
+                    if let Some(document) = watch.poll()
+                        && document.generation > newest
+                    {
+                        (newest, known_since) = (document.generation, Instant::now());
+                    }
+                    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                    if watched.is_over(newest, known_since, Instant::now())
+                        && let Some((_, group)) = watched.group.take()
+                    {
+                        // Whoever waits gets the error; here there is nothing to be done about one.
+                        let _ = group.abort();
+                    }
+                }
+            })
+            .map_err(|error| Failure::Internal(format!("no thread to watch peers: {error}")))?;
+        Ok(interrupter)
+    }
+
+    /// The group of a generation, whose collectives are waited for from now on.
+    pub fn guard(&self, generation: u64, group: Option<Arc<ProcessGroup>>) {
+        let mut watched = self.lock();
+        watched.group = group.map(|group| (generation, group));
+        watched.moved_at = Some(Instant::now());
+    }
+
+    /// All ranks have come to the end of a step that took so long.
+    pub fn step_done(&self, took: Duration) {
+        let mut watched = self.lock();
+        watched.moved_at = Some(Instant::now());
+        watched.longest_step = watched.longest_step.max(took);
+    }
+
+    /// The group is left.
+    pub fn release(&self) {
+        self.lock().group = None;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
