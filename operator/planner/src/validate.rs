@@ -52,6 +52,8 @@ pub struct ValidatedJob {
     pub backoff_limit: u32,
     /// Time until all workers must be ready for the first time.
     pub start_deadline: Duration,
+    /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
+    pub stall_timeout_seconds: Option<u32>,
     /// Which pods go when the job has ended.
     pub clean_pod_policy: CleanPodPolicy,
     /// Whether a NetworkPolicy is made.
@@ -99,6 +101,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         elastic,
         failure_policy,
         start_deadline_seconds,
+        stall_timeout_seconds,
         clean_pod_policy,
         network_policy,
     } = spec;
@@ -152,6 +155,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         template,
         backoff_limit: failure_policy.backoff_limit,
         start_deadline: Duration::from_secs(u64::from(*start_deadline_seconds)),
+        stall_timeout_seconds: *stall_timeout_seconds,
         clean_pod_policy: *clean_pod_policy,
         network_policy: *network_policy,
     })

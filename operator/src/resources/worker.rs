@@ -147,7 +147,8 @@ fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
         value_from: None,
     };
     let file = |name: &str| format!("{}/{name}", paths::PODINFO_DIR);
-    vec![
+    let stall = job.stall_timeout_seconds.map(|seconds| seconds.to_string());
+    let mut all = vec![
         value(environment::JOB_NAME, job.key.name.clone()),
         value(environment::JOB_NAMESPACE, job.key.namespace.clone()),
         value(environment::WORKER_INDEX, index.to_string()),
@@ -174,7 +175,9 @@ fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
                 ..EnvVarSource::default()
             }),
         },
-    ]
+    ];
+    all.extend(stall.map(|seconds| value(environment::STALL_TIMEOUT_SECONDS, seconds)));
+    all
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! (see `roundhouse_contract::paths`), and what ends a container is its exit code and termination
 //! message. Decisions (`verdict`, `exposition`) are pure; `supervisor` and `http` do the effects.
 
+pub mod dump;
 pub mod exposition;
 pub mod http;
 pub mod logs;
@@ -12,3 +13,4 @@ pub mod options;
 pub mod ranks;
 pub mod supervisor;
 pub mod verdict;
+pub mod watchdog;

@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use roundhouse_contract::{environment, paths, ports};
+
+use crate::watchdog::{Limits, Policy};
 
 /// Starts PROGRAM once per training process and looks after it: forwards signals, collects logs,
 /// metrics and zombies, serves HTTP, and ends as the processes end.
@@ -46,8 +49,16 @@ pub struct Options {
           default_value_t = SocketAddr::from(([0, 0, 0, 0], ports::AGENT_HTTP)))]
     pub http_address: SocketAddr,
     /// Seconds between SIGTERM and SIGKILL.
-    #[arg(long, env = "ROUNDHOUSE_GRACE_SECONDS", default_value_t = 25)]
+    #[arg(long, env = environment::GRACE_SECONDS, default_value_t = 25)]
     pub grace_seconds: u64,
+    /// Seconds without progress after which a process counts as hung; 0: never. Default: learned from
+    /// its steps.
+    #[arg(long, env = environment::STALL_TIMEOUT_SECONDS)]
+    pub stall_timeout_seconds: Option<u64>,
+    /// Seconds that a collective waits for its peers. Default: 30, or half of the stall timeout.
+    #[arg(long, env = environment::COLLECTIVE_TIMEOUT_SECONDS,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub collective_timeout_seconds: Option<u64>,
     /// File for the termination message.
     #[arg(long, env = "ROUNDHOUSE_TERMINATION_LOG", default_value = paths::TERMINATION_LOG)]
     pub termination_log: PathBuf,
@@ -57,6 +68,17 @@ pub struct Options {
 }
 
 impl Options {
+    /// How long processes may make no progress.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let policy = Policy::from_seconds(self.stall_timeout_seconds);
+        let timeout = self.collective_timeout_seconds.map(Duration::from_secs);
+        Limits {
+            policy,
+            collective_timeout: timeout.unwrap_or_else(|| policy.collective_timeout()),
+        }
+    }
+
     /// The environment of one process.
     #[must_use]
     pub fn launch_environment(&self, local_rank: u32) -> roundhouse_contract::LaunchEnvironment {
