@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use roundhouse_contract::{ExitCode, TerminationMessage, environment, termination::Reason};
+use roundhouse_contract::{Mode, Reason, TerminationMessage, environment};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::time::{Instant, sleep_until};
 
@@ -17,8 +17,10 @@ mod failure;
 mod in_process;
 mod process;
 mod processes;
+mod restart;
 mod signals;
 mod stall;
+mod statuses;
 
 use failure::Failure;
 use signals::Signals;
@@ -38,15 +40,16 @@ pub fn run(options: &Options) -> i32 {
         Err(error) => Err(Failure::Runtime(error)),
     };
     let (code, message) = result.unwrap_or_else(|failure| {
+        let code = failure.exit_code(options.mode);
         let message = TerminationMessage {
-            reason: Reason::InternalError,
+            reason: Reason::of(code),
             rank: None,
             generation: 0,
             step: 0,
             message: failure.to_string(),
             progress: None,
         };
-        (ExitCode::Internal.code(), message)
+        (code.code(), message)
     });
     eprintln!("[agent] {}: {}", message.reason.as_str(), message.message);
     if let Ok(json) = message.to_json() {
@@ -64,6 +67,9 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
         source,
     })?;
     let metrics = Arc::new(Metrics::new(options.procs)?);
+    // Before anybody can see that the worker is ready.
+    let script =
+        (options.mode == Mode::Restart).then(|| restart::Worker::enter_lobby(options, &metrics));
     let listener = http::bind(options.http_address)
         .await
         .map_err(|source| Failure::Listen {
@@ -79,7 +85,10 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
     };
     tokio::spawn(async move { axum::serve(listener, http::router(shared)).await });
 
-    in_process::run(options, &metrics, &mut signals).await
+    match script {
+        Some(worker) => worker.run(&mut signals).await,
+        None => in_process::run(options, &metrics, &mut signals).await,
+    }
 }
 
 fn grace(options: &Options) -> Duration {

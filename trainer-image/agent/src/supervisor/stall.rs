@@ -32,6 +32,11 @@ impl Watch {
         self.ticks.tick().await;
     }
 
+    /// Forgets the processes, which are started anew.
+    pub(crate) fn forget(&mut self) {
+        self.watchdog.forget();
+    }
+
     /// Looks at all processes that run; if one hangs, shows all of them.
     pub(crate) fn look(
         &mut self,
