@@ -3,4 +3,5 @@
 
 mod crash;
 mod lifecycle;
+mod restart;
 mod stage;

@@ -6,3 +6,4 @@ mod digits;
 mod isolation;
 mod parity;
 mod refusals;
+mod restart;

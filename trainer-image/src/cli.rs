@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use roundhouse_contract::LaunchEnvironment;
-use roundhouse_contract::environment::{COLLECTIVE_TIMEOUT_SECONDS, SAVE_WEIGHTS};
+use roundhouse_contract::environment::{
+    COLLECTIVE_TIMEOUT_SECONDS, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, SAVE_WEIGHTS,
+};
 
 use crate::failure::Failure;
 use crate::launch::Launch;
@@ -51,7 +53,7 @@ pub struct Cli {
         long,
         value_name = "SECONDS",
         env = COLLECTIVE_TIMEOUT_SECONDS,
-        default_value_t = 30,
+        default_value_t = DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
     collective_timeout_seconds: u64,

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use roundhouse_contract::LaunchEnvironment;
-use roundhouse_contract::environment::{EnvironmentInvalid, POD_IP};
+use roundhouse_contract::environment::{
+    DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, EnvironmentInvalid, POD_IP,
+};
 
 /// How long a collective waits for its peers unless told otherwise.
-pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(30);
+pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
 
 /// Everything that does not come from the configuration file.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::CustomResource;
 use kube::KubeSchema;
-use roundhouse_contract::TrainerConfig;
+use roundhouse_contract::{Mode, TrainerConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -76,27 +76,35 @@ use crate::status::TrainingJobStatus;
 #[x_kube(
     validation = Rule::new("self.managedBy == oldSelf.managedBy")
         .message("managedBy is immutable").field_path(".managedBy"),
-    validation = Rule::new("self.trainer == oldSelf.trainer")
+    validation = Rule::new("has(self.trainer) == has(oldSelf.trainer) && (!has(self.trainer) || self.trainer == oldSelf.trainer)")
         .message("trainer is immutable: delete the job and apply it anew").field_path(".trainer"),
     validation = Rule::new("has(self.workers.template) == has(oldSelf.workers.template) && (!has(self.workers.template) || self.workers.template == oldSelf.workers.template)")
         .message("workers.template is immutable: delete the job and apply it anew").field_path(".workers"),
     validation = Rule::new("has(self.workers.procsPerWorker) == has(oldSelf.workers.procsPerWorker) && (!has(self.workers.procsPerWorker) || self.workers.procsPerWorker == oldSelf.workers.procsPerWorker)")
         .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
-    validation = Rule::new("has(self.trainer.epochs) != has(self.trainer.steps)")
+    validation = Rule::new("self.elastic.mode == oldSelf.elastic.mode")
+        .message("elastic.mode is immutable: delete the job and apply it anew").field_path(".elastic"),
+    validation = Rule::new("self.elastic.mode == 'Restart' || has(self.trainer)")
+        .message("give trainer; or, to run a command of your own, set elastic.mode to Restart").field_path(".trainer"),
+    validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.trainer)")
+        .message("leave out trainer: with elastic.mode Restart the command of the container named trainer is run").field_path(".trainer"),
+    validation = Rule::new("self.elastic.mode != 'Restart' || (has(self.workers.template) && has(self.workers.template.spec) && self.workers.template.spec.containers.exists(c, c.name == 'trainer' && has(c.image) && has(c.command)))")
+        .message("with elastic.mode Restart, give workers.template a container named trainer with image and command; the command of the image itself is not known").field_path(".workers"),
+    validation = Rule::new("!has(self.trainer) || has(self.trainer.epochs) != has(self.trainer.steps)")
         .message("give exactly one of trainer.epochs, trainer.steps").field_path(".trainer"),
-    validation = Rule::new("self.trainer.model.name != 'mlp' || !has(self.trainer.model.channels)")
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'mlp' || !has(self.trainer.model.channels)")
         .message("model.channels is for a cnn; an mlp has model.hidden").field_path(".trainer.model"),
-    validation = Rule::new("self.trainer.model.name != 'cnn' || !has(self.trainer.model.hidden)")
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'cnn' || !has(self.trainer.model.hidden)")
         .message("model.hidden is for an mlp; a cnn has model.channels").field_path(".trainer.model"),
-    validation = Rule::new("!has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")
         .message("give exactly one of data.volume.configMap, data.volume.persistentVolumeClaim").field_path(".trainer.data"),
-    validation = Rule::new("!has(self.trainer.data.path) || !self.trainer.data.path.split('/').exists(part, part == '..')")
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.path) || !self.trainer.data.path.split('/').exists(part, part == '..')")
         .message("data.path must not contain '..'").field_path(".trainer.data"),
-    validation = Rule::new("!has(self.trainer.optimizer) || self.trainer.optimizer.learningRate > 0.0")
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.optimizer) || self.trainer.optimizer.learningRate > 0.0")
         .message("optimizer.learningRate must be above 0").field_path(".trainer.optimizer"),
-    validation = Rule::new("!has(self.trainer.optimizer) || (self.trainer.optimizer.momentum < 1.0 && self.trainer.optimizer.beta1 < 1.0 && self.trainer.optimizer.beta2 < 1.0)")
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.optimizer) || (self.trainer.optimizer.momentum < 1.0 && self.trainer.optimizer.beta1 < 1.0 && self.trainer.optimizer.beta2 < 1.0)")
         .message("optimizer.momentum, beta1 and beta2 must be below 1").field_path(".trainer.optimizer"),
-    validation = Rule::new("!has(self.trainer.schedule) || self.trainer.schedule.gamma > 0.0")
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.schedule) || self.trainer.schedule.gamma > 0.0")
         .message("schedule.gamma must be above 0").field_path(".trainer.schedule"),
 )]
 pub struct TrainingJobSpec {
@@ -107,9 +115,11 @@ pub struct TrainingJobSpec {
     pub managed_by: String,
     /// The workers: pods that train together.
     pub workers: Workers,
-    /// The built-in trainer: model, data, optimizer and how long to train. Immutable.
+    /// The built-in trainer: model, data, optimizer and how long to train. Left out with
+    /// `elastic.mode: Restart`, which runs a command of your own. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::trainer")]
-    pub trainer: TrainerConfig,
+    pub trainer: Option<TrainerConfig>,
     /// How the set of workers changes while the job trains.
     #[serde(default)]
     pub elastic: Elastic,
@@ -121,6 +131,12 @@ pub struct TrainingJobSpec {
     #[serde(default = "default_start_deadline")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub start_deadline_seconds: u32,
+    /// Seconds without a new step after which a process counts as hung: its worker ends with exit code
+    /// 76, and that is an incident. 0: never. Default: five times the longest step so far, at least
+    /// 30 s. In mode Restart only this value counts, and only for scripts that write their progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_592_000))]
+    pub stall_timeout_seconds: Option<u32>,
     /// Which pods are deleted when the job has ended. Failed jobs never keep a running pod.
     #[serde(default)]
     pub clean_pod_policy: CleanPodPolicy,
@@ -169,16 +185,28 @@ pub struct Workers {
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Elastic {
+    /// How workers go from one generation to the next. Immutable.
+    pub mode: Mode,
     /// Seconds that a new worker waits for others, so that they join together. Nobody waits when all
     /// that are wanted are ready; who is lost is never waited for.
     #[schemars(range(min = 0, max = 3_600))]
     pub join_window_seconds: u32,
+    /// Mode Restart: seconds in which the error of a script may turn out to be that of a lost peer. In
+    /// the generation that follows it is started again; without one, its worker fails.
+    #[schemars(range(min = 0, max = 3_600))]
+    pub collateral_window_seconds: u32,
+    /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, to save what it has.
+    #[schemars(range(min = 0, max = 86_400))]
+    pub leave_grace_seconds: u32,
 }
 
 impl Default for Elastic {
     fn default() -> Self {
         Self {
+            mode: Mode::default(),
             join_window_seconds: 10,
+            collateral_window_seconds: 5,
+            leave_grace_seconds: 30,
         }
     }
 }

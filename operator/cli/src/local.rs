@@ -209,9 +209,14 @@ fn setting(
     programs: Programs,
     home: &Path,
 ) -> anyhow::Result<Setting> {
+    let Some(trainer) = job.program.trainer() else {
+        bail!(
+            "only the built-in trainer runs on this machine; elastic.mode Restart needs a cluster"
+        );
+    };
     let data_dir = manifest.data_dir(options.data.as_deref(), home)?;
     let config_file = home.join("trainer-config.json");
-    std::fs::write(&config_file, serde_json::to_string_pretty(&job.trainer)?)?;
+    std::fs::write(&config_file, serde_json::to_string_pretty(trainer)?)?;
     let mut variables = Vec::new();
     if let Some(path) = &options.save_weights {
         let path = std::path::absolute(path)?;

@@ -7,6 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub mod script;
+
+pub use script::ScriptEnvironment;
+
 /// Name of the job.
 pub const JOB_NAME: &str = "ROUNDHOUSE_JOB_NAME";
 /// Namespace of the job.
@@ -29,11 +33,21 @@ pub const DATA_DIR: &str = "ROUNDHOUSE_DATA_DIR";
 pub const RENDEZVOUS_PORT: &str = "ROUNDHOUSE_RENDEZVOUS_PORT";
 /// Where rank 0 writes the final weights as safetensors; not set: nowhere.
 pub const SAVE_WEIGHTS: &str = "ROUNDHOUSE_SAVE_WEIGHTS";
-/// How long a collective waits for its peers, in seconds; not set: 30.
+/// How long a collective waits for its peers, in seconds; not set:
+/// [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
 pub const COLLECTIVE_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS";
+/// How long a collective waits for its peers if nobody says otherwise.
+pub const DEFAULT_COLLECTIVE_TIMEOUT_SECONDS: u64 = 30;
+/// How long a process may make no progress, in seconds; not set: learned; 0: for ever.
+pub const STALL_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_STALL_TIMEOUT_SECONDS";
+/// How workers go from one generation to the next, as [`crate::Mode`]; not set: `InProcess`.
+pub const MODE: &str = "ROUNDHOUSE_MODE";
+/// Seconds between SIGTERM and SIGKILL of a process.
+pub const GRACE_SECONDS: &str = "ROUNDHOUSE_GRACE_SECONDS";
+/// Seconds for which the failure of a script may turn out to be that of a peer.
+pub const COLLATERAL_WINDOW_SECONDS: &str = "ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS";
 /// Set to anything: the process ends when the one that started it does. In a pod the kernel sees to that.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
-
 /// Place of the process on its worker, from 0 (as torchrun).
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Processes of the worker (as torchrun).

@@ -16,6 +16,10 @@ pub const TRAINER_CONFIG_FILE: &str = "trainer-config";
 pub const RUN_DIR: &str = "/run/roundhouse";
 /// Where `trainer.data.volume` is mounted.
 pub const DATA_DIR: &str = "/data";
+/// Where the agent is put for images that do not bring it.
+pub const INSTALL_DIR: &str = "/roundhouse";
+/// File name of the agent's program.
+pub const AGENT: &str = "roundhouse-agent";
 /// Kubernetes' default `terminationMessagePath`.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
@@ -35,4 +39,10 @@ pub fn rank_metrics(run_dir: &Path, local_rank: u32) -> PathBuf {
 #[must_use]
 pub fn rank_failure(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.failure.json"))
+}
+
+/// How far a script's process is, as [`crate::ScriptProgress`], in the run directory.
+#[must_use]
+pub fn rank_progress(run_dir: &Path, local_rank: u32) -> PathBuf {
+    run_dir.join(format!("rank-{local_rank}.progress.json"))
 }

@@ -2,6 +2,8 @@
 
 /// The rendezvous store of the worker's process 0 (a c10d `TCPStore`).
 pub const RENDEZVOUS: u16 = 29_500;
+/// Ports from [`RENDEZVOUS`] on at which the scripts of successive generations meet.
+pub const RENDEZVOUS_RANGE: u16 = 64;
 /// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`HEALTHZ_PATH`], [`READYZ_PATH`].
 pub const AGENT_HTTP: u16 = 9_464;
 /// Name of [`RENDEZVOUS`] in pods and services.
@@ -17,3 +19,25 @@ pub const PROGRESS_PATH: &str = "/progress";
 pub const HEALTHZ_PATH: &str = "/healthz";
 /// 200 once every process is in the lobby or trains.
 pub const READYZ_PATH: &str = "/readyz";
+
+/// Where the scripts of a generation meet: not where those of the one before did, so that a process
+/// which has not heard of its end finds nobody.
+#[must_use]
+pub fn of_generation(base: u16, generation: u64) -> u16 {
+    let offset = u16::try_from(generation % u64::from(RENDEZVOUS_RANGE)).unwrap_or(0);
+    base.saturating_add(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_generations_meet_at_different_ports_of_the_range() {
+        for generation in 1..200 {
+            let port = of_generation(RENDEZVOUS, generation);
+            assert_ne!(port, of_generation(RENDEZVOUS, generation + 1));
+            assert!((RENDEZVOUS..RENDEZVOUS + RENDEZVOUS_RANGE).contains(&port));
+        }
+    }
+}

@@ -31,6 +31,52 @@ pub struct Progress {
     pub eval_loss: Option<f64>,
 }
 
+/// How far a script is, in its own words: the file [`crate::environment::script::PROGRESS_FILE`],
+/// replaced as often as the script likes. Only the step must be given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScriptProgress {
+    /// Steps done since the job's first, over all restarts.
+    pub step: u64,
+    /// Steps of the whole job; 0: unknown.
+    #[serde(default)]
+    pub total_steps: u64,
+    /// Epoch of the next step, from 0.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Loss of the last steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Samples per second over the whole world.
+    #[serde(default)]
+    pub samples_per_second: f64,
+}
+
+impl ScriptProgress {
+    /// The same as progress of a generation.
+    #[must_use]
+    pub fn within(self, generation: u64, world_size: u32) -> Progress {
+        let Self {
+            step,
+            total_steps,
+            epoch,
+            loss,
+            samples_per_second,
+        } = self;
+        Progress {
+            generation,
+            world_size,
+            step,
+            total_steps,
+            epoch,
+            loss,
+            samples_per_second,
+            eval_accuracy: None,
+            eval_loss: None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +92,13 @@ mod tests {
         let text = serde_json::to_string(&progress).unwrap();
         assert!(!text.contains("eval"), "{text}");
         assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
+    }
+
+    #[test]
+    fn a_script_may_say_nothing_but_its_step() {
+        let told: ScriptProgress = serde_json::from_str(r#"{"step": 7}"#).unwrap();
+        let progress = told.within(3, 2);
+        assert_eq!((progress.generation, progress.step), (3, 7));
+        assert_eq!(progress.total_steps, 0);
     }
 }

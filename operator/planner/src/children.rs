@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use roundhouse_api::NetworkPolicyMode;
-use roundhouse_contract::names;
+use roundhouse_contract::{Mode, names};
 
 use crate::decide::{Draft, event};
 use crate::members::has_succeeded;
@@ -60,7 +60,7 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
     for index in 0..draft.job.replicas {
         let worker = draft.members.workers.get(&index).copied();
         if let Some(pod) = worker {
-            if !is_spent(pod) {
+            if !is_spent(draft, pod) {
                 continue;
             }
             replaced.push(delete(pod, DeleteReason::Replaced));
@@ -89,11 +89,13 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
 }
 
 /// Whether a pod cannot take part any more: it failed for good, or ended without having trained, and a
-/// completed pod is never restarted.
-fn is_spent(pod: &Pod) -> bool {
+/// completed pod is never restarted. A script that completed is needed again if its peers have not.
+fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
+    let is_needed_again =
+        || draft.job.program.mode() == Mode::Restart && !draft.members.are_whole();
     match pod.phase {
         PodPhase::Failed => true,
-        PodPhase::Succeeded => !has_succeeded(pod),
+        PodPhase::Succeeded => !has_succeeded(pod) || is_needed_again(),
         PodPhase::Pending | PodPhase::Running => false,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use roundhouse_api::{CleanPodPolicy, ConditionType, JobProgress};
 
 use crate::children::delete;
@@ -9,6 +10,7 @@ use crate::decide::{Draft, event};
 use crate::members::{has_succeeded, is_alive};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
+use crate::program::Program;
 use crate::status::{percent, rounded, set_condition, time};
 use crate::waiting;
 
@@ -54,8 +56,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     })
 }
 
-/// Success: a member completed. It does so only when all have committed the last step and the results
-/// are written, so whoever died since takes nothing away. The others are given time to end by themselves.
+/// Success, once the members have ended, and the first of them by completing.
 pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let ours = |pod: &&Pod| pod.ours && has_succeeded(pod);
     let completed = draft.observed.pods.iter().filter(ours);
@@ -66,12 +67,12 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             .and_then(|end| end.finished_at)
     });
     let first = ends.min()?;
-    let ending = |pod: &&Pod| draft.members.is_member(pod) && is_alive(pod);
-    let left = first.and_then(|first| waiting::time_left(first, ENDING, draft.now));
-    if draft.members.workers.values().any(ending)
-        && let Some(left) = left
-    {
-        draft.requeue(left);
+    let is_ending = match draft.job.program {
+        Program::Trainer(_) => trainer_is_ending(draft, first),
+        Program::Script(_) if !draft.members.are_whole() => return None,
+        Program::Script(_) => has_running_member(draft),
+    };
+    if is_ending {
         return Some(PlanReason::Finishing);
     }
     show_final_progress(draft);
@@ -81,7 +82,10 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .as_ref()
         .map_or(0, |shown| shown.progress.step);
     let workers = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
-    let message = format!("{workers} workers completed {steps} steps");
+    let message = match steps {
+        0 => format!("{workers} workers completed"),
+        steps => format!("{workers} workers completed {steps} steps"),
+    };
     draft.running(false, "Completed", message.clone());
     end(
         draft,
@@ -93,6 +97,24 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .events
         .push(event(EventType::Normal, "Succeeded", message));
     Some(PlanReason::Succeeded)
+}
+
+/// A member of the built-in trainer completes only when all have committed the last step and the results
+/// are written, so whoever died since takes nothing away. The others are given time to end by themselves.
+/// (A process of a script ends when it likes: there, all members must complete.)
+fn trainer_is_ending(draft: &mut Draft<'_>, first: Option<Timestamp>) -> bool {
+    let left = first.and_then(|first| waiting::time_left(first, ENDING, draft.now));
+    let Some(left) = left.filter(|_| has_running_member(draft)) else {
+        return false;
+    };
+    draft.requeue(left);
+    true
+}
+
+fn has_running_member(draft: &Draft<'_>) -> bool {
+    let members = &draft.members;
+    let ending = |pod: &&Pod| members.is_member(pod) && is_alive(pod);
+    members.workers.values().any(ending)
 }
 
 /// Gives the job up. Pods are deleted by later plans, once this one's status is stored: the reason

@@ -13,6 +13,7 @@ pub mod members;
 mod membership;
 pub mod observed;
 pub mod plan;
+pub mod program;
 pub mod status;
 mod stranded;
 pub mod validate;
@@ -26,4 +27,5 @@ pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, ProgressSample, Termination, Waiting,
 };
 pub use plan::{Action, DeleteReason, Event, EventType, Plan, PlanReason};
+pub use program::{Program, Script};
 pub use validate::{InvalidSpec, JobKey, ValidatedJob, validate};

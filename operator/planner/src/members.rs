@@ -71,6 +71,16 @@ impl<'a> Members<'a> {
             })
     }
 
+    /// Whether the newest generation can still complete: all that it was raised for train, or have.
+    #[must_use]
+    pub fn are_whole(&self) -> bool {
+        let all = self.workers.values().copied();
+        let sound: Vec<&Pod> = all
+            .filter(|pod| self.is_member(pod) && (is_alive(pod) || has_succeeded(pod)))
+            .collect();
+        self.generation > 0 && fingerprint(&sound) == self.raised_for
+    }
+
     /// Who could form the next generation, in node-rank order. A place that was given stays with its
     /// holder; then come survivors in their old order, then those who are new by index: so node rank 0
     /// is a survivor, which has the state, if there is one.

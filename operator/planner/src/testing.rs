@@ -31,6 +31,26 @@ pub fn raw_job(workers: u32) -> TrainingJob {
     }
 }
 
+/// A raw job with so many workers that run a command of their own.
+#[must_use]
+pub fn raw_script_job(workers: u32) -> TrainingJob {
+    let job = serde_json::json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "gpt", "namespace": "ml", "uid": "job-uid", "generation": 1},
+        "spec": {
+            "elastic": {"mode": "Restart"},
+            "workers": {"replicas": workers, "template": {"spec": {"containers": [
+                {"name": "trainer", "image": "pytorch:2", "command": ["python"], "args": ["train.py"]},
+            ]}}},
+        },
+    });
+    match serde_json::from_value(job) {
+        Ok(job) => job,
+        Err(error) => unreachable!("the fixture is a job: {error}"),
+    }
+}
+
 /// A cluster with one job, as far as a plan can tell.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -47,7 +67,17 @@ pub struct World {
 /// A new job with so many workers, and nothing else.
 #[must_use]
 pub fn world(workers: u32) -> World {
-    let job = match validate(&raw_job(workers)) {
+    world_of(&raw_job(workers))
+}
+
+/// A new job of a script with so many workers, and nothing else.
+#[must_use]
+pub fn script_world(workers: u32) -> World {
+    world_of(&raw_script_job(workers))
+}
+
+fn world_of(raw: &TrainingJob) -> World {
+    let job = match validate(raw) {
         Ok(job) => job,
         Err(error) => unreachable!("the fixture is valid: {error}"),
     };

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use roundhouse_api::{CleanPodPolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers};
 use roundhouse_contract::labels::TRAINER_CONTAINER;
-use roundhouse_contract::{TrainerConfig, names};
+use roundhouse_contract::names;
+
+use crate::program::{self, Program};
 
 /// Volume names that start so are ours.
 pub const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
@@ -44,14 +46,16 @@ pub struct ValidatedJob {
     pub join_window: Duration,
     /// Processes of each worker.
     pub procs_per_worker: u32,
-    /// What they train.
-    pub trainer: TrainerConfig,
+    /// What they run.
+    pub program: Program,
     /// Their pods; has a container named `trainer`.
     pub template: PodTemplateSpec,
     /// Incidents in a row until the job fails.
     pub backoff_limit: u32,
     /// Time until all workers must be ready for the first time.
     pub start_deadline: Duration,
+    /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
+    pub stall_timeout_seconds: Option<u32>,
     /// Which pods go when the job has ended.
     pub clean_pod_policy: CleanPodPolicy,
     /// Whether a NetworkPolicy is made.
@@ -68,7 +72,10 @@ pub struct InvalidSpec {
     pub message: String,
 }
 
-fn invalid<T>(field: impl Into<String>, message: impl Into<String>) -> Result<T, InvalidSpec> {
+pub(crate) fn invalid<T>(
+    field: impl Into<String>,
+    message: impl Into<String>,
+) -> Result<T, InvalidSpec> {
     Err(InvalidSpec {
         field: field.into(),
         message: message.into(),
@@ -99,6 +106,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         elastic,
         failure_policy,
         start_deadline_seconds,
+        stall_timeout_seconds,
         clean_pod_policy,
         network_policy,
     } = spec;
@@ -125,11 +133,9 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
             "must not be below spec.workers.replicas",
         );
     }
-    trainer.validate().map_err(|error| InvalidSpec {
-        field: format!("spec.trainer.{}", error.field),
-        message: error.message,
-    })?;
-    let template = with_trainer_container(template.clone().unwrap_or_default())?;
+    let mut template = template.clone().unwrap_or_default();
+    refuse_our_fields(template.spec.get_or_insert_default())?;
+    let program = program::of(trainer.as_ref(), elastic, &mut template)?;
     let procs_per_worker = procs_per_worker.map_or_else(|| gpus(&template), Ok)?;
     if !(1..=MAX_PROCS).contains(&procs_per_worker) {
         let message = format!("must be between 1 and {MAX_PROCS}");
@@ -148,46 +154,17 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         max_replicas: max_replicas.unwrap_or(*replicas).max(*replicas),
         join_window: Duration::from_secs(u64::from(elastic.join_window_seconds)),
         procs_per_worker,
-        trainer: trainer.clone(),
+        program,
         template,
         backoff_limit: failure_policy.backoff_limit,
         start_deadline: Duration::from_secs(u64::from(*start_deadline_seconds)),
+        stall_timeout_seconds: *stall_timeout_seconds,
         clean_pod_policy: *clean_pod_policy,
         network_policy: *network_policy,
     })
 }
 
-/// Refuses what the operator decides itself, and adds the trainer container where it is missing.
-fn with_trainer_container(mut template: PodTemplateSpec) -> Result<PodTemplateSpec, InvalidSpec> {
-    let spec = template.spec.get_or_insert_default();
-    refuse_our_fields(spec)?;
-    let is_trainer = |container: &Container| container.name == TRAINER_CONTAINER;
-    if !spec.containers.iter().any(is_trainer) {
-        let name = TRAINER_CONTAINER.to_owned();
-        spec.containers.insert(
-            0,
-            Container {
-                name,
-                ..Container::default()
-            },
-        );
-    }
-    let at = spec
-        .containers
-        .iter()
-        .position(is_trainer)
-        .unwrap_or_default();
-    let path = format!("spec.workers.template.spec.containers[{at}]");
-    let trainer = &spec.containers[at];
-    if trainer.command.is_some() || trainer.args.is_some() {
-        return invalid(
-            path,
-            "leave out command and args: the built-in trainer brings its own",
-        );
-    }
-    Ok(template)
-}
-
+/// Refuses what the operator decides itself.
 fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
     let field = |name: &str| format!("spec.workers.template.spec.{name}");
     let refused = [

@@ -395,7 +395,9 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
             job.metadata.name = Some("a.b".into())
         }),
         ("spec.workers.replicas", |job| job.spec.workers.replicas = 0),
-        ("spec.trainer.epochs", |job| job.spec.trainer.epochs = None),
+        ("spec.trainer.epochs", |job| {
+            job.spec.trainer.as_mut().unwrap().epochs = None
+        }),
         ("spec.workers.template.spec.hostNetwork", |job| {
             job.spec
                 .workers

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 use roundhouse_contract::trainer::DataVolume;
 use roundhouse_contract::{labels, paths};
-use roundhouse_planner::ValidatedJob;
+use roundhouse_planner::{Program, ValidatedJob};
 
 const PODINFO: &str = "roundhouse-podinfo";
 const DATA: &str = "roundhouse-data";
@@ -16,15 +16,13 @@ const MEMORY: [(&str, &str); 2] = [
     ("roundhouse-shm", "/dev/shm"),
 ];
 const TMP: (&str, &str) = ("roundhouse-tmp", "/tmp");
+const INSTALLED: (&str, &str) = ("roundhouse-agent", paths::INSTALL_DIR);
 
 pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
     let mut all = vec![Volume {
         name: PODINFO.to_owned(),
         downward_api: Some(DownwardAPIVolumeSource {
-            items: Some(vec![
-                annotation(paths::MEMBERSHIP_FILE, labels::MEMBERSHIP),
-                annotation(paths::TRAINER_CONFIG_FILE, labels::TRAINER_CONFIG),
-            ]),
+            items: Some(podinfo(&job.program)),
             default_mode: None,
         }),
         ..Volume::default()
@@ -38,27 +36,53 @@ pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
         ..Volume::default()
     };
     all.extend(MEMORY.iter().map(|(name, _)| empty(name, Some("Memory"))));
-    all.push(empty(TMP.0, None));
-    all.extend(job.trainer.data.volume.as_ref().map(data));
+    match &job.program {
+        Program::Trainer(config) => {
+            all.push(empty(TMP.0, None));
+            all.extend(config.data.volume.as_ref().map(data));
+        }
+        Program::Script(_) => all.push(empty(INSTALLED.0, None)),
+    }
     all
 }
 
 pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
+    let mut all = vec![mount(PODINFO, paths::PODINFO_DIR, true)];
+    all.extend(MEMORY.iter().map(|(name, path)| mount(name, path, false)));
+    match &job.program {
+        Program::Trainer(config) => {
+            all.push(mount(TMP.0, TMP.1, false));
+            let has_data = config.data.volume.is_some();
+            all.extend(has_data.then(|| mount(DATA, paths::DATA_DIR, true)));
+        }
+        Program::Script(_) => all.push(mount(INSTALLED.0, INSTALLED.1, true)),
+    }
+    all
+}
+
+/// Where the init container puts the agent.
+pub(super) fn install_mount() -> VolumeMount {
+    mount(INSTALLED.0, INSTALLED.1, false)
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
         read_only: read_only.then_some(true),
         ..VolumeMount::default()
-    };
-    let mut all = vec![
-        mount(PODINFO, paths::PODINFO_DIR, true),
-        mount(TMP.0, TMP.1, false),
-    ];
-    all.extend(MEMORY.iter().map(|(name, path)| mount(name, path, false)));
-    if job.trainer.data.volume.is_some() {
-        all.push(mount(DATA, paths::DATA_DIR, true));
     }
-    all
+}
+
+fn podinfo(program: &Program) -> Vec<DownwardAPIVolumeFile> {
+    let membership = annotation(paths::MEMBERSHIP_FILE, labels::MEMBERSHIP);
+    match program {
+        Program::Trainer(_) => vec![
+            membership,
+            annotation(paths::TRAINER_CONFIG_FILE, labels::TRAINER_CONFIG),
+        ],
+        Program::Script(_) => vec![membership],
+    }
 }
 
 fn annotation(file: &str, key: &str) -> DownwardAPIVolumeFile {

@@ -3,18 +3,25 @@
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
     ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecurityContext,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{environment, labels, names, paths, ports};
-use roundhouse_planner::ValidatedJob;
+use roundhouse_planner::{Program, ValidatedJob};
 
 use super::{metadata, volumes};
 use crate::settings::Settings;
 
+mod script;
+
+/// Program of the built-in trainer.
+const TRAINER: &str = "roundhouse-train";
 /// User and group of the trainer image.
 const NON_ROOT: i64 = 65_532;
-/// The agent waits 25 s for its processes, so this leaves it time to write its last words.
-const GRACE_SECONDS: i64 = 30;
+/// How long the agent waits for processes of the built-in trainer that are to leave.
+const TRAINER_GRACE: i64 = 25;
+/// Time for the agent to write its last words.
+const LAST_WORDS: i64 = 5;
 
 /// Builds the pod of a worker's attempt.
 ///
@@ -38,12 +45,20 @@ pub fn build(
     ]);
     meta.labels = Some(all_labels);
     let mut annotations = theirs.annotations.unwrap_or_default();
-    let config = serde_json::to_string(&job.trainer)?;
-    annotations.insert(labels::TRAINER_CONFIG.to_owned(), config);
+    if let Some(trainer) = job.program.trainer() {
+        let config = serde_json::to_string(trainer)?;
+        annotations.insert(labels::TRAINER_CONFIG.to_owned(), config);
+    }
     meta.annotations = Some(annotations);
 
     let mut spec = job.template.spec.clone().unwrap_or_default();
     complete_pod(&mut spec, job, index);
+    if job.program.script().is_some() {
+        let first = script::installer(settings);
+        spec.init_containers
+            .get_or_insert_default()
+            .insert(0, first);
+    }
     for container in &mut spec.containers {
         if container.name == labels::TRAINER_CONTAINER {
             complete_trainer(container, job, settings, index);
@@ -64,14 +79,17 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, index: u32) {
     spec.automount_service_account_token.get_or_insert(false);
     spec.enable_service_links.get_or_insert(false);
     spec.termination_grace_period_seconds
-        .get_or_insert(GRACE_SECONDS);
+        .get_or_insert(grace(&job.program) + LAST_WORDS);
     let security = spec
         .security_context
         .get_or_insert_with(PodSecurityContext::default);
     security.run_as_non_root.get_or_insert(true);
-    security.run_as_user.get_or_insert(NON_ROOT);
-    security.run_as_group.get_or_insert(NON_ROOT);
-    security.fs_group.get_or_insert(NON_ROOT);
+    // Somebody else's image has a user of its own.
+    if job.program.trainer().is_some() {
+        security.run_as_user.get_or_insert(NON_ROOT);
+        security.run_as_group.get_or_insert(NON_ROOT);
+        security.fs_group.get_or_insert(NON_ROOT);
+    }
     security
         .seccomp_profile
         .get_or_insert_with(|| SeccompProfile {
@@ -96,16 +114,18 @@ fn complete_trainer(
             .image_pull_policy
             .get_or_insert(settings.trainer_pull_policy.clone());
     }
-    container.command = Some(vec!["roundhouse-agent".to_owned()]);
-    container.args = Some(vec!["--".to_owned(), "roundhouse-train".to_owned()]);
+    let (agent, command) = match &job.program {
+        Program::Trainer(_) => (paths::AGENT.to_owned(), vec![TRAINER.to_owned()]),
+        Program::Script(script) => (script::agent(), script.command.clone()),
+    };
+    let args = std::iter::once("--".to_owned()).chain(command);
+    container.command = Some(vec![agent]);
+    container.args = Some(args.collect());
     container
         .env
         .get_or_insert_default()
         .extend(variables(job, index));
-    container
-        .volume_mounts
-        .get_or_insert_default()
-        .extend(volumes::mounts(job));
+    mount(container, volumes::mounts(job));
     container.ports.get_or_insert_default().extend([
         port(ports::RENDEZVOUS_NAME, ports::RENDEZVOUS),
         port(ports::AGENT_HTTP_NAME, ports::AGENT_HTTP),
@@ -125,11 +145,33 @@ fn complete_trainer(
         .security_context
         .get_or_insert_with(SecurityContext::default);
     security.allow_privilege_escalation.get_or_insert(false);
-    security.read_only_root_filesystem.get_or_insert(true);
+    if job.program.trainer().is_some() {
+        security.read_only_root_filesystem.get_or_insert(true);
+    }
     security.capabilities.get_or_insert_with(|| Capabilities {
         drop: Some(vec!["ALL".to_owned()]),
         add: None,
     });
+}
+
+/// Adds mounts, but where the template has one of its own (a larger /dev/shm, say).
+fn mount(container: &mut Container, ours: Vec<VolumeMount>) {
+    let all = container.volume_mounts.get_or_insert_default();
+    for mount in ours {
+        if all
+            .iter()
+            .all(|theirs| theirs.mount_path != mount.mount_path)
+        {
+            all.push(mount);
+        }
+    }
+}
+
+/// Seconds for processes that are to leave.
+fn grace(program: &Program) -> i64 {
+    program.script().map_or(TRAINER_GRACE, |script| {
+        i64::try_from(script.leave_grace.as_secs()).unwrap_or(i64::MAX - LAST_WORDS)
+    })
 }
 
 fn port(name: &str, number: u16) -> ContainerPort {
@@ -140,14 +182,18 @@ fn port(name: &str, number: u16) -> ContainerPort {
     }
 }
 
-fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
-    let value = |name: &str, value: String| EnvVar {
+fn value(name: &str, value: String) -> EnvVar {
+    EnvVar {
         name: name.to_owned(),
         value: Some(value),
         value_from: None,
-    };
+    }
+}
+
+fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
     let file = |name: &str| format!("{}/{name}", paths::PODINFO_DIR);
-    vec![
+    let stall = job.stall_timeout_seconds.map(|seconds| seconds.to_string());
+    let mut all = vec![
         value(environment::JOB_NAME, job.key.name.clone()),
         value(environment::JOB_NAMESPACE, job.key.namespace.clone()),
         value(environment::WORKER_INDEX, index.to_string()),
@@ -156,12 +202,7 @@ fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
             job.procs_per_worker.to_string(),
         ),
         value(environment::MEMBERSHIP_FILE, file(paths::MEMBERSHIP_FILE)),
-        value(
-            environment::TRAINER_CONFIG_FILE,
-            file(paths::TRAINER_CONFIG_FILE),
-        ),
         value(environment::RUN_DIR, paths::RUN_DIR.to_owned()),
-        value(environment::DATA_DIR, paths::DATA_DIR.to_owned()),
         value(environment::RENDEZVOUS_PORT, ports::RENDEZVOUS.to_string()),
         EnvVar {
             name: environment::POD_IP.to_owned(),
@@ -174,7 +215,17 @@ fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
                 ..EnvVarSource::default()
             }),
         },
-    ]
+    ];
+    match &job.program {
+        Program::Trainer(_) => {
+            let config = file(paths::TRAINER_CONFIG_FILE);
+            all.push(value(environment::TRAINER_CONFIG_FILE, config));
+            all.push(value(environment::DATA_DIR, paths::DATA_DIR.to_owned()));
+        }
+        Program::Script(script) => all.extend(script::settings(script)),
+    }
+    all.extend(stall.map(|seconds| value(environment::STALL_TIMEOUT_SECONDS, seconds)));
+    all
 }
 
 #[cfg(test)]

@@ -2,13 +2,19 @@
 //!
 //! It holds no state of its own that matters: processes report through files of the run directory
 //! (see `roundhouse_contract::paths`), and what ends a container is its exit code and termination
-//! message. Decisions (`verdict`, `exposition`) are pure; `supervisor` and `http` do the effects.
+//! message. Decisions (`verdict`, `watchdog`, `restart`, `exposition`) are pure; `supervisor` and `http`
+//! do the effects.
 
+pub mod dump;
 pub mod exposition;
 pub mod http;
+pub mod install;
 pub mod logs;
+pub mod membership;
 pub mod metrics;
 pub mod options;
 pub mod ranks;
+pub mod restart;
 pub mod supervisor;
 pub mod verdict;
+pub mod watchdog;

@@ -24,6 +24,14 @@ impl LastLines {
             .cloned()
     }
 
+    /// What processes said that are started anew.
+    pub(crate) fn forget(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
     fn keep(&self, local_rank: u32, line: &str) {
         let line = line.trim();
         if !line.is_empty() {

@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::Parser;
-use roundhouse_contract::{environment, paths, ports};
+use clap::{Args, Parser, Subcommand};
+use roundhouse_contract::{Mode, environment, paths, ports};
+
+use crate::watchdog::{Limits, Policy};
 
 /// Starts PROGRAM once per training process and looks after it: forwards signals, collects logs,
 /// metrics and zombies, serves HTTP, and ends as the processes end.
@@ -12,12 +15,44 @@ use roundhouse_contract::{environment, paths, ports};
 /// In a worker's pod everything is set by the operator. By hand:
 /// `roundhouse-agent --procs 2 --run-dir /tmp/run --pod-ip 127.0.0.1 -- roundhouse-train`
 #[derive(Clone, Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub struct Cli {
+    /// Something else than to run a program.
+    #[command(subcommand)]
+    pub task: Option<Task>,
+    /// How to run one.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// What the agent does besides running a program.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Task {
+    /// Copies this program into a directory, for an image that does not bring it.
+    Install {
+        /// Where to.
+        directory: PathBuf,
+    },
+}
+
+/// How a program is run.
+#[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Processes to start.
     #[arg(long, env = environment::PROCS_PER_WORKER, default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub procs: u32,
+    /// How the processes go from one generation to the next: `InProcess`, they stay; `Restart`, they are
+    /// ended and started anew.
+    #[arg(long, env = environment::MODE, default_value_t = Mode::InProcess)]
+    pub mode: Mode,
+    /// Name of the job, which scripts are told as the run's.
+    #[arg(long, env = environment::JOB_NAME, default_value = "roundhouse")]
+    pub job: String,
     /// Index of this worker, for the log prefix.
     #[arg(long, env = environment::WORKER_INDEX, default_value_t = 0)]
     pub worker_index: u32,
@@ -46,8 +81,20 @@ pub struct Options {
           default_value_t = SocketAddr::from(([0, 0, 0, 0], ports::AGENT_HTTP)))]
     pub http_address: SocketAddr,
     /// Seconds between SIGTERM and SIGKILL.
-    #[arg(long, env = "ROUNDHOUSE_GRACE_SECONDS", default_value_t = 25)]
+    #[arg(long, env = environment::GRACE_SECONDS, default_value_t = 25)]
     pub grace_seconds: u64,
+    /// In mode Restart, seconds in which the error of a process may turn out to be that of a peer: with
+    /// a newer generation the worker goes on in it.
+    #[arg(long, env = environment::COLLATERAL_WINDOW_SECONDS, default_value_t = 5)]
+    pub collateral_window_seconds: u64,
+    /// Seconds without progress after which a process counts as hung; 0: never. Default: learned from
+    /// its steps.
+    #[arg(long, env = environment::STALL_TIMEOUT_SECONDS)]
+    pub stall_timeout_seconds: Option<u64>,
+    /// Seconds that a collective waits for its peers. Default: 30, or half of the stall timeout.
+    #[arg(long, env = environment::COLLECTIVE_TIMEOUT_SECONDS,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub collective_timeout_seconds: Option<u64>,
     /// File for the termination message.
     #[arg(long, env = "ROUNDHOUSE_TERMINATION_LOG", default_value = paths::TERMINATION_LOG)]
     pub termination_log: PathBuf,
@@ -57,6 +104,17 @@ pub struct Options {
 }
 
 impl Options {
+    /// How long processes may make no progress.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let policy = Policy::from_seconds(self.stall_timeout_seconds);
+        let timeout = self.collective_timeout_seconds.map(Duration::from_secs);
+        Limits {
+            policy,
+            collective_timeout: timeout.unwrap_or_else(|| policy.collective_timeout()),
+        }
+    }
+
     /// The environment of one process.
     #[must_use]
     pub fn launch_environment(&self, local_rank: u32) -> roundhouse_contract::LaunchEnvironment {
@@ -77,13 +135,34 @@ impl Options {
 mod tests {
     use super::*;
 
+    fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once(&"roundhouse-agent").chain(arguments))
+    }
+
     #[test]
     fn a_program_is_required_and_keeps_its_own_options() {
-        assert!(Options::try_parse_from(["roundhouse-agent"]).is_err());
-        let options =
-            Options::try_parse_from(["roundhouse-agent", "--procs", "2", "--", "train", "--fast"])
-                .unwrap();
+        assert!(parse(&[]).is_err());
+        let options = parse(&["--procs", "2", "--", "train", "--fast"])
+            .unwrap()
+            .options;
         assert_eq!(options.command, ["train", "--fast"]);
         assert_eq!(options.launch_environment(1).local_world_size, 2);
+        assert_eq!(options.mode, Mode::InProcess);
+    }
+
+    #[test]
+    fn a_program_of_the_name_of_a_task_is_a_program() {
+        let cli = parse(&["--mode", "Restart", "--", "install", "/x"]).unwrap();
+        assert!(cli.task.is_none());
+        assert_eq!(cli.options.command, ["install", "/x"]);
+    }
+
+    #[test]
+    fn installing_needs_no_program() {
+        let Some(Task::Install { directory }) = parse(&["install", "/roundhouse"]).unwrap().task
+        else {
+            panic!("no task");
+        };
+        assert_eq!(directory, PathBuf::from("/roundhouse"));
     }
 }

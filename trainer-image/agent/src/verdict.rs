@@ -44,6 +44,14 @@ pub struct Ended {
     pub on_request: bool,
 }
 
+impl Ended {
+    /// Whether it completed.
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
+        self.end == End::Exited(0)
+    }
+}
+
 /// The end that explains the others: the first that failed by itself and not for want of a peer,
 /// else the first that failed. `None` if all were fine.
 #[must_use]

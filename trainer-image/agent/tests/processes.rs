@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{TerminationMessage, paths, termination::Reason};
+use roundhouse_contract::{RankStatus, TerminationMessage, paths, termination::Reason};
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -24,7 +24,12 @@ impl Agent {
     }
 
     fn start_in(dir: TempDir, procs: u32, script: &str) -> Self {
+        Self::start_with(dir, procs, script, &[])
+    }
+
+    fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
+            .args(options)
             .args(["--procs", &procs.to_string(), "--grace-seconds", "1"])
             .args(["--http-address", "127.0.0.1:0", "--worker-index", "3"])
             .arg("--run-dir")
@@ -40,7 +45,8 @@ impl Agent {
         let mut line = String::new();
         stderr.read_line(&mut line).unwrap();
         let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::stderr()));
+        let mut log = std::fs::File::create(dir.path().join("stderr")).unwrap();
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut log));
         Self {
             child,
             dir,
@@ -72,15 +78,12 @@ impl Agent {
         std::fs::read_to_string(self.dir.path().join("stdout")).unwrap()
     }
 
+    fn stderr(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr")).unwrap()
+    }
+
     fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", name, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        send(name, &self.child.id().to_string());
     }
 
     fn finish(&mut self) -> (ExitStatus, TerminationMessage) {
@@ -106,6 +109,11 @@ fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn send(signal: &str, pid: &str) {
+    let sent = Command::new("kill").args(["-s", signal, pid]).status();
+    assert!(sent.unwrap().success());
 }
 
 fn write_status(run_dir: &Path, local_rank: u32, text: &str) {
@@ -240,4 +248,58 @@ fn a_program_that_does_not_exist_is_named() {
     assert_eq!(output.status.code(), Some(70));
     let message = TerminationMessage::parse(&std::fs::read_to_string(log).unwrap()).unwrap();
     assert!(message.message.contains("/no/such/program"), "{message:?}");
+}
+
+/// Steps without end, and its pid.
+const STEPS: &str = r#"echo pid $$; step=0; while :; do step=$((step + 1))
+    echo '{"phase":"Training","rank":4,"generation":2,"step":'$step'}' > $ROUNDHOUSE_RUN_DIR/new.$LOCAL_RANK
+    mv $ROUNDHOUSE_RUN_DIR/new.$LOCAL_RANK $ROUNDHOUSE_RUN_DIR/rank-$LOCAL_RANK.json; sleep 0.1; done"#;
+
+#[test]
+fn a_process_that_stops_is_shown_and_ends_the_worker_as_stalled() {
+    let dir = TempDir::new().unwrap();
+    let mut agent = Agent::start_with(dir, 2, STEPS, &["--stall-timeout-seconds", "2"]);
+    let pid = until("a process tells its pid", || {
+        let text = agent.stdout();
+        let line = text.lines().find(|line| line.contains("pid "))?;
+        line.rsplit(' ').next().map(str::to_owned)
+    });
+    until("its steps have been seen", || {
+        let text = std::fs::read_to_string(paths::rank_status(&agent.run_dir(), 0)).ok()?;
+        let status: RankStatus = serde_json::from_str(&text).ok()?;
+        (status.step > 20).then_some(())
+    });
+    send("STOP", &pid);
+    let (status, message) = agent.finish();
+    assert_eq!((status.code(), message.reason), (Some(76), Reason::Stalled));
+    assert_eq!((message.rank, message.generation), (Some(4), 2));
+    assert!(message.message.starts_with("no step for "), "{message:?}");
+    let log = agent.stderr();
+    let shown = log.lines().find(|line| line.contains("State: T (stopped)"));
+    assert!(
+        shown.is_some_and(|line| line.contains("Name: bash")),
+        "{log}"
+    );
+    assert!(
+        log.contains(&format!("thread {pid} bash: T (stopped)")),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_process_that_waits_in_the_lobby_is_left_alone() {
+    let lobby = r#"echo '{"phase":"Lobby","generation":0,"step":0}' > $ROUNDHOUSE_RUN_DIR/rank-0.json
+        for wait in 1 2 3; do sleep 1; done"#;
+    let dir = TempDir::new().unwrap();
+    let mut agent = Agent::start_with(dir, 1, lobby, &["--stall-timeout-seconds", "1"]);
+    assert_eq!(agent.finish().0.code(), Some(0), "{}", agent.stderr());
+}
+
+#[test]
+fn collectives_of_the_processes_give_up_before_the_watchdog() {
+    let dir = TempDir::new().unwrap();
+    let script = "echo timeout $ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS";
+    let mut agent = Agent::start_with(dir, 1, script, &["--stall-timeout-seconds", "20"]);
+    agent.finish();
+    assert!(agent.stdout().contains("timeout 10\n"));
 }

@@ -67,7 +67,8 @@ impl Manifest {
         if let Some(given) = given {
             return std::path::absolute(given).context("--data");
         }
-        let Some(volume) = &self.job.spec.trainer.data.volume else {
+        let trainer = self.job.spec.trainer.as_ref();
+        let Some(volume) = trainer.and_then(|trainer| trainer.data.volume.as_ref()) else {
             return Ok(PathBuf::from("/"));
         };
         let Some(source) = &volume.config_map else {

@@ -1,5 +1,7 @@
 //! What can keep the agent itself from going on.
 
+use roundhouse_contract::{ExitCode, Mode};
+
 /// Why the agent itself cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -8,7 +10,7 @@ pub(crate) enum Failure {
         path: String,
         source: std::io::Error,
     },
-    #[error("cannot start {program}: {source}; check the command after `--`")]
+    #[error("cannot start {program}: {source}; check the command")]
     Spawn {
         program: String,
         source: std::io::Error,
@@ -24,4 +26,21 @@ pub(crate) enum Failure {
     Runtime(std::io::Error),
     #[error("cannot register metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+}
+
+impl Failure {
+    /// What the worker ends with. A script's command is the user's, and is wrong for ever.
+    pub(crate) fn exit_code(&self, mode: Mode) -> ExitCode {
+        match (self, mode) {
+            (Self::Spawn { source, .. }, Mode::Restart) if is_wrong(source) => {
+                ExitCode::ConfigInvalid
+            }
+            _ => ExitCode::Internal,
+        }
+    }
+}
+
+fn is_wrong(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | PermissionDenied)
 }

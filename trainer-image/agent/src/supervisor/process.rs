@@ -1,5 +1,6 @@
 //! Starting one process of the worker.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
@@ -19,6 +20,7 @@ fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
 
 pub(crate) fn start_process(
     options: &Options,
+    environment: BTreeMap<&'static str, String>,
     local_rank: u32,
     last: &LastLines,
     readers: &mut Vec<JoinHandle<()>>,
@@ -32,7 +34,7 @@ pub(crate) fn start_process(
         })?;
     let mut child = Command::new(program)
         .args(arguments)
-        .envs(options.launch_environment(local_rank).to_pairs())
+        .envs(environment)
         .envs(threads_that_sleep())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,0 +1,57 @@
+//! How workers go from one generation to the next.
+
+use serde::{Deserialize, Serialize};
+
+/// How workers go from one generation to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub enum Mode {
+    /// The processes of the built-in trainer stay, with their state, and form a new group.
+    #[default]
+    InProcess,
+    /// The agent ends the processes and starts them anew, as torchrun does: for any image and any
+    /// script that resumes from its own checkpoint.
+    Restart,
+}
+
+impl Mode {
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InProcess => "InProcess",
+            Self::Restart => "Restart",
+        }
+    }
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::InProcess, Self::Restart]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or_else(|| format!("{text:?} is neither InProcess nor Restart"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_reads_back_as_itself_and_serializes_as_it_is_written() {
+        for mode in [Mode::InProcess, Mode::Restart] {
+            assert_eq!(mode.as_str().parse(), Ok(mode));
+            assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());
+        }
+        assert!("restart".parse::<Mode>().is_err());
+    }
+}

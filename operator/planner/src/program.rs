@@ -1,0 +1,149 @@
+//! What the workers run: the built-in trainer, or a command of the user's own.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use roundhouse_api::spec::Elastic;
+use roundhouse_contract::labels::TRAINER_CONTAINER;
+use roundhouse_contract::{Mode, TrainerConfig};
+
+use crate::validate::{InvalidSpec, invalid};
+
+/// What the workers run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Program {
+    /// The built-in trainer, whose processes stay for all generations.
+    Trainer(Box<TrainerConfig>),
+    /// The template's own command, started anew in each generation.
+    Script(Script),
+}
+
+/// A command of the user's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// How long its error may turn out to be that of a lost peer.
+    pub collateral_window: Duration,
+    /// Between SIGTERM and SIGKILL.
+    pub leave_grace: Duration,
+}
+
+impl Program {
+    /// How it goes from one generation to the next.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        match self {
+            Self::Trainer(_) => Mode::InProcess,
+            Self::Script(_) => Mode::Restart,
+        }
+    }
+
+    /// The configuration of the built-in trainer, if that is what runs.
+    #[must_use]
+    pub fn trainer(&self) -> Option<&TrainerConfig> {
+        match self {
+            Self::Trainer(config) => Some(config),
+            Self::Script(_) => None,
+        }
+    }
+
+    /// The user's own command, if that is what runs.
+    #[must_use]
+    pub const fn script(&self) -> Option<&Script> {
+        match self {
+            Self::Trainer(_) => None,
+            Self::Script(script) => Some(script),
+        }
+    }
+}
+
+/// Reads it from the spec. The template then has a container named `trainer`.
+pub(crate) fn of(
+    trainer: Option<&TrainerConfig>,
+    elastic: &Elastic,
+    template: &mut PodTemplateSpec,
+) -> Result<Program, InvalidSpec> {
+    let spec = template.spec.get_or_insert_default();
+    match (elastic.mode, trainer) {
+        (Mode::InProcess, Some(config)) => built_in(config, spec),
+        (Mode::Restart, None) => script(elastic, spec),
+        (Mode::InProcess, None) => invalid(
+            "spec.trainer",
+            "give it; or, to run a command of your own, set spec.elastic.mode to Restart",
+        ),
+        (Mode::Restart, Some(_)) => invalid(
+            "spec.trainer",
+            "leave it out: with spec.elastic.mode Restart the command of the container named trainer is run",
+        ),
+    }
+}
+
+fn built_in(config: &TrainerConfig, spec: &mut PodSpec) -> Result<Program, InvalidSpec> {
+    config.validate().map_err(|error| InvalidSpec {
+        field: format!("spec.trainer.{}", error.field),
+        message: error.message,
+    })?;
+    if place(spec).is_none() {
+        let name = TRAINER_CONTAINER.to_owned();
+        spec.containers.insert(
+            0,
+            Container {
+                name,
+                ..Container::default()
+            },
+        );
+    }
+    let at = place(spec).unwrap_or_default();
+    let container = &spec.containers[at];
+    if container.command.is_some() || container.args.is_some() {
+        return invalid(
+            path(at),
+            "leave out command and args: the built-in trainer brings its own",
+        );
+    }
+    Ok(Program::Trainer(Box::new(config.clone())))
+}
+
+fn script(elastic: &Elastic, spec: &PodSpec) -> Result<Program, InvalidSpec> {
+    let Some(at) = place(spec) else {
+        return invalid(
+            "spec.workers.template.spec.containers",
+            "with spec.elastic.mode Restart, give a container named trainer with image and command",
+        );
+    };
+    let container = &spec.containers[at];
+    if container.image.is_none() {
+        return invalid(
+            format!("{}.image", path(at)),
+            "give the image of the script",
+        );
+    }
+    let mut command = container.command.clone().unwrap_or_default();
+    if command.is_empty() {
+        return invalid(
+            format!("{}.command", path(at)),
+            "give it, such as [python, train.py]: the agent starts it, and cannot know the entry point of the image",
+        );
+    }
+    command.extend(container.args.iter().flatten().cloned());
+    Ok(Program::Script(Script {
+        command,
+        collateral_window: seconds(elastic.collateral_window_seconds),
+        leave_grace: seconds(elastic.leave_grace_seconds),
+    }))
+}
+
+fn seconds(number: u32) -> Duration {
+    Duration::from_secs(u64::from(number))
+}
+
+fn place(spec: &PodSpec) -> Option<usize> {
+    spec.containers
+        .iter()
+        .position(|container| container.name == TRAINER_CONTAINER)
+}
+
+fn path(at: usize) -> String {
+    format!("spec.workers.template.spec.containers[{at}]")
+}

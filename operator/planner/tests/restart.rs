@@ -1,0 +1,123 @@
+//! Jobs in restart mode: scripts that know nothing of generations.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Container;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::Mode;
+use roundhouse_planner::testing::{raw_job, raw_script_job, script_world};
+use roundhouse_planner::{Action, PlanReason, validate};
+
+fn container(job: &mut TrainingJob) -> &mut Container {
+    let template = job.spec.workers.template.as_mut().unwrap();
+    &mut template.spec.as_mut().unwrap().containers[0]
+}
+
+#[test]
+fn the_command_of_the_template_is_what_runs() {
+    let job = validate(&raw_script_job(2)).unwrap();
+    assert_eq!(job.program.mode(), Mode::Restart);
+    let script = job.program.script().unwrap();
+    assert_eq!(script.command, ["python", "train.py"]);
+    assert_eq!(script.collateral_window, Duration::from_secs(5));
+    assert_eq!(script.leave_grace, Duration::from_secs(30));
+}
+
+#[test]
+fn what_cannot_be_run_says_what_to_change() {
+    type Change = fn(&mut TrainingJob);
+    let in_template = "spec.workers.template.spec.containers";
+    let table: [(&str, &str, Change); 5] = [
+        ("spec.trainer", "leave it out", |job| {
+            job.spec.trainer = raw_job(1).spec.trainer;
+        }),
+        ("spec.trainer", "spec.elastic.mode to Restart", |job| {
+            job.spec.elastic.mode = Mode::InProcess;
+        }),
+        (in_template, "a container named trainer", |job| {
+            job.spec.workers.template = None;
+        }),
+        ("[0].image", "the image", |job| container(job).image = None),
+        ("[0].command", "such as [python, train.py]", |job| {
+            container(job).command = None;
+        }),
+    ];
+    for (field, words, change) in table {
+        let mut job = raw_script_job(2);
+        change(&mut job);
+        let refused = validate(&job).unwrap_err();
+        assert!(refused.field.ends_with(field), "{refused}");
+        assert!(refused.message.contains(words), "{refused}");
+    }
+}
+
+#[test]
+fn a_killed_worker_is_one_incident_whatever_becomes_of_the_others() {
+    let mut world = script_world(3).training();
+    world.job.min_replicas = 2;
+    world.ends(1, 137, 40);
+    world.settle();
+    assert_eq!(world.generations(), [2, 1, 2]);
+    // Its peers noticed, waited, and heard of generation 2: their containers run on.
+    assert_eq!(world.observed.status.incidents.total, 1);
+    world.restarts(1);
+    world.prepared(1);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.generations(), [3, 3, 3]);
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn workers_that_all_fail_by_the_same_error_are_one_incident() {
+    let mut world = script_world(3).training();
+    for at in 0..3 {
+        world.ends(at, 1, 40);
+        world.settle();
+    }
+    assert_eq!(world.observed.status.incidents.total, 1);
+    for at in 0..3 {
+        world.restarts(at);
+        world.prepared(at);
+    }
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.generations(), [2, 2, 2]);
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn the_job_succeeds_when_all_members_have_completed_however_long_the_last_one_takes() {
+    let mut world = script_world(2).training();
+    world.ends(1, 0, 100);
+    assert_eq!(world.settle().reason, PlanReason::Finishing);
+    world.seconds_pass(3_600);
+    assert_eq!(world.settle().reason, PlanReason::Finishing);
+    world.ends(0, 0, 100);
+    assert_eq!(world.settle().reason, PlanReason::Succeeded);
+}
+
+#[test]
+fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
+    let mut world = script_world(2).training();
+    world.ends(1, 0, 100);
+    world.settle();
+    world.ends(0, 1, 100);
+    let plan = world.plan();
+    assert_eq!(plan.status.incidents.total, 1);
+    world.carry_out(&plan, usize::MAX);
+    let anew = Action::CreateWorker {
+        index: 1,
+        attempt: 1,
+    };
+    assert!(world.plan().actions.contains(&anew));
+    world.settle();
+    world.restarts(0);
+    for at in 0..world.observed.pods.len() {
+        world.prepared(at);
+    }
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.generations(), [2, 2]);
+    world.ends(0, 0, 100);
+    world.ends(1, 0, 100);
+    assert_eq!(world.settle().reason, PlanReason::Succeeded);
+}

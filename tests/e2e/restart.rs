@@ -1,0 +1,92 @@
+//! Restart mode on real pods: an image that knows nothing of Roundhouse.
+
+use std::process::Command;
+use std::time::Duration;
+
+use kube::api::LogParams;
+use roundhouse_api::ConditionType;
+use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::manifests;
+use serde_json::{Value, json};
+
+fn job() -> Value {
+    json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "script"},
+        "spec": {
+            "elastic": {"mode": "Restart", "leaveGraceSeconds": 5},
+            "workers": {"replicas": 2, "minReplicas": 1, "template": {"spec": {"containers": [{
+                "name": "trainer",
+                "image": "localhost/counting-script:dev",
+                "imagePullPolicy": "Never",
+                "command": ["/usr/local/bin/counting-script"],
+                "args": ["--steps=500", "--step-millis=50", "--directory=/state"],
+                "volumeMounts": [{"name": "state", "mountPath": "/state"}],
+            }], "volumes": [{"name": "state", "emptyDir": {}}]}}},
+        },
+    })
+}
+
+async fn log(space: &TestNamespace, pod: &str) -> String {
+    let pods = space.pods();
+    pods.logs(pod, &LogParams::default())
+        .await
+        .unwrap_or_default()
+}
+
+/// The only child of a pod's agent: the script.
+fn script_of(space: &TestNamespace, pod: &str) -> String {
+    let agent = Command::new(manifests::repository().join("tests/cluster/cluster"))
+        .args(["pid", &space.name, pod])
+        .output()
+        .unwrap();
+    let agent = String::from_utf8(agent.stdout).unwrap();
+    let agent = agent.trim();
+    let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"));
+    children.unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_container() {
+    let space = TestNamespace::create("e2e-restart", false).await.unwrap();
+    space.create_object(&job()).await.unwrap();
+    until("the script runs", Duration::from_secs(90), || async {
+        let text = log(&space, "script-worker-1-0").await;
+        let runs = text.contains("generation 1: rank 1 of 2 goes on after step 0");
+        Ok(runs.then_some(()))
+    })
+    .await
+    .unwrap();
+    until("a step is told", Duration::from_secs(60), || async {
+        let job = space.jobs().get("script").await?;
+        let progress = job.status.and_then(|status| status.progress);
+        Ok(progress.filter(|shown| shown.progress.step > 10))
+    })
+    .await
+    .unwrap();
+    let script = script_of(&space, "script-worker-1-0");
+    assert!(!script.is_empty());
+    let killed = Command::new("kill").args(["-9", &script]).status();
+    assert!(killed.unwrap().success());
+
+    let job = space
+        .ends("script", ConditionType::Succeeded)
+        .await
+        .unwrap();
+    let status = job.status.unwrap();
+    assert_eq!(status.incidents.total, 1, "{status:?}");
+    assert_eq!(status.last_failure.unwrap().exit_code, Some(137));
+    // Generation 2 is the survivor's, and 3 has the restarted worker, too.
+    assert_eq!(status.membership.unwrap().generation, 3);
+    assert_eq!(status.progress.unwrap().progress.step, 500);
+    let text = log(&space, "script-worker-0-0").await;
+    assert!(text.contains("generation 2: rank 0 of 1 goes on after step"));
+    assert!(!text.contains("generation 2: rank 0 of 1 goes on after step 0\n"));
+    for (pod, restarts) in [("script-worker-0-0", 0), ("script-worker-1-0", 1)] {
+        let pod = space.pods().get(pod).await.unwrap().status.unwrap();
+        let container = &pod.container_statuses.unwrap()[0];
+        assert_eq!(container.restart_count, restarts, "{container:?}");
+    }
+    space.delete().await.unwrap();
+}

@@ -1,0 +1,96 @@
+//! What can be seen of a process from outside: its state and where each of its threads waits.
+//!
+//! Reads `/proc` (see `proc(5)`). Kernel stacks are for root alone; whatever cannot be read is left
+//! out.
+
+use std::path::Path;
+
+/// Most threads that are shown.
+const MAX_THREADS: usize = 128;
+/// Lines of `status` that tell something.
+const STATUS_KEYS: [&str; 9] = [
+    "Name:",
+    "State:",
+    "PPid:",
+    "TracerPid:",
+    "VmRSS:",
+    "Threads:",
+    "SigBlk:",
+    "voluntary_ctxt_switches:",
+    "nonvoluntary_ctxt_switches:",
+];
+
+/// Lines about a process, from its directory in `/proc`.
+#[must_use]
+pub fn process(directory: &Path) -> Vec<String> {
+    let mut lines = vec![status(directory)];
+    let mut threads: Vec<_> = std::fs::read_dir(directory.join("task"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    threads.sort();
+    for thread in threads.iter().take(MAX_THREADS) {
+        lines.extend(self::thread(thread));
+    }
+    if threads.len() > MAX_THREADS {
+        lines.push(format!("... and {} threads", threads.len() - MAX_THREADS));
+    }
+    lines
+}
+
+/// The telling lines of `status` as one.
+fn status(directory: &Path) -> String {
+    let text = read(directory, "status").unwrap_or_default();
+    let telling = text
+        .lines()
+        .filter(|line| STATUS_KEYS.iter().any(|key| line.starts_with(key)));
+    let words = telling.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Name, state and place of a thread, then its kernel stack if it may be read.
+fn thread(directory: &Path) -> Vec<String> {
+    let id = directory.file_name().unwrap_or_default().to_string_lossy();
+    let text = |file| read(directory, file).unwrap_or_default().trim().to_owned();
+    let status = text("status");
+    let state = status
+        .lines()
+        .find_map(|line| line.strip_prefix("State:"))
+        .unwrap_or_default()
+        .trim();
+    let mut line = format!("thread {id} {}: {state}", text("comm"));
+    match text("wchan").as_str() {
+        "" | "0" => {}
+        place => {
+            line.push_str(" in ");
+            line.push_str(place);
+        }
+    }
+    let stack = text("stack");
+    let frames = stack.lines().map(|frame| format!("  {}", frame.trim()));
+    std::iter::once(line).chain(frames).collect()
+}
+
+fn read(directory: &Path, file: &str) -> Option<String> {
+    let bytes = std::fs::read(directory.join(file)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_process_shows_its_threads_and_one_that_is_gone_nothing() {
+        let lines = process(Path::new("/proc/self"));
+        assert!(lines[0].contains("State: "), "{lines:?}");
+        let id = std::process::id();
+        let main = format!("thread {id} ");
+        assert!(
+            lines.iter().any(|line| line.starts_with(&main)),
+            "{lines:?}"
+        );
+        assert_eq!(process(Path::new("/proc/nonexistent")), [""]);
+    }
+}

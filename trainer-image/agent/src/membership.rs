@@ -1,0 +1,81 @@
+//! Watches the membership file. It decides nothing: what a document means is the machine's.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use roundhouse_contract::Membership;
+
+/// Time between two looks at the file.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The file, and what it held at the last look.
+#[derive(Debug)]
+pub struct MembershipWatch {
+    path: PathBuf,
+    text: String,
+}
+
+impl MembershipWatch {
+    /// Starts to watch; the generation found is what the file held before this agent's life.
+    #[must_use]
+    pub fn start(path: &Path) -> (Self, u64) {
+        let text = read(path);
+        let found = parse(path, &text).map_or(0, |document| document.generation);
+        let path = path.to_owned();
+        (Self { path, text }, found)
+    }
+
+    /// The document, if it has changed since the last look.
+    pub fn poll(&mut self) -> Option<Membership> {
+        let text = read(&self.path);
+        if text == self.text {
+            return None;
+        }
+        self.text = text;
+        parse(&self.path, &self.text)
+    }
+}
+
+/// A file that is not there yet is as good as an empty one.
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn parse(path: &Path, text: &str) -> Option<Membership> {
+    Membership::parse(text)
+        .inspect_err(|error| eprintln!("[agent] {} is ignored: {error}", path.display()))
+        .ok()
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(generation: u64) -> String {
+        format!(
+            r#"{{"generation":{generation},"action":"Join","nodeRank":0,"nodes":1,"procsPerWorker":1,
+            "master":{{"address":"a","port":1}},"members":"",
+            "incarnation":{{"podUid":"","restarts":0}},"issuedAt":""}}"#
+        )
+    }
+
+    #[test]
+    fn a_document_is_told_once_and_garbage_never() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("membership");
+        assert_eq!(MembershipWatch::start(&path).1, 0);
+        std::fs::write(&path, document(3)).unwrap();
+        let (mut watch, found) = MembershipWatch::start(&path);
+        assert_eq!(found, 3);
+        for (text, expected) in [
+            (document(4), Some(4)),
+            (document(4), None),
+            ("{".to_owned(), None),
+            (document(5), Some(5)),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(watch.poll().map(|document| document.generation), expected);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Restart mode: carries out what the machine of [`crate::restart`] decides.
+
+use std::time::Duration;
+
+use roundhouse_contract::environment::ScriptEnvironment;
+use roundhouse_contract::{ExitCode, Membership, TerminationMessage, termination::Reason};
+use rustix::process::Signal;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+
+use super::failure::Failure;
+use super::processes::Processes;
+use super::signals::Signals;
+use super::stall::{self, Watch};
+use super::statuses::Statuses;
+use super::{at, grace};
+use crate::membership::{MembershipWatch, POLL_INTERVAL};
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::ranks;
+use crate::restart::{Action, Event, Machine, Outcome, Patience};
+use crate::verdict::{self, End};
+use crate::watchdog::{Limits, Policy, Stall, Watchdog};
+
+/// The worker of a script.
+pub(crate) struct Worker<'a> {
+    options: &'a Options,
+    metrics: &'a Metrics,
+    machine: Machine,
+    membership: MembershipWatch,
+    processes: Processes,
+    statuses: Statuses,
+    watch: Watch,
+    stall: Option<Stall>,
+}
+
+impl<'a> Worker<'a> {
+    /// In the lobby; whatever the membership file holds now is of an earlier container.
+    pub(crate) fn enter_lobby(options: &'a Options, metrics: &'a Metrics) -> Self {
+        let (membership, found) = MembershipWatch::start(&options.membership_file);
+        let patience = Patience {
+            grace: grace(options),
+            collateral_window: Duration::from_secs(options.collateral_window_seconds),
+            stalled: grace(options).min(stall::GRACE),
+        };
+        Self {
+            options,
+            metrics,
+            machine: Machine::new(options.procs, found, patience),
+            membership,
+            processes: Processes::default(),
+            statuses: Statuses::enter_lobby(options),
+            watch: Watch::new(Watchdog::new(limits(options))),
+            stall: None,
+        }
+    }
+
+    /// Until the worker ends.
+    pub(crate) async fn run(
+        mut self,
+        signals: &mut Signals,
+    ) -> Result<(i32, TerminationMessage), Failure> {
+        let mut polls = interval(POLL_INTERVAL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            for event in self.events(signals, &mut polls).await {
+                let now = std::time::Instant::now();
+                for action in self.machine.apply(event, now) {
+                    if let Some(end) = self.act(action)? {
+                        self.processes.drain_logs().await;
+                        return Ok(end);
+                    }
+                }
+            }
+            self.statuses
+                .refresh(&self.options.run_dir, self.machine.is_running());
+        }
+    }
+
+    /// Waits for whatever happens next.
+    async fn events(&mut self, signals: &mut Signals, polls: &mut Interval) -> Vec<Event> {
+        let due = self.machine.wake_at().map(Instant::from_std);
+        tokio::select! {
+            _ = signals.child.recv() => self.reap(),
+            _ = signals.terminate.recv() => vec![Event::LeaveRequested],
+            _ = signals.interrupt.recv() => vec![Event::LeaveRequested],
+            _ = polls.tick() => self.membership.poll().map(Event::Told).into_iter().collect(),
+            () = self.watch.tick(), if self.machine.is_running() => self.look(),
+            () = at(due) => vec![Event::Tick],
+        }
+    }
+
+    fn reap(&mut self) -> Vec<Event> {
+        let ended = self.processes.reap(self.metrics);
+        for (local_rank, end) in &ended {
+            eprintln!("[agent] process {local_rank} {}", words(*end));
+        }
+        let events = ended.into_iter();
+        events
+            .map(|(local_rank, end)| Event::Ended(local_rank, end))
+            .collect()
+    }
+
+    fn look(&mut self) -> Vec<Event> {
+        let statuses = &self.statuses;
+        self.stall = self
+            .watch
+            .look(&self.processes, |local| statuses.judged(local));
+        self.stall.iter().map(|_| Event::Stalled).collect()
+    }
+
+    fn act(&mut self, action: Action) -> Result<Option<(i32, TerminationMessage)>, Failure> {
+        match action {
+            Action::Start(membership) => self.start(&membership)?,
+            Action::Terminate => self.processes.signal_all(Signal::TERM),
+            Action::Kill => self.processes.signal_all(Signal::KILL),
+            Action::Exit(outcome) => return Ok(Some(self.end(outcome))),
+        }
+        Ok(None)
+    }
+
+    fn start(&mut self, membership: &Membership) -> Result<(), Failure> {
+        let Options { run_dir, job, .. } = self.options;
+        let environment =
+            |local_rank| ScriptEnvironment::of(membership, local_rank, job, run_dir.clone());
+        let first = environment(0);
+        eprintln!(
+            "[agent] generation {}: ranks from {} of {}, meeting at {} port {}",
+            first.generation, first.rank, first.world_size, first.master_address, first.master_port
+        );
+        self.statuses.begin(membership, run_dir);
+        self.watch.forget();
+        self.processes.last_lines.forget();
+        self.processes
+            .start(self.options, self.metrics, |local_rank| {
+                let mut pairs = environment(local_rank).to_pairs();
+                pairs.extend(one_thread(self.options.procs));
+                pairs
+            })
+    }
+
+    fn end(&mut self, outcome: Outcome) -> (i32, TerminationMessage) {
+        // The processes' last words on their progress came after the last look.
+        self.statuses.refresh(&self.options.run_dir, false);
+        let status = |local_rank| self.statuses.of(local_rank);
+        match outcome {
+            Outcome::Completed => {
+                let mut message = verdict::completed(status(0).cloned());
+                if message.step == 0 {
+                    "all processes exited with code 0".clone_into(&mut message.message);
+                }
+                (ExitCode::Done.code(), message)
+            }
+            Outcome::Left => {
+                let mut message = verdict::completed(status(0).cloned());
+                message.reason = Reason::Left;
+                "left on request".clone_into(&mut message.message);
+                (ExitCode::Left.code(), message)
+            }
+            Outcome::Stalled => {
+                let message = self.stall.as_ref().map(Stall::message);
+                let unknown = || verdict::completed(status(0).cloned());
+                (ExitCode::Stalled.code(), message.unwrap_or_else(unknown))
+            }
+            Outcome::Failed(ended) => {
+                let local_rank = ended.local_rank;
+                let message = verdict::explain(
+                    ended.end,
+                    ranks::failure(&self.options.run_dir, local_rank),
+                    status(local_rank),
+                    self.processes.last_lines.of(local_rank).as_deref(),
+                );
+                (ended.end.code(), message)
+            }
+        }
+    }
+}
+
+/// Steps of a script cannot be learned from its outside, so only the user's word counts.
+fn limits(options: &Options) -> Limits {
+    let mut limits = options.limits();
+    if limits.policy == Policy::Auto {
+        limits.policy = Policy::Off;
+    }
+    limits
+}
+
+/// As torchrun: processes that share a machine do not each take all its cores. The user's word counts.
+fn one_thread(procs: u32) -> Option<(&'static str, String)> {
+    const THREADS: &str = "OMP_NUM_THREADS";
+    let is_shared = procs > 1 && std::env::var_os(THREADS).is_none();
+    is_shared.then(|| (THREADS, "1".to_owned()))
+}
+
+fn words(end: End) -> String {
+    match end {
+        End::Exited(code) => format!("exited with code {code}"),
+        End::Signaled(signal) => format!("was ended by signal {signal}"),
+    }
+}

@@ -1,0 +1,227 @@
+//! When a process counts as hung. Pure: what the processes last said and the time go in, a stall
+//! comes out.
+//!
+//! A sign of progress is any change of phase, generation or step. How long may pass without one is
+//! learned from the longest span seen in the same phase ([`limits`]). Time counts only while the
+//! watchdog itself looks: what passes between two looks is capped, so that a suspended machine or a
+//! stopped agent accuses nobody.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::{Phase, RankStatus, Reason, TerminationMessage};
+
+pub mod limits;
+
+pub use limits::{Limits, Policy};
+
+/// Time between two looks.
+pub const INTERVAL: Duration = Duration::from_millis(500);
+/// Most time that counts between two looks.
+const MOST_BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+
+/// A process that makes no progress.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stall {
+    /// Which.
+    pub local_rank: u32,
+    /// For how long.
+    pub idle: Duration,
+    /// The longest span of this phase before, if there was one.
+    pub longest: Option<Duration>,
+    /// What it said last.
+    pub status: Option<RankStatus>,
+}
+
+/// Watches the processes of a worker.
+#[derive(Debug)]
+pub struct Watchdog {
+    limits: Limits,
+    looked_at: Option<Instant>,
+    watched: BTreeMap<u32, Watched>,
+}
+
+/// What is known of one process.
+#[derive(Debug, Default)]
+struct Watched {
+    status: Option<RankStatus>,
+    idle: Duration,
+    spans: Spans,
+}
+
+/// Longest spans between two signs of progress, by phase.
+#[derive(Debug, Default)]
+struct Spans {
+    /// In this generation.
+    now: BTreeMap<&'static str, Duration>,
+    /// In those before: another world size makes other steps.
+    before: BTreeMap<&'static str, Duration>,
+}
+
+impl Watchdog {
+    /// Knows nothing yet.
+    #[must_use]
+    pub const fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            looked_at: None,
+            watched: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at all processes that run; the one that has been idle longest past its limit.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        processes: impl IntoIterator<Item = (u32, Option<RankStatus>)>,
+    ) -> Option<Stall> {
+        let passed = self.looked_at.replace(now).map_or(Duration::ZERO, |then| {
+            now.saturating_duration_since(then).min(MOST_BETWEEN_LOOKS)
+        });
+        let mut stalls = Vec::new();
+        for (local_rank, status) in processes {
+            let watched = self.watched.entry(local_rank).or_default();
+            watched.see(status, passed);
+            stalls.extend(watched.stall(local_rank, &self.limits));
+        }
+        stalls.into_iter().max_by_key(|stall| stall.idle)
+    }
+
+    /// The processes are about to be started anew: nothing that they said counts any more.
+    pub fn forget(&mut self) {
+        self.watched.clear();
+    }
+}
+
+impl Watched {
+    fn see(&mut self, status: Option<RankStatus>, passed: Duration) {
+        self.idle += passed;
+        if key(self.status.as_ref()) == key(status.as_ref()) {
+            return;
+        }
+        let span = std::mem::take(&mut self.idle);
+        self.spans.learn(phase_of(self.status.as_ref()), span);
+        if generation(self.status.as_ref()) != generation(status.as_ref()) {
+            self.spans.begin_generation();
+        }
+        self.status = status;
+    }
+
+    fn stall(&self, local_rank: u32, limits: &Limits) -> Option<Stall> {
+        let phase = phase_of(self.status.as_ref());
+        let longest = self.spans.now.get(name(phase)).copied();
+        let before = self.spans.before.get(name(phase)).copied();
+        let limit = limits.of(phase, longest, before)?;
+        (self.idle > limit).then(|| Stall {
+            local_rank,
+            idle: self.idle,
+            longest,
+            status: self.status.clone(),
+        })
+    }
+}
+
+impl Spans {
+    fn learn(&mut self, phase: Phase, span: Duration) {
+        let longest = self.now.entry(name(phase)).or_default();
+        *longest = span.max(*longest);
+    }
+
+    fn begin_generation(&mut self) {
+        for (phase, span) in std::mem::take(&mut self.now) {
+            let longest = self.before.entry(phase).or_default();
+            *longest = span.max(*longest);
+        }
+    }
+}
+
+fn key(status: Option<&RankStatus>) -> Option<(Phase, u64, u64)> {
+    status.map(|status| (status.phase, status.generation, status.step))
+}
+
+fn generation(status: Option<&RankStatus>) -> u64 {
+    status.map_or(0, |status| status.generation)
+}
+
+/// Who has said nothing yet is preparing.
+fn phase_of(status: Option<&RankStatus>) -> Phase {
+    status.map_or(Phase::Preparing, |status| status.phase)
+}
+
+const fn name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Preparing => "Preparing",
+        Phase::Lobby => "Lobby",
+        Phase::Stranded => "Stranded",
+        Phase::Forming => "Forming",
+        Phase::Training => "Training",
+        Phase::Evaluating => "Evaluating",
+        Phase::Done => "Done",
+    }
+}
+
+impl Stall {
+    /// What the worker ends with.
+    #[must_use]
+    pub fn message(&self) -> TerminationMessage {
+        let status = self.status.as_ref();
+        TerminationMessage {
+            reason: Reason::Stalled,
+            rank: status.and_then(|status| status.rank),
+            generation: generation(status),
+            step: status.map_or(0, |status| status.step),
+            message: self.sentence(),
+            progress: None,
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let (phase, idle) = (phase_of(self.status.as_ref()), seconds(self.idle));
+        let what = match (phase, self.longest) {
+            (Phase::Training, Some(longest)) => {
+                format!(
+                    "no step for {idle} (longest step so far {})",
+                    seconds(longest)
+                )
+            }
+            (Phase::Training, None) => {
+                format!("no first step of this generation for {idle}")
+            }
+            (Phase::Evaluating, Some(longest)) => {
+                format!(
+                    "evaluating for {idle} (longest so far {})",
+                    seconds(longest)
+                )
+            }
+            _ => format!("no progress for {idle}"),
+        };
+        let last = self.status.as_ref().map_or_else(
+            || "it has said nothing yet".to_owned(),
+            |status| {
+                let RankStatus {
+                    phase: _,
+                    rank: _,
+                    generation,
+                    step,
+                    progress: _,
+                } = status;
+                format!(
+                    "last: step {step} of generation {generation}, phase {}",
+                    name(phase)
+                )
+            },
+        );
+        format!("{what}; {last}")
+    }
+}
+
+/// `43 s`, or `1.2 s` where that matters.
+fn seconds(span: Duration) -> String {
+    if span >= Duration::from_secs(10) {
+        return format!("{} s", span.as_secs());
+    }
+    format!("{:.1} s", span.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests;

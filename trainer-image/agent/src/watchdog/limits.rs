@@ -1,0 +1,109 @@
+//! How long a process may stay without progress, by phase. Pure.
+
+use std::time::Duration;
+
+use roundhouse_contract::{Phase, environment::DEFAULT_COLLECTIVE_TIMEOUT_SECONDS};
+
+/// How many times the longest span so far a span may take.
+const FACTOR: u32 = 5;
+/// Least time of a learned limit.
+const FLOOR: Duration = Duration::from_secs(30);
+/// Before anything is learned: the first step loads, allocates and tunes.
+const UNLEARNED: Duration = Duration::from_secs(300);
+/// Data may have to be indexed, a large test split to be evaluated.
+const LONG: Duration = Duration::from_mins(30);
+/// For ranks to gather at the store, which the trainer bounds at 2 min, and a margin.
+const GATHERING: Duration = Duration::from_secs(150);
+/// Peers of a hung process give up first, and wait in the lobby when it is judged.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Limits are learned.
+    Auto,
+    /// Nobody is ever judged.
+    Off,
+    /// So long for every step.
+    After(Duration),
+}
+
+impl Policy {
+    /// From seconds: none is learned, 0 is off.
+    #[must_use]
+    pub const fn from_seconds(seconds: Option<u64>) -> Self {
+        match seconds {
+            None => Self::Auto,
+            Some(0) => Self::Off,
+            Some(seconds) => Self::After(Duration::from_secs(seconds)),
+        }
+    }
+
+    /// How long collectives wait for their peers unless the user says otherwise: when a process hangs,
+    /// its peers must be back in the lobby before the watchdog judges.
+    #[must_use]
+    pub fn collective_timeout(self) -> Duration {
+        let default = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
+        match self {
+            Self::Auto | Self::Off => default,
+            Self::After(limit) => {
+                let half = Duration::from_secs(limit.as_secs() / 2);
+                half.clamp(Duration::from_secs(1), default)
+            }
+        }
+    }
+}
+
+/// The limits of all phases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// What the user wants.
+    pub policy: Policy,
+    /// How long a collective waits for its peers.
+    pub collective_timeout: Duration,
+}
+
+impl Limits {
+    /// The limit in a phase, from its longest span in this generation and in those before; `None`: it
+    /// may last for ever.
+    #[must_use]
+    pub fn of(
+        &self,
+        phase: Phase,
+        longest: Option<Duration>,
+        before: Option<Duration>,
+    ) -> Option<Duration> {
+        let (own, wanted) = match (self.policy, phase) {
+            // Waiting for others is what the lobby is for.
+            (Policy::Off, _) | (_, Phase::Lobby | Phase::Stranded) => return None,
+            (Policy::Auto, _) => (self.learned(phase, longest, before), Duration::ZERO),
+            // It says how long a step may take; the setup may take longer.
+            (Policy::After(limit), Phase::Preparing | Phase::Forming) => {
+                (self.learned(phase, None, None), limit)
+            }
+            (Policy::After(limit), Phase::Training | Phase::Evaluating | Phase::Done) => {
+                (Duration::ZERO, limit)
+            }
+        };
+        Some(own.max(wanted))
+    }
+
+    fn learned(
+        &self,
+        phase: Phase,
+        longest: Option<Duration>,
+        before: Option<Duration>,
+    ) -> Duration {
+        let unlearned = match phase {
+            Phase::Preparing => return LONG,
+            Phase::Forming => return GATHERING + 3 * self.collective_timeout,
+            Phase::Evaluating => LONG,
+            Phase::Lobby | Phase::Stranded | Phase::Training | Phase::Done => UNLEARNED,
+        };
+        let Some(longest) = longest else {
+            return unlearned.max(FACTOR * before.unwrap_or_default());
+        };
+        let peers_give_up = self.collective_timeout + longest + MARGIN;
+        FLOOR.max(FACTOR * longest).max(peers_give_up)
+    }
+}

@@ -1,0 +1,202 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn status(phase: Phase, generation: u64, step: u64) -> RankStatus {
+    RankStatus {
+        phase,
+        rank: Some(3),
+        generation,
+        step,
+        progress: None,
+    }
+}
+
+fn training(step: u64) -> RankStatus {
+    status(Phase::Training, 1, step)
+}
+
+/// One process, looked at once a second.
+struct Watch {
+    dog: Watchdog,
+    now: Instant,
+}
+
+impl Watch {
+    fn new(policy: Policy) -> Self {
+        let collective_timeout = policy.collective_timeout();
+        let dog = Watchdog::new(Limits {
+            policy,
+            collective_timeout,
+        });
+        Self {
+            dog,
+            now: Instant::now(),
+        }
+    }
+
+    /// The process says the same for so long; the seconds after which it is called hung.
+    fn says(&mut self, status: &RankStatus, seconds: u32) -> Option<(u32, Stall)> {
+        (1..=seconds).find_map(|second| {
+            self.now += SECOND;
+            let stall = self.dog.look(self.now, [(0, Some(status.clone()))]);
+            stall.map(|stall| (second, stall))
+        })
+    }
+
+    /// So many steps of so many seconds.
+    fn steps(&mut self, steps: u64, seconds: u32) -> &mut Self {
+        for step in 0..steps {
+            assert_eq!(self.says(&training(step), seconds), None, "step {step}");
+        }
+        self
+    }
+
+    /// After how many seconds of the same it is called hung.
+    fn limit(&mut self, status: &RankStatus) -> Option<u32> {
+        self.says(status, 10_000).map(|(second, _)| second)
+    }
+}
+
+#[test]
+fn quick_steps_are_judged_when_their_peers_have_given_up() {
+    // 30 s of the collective, 10 s of margin, the step itself, and one look more.
+    assert_eq!(
+        Watch::new(Policy::Auto).steps(5, 1).limit(&training(5)),
+        Some(43)
+    );
+}
+
+#[test]
+fn slow_steps_are_judged_by_the_longest_of_them() {
+    let mut watch = Watch::new(Policy::Auto);
+    watch.steps(3, 20);
+    assert_eq!(watch.limit(&training(3)), Some(102));
+}
+
+#[test]
+fn the_words_say_for_how_long_and_where() {
+    let mut watch = Watch::new(Policy::Auto);
+    let (_, stall) = watch.steps(3, 20).says(&training(3), 200).unwrap();
+    let words = stall.message();
+    assert_eq!(
+        (words.reason, words.rank, words.generation, words.step),
+        (Reason::Stalled, Some(3), 1, 3)
+    );
+    assert_eq!(
+        words.message,
+        "no step for 101 s (longest step so far 20 s); last: step 3 of generation 1, phase Training"
+    );
+}
+
+#[test]
+fn the_first_step_has_more_time_and_says_so() {
+    let mut watch = Watch::new(Policy::Auto);
+    let (second, stall) = watch.says(&training(0), 1_000).unwrap();
+    assert_eq!(second, 302);
+    assert!(
+        stall.message().message.starts_with("no first step"),
+        "{stall:?}"
+    );
+}
+
+#[test]
+fn a_new_generation_is_learned_anew_and_remembers_the_old_one() {
+    let mut watch = Watch::new(Policy::Auto);
+    watch.steps(3, 80);
+    assert_eq!(watch.limit(&status(Phase::Training, 2, 3)), Some(402));
+}
+
+#[test]
+fn each_phase_has_its_own_limit() {
+    for (phase, limit) in [
+        (Phase::Preparing, Some(1_802)),
+        (Phase::Lobby, None),
+        (Phase::Stranded, None),
+        (Phase::Forming, Some(242)),
+        (Phase::Evaluating, Some(1_802)),
+        (Phase::Done, Some(302)),
+    ] {
+        let mut watch = Watch::new(Policy::Auto);
+        assert_eq!(watch.limit(&status(phase, 1, 0)), limit, "{phase:?}");
+    }
+}
+
+#[test]
+fn a_process_that_has_said_nothing_is_preparing() {
+    let mut watch = Watch::new(Policy::Auto);
+    let mut stall = None;
+    for _ in 0..1_900 {
+        watch.now += SECOND;
+        stall = stall.or(watch.dog.look(watch.now, [(1, None)]));
+    }
+    assert_eq!(
+        stall.unwrap().message().message,
+        "no progress for 1801 s; it has said nothing yet"
+    );
+}
+
+#[test]
+fn the_users_limit_is_for_steps_and_only_raises_that_of_the_setup() {
+    let own = Policy::from_seconds(Some(7));
+    for (phase, limit) in [
+        (Phase::Training, Some(9)),
+        (Phase::Evaluating, Some(9)),
+        (Phase::Forming, Some(161)),
+        (Phase::Preparing, Some(1_802)),
+        (Phase::Lobby, None),
+    ] {
+        assert_eq!(
+            Watch::new(own).limit(&status(phase, 1, 0)),
+            limit,
+            "{phase:?}"
+        );
+    }
+    let long = Policy::from_seconds(Some(3_600));
+    let preparing = status(Phase::Preparing, 0, 0);
+    assert_eq!(Watch::new(long).limit(&preparing), Some(3_602));
+}
+
+#[test]
+fn zero_is_off() {
+    let mut watch = Watch::new(Policy::from_seconds(Some(0)));
+    assert_eq!(watch.limit(&training(0)), None);
+}
+
+#[test]
+fn peers_give_up_before_the_watchdog_judges() {
+    for (seconds, timeout) in [
+        (None, 30),
+        (Some(0), 30),
+        (Some(1), 1),
+        (Some(10), 5),
+        (Some(600), 30),
+    ] {
+        let policy = Policy::from_seconds(seconds);
+        assert_eq!(policy.collective_timeout(), Duration::from_secs(timeout));
+    }
+}
+
+#[test]
+fn time_in_which_nobody_looked_does_not_count() {
+    let mut watch = Watch::new(Policy::Auto);
+    watch.steps(3, 1);
+    assert_eq!(watch.says(&training(3), 5), None);
+    watch.now += Duration::from_hours(8);
+    assert_eq!(watch.says(&training(3), 20), None);
+    assert_eq!(watch.says(&training(4), 5), None);
+}
+
+#[test]
+fn of_several_the_one_that_is_idle_longest_is_named() {
+    let mut watch = Watch::new(Policy::from_seconds(Some(10)));
+    let mut stall = None;
+    for second in 0..20 {
+        watch.now += SECOND;
+        let late = training(u64::from(second >= 3));
+        stall = stall.or(watch
+            .dog
+            .look(watch.now, [(0, Some(late)), (1, Some(training(0)))]));
+    }
+    assert_eq!(stall.unwrap().local_rank, 1);
+}
