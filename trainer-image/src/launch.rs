@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use roundhouse_contract::LaunchEnvironment;
-use roundhouse_contract::environment::{EnvironmentInvalid, POD_IP};
+use roundhouse_contract::environment::{CheckpointEnvironment, EnvironmentInvalid, POD_IP};
 
 /// How long a collective waits for its peers unless told otherwise.
 pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,6 +27,8 @@ pub struct Launch {
     pub source: Source,
     /// Where rank 0 writes the final weights (safetensors); `None`: nowhere.
     pub save_weights: Option<PathBuf>,
+    /// Checkpoints and ledger; `None`: there are none.
+    pub checkpoint: Option<CheckpointEnvironment>,
     /// How long a collective waits for its peers.
     pub collective_timeout: Duration,
 }
@@ -62,6 +64,7 @@ impl Launch {
             trainer_config_file,
             run_dir,
             data_dir,
+            checkpoint,
         } = environment;
         let Ok(own_address) = pod_ip.parse() else {
             return Err(EnvironmentInvalid {
@@ -81,6 +84,7 @@ impl Launch {
                 rendezvous_port,
             },
             save_weights: None,
+            checkpoint,
             collective_timeout: COLLECTIVE_TIMEOUT,
         })
     }
@@ -96,6 +100,7 @@ impl Launch {
             local_world_size: 1,
             source: Source::Alone,
             save_weights: None,
+            checkpoint: None,
             collective_timeout: COLLECTIVE_TIMEOUT,
         }
     }

@@ -16,6 +16,8 @@ pub const TRAINER_CONFIG_FILE: &str = "trainer-config";
 pub const RUN_DIR: &str = "/run/roundhouse";
 /// Where `trainer.data.volume` is mounted.
 pub const DATA_DIR: &str = "/data";
+/// Where the volume for checkpoints and the ledger is mounted.
+pub const CHECKPOINT_DIR: &str = "/checkpoints";
 /// Kubernetes' default `terminationMessagePath`.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
