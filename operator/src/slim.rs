@@ -64,6 +64,7 @@ pub fn pod(full: &FullPod) -> Pod {
             .or_else(|| part_of_name(metadata, 0))
             .unwrap_or(0),
         deleting: metadata.deletion_timestamp.is_some(),
+        gone_by: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         created_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         phase,
         ready: condition("Ready").is_some_and(|condition| condition.status == "True"),

@@ -8,9 +8,10 @@ pub mod spec;
 pub mod status;
 
 pub use spec::{
-    CleanPodPolicy, FailurePolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers,
+    Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
+    FailurePolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers,
 };
 pub use status::{
-    ConditionType, Incidents, JobProgress, LastFailure, MembershipStatus, TrainingJobStatus,
-    WorkersStatus,
+    CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure, MembershipStatus,
+    TrainingJobStatus, WorkersStatus,
 };

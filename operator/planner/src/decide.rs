@@ -11,7 +11,7 @@ use crate::observed::{Observed, ProgressSample};
 use crate::plan::{Action, Event, EventType, Plan, PlanReason};
 use crate::status::{percent, rounded, set_condition, time};
 use crate::validate::{InvalidSpec, ValidatedJob};
-use crate::{children, failure, finish, membership};
+use crate::{checkpoint, children, failure, finish, membership, suspend};
 
 /// Progress is written at most this often while a job trains.
 const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
@@ -41,8 +41,10 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
         return draft.end(reason);
     }
     draft.accept();
-    let reason = children::name_taken(&mut draft)
-        .or_else(|| finish::success(&mut draft))
+    let reason = finish::success(&mut draft)
+        .or_else(|| suspend::pause(&mut draft))
+        .or_else(|| suspend::resume(&mut draft))
+        .or_else(|| children::name_taken(&mut draft))
         .or_else(|| failure::give_up(&mut draft))
         .unwrap_or_else(|| {
             // An incident is stored before what it was seen by is replaced.
@@ -191,7 +193,8 @@ impl<'a> Draft<'a> {
         };
         let due = self.status.progress.as_ref().is_none_or(|shown| {
             at.duration_since(shown.updated_at.0) >= PROGRESS_INTERVAL
-                && shown.progress.step != progress.step
+                && (shown.progress.step != progress.step
+                    || checkpoint::differs(&self.status, progress))
         });
         if due && progress.generation == self.members.generation && !self.status.is_terminal() {
             self.status.progress = Some(JobProgress {
@@ -199,12 +202,15 @@ impl<'a> Draft<'a> {
                 percent: percent(progress.step, progress.total_steps),
                 updated_at: time(*at),
             });
+            checkpoint::show(self, progress);
         }
     }
 
     fn accept(&mut self) {
-        if !self.status.is_true(ConditionType::Accepted) {
+        if !self.job.suspend {
             self.status.start_time.get_or_insert(time(self.now));
+        }
+        if !self.status.is_true(ConditionType::Accepted) {
             let (workers, procs) = (self.job.replicas, self.job.procs_per_worker);
             let (min, max) = (self.job.min_replicas, self.job.max_replicas);
             let mut message = format!("{workers} workers with {procs} processes each");
@@ -223,6 +229,12 @@ impl<'a> Draft<'a> {
             self.events
                 .push(event(EventType::Normal, "Accepted", message));
         }
+    }
+
+    /// Whether it has not trained yet, or not since it was resumed.
+    pub(crate) fn is_starting(&self) -> bool {
+        let before = self.status.resumed_after_generation.unwrap_or(0);
+        self.members.generation == before
     }
 
     /// Sets the Running condition.

@@ -10,7 +10,7 @@ use crate::finish;
 use crate::observed::{Pod, Termination};
 use crate::plan::{EventType, PlanReason};
 use crate::status::time;
-use crate::waiting;
+use crate::{suspend, waiting};
 
 /// Counts what is to be counted, and gives the job up if it cannot be saved.
 pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -21,8 +21,16 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if let Some(message) = too_many(draft) {
         return Some(finish::fail(draft, "BackoffLimitExceeded", message));
     }
-    let never_trained = draft.members.generation == 0;
-    if never_trained && waiting::start_deadline_left(draft).is_none() {
+    if let Some(deadline) = draft.job.active_deadline {
+        let left = deadline.saturating_sub(suspend::active(draft));
+        if left.is_zero() {
+            let seconds = deadline.as_secs();
+            let message = format!("the job was active for {seconds} s, its activeDeadlineSeconds");
+            return Some(finish::fail(draft, "DeadlineExceeded", message));
+        }
+        draft.requeue(left);
+    }
+    if draft.is_starting() && waiting::start_deadline_left(draft).is_none() {
         let (_, words) = waiting::hold_up(draft);
         let seconds = draft.job.start_deadline.as_secs();
         let message = format!("not all workers were ready within {seconds} s: {words}");

@@ -5,6 +5,7 @@
 //! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `gang`, `failure`,
 //! `finish`; `decide` calls them in order.
 
+mod checkpoint;
 mod children;
 mod decide;
 mod failure;
@@ -14,6 +15,7 @@ mod membership;
 pub mod observed;
 pub mod plan;
 pub mod status;
+mod suspend;
 pub mod validate;
 mod waiting;
 

@@ -77,6 +77,8 @@ pub struct Pod {
     pub attempt: u32,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// When its grace ends, if it has a deletion timestamp.
+    pub gone_by: Option<Timestamp>,
     /// When it was created.
     pub created_at: Option<Timestamp>,
     /// Its phase.

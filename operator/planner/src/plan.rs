@@ -59,6 +59,8 @@ pub enum Action {
 pub enum DeleteReason {
     /// The job has ended.
     JobEnded,
+    /// The job is suspended.
+    Suspended,
     /// Its index is not wanted any more.
     ScaledDown,
     /// It has ended for good; another attempt takes its place.
@@ -74,6 +76,10 @@ pub enum PlanReason {
     InvalidSpec,
     /// A child's name is taken by somebody else's object.
     NameTaken,
+    /// The job is suspended: it has no pods, or they are about to go.
+    Suspended,
+    /// The job is resumed, and waits for those that still leave.
+    Resuming,
     /// Pods are being made.
     CreatingWorkers,
     /// Not all workers are ready yet.

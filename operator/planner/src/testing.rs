@@ -40,6 +40,8 @@ pub struct World {
     pub observed: Observed,
     /// The clock.
     pub now: Timestamp,
+    /// Whether deleted pods stay on their way out, as on a lost node.
+    pub lingering: bool,
     /// UIDs and resource versions given out.
     counter: u32,
 }
@@ -55,6 +57,7 @@ pub fn world(workers: u32) -> World {
         job,
         observed: Observed::default(),
         now: Timestamp::UNIX_EPOCH,
+        lingering: false,
         counter: 0,
     }
 }
@@ -113,11 +116,18 @@ impl World {
                 pod,
                 uid,
                 reason: _,
-            } => {
-                self.observed
-                    .pods
-                    .retain(|p| !(p.name == *pod && p.uid == *uid));
-            }
+            } => self.delete(pod, uid),
+        }
+    }
+
+    fn delete(&mut self, name: &str, uid: &str) {
+        let gone_by = Timestamp::from_second(self.now.as_second() + 30).ok();
+        let is_it = |pod: &Pod| pod.name == name && pod.uid == uid;
+        if !self.lingering {
+            self.observed.pods.retain(|pod| !is_it(pod));
+        }
+        for pod in self.observed.pods.iter_mut().filter(|pod| is_it(pod)) {
+            (pod.deleting, pod.gone_by) = (true, gone_by);
         }
     }
 

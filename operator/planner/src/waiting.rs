@@ -31,7 +31,7 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
         reason = "BelowMinReplicas";
     }
     draft.running(false, reason, message);
-    if draft.members.generation == 0 {
+    if draft.is_starting() {
         if let Some(left) = start_deadline_left(draft) {
             draft.requeue(left);
         }
@@ -62,7 +62,7 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
         .or_else(|| workers().find_map(|pod| stuck(pod, draft.now)));
     match trouble {
         Some((reason, words)) => (reason, format!("{count}; {words}")),
-        None if draft.members.generation > 0 => {
+        None if !draft.is_starting() => {
             let next = draft.members.generation + 1;
             ("Recovering", format!("{count} for generation {next}"))
         }

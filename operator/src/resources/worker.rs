@@ -1,13 +1,14 @@
 //! A worker's pod: the user's template, and what the agent needs in it.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
-    ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecurityContext,
+    Capabilities, Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
+    SeccompProfile, SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use roundhouse_contract::{environment, labels, names, paths, ports};
+use roundhouse_contract::{labels, names, ports};
 use roundhouse_planner::ValidatedJob;
 
+use self::environment::variables;
 use super::{metadata, volumes};
 use crate::settings::Settings;
 
@@ -140,42 +141,6 @@ fn port(name: &str, number: u16) -> ContainerPort {
     }
 }
 
-fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
-    let value = |name: &str, value: String| EnvVar {
-        name: name.to_owned(),
-        value: Some(value),
-        value_from: None,
-    };
-    let file = |name: &str| format!("{}/{name}", paths::PODINFO_DIR);
-    vec![
-        value(environment::JOB_NAME, job.key.name.clone()),
-        value(environment::JOB_NAMESPACE, job.key.namespace.clone()),
-        value(environment::WORKER_INDEX, index.to_string()),
-        value(
-            environment::PROCS_PER_WORKER,
-            job.procs_per_worker.to_string(),
-        ),
-        value(environment::MEMBERSHIP_FILE, file(paths::MEMBERSHIP_FILE)),
-        value(
-            environment::TRAINER_CONFIG_FILE,
-            file(paths::TRAINER_CONFIG_FILE),
-        ),
-        value(environment::RUN_DIR, paths::RUN_DIR.to_owned()),
-        value(environment::DATA_DIR, paths::DATA_DIR.to_owned()),
-        value(environment::RENDEZVOUS_PORT, ports::RENDEZVOUS.to_string()),
-        EnvVar {
-            name: environment::POD_IP.to_owned(),
-            value: None,
-            value_from: Some(EnvVarSource {
-                field_ref: Some(ObjectFieldSelector {
-                    field_path: "status.podIP".to_owned(),
-                    api_version: None,
-                }),
-                ..EnvVarSource::default()
-            }),
-        },
-    ]
-}
-
+mod environment;
 #[cfg(test)]
 mod tests;

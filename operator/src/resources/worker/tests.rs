@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 use super::*;
 
 fn job(template: &Value) -> ValidatedJob {
-    let job = json!({
+    validate(&serde_json::from_value(raw(template)).unwrap()).unwrap()
+}
+
+fn raw(template: &Value) -> Value {
+    json!({
         "apiVersion": "roundhouse.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": "digits", "namespace": "ml", "uid": "u-1"},
@@ -17,14 +21,16 @@ fn job(template: &Value) -> ValidatedJob {
                 "globalBatchSize": 64, "epochs": 1,
             },
         },
-    });
-    validate(&serde_json::from_value(job).unwrap()).unwrap()
+    })
+}
+
+fn settings() -> Settings {
+    Settings::parse_from(["roundhouse-operator", "--trainer-image", "trainer:1"])
 }
 
 #[allow(clippy::needless_pass_by_value)]
 fn built(template: Value) -> Value {
-    let settings = Settings::parse_from(["roundhouse-operator", "--trainer-image", "trainer:1"]);
-    serde_json::to_value(build(&job(&template), &settings, 1, 2).unwrap()).unwrap()
+    serde_json::to_value(build(&job(&template), &settings(), 1, 2).unwrap()).unwrap()
 }
 
 #[test]
@@ -100,5 +106,53 @@ fn without_a_template_the_operators_image_runs_under_the_agent() {
             volumes.iter().any(|volume| volume["name"] == mount["name"]),
             "{mount}"
         );
+    }
+}
+
+#[test]
+fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
+    let cases = [
+        (
+            json!({"persistentVolumeClaim": {"claimName": "states"}}),
+            json!({"persistentVolumeClaim": {"claimName": "states"}}),
+        ),
+        (
+            json!({"hostPath": {"path": "/srv/states"}}),
+            json!({"hostPath": {"path": "/srv/states", "type": "Directory"}}),
+        ),
+    ];
+    for (volume, expected) in cases {
+        let mut job = raw(&json!({}));
+        job["spec"]["checkpoint"] = json!({"volume": volume, "everySteps": 100});
+        let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
+        let pod = serde_json::to_value(build(&job, &settings(), 0, 0).unwrap()).unwrap();
+        let spec = &pod["spec"];
+        let volumes = spec["volumes"].as_array().unwrap();
+        let found = volumes
+            .iter()
+            .find(|volume| volume["name"] == "roundhouse-checkpoints")
+            .unwrap();
+        for (key, value) in expected.as_object().unwrap() {
+            assert_eq!(&found[key], value);
+        }
+        let trainer = &spec["containers"][0];
+        let mounts = trainer["volumeMounts"].as_array().unwrap();
+        let mount = mounts
+            .iter()
+            .find(|mount| mount["mountPath"] == "/checkpoints")
+            .unwrap();
+        assert!(mount.get("readOnly").is_none() && mount.get("subPath").is_none());
+        let variable = |name: &str| {
+            let all = trainer["env"].as_array().unwrap();
+            let found = all.iter().find(|variable| variable["name"] == name);
+            found.map(|variable| variable["value"].as_str().unwrap().to_owned())
+        };
+        let directory = variable("ROUNDHOUSE_CHECKPOINT_DIR");
+        assert_eq!(directory.as_deref(), Some("/checkpoints/ml/digits"));
+        let steps = variable("ROUNDHOUSE_CHECKPOINT_EVERY_STEPS");
+        assert_eq!(steps.as_deref(), Some("100"));
+        assert_eq!(variable("ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS"), None);
+        let keep = variable("ROUNDHOUSE_CHECKPOINT_KEEP");
+        assert_eq!(keep.as_deref(), Some("3"));
     }
 }
