@@ -9,9 +9,10 @@ pub mod status;
 
 pub use spec::{
     Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
-    FailurePolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers,
+    ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, NetworkPolicyMode, OnExitCodes,
+    TrainingJob, TrainingJobSpec, Workers,
 };
 pub use status::{
-    CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure, MembershipStatus,
-    TrainingJobStatus, WorkersStatus,
+    AvoidedNode, CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure,
+    MembershipStatus, TrainingJobStatus, WorkersStatus,
 };

@@ -12,7 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::checkpoint::{Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume};
-pub use self::failure_policy::FailurePolicy;
+pub use self::failure_policy::{
+    ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, OnExitCodes,
+};
 use crate::status::TrainingJobStatus;
 
 mod checkpoint;
@@ -87,6 +89,8 @@ mod failure_policy;
         .message("workers.template is immutable while the job is not suspended: set suspend: true first, or delete the job and apply it anew").field_path(".workers"),
     validation = Rule::new("oldSelf.suspend || (has(self.checkpoint) == has(oldSelf.checkpoint) && (!has(self.checkpoint) || self.checkpoint == oldSelf.checkpoint))")
         .message("checkpoint is immutable while the job is not suspended: set suspend: true first").field_path(".checkpoint"),
+    validation = Rule::new("oldSelf.suspend || (has(self.failurePolicy.rules) == has(oldSelf.failurePolicy.rules) && (!has(self.failurePolicy.rules) || self.failurePolicy.rules == oldSelf.failurePolicy.rules))")
+        .message("failurePolicy.rules is immutable while the job is not suspended: set suspend: true first").field_path(".failurePolicy"),
     validation = Rule::new("has(self.workers.procsPerWorker) == has(oldSelf.workers.procsPerWorker) && (!has(self.workers.procsPerWorker) || self.workers.procsPerWorker == oldSelf.workers.procsPerWorker)")
         .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
     validation = Rule::new("has(self.trainer.epochs) != has(self.trainer.steps)")

@@ -54,6 +54,10 @@ pub struct TrainingJobStatus {
     /// The newest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
+    /// Nodes on which no new pod of this job is placed for a while.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub avoid_nodes: Vec<AvoidedNode>,
 }
 
 #[allow(
@@ -78,6 +82,20 @@ pub struct CheckpointStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_024))]
     pub error: Option<String>,
+}
+
+/// A node that is avoided.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AvoidedNode {
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// Cause, in one word.
+    #[schemars(length(max = 128))]
+    pub reason: String,
+    /// Until when.
+    pub until: Time,
 }
 
 /// A generation: workers that train together.

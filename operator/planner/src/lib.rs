@@ -2,8 +2,8 @@
 //!
 //! [`validate`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
 //! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why.
-//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `gang`, `failure`,
-//! `finish`; `decide` calls them in order.
+//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `replace`, `failure`,
+//! `nodes`, `suspend`, `membership`, `finish`; `decide` calls them in order.
 
 mod checkpoint;
 mod children;
@@ -12,8 +12,11 @@ mod failure;
 mod finish;
 pub mod members;
 mod membership;
+mod nodes;
 pub mod observed;
 pub mod plan;
+mod refused;
+mod replace;
 pub mod status;
 mod suspend;
 pub mod validate;
@@ -22,9 +25,10 @@ mod waiting;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use decide::{plan, plan_invalid, plan_refused};
+pub use decide::plan;
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, ProgressSample, Termination, Waiting,
 };
 pub use plan::{Action, DeleteReason, Event, EventType, Plan, PlanReason};
+pub use refused::{plan_invalid, plan_refused};
 pub use validate::{InvalidSpec, JobKey, ValidatedJob, validate};

@@ -33,6 +33,8 @@ pub enum Action {
         index: u32,
         /// Its attempt.
         attempt: u32,
+        /// Nodes that it must not be placed on.
+        avoid: Vec<String>,
     },
     /// Give a pod its place, if it is still the pod that was observed.
     IssueMembership {
@@ -61,10 +63,14 @@ pub enum DeleteReason {
     JobEnded,
     /// The job is suspended.
     Suspended,
-    /// Its index is not wanted any more.
+    /// Fewer workers are wanted.
     ScaledDown,
     /// It has ended for good; another attempt takes its place.
     Replaced,
+    /// Its node did it harm; another attempt takes its place elsewhere.
+    BadNode,
+    /// Its node does not answer; another attempt takes its place.
+    NodeLost,
     /// Two pods of one worker: the later attempt stays.
     Surplus,
 }

@@ -3,12 +3,14 @@
 
 use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{ExitCode, TerminationMessage, names, termination::Reason};
+use roundhouse_contract::names;
 
-use crate::observed::{Observed, Pod, PodPhase, Presence, Termination};
+use crate::observed::{Observed, Pod, Presence};
 use crate::plan::{Action, Plan};
 use crate::validate::{ValidatedJob, validate};
 use crate::{plan, status};
+
+mod pods;
 
 /// A raw job with so many workers.
 #[must_use]
@@ -98,7 +100,11 @@ impl World {
         match action {
             Action::ApplyService => self.observed.service = Presence::Ours,
             Action::ApplyNetworkPolicy => self.observed.network_policy = Presence::Ours,
-            Action::CreateWorker { index, attempt } => self.create(*index, *attempt),
+            Action::CreateWorker {
+                index,
+                attempt,
+                avoid: _,
+            } => self.create(*index, *attempt),
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -160,53 +166,6 @@ impl World {
         if let Some(pod) = self.observed.pods.get_mut(at) {
             change(pod);
             pod.resource_version = version;
-        }
-    }
-
-    /// A pod's container is prepared.
-    pub fn prepared(&mut self, at: usize) {
-        self.change(at, |pod| {
-            pod.phase = PodPhase::Running;
-            pod.ready = true;
-            pod.ip = Some(format!("10.0.0.{at}"));
-        });
-    }
-
-    /// A pod's container ends; the kubelet has not restarted it yet.
-    pub fn ends(&mut self, at: usize, exit_code: i32, step: u64) {
-        let now = self.now;
-        self.change(at, |pod| {
-            let reason = ExitCode::from_code(exit_code).map_or(Reason::Crashed, Reason::of);
-            pod.ready = false;
-            pod.container.termination = Some(Termination {
-                restarts: pod.container.restarts,
-                exit_code,
-                reason: "Error".to_owned(),
-                message: Some(TerminationMessage {
-                    reason,
-                    rank: Some(0),
-                    generation: 1,
-                    step,
-                    message: "words".to_owned(),
-                    progress: None,
-                }),
-                finished_at: Some(now),
-            });
-            if exit_code == 0 {
-                pod.phase = PodPhase::Succeeded;
-            }
-        });
-    }
-
-    /// The kubelet restarts a container that ended.
-    pub fn restarts(&mut self, at: usize) {
-        self.change(at, |pod| pod.container.restarts += 1);
-    }
-
-    /// A pod is gone.
-    pub fn vanishes(&mut self, at: usize) {
-        if at < self.observed.pods.len() {
-            self.observed.pods.remove(at);
         }
     }
 

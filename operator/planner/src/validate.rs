@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
-    Checkpoint, CleanPodPolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers,
+    Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, TrainingJob,
+    TrainingJobSpec, Workers,
 };
 use roundhouse_contract::environment::checkpoint::MIN_KEEP;
 use roundhouse_contract::{TrainerConfig, names};
@@ -58,6 +59,12 @@ pub struct ValidatedJob {
     pub template: PodTemplateSpec,
     /// Incidents in a row until the job fails.
     pub backoff_limit: u32,
+    /// Incidents in all until the job fails.
+    pub max_incidents: Option<u32>,
+    /// What to do about which failure.
+    pub rules: Vec<FailureRule>,
+    /// For how long a bad node is avoided.
+    pub avoid_node: Duration,
     /// Time until all workers must be ready for the first time.
     pub start_deadline: Duration,
     /// Time that it may be active in all.
@@ -109,7 +116,13 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         trainer,
         checkpoint,
         elastic,
-        failure_policy,
+        failure_policy:
+            FailurePolicy {
+                backoff_limit,
+                max_incidents,
+                rules,
+                avoid_node_seconds,
+            },
         start_deadline_seconds,
         active_deadline_seconds,
         clean_pod_policy,
@@ -145,6 +158,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     if let Some(checkpoint) = checkpoint {
         check_checkpoint(checkpoint)?;
     }
+    check_rules(rules)?;
     let template = with_trainer_container(template.clone().unwrap_or_default())?;
     let procs_per_worker = procs_per_worker.map_or_else(|| gpus(&template), Ok)?;
     if !(1..=MAX_PROCS).contains(&procs_per_worker) {
@@ -168,7 +182,10 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         trainer: trainer.clone(),
         checkpoint: checkpoint.clone(),
         template,
-        backoff_limit: failure_policy.backoff_limit,
+        backoff_limit: *backoff_limit,
+        max_incidents: *max_incidents,
+        rules: rules.clone(),
+        avoid_node: Duration::from_secs(u64::from(*avoid_node_seconds)),
         start_deadline: Duration::from_secs(u64::from(*start_deadline_seconds)),
         active_deadline: active_deadline_seconds
             .map(|seconds| Duration::from_secs(u64::from(seconds))),
@@ -197,6 +214,29 @@ fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), InvalidSpec> {
     if checkpoint.keep < MIN_KEEP {
         let message = format!("must be at least {MIN_KEEP}");
         return invalid("spec.checkpoint.keep", message);
+    }
+    Ok(())
+}
+
+fn check_rules(rules: &[FailureRule]) -> Result<(), InvalidSpec> {
+    for (at, rule) in rules.iter().enumerate() {
+        let FailureRule {
+            action: _,
+            on_exit_codes,
+            on_pod_conditions,
+            on_reasons,
+        } = rule;
+        let given = [
+            on_exit_codes.is_some(),
+            on_pod_conditions.is_some(),
+            on_reasons.is_some(),
+        ];
+        if given.into_iter().filter(|given| *given).count() != 1 {
+            return invalid(
+                format!("spec.failurePolicy.rules[{at}]"),
+                "give exactly one of onExitCodes, onPodConditions, onReasons",
+            );
+        }
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ const NON_ROOT: i64 = 65_532;
 /// The agent waits 25 s for its processes, so this leaves it time to write its last words.
 const GRACE_SECONDS: i64 = 30;
 
-/// Builds the pod of a worker's attempt.
+/// Builds the pod of a worker's attempt, kept from the nodes in `avoid`.
 ///
 /// # Errors
 /// The trainer's configuration cannot be written as JSON.
@@ -26,6 +26,7 @@ pub fn build(
     settings: &Settings,
     index: u32,
     attempt: u32,
+    avoid: &[String],
 ) -> Result<Pod, serde_json::Error> {
     let name = &job.key.name;
     let mut meta = metadata(job, names::worker_pod(name, index, attempt));
@@ -45,6 +46,7 @@ pub fn build(
 
     let mut spec = job.template.spec.clone().unwrap_or_default();
     complete_pod(&mut spec, job, index);
+    affinity::keep_from(&mut spec, avoid);
     for container in &mut spec.containers {
         if container.name == labels::TRAINER_CONTAINER {
             complete_trainer(container, job, settings, index);
@@ -141,6 +143,7 @@ fn port(name: &str, number: u16) -> ContainerPort {
     }
 }
 
+mod affinity;
 mod environment;
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ fn settings() -> Settings {
 
 #[allow(clippy::needless_pass_by_value)]
 fn built(template: Value) -> Value {
-    serde_json::to_value(build(&job(&template), &settings(), 1, 2).unwrap()).unwrap()
+    serde_json::to_value(build(&job(&template), &settings(), 1, 2, &[]).unwrap()).unwrap()
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
         let mut job = raw(&json!({}));
         job["spec"]["checkpoint"] = json!({"volume": volume, "everySteps": 100});
         let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
-        let pod = serde_json::to_value(build(&job, &settings(), 0, 0).unwrap()).unwrap();
+        let pod = serde_json::to_value(build(&job, &settings(), 0, 0, &[]).unwrap()).unwrap();
         let spec = &pod["spec"];
         let volumes = spec["volumes"].as_array().unwrap();
         let found = volumes
@@ -155,4 +155,36 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
         let keep = variable("ROUNDHOUSE_CHECKPOINT_KEEP");
         assert_eq!(keep.as_deref(), Some("3"));
     }
+}
+
+#[test]
+fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
+    let zone = |zone: &str| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
+    let cases = [
+        (json!({}), 1),
+        (
+            json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [zone("a"), zone("b")]}}}}}),
+            2,
+        ),
+    ];
+    let avoid = ["n1".to_owned(), "n2".to_owned()];
+    for (template, alternatives) in cases {
+        let pod = build(&job(&template), &settings(), 0, 0, &avoid).unwrap();
+        let pod = serde_json::to_value(pod).unwrap();
+        let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"];
+        let terms = terms.as_array().unwrap();
+        assert_eq!(terms.len(), alternatives);
+        for term in terms {
+            let expected = json!([
+                {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
+                {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
+            ]);
+            assert_eq!(term["matchFields"], expected);
+        }
+    }
+    let free = build(&job(&json!({})), &settings(), 0, 0, &[]).unwrap();
+    assert!(free.spec.unwrap().affinity.is_none());
 }
