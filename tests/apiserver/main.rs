@@ -2,5 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod crash;
+mod failures;
 mod lifecycle;
+mod refusals;
 mod stage;
+mod suspension;
