@@ -84,8 +84,12 @@ async fn one(
                 .await
                 .map_err(failed)
         }
-        Action::CreateWorker { index, attempt } => {
-            let pod: Pod = worker::build(job, &context.settings, *index, *attempt)?;
+        Action::CreateWorker {
+            index,
+            attempt,
+            avoid,
+        } => {
+            let pod: Pod = worker::build(job, &context.settings, *index, *attempt, avoid)?;
             let written = Written::Pod(pod.name_any());
             create(context, key, &pod, "Pod", written)
                 .await
