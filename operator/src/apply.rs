@@ -159,8 +159,8 @@ where
                 api.get_metadata(&name)
             })
             .await?;
-            let is_ours = slim::identity(&other.metadata).controller.as_ref() == Some(&key.1);
-            if !is_ours {
+            // One that lost our labels is not watched: it counts as a stranger's, or this would go on for ever.
+            if !slim::is_child(&other.metadata, &key.1) {
                 context.taken.insert(key, format!("{kind} {name}"));
             }
             Err(error)
