@@ -41,6 +41,24 @@ pub fn identity(meta: &ObjectMeta) -> Identity {
     }
 }
 
+/// Whether an object is a child of the job that the watches show: its controller is the job, and its labels say
+/// so, too.
+#[must_use]
+pub fn is_child(meta: &ObjectMeta, job_uid: &str) -> bool {
+    let Identity {
+        controller,
+        job_name: _,
+        job_uid: labelled,
+    } = identity(meta);
+    let manager = meta
+        .labels
+        .as_ref()
+        .and_then(|all| all.get(labels::MANAGED_BY));
+    controller.as_deref() == Some(job_uid)
+        && labelled == job_uid
+        && manager.is_some_and(|manager| manager == labels::FIELD_MANAGER)
+}
+
 /// Reduces a pod.
 #[must_use]
 pub fn pod(full: &FullPod) -> Pod {

@@ -84,6 +84,24 @@ fn bad_specs() -> Vec<Case> {
             "avoidNodeSeconds",
         ),
         ("failurePolicy", json!({"maxIncidents": -1}), "maxIncidents"),
+        ("workers", json!({"replicas": 0}), "workers.replicas"),
+        ("workers", json!({"replicas": -1}), "workers.replicas"),
+        (
+            "workers",
+            json!({"replicas": 2_147_483_647_i64}),
+            "workers.replicas",
+        ),
+        ("workers", json!({"replicas": "2"}), "workers.replicas"),
+        (
+            "workers",
+            json!({"replicas": 1, "minReplicas": 2}),
+            "minReplicas must not be above",
+        ),
+        (
+            "workers",
+            json!({"replicas": 2, "maxReplicas": 1}),
+            "must not be above workers.maxReplicas",
+        ),
         ("activeDeadlineSeconds", json!(0), "activeDeadlineSeconds"),
         ("suspend", json!("yes"), "suspend"),
     ]

@@ -193,10 +193,12 @@ pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
         .filter(|end| end.restarts == restarts)
 }
 
-/// Whether a member completed.
+/// Whether a member completed. Who was told to leave has not, whatever it says.
 #[must_use]
 pub fn has_succeeded(pod: &Pod) -> bool {
-    is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
+    let document = pod.membership.as_ref();
+    let joined = document.is_some_and(|document| document.action == MembershipAction::Join);
+    joined && is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
 }
 
 /// Whether a member lives and is what it was when it was given its place.

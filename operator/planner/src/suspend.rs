@@ -9,7 +9,7 @@ use roundhouse_api::ConditionType;
 use crate::children::delete;
 use crate::decide::{Draft, event};
 use crate::finish::show_last_progress;
-use crate::observed::Pod;
+use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
 use crate::status::set_condition;
 
@@ -80,9 +80,11 @@ pub(crate) fn active(draft: &Draft<'_>) -> Duration {
     before + since.unsigned_abs()
 }
 
+/// How long a pod that is on its way out may still run. One on a node that does not answer is not waited for.
 fn still_leaves(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let left = pod.gone_by?.duration_since(now);
-    let leaves = pod.ours && pod.deleting && left.is_positive();
+    let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running) && !pod.unreachable;
+    let leaves = pod.ours && pod.deleting && runs && left.is_positive();
     leaves.then(|| left.unsigned_abs())
 }
 

@@ -91,8 +91,8 @@ fn stuck(pod: &Pod, now: Timestamp) -> Option<(&'static str, String)> {
     let is_late = time_left(pod.created_at?, STUCK, now).is_none();
     (is_starting(pod) && is_late).then(|| {
         let words = format!(
-            "{name} does not start its containers: is a volume, or the ConfigMap or claim \
-             of trainer.data, missing? `kubectl describe pod {name}` tells"
+            "{name} does not start its containers: is a volume, or the ConfigMap, claim or \
+             directory of trainer.data or checkpoint, missing? `kubectl describe pod {name}` tells"
         );
         ("ContainerCreating", words)
     })

@@ -138,6 +138,16 @@ fn who_still_leaves_is_waited_for_until_its_grace_is_over() {
     gone.settle();
     assert_eq!(gone.observed.pods.len(), 2);
     assert_eq!(gone.observed.pods[0].attempt, 0);
+    let mut lost = world.clone();
+    for at in 0..2 {
+        lost.is_unreachable(at, true);
+    }
+    lost.settle();
+    assert_eq!(
+        lost.state(),
+        "WaitingForWorkers",
+        "a lost node is not waited for"
+    );
     world.seconds_pass(30);
     world.settle();
     let fresh: Vec<_> = world

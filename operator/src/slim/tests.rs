@@ -65,3 +65,27 @@ fn a_pod_that_is_deleted_says_until_when() {
     assert!(pod.deleting);
     assert_eq!(pod.gone_by.unwrap().as_second(), 30);
 }
+
+#[test]
+fn a_pod_that_lost_its_labels_is_still_known_by_its_name() {
+    let pod = pod_of(json!({"metadata": {"name": "digits-worker-7-3", "labels": {}}}));
+    assert_eq!((pod.index, pod.attempt), (Some(7), 3));
+}
+
+#[test]
+fn a_child_has_the_jobs_uid_as_its_controller_and_in_its_labels() {
+    let labels = json!({
+        "app.kubernetes.io/managed-by": "roundhouse-operator", "roundhouse.dev/job-uid": "u-1"});
+    let owner = |uid: &str| json!([{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": uid, "controller": true}]);
+    let cases = [
+        ("ours", labels.clone(), owner("u-1"), true),
+        ("an earlier job's", labels.clone(), owner("u-0"), false),
+        ("nobody's", labels, json!([]), false),
+        ("without labels", json!({}), owner("u-1"), false),
+    ];
+    for (name, labels, owners, expected) in cases {
+        let meta = json!({"labels": labels, "ownerReferences": owners});
+        let meta = serde_json::from_value(meta).unwrap();
+        assert_eq!(is_child(&meta, "u-1"), expected, "{name}");
+    }
+}
