@@ -2,4 +2,6 @@
 
 pub mod apiserver;
 pub mod cluster;
+pub mod local;
 pub mod manifests;
+pub mod weights;

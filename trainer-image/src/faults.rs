@@ -1,5 +1,6 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
-//! process of that rank kill itself there, as `kill -9` would. Without the feature there is nothing.
+//! process of that rank kill itself there, as `kill -9` would, and `ROUNDHOUSE_FAULT_STEP_MILLISECONDS` makes
+//! each step last so much longer. Without the feature there is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,19 @@ pub fn point(point: Point, rank: u32, step: u64) {
     }
 }
 
+/// Makes a step last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn slow_down() {
+    let told = std::env::var("ROUNDHOUSE_FAULT_STEP_MILLISECONDS");
+    if let Some(milliseconds) = told.ok().and_then(|told| told.parse().ok()) {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
 /// Does nothing.
 #[cfg(not(feature = "faults"))]
 pub const fn point(_: Point, _: u32, _: u64) {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn slow_down() {}

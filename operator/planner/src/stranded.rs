@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::LastFailure;
 
 use crate::decide::Draft;
@@ -13,6 +14,8 @@ use crate::waiting::time_left;
 
 /// How long a member may take to hear of its generation, and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Who stops being Ready so soon after may be late with the news of the generation before.
+const LATE_NEWS: SignedDuration = SignedDuration::from_secs(5);
 
 /// A member of the newest generation that has lost it, if there is one.
 pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
@@ -32,8 +35,10 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
         let issued_at = pod
             .membership
             .as_ref()
-            .and_then(|document| document.issued_at.parse().ok())?;
-        let since_then = pod.ready_at.is_some_and(|at| at > issued_at);
+            .and_then(|document| document.issued_at.parse::<Timestamp>().ok())?;
+        let since_then = pod
+            .ready_at
+            .is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
         match time_left(issued_at, PATIENCE, now) {
             // It may not have heard of its generation, or be forming it.
             Some(left) if !since_then => next = Some(next.map_or(left, |other| other.min(left))),

@@ -40,6 +40,20 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
 }
 
 #[test]
+fn late_news_of_a_broken_generation_are_not_held_against_the_next() {
+    let mut world = world(2).training();
+    world.ends(0, 137, 40);
+    world.job.min_replicas = 1;
+    world.settle();
+    assert_eq!(generation(&world), 2);
+    world.seconds_pass(1);
+    world.is_ready(1, false);
+    world.settle();
+    assert_eq!(generation(&world), 2);
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
 fn survivors_of_a_worker_that_left_are_no_second_incident() {
     let mut world = world(3).training();
     world.seconds_pass(60);

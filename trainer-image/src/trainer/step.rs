@@ -30,6 +30,7 @@ impl Trainer<'_> {
             ));
         };
         let started = Instant::now();
+        faults::slow_down();
         let mut sections = Sections::default();
         let committed_samples = self.course.committed_samples(self.committed_steps);
         let learning_rate = self.rates.rate(committed_samples);

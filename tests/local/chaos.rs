@@ -1,0 +1,166 @@
+//! Hundreds of faults in one run, drawn from a seed that is printed: `ROUNDHOUSE_CHAOS_SEED` repeats one,
+//! `ROUNDHOUSE_CHAOS_EVENTS` makes it longer.
+
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use roundhouse_tests::local::{LocalRun, job, send};
+use roundhouse_tests::weights::difference;
+use rustix::process::Signal;
+
+const EVENTS: u64 = 200;
+const MOST_WORKERS: u32 = 4;
+/// Long enough for all events at the pace below.
+const STEPS: u64 = 6_000;
+/// Between two looks whether training goes on at all.
+const EVENTS_PER_CHECK: u64 = 20;
+/// Of the largest weight of a tensor, for every hundred steps.
+const TOLERANCE: f32 = 1e-6;
+/// Each step lasts a little longer, so that the events find it training; a silent peer is given up soon.
+const VARIABLES: [(&str, &str); 2] = [
+    ("ROUNDHOUSE_FAULT_STEP_MILLISECONDS", "10"),
+    ("ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS", "3"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Event {
+    KillRank,
+    KillAgent,
+    Drain,
+    Stop,
+    Scale,
+}
+
+const EVENTS_BY_WEIGHT: [Event; 8] = [
+    Event::KillRank,
+    Event::KillRank,
+    Event::KillAgent,
+    Event::Drain,
+    Event::Stop,
+    Event::Stop,
+    Event::Scale,
+    Event::Scale,
+];
+
+struct Chaos {
+    rng: Rng,
+    run: LocalRun,
+    stopped: Vec<(u32, Instant)>,
+    counts: std::collections::BTreeMap<Event, u64>,
+}
+
+impl Chaos {
+    /// Draws an event; whether it could happen.
+    fn strike(&mut self) -> bool {
+        let event = self.rng.choice(EVENTS_BY_WEIGHT).unwrap();
+        let happens = self.happens(event);
+        *self.counts.entry(event).or_default() += u64::from(happens);
+        happens
+    }
+
+    fn happens(&mut self, event: Event) -> bool {
+        let agents = self.run.agents();
+        let Some(agent) = self.rng.choice(&agents) else {
+            return false;
+        };
+        match (event, agent.ranks.first()) {
+            (Event::KillRank, Some(rank)) => send(*rank, Signal::KILL),
+            (Event::KillAgent, _) => send(agent.pid, Signal::KILL),
+            (Event::Drain, _) => send(agent.pid, Signal::TERM),
+            (Event::Stop, Some(rank)) => {
+                // Now and then for longer than its peers wait.
+                let longest = if self.rng.u8(..10) == 0 { 4_000 } else { 400 };
+                let pause = Duration::from_millis(self.rng.u64(10..longest));
+                self.stopped.push((*rank, Instant::now() + pause));
+                send(*rank, Signal::STOP)
+            }
+            (Event::Scale, _) => {
+                let workers = self.rng.u32(1..=MOST_WORKERS);
+                self.run.scale(workers).is_ok()
+            }
+            (Event::KillRank | Event::Stop, None) => false,
+        }
+    }
+
+    /// Lets time pass, and those go on whose pause is over.
+    fn pause(&mut self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            let now = Instant::now();
+            self.stopped.retain(|(pid, until)| {
+                let over = *until <= now;
+                let _ = over && send(*pid, Signal::CONT);
+                !over
+            });
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn hundreds_of_faults_change_no_weight() {
+    let seed = variable("ROUNDHOUSE_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let events = variable("ROUNDHOUSE_CHAOS_EVENTS").unwrap_or(EVENTS);
+    println!("ROUNDHOUSE_CHAOS_SEED={seed}");
+    let mut undisturbed = LocalRun::start(&job(1, STEPS), &[]).unwrap();
+    assert!(undisturbed.end().unwrap().success());
+
+    let mut wanted = job(3, STEPS);
+    wanted["spec"]["failurePolicy"]["backoffLimit"] = 1_000.into();
+    let mut chaos = Chaos {
+        rng: Rng::with_seed(seed),
+        run: LocalRun::start(&wanted, &VARIABLES).unwrap(),
+        stopped: Vec::new(),
+        counts: std::collections::BTreeMap::new(),
+    };
+    let begun = Instant::now();
+    chaos.run.wait_for("steps", |run| run.step() > 5).unwrap();
+    while chaos.total() < events {
+        let struck = chaos.strike();
+        let pause = Duration::from_millis(chaos.rng.u64(20..400));
+        chaos.pause(pause);
+        if struck && chaos.total().is_multiple_of(EVENTS_PER_CHECK) {
+            let before = chaos.run.step();
+            println!(
+                "{} events, step {before}, {:.0?}",
+                chaos.total(),
+                begun.elapsed()
+            );
+            chaos.pause(Duration::from_secs(4));
+            chaos
+                .run
+                .wait_for("progress", |run| run.step() > before)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+        }
+    }
+    let step = chaos.run.step();
+    println!(
+        "{:?} in {:.0?}, at step {step}",
+        chaos.counts,
+        begun.elapsed()
+    );
+    assert!(step < STEPS, "all events must find the job training");
+    chaos.pause(Duration::from_secs(4));
+    chaos.run.scale(2).unwrap();
+    let status = chaos
+        .run
+        .end()
+        .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+    assert!(status.success(), "seed {seed}\n{}", chaos.run.output());
+    let (expected, weights) = (undisturbed.weights().unwrap(), chaos.run.weights().unwrap());
+    let apart = difference(&expected, &weights).unwrap();
+    println!("weights differ by {apart:e} after {STEPS} steps");
+    let tolerance = TOLERANCE * (STEPS / 100) as f32;
+    assert!(
+        apart <= tolerance,
+        "seed {seed}: {apart:e} is above {tolerance:e}"
+    );
+}

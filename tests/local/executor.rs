@@ -1,0 +1,84 @@
+//! What a person sees who runs a job on one machine.
+
+use roundhouse_contract::Phase;
+use roundhouse_tests::local::{LocalRun, job, send};
+use roundhouse_tests::weights::difference;
+use rustix::process::Signal;
+
+fn generation(run: &LocalRun) -> u64 {
+    let statuses = run.statuses().into_iter();
+    statuses.map(|status| status.generation).max().unwrap_or(0)
+}
+
+#[test]
+fn a_killed_worker_is_started_again_and_the_weights_do_not_notice() {
+    let mut alone = LocalRun::start(&job(1, 1_000), &[]).unwrap();
+    assert!(alone.end().unwrap().success(), "{}", alone.output());
+    let mut run = LocalRun::start(&job(2, 1_000), &[]).unwrap();
+    run.wait_for("steps", |run| run.step() > 20).unwrap();
+    let victim = run.agents()[0].ranks[0];
+    assert!(send(victim, Signal::KILL));
+    run.wait_for("both again", |run| {
+        generation(run) >= 3 && run.agents().len() == 2
+    })
+    .unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    let apart = difference(&alone.weights().unwrap(), &run.weights().unwrap()).unwrap();
+    assert!(apart < 1e-5, "{apart:e}");
+    assert!(run.output().contains("Succeeded"), "{}", run.output());
+}
+
+#[test]
+fn saving_the_file_rescales_the_job() {
+    let mut run = LocalRun::start(&job(1, 1_000_000), &[]).unwrap();
+    run.wait_for("steps", |run| run.step() > 5).unwrap();
+    run.scale(3).unwrap();
+    run.wait_for("three workers in one world", |run| {
+        let (statuses, newest) = (run.statuses(), generation(run));
+        let training = statuses.iter().filter(|s| s.phase == Phase::Training);
+        training.filter(|s| s.generation == newest).count() == 3
+    })
+    .unwrap();
+    let before = generation(&run);
+    run.scale(2).unwrap();
+    run.wait_for("two workers", |run| {
+        run.agents().len() == 2 && generation(run) > before
+    })
+    .unwrap();
+    run.signal(Signal::INT).unwrap();
+    assert_eq!(run.end().unwrap().code(), Some(130), "{}", run.output());
+    assert!(run.agents().is_empty());
+}
+
+#[test]
+fn whoever_ends_the_executor_ends_all_its_processes() {
+    let mut run = LocalRun::start(&job(2, 1_000_000), &[]).unwrap();
+    run.wait_for("steps", |run| run.step() > 5).unwrap();
+    let agents = run.agents();
+    let all: Vec<u32> = agents
+        .iter()
+        .flat_map(|agent| [agent.ranks.as_slice(), &[agent.pid]].concat())
+        .collect();
+    assert_eq!(all.len(), 4);
+    run.signal(Signal::KILL).unwrap();
+    run.end().unwrap();
+    let alive = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while all.iter().any(alive) {
+        assert!(std::time::Instant::now() < deadline, "{all:?}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_job_that_cannot_train_fails_with_the_reason() {
+    let mut job = job(2, 100);
+    job["spec"]["trainer"]["data"]["path"] = "nowhere".into();
+    let mut run = LocalRun::start(&job, &[]).unwrap();
+    assert_eq!(run.end().unwrap().code(), Some(1));
+    let output = run.output();
+    assert!(
+        output.contains("DataInvalid") && output.contains("nowhere"),
+        "{output}"
+    );
+}

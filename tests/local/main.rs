@@ -1,0 +1,5 @@
+//! Jobs in the local executor: real agents and trainers, without a cluster.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod chaos;
+mod executor;

@@ -1,0 +1,262 @@
+//! A job in the local executor, and what can be done to its processes.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, bail, ensure};
+use roundhouse_contract::{RankStatus, paths};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::manifests::repository;
+
+const DEADLINE: Duration = Duration::from_mins(2);
+
+/// Where the programs are: the folder that `ROUNDHOUSE_PROGRAMS` names.
+///
+/// # Errors
+/// It is not set.
+pub fn programs() -> anyhow::Result<PathBuf> {
+    let dir = std::env::var_os("ROUNDHOUSE_PROGRAMS");
+    dir.map(PathBuf::from)
+        .context("ROUNDHOUSE_PROGRAMS is not set: tests/support/make/local sets it")
+}
+
+/// A job that trains a small network on the digits; tests change what they are about.
+#[must_use]
+pub fn job(workers: u32, steps: u64) -> Value {
+    json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "digits"},
+        "spec": {
+            "workers": {"replicas": workers, "minReplicas": 1},
+            "elastic": {"joinWindowSeconds": 0},
+            "trainer": {
+                "model": {"name": "mlp", "hidden": [32]},
+                "data": {"format": "idx"},
+                "optimizer": {"name": "sgd", "learningRate": 0.05, "momentum": 0.9},
+                "globalBatchSize": 64,
+                "steps": steps,
+                "seed": 7,
+            },
+        },
+    })
+}
+
+/// A running executor.
+#[derive(Debug)]
+pub struct LocalRun {
+    directory: TempDir,
+    job: Value,
+    child: Child,
+}
+
+/// A worker's agent.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// Its process.
+    pub pid: u32,
+    /// Processes of its ranks, that are its children.
+    pub ranks: Vec<u32>,
+}
+
+impl LocalRun {
+    /// Starts a job with variables for its processes.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(job: &Value, variables: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("job.yaml");
+        std::fs::write(&file, job.to_string())?;
+        let log = File::create(directory.path().join("output"))?;
+        let child = Command::new(programs()?.join("kubectl-roundhouse"))
+            .args(["run", "--local", "-f"])
+            .arg(&file)
+            .arg("--data")
+            .arg(repository().join("examples/data/digits"))
+            .arg("--dir")
+            .arg(directory.path().join("run"))
+            .arg("--save-weights")
+            .arg(directory.path().join("weights.safetensors"))
+            .envs(variables.iter().copied())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        Ok(Self {
+            directory,
+            job: job.clone(),
+            child,
+        })
+    }
+
+    /// The directory it was given.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.directory.path().join("run")
+    }
+
+    /// The weights that it wrote at its end.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn weights(&self) -> anyhow::Result<Vec<u8>> {
+        let file = self.directory.path().join("weights.safetensors");
+        std::fs::read(file).context("the weights")
+    }
+
+    /// What it printed, and the logs of its workers.
+    #[must_use]
+    pub fn output(&self) -> String {
+        let mut text = read(&self.directory.path().join("output"));
+        let logs = std::fs::read_dir(self.dir().join("logs"));
+        for entry in logs.into_iter().flatten().flatten() {
+            let log = read(&entry.path());
+            let tail = log.len().saturating_sub(3_000);
+            let tail = log.get(tail..).unwrap_or(&log);
+            let _ = write!(text, "--- {}\n{tail}", entry.path().display());
+        }
+        text
+    }
+
+    /// Saves the job's file with another number of workers.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn scale(&mut self, workers: u32) -> anyhow::Result<()> {
+        self.job["spec"]["workers"]["replicas"] = json!(workers);
+        self.save()
+    }
+
+    fn save(&self) -> anyhow::Result<()> {
+        let file = self.directory.path().join("job.yaml");
+        let partial = file.with_extension("partial");
+        std::fs::write(&partial, self.job.to_string())?;
+        // Two within one tick of the file system's clock would look like one.
+        let before = std::fs::metadata(&file)?.modified()?;
+        let now = SystemTime::now().max(before + Duration::from_millis(10));
+        File::options()
+            .append(true)
+            .open(&partial)?
+            .set_modified(now)?;
+        Ok(std::fs::rename(partial, file)?)
+    }
+
+    /// The agents that run now.
+    #[must_use]
+    pub fn agents(&self) -> Vec<Agent> {
+        let all = parents();
+        let children = |parent: u32| {
+            let of = all.iter().filter(move |(_, its)| *its == parent);
+            of.map(|(pid, _)| *pid).collect::<Vec<_>>()
+        };
+        let agents = children(self.child.id()).into_iter();
+        agents
+            .map(|pid| Agent {
+                pid,
+                ranks: children(pid),
+            })
+            .collect()
+    }
+
+    /// The last status of each worker's first process.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<RankStatus> {
+        let workers = std::fs::read_dir(self.dir().join("workers"));
+        let workers = workers.into_iter().flatten().flatten();
+        let files = workers.map(|it| paths::rank_status(&it.path().join("run"), 0));
+        files
+            .filter_map(|file| serde_json::from_str(&read(&file)).ok())
+            .collect()
+    }
+
+    /// The most steps that any worker has committed.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        let steps = self.statuses().into_iter().map(|status| status.step);
+        steps.max().unwrap_or(0)
+    }
+
+    /// Waits for a condition, at most two minutes.
+    ///
+    /// # Errors
+    /// It does not come, or the executor ends before.
+    pub fn wait_for(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        while !condition(self) {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{status} before {what}\n{}", self.output());
+            }
+            ensure!(Instant::now() < deadline, "no {what}\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Sends a signal to the executor.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        ensure!(send(self.child.id(), signal), "the executor has ended");
+        Ok(())
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// It does not come within two minutes.
+    pub fn end(&mut self) -> anyhow::Result<ExitStatus> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < deadline, "no end\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for LocalRun {
+    fn drop(&mut self) {
+        // Its agents end with it, and their ranks with them.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to a process that a test has started, directly or not; whether it was there.
+#[must_use]
+pub fn send(pid: u32, signal: Signal) -> bool {
+    let pid = Pid::from_raw(pid.cast_signed());
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+fn read(file: &Path) -> String {
+    std::fs::read_to_string(file).unwrap_or_default()
+}
+
+/// All processes and their parents.
+fn parents() -> Vec<(u32, u32)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // After the name, which may hold anything: state, then parent.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        (state != "Z").then_some((pid, parent))
+    })
+    .collect()
+}
