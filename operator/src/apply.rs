@@ -5,6 +5,8 @@
 
 use std::fmt::Debug;
 
+use futures::stream::iter;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -25,7 +27,11 @@ use crate::observe::version;
 use crate::resources::{network_policy, service, worker};
 use crate::slim;
 
-/// Carries out the actions. `Ok(false)`: the world is not as it was observed, look again.
+/// Writes of one job at a time.
+const AT_ONCE: usize = 16;
+
+/// Carries out the actions, those of one kind together: workers that are asked to leave shall hear of it at
+/// about the same time. `Ok(false)`: the world is not as it was observed, look again.
 ///
 /// # Errors
 /// A write was refused or got no answer; those before it are done.
@@ -35,19 +41,43 @@ pub async fn apply(
     job: &ValidatedJob,
     actions: &[Action],
 ) -> Result<bool, Error> {
-    for action in actions {
-        let result = one(context, key, job, action).await;
+    for group in actions.chunk_by(|one, next| name(one) == name(next)) {
+        // The first one alone: what is refused once would be refused as often as there are workers.
+        let (first, rest) = group.split_at(1);
+        for some in [first, rest] {
+            if !together(context, key, job, some).await? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// All are tried, whatever becomes of the others, so that none is left half done.
+async fn together(
+    context: &Context,
+    key: &Job,
+    job: &ValidatedJob,
+    actions: &[Action],
+) -> Result<bool, Error> {
+    let writes: Vec<_> = actions
+        .iter()
+        .map(|action| one(context, key, job, action).boxed())
+        .collect();
+    let results: Vec<_> = iter(writes).buffered(AT_ONCE).collect().await;
+    let mut as_observed = true;
+    for (action, result) in actions.iter().zip(results) {
         let action = name(action);
         match result {
             Ok(()) => context.metrics.action(action),
             Err(Error::Apply { action: _, source }) if source.is_look_again() => {
                 tracing::debug!(job = %job.key.name, action, %source, "look again");
-                return Ok(false);
+                as_observed = false;
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(true)
+    Ok(as_observed)
 }
 
 const fn name(action: &Action) -> &'static str {
@@ -84,8 +114,12 @@ async fn one(
                 .await
                 .map_err(failed)
         }
-        Action::CreateWorker { index, attempt } => {
-            let pod: Pod = worker::build(job, &context.settings, *index, *attempt)?;
+        Action::CreateWorker {
+            index,
+            attempt,
+            avoid,
+        } => {
+            let pod: Pod = worker::build(job, &context.settings, *index, *attempt, avoid)?;
             let written = Written::Pod(pod.name_any());
             create(context, key, &pod, "Pod", written)
                 .await
@@ -155,8 +189,8 @@ where
                 api.get_metadata(&name)
             })
             .await?;
-            let is_ours = slim::identity(&other.metadata).controller.as_ref() == Some(&key.1);
-            if !is_ours {
+            // One that lost our labels is not watched: it counts as a stranger's, or this would go on for ever.
+            if !slim::is_child(&other.metadata, &key.1) {
                 context.taken.insert(key, format!("{kind} {name}"));
             }
             Err(error)

@@ -5,6 +5,7 @@ use kube::runtime::events::Recorder;
 use roundhouse_planner::Pod;
 
 use crate::cache::Cache;
+use crate::cordoned::Cordoned;
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
@@ -27,6 +28,8 @@ pub struct Context {
     pub services: Cache<Identity>,
     /// NetworkPolicies of all jobs.
     pub network_policies: Cache<Identity>,
+    /// Nodes on which nothing new is placed; empty when nodes are not watched.
+    pub cordoned: Cordoned,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken: Taken,
     /// Writes that the caches have not seen yet.

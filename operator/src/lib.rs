@@ -6,6 +6,7 @@ pub mod apply;
 pub mod cache;
 pub mod calls;
 pub mod context;
+pub mod cordoned;
 pub mod driver;
 pub mod error;
 pub mod expectations;

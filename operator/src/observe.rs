@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
-use roundhouse_planner::{Observed, Presence};
+use roundhouse_planner::{Observed, Pod, Presence};
 
 use crate::cache::{Entry, Job};
 use crate::context::Context;
@@ -40,11 +40,20 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Observed {
             .pods
             .of(key)
             .into_values()
-            .map(|entry| entry.value)
+            .map(|entry| on_its_node(entry.value, context))
             .collect(),
         taken: context.taken.of(key),
         progress: context.progress.of(key),
     }
+}
+
+/// A pod with what only its node tells.
+fn on_its_node(pod: Pod, context: &Context) -> Pod {
+    let cordoned = pod
+        .node
+        .as_ref()
+        .is_some_and(|node| context.cordoned.contains(node));
+    Pod { cordoned, ..pod }
 }
 
 fn presence(objects: &BTreeMap<String, Entry<Identity>>, name: &str, (_, uid): &Job) -> Presence {

@@ -7,7 +7,7 @@ use kube::runtime::events::{Event as KubeEvent, EventType as KubeEventType};
 use kube::{Api, Resource};
 use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
 use roundhouse_planner::{Event, EventType, Plan};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::cache::Job;
 use crate::calls::call;
@@ -84,15 +84,20 @@ async fn write(
     Ok(())
 }
 
-/// RFC 7386: what is no more must be said as null.
+/// RFC 7386: what is no more must be said as null, at every depth.
 fn merge_patch(before: &Value, after: Value) -> Value {
-    let (Value::Object(old), Value::Object(mut new)) = (before, after.clone()) else {
+    let (Value::Object(old), Value::Object(new)) = (before, &after) else {
         return after;
     };
-    for key in old.keys() {
-        new.entry(key).or_insert(Value::Null);
+    let mut patch = Map::new();
+    for (key, value) in new {
+        let old = old.get(key).unwrap_or(&Value::Null);
+        patch.insert(key.clone(), merge_patch(old, value.clone()));
     }
-    Value::Object(new)
+    for key in old.keys() {
+        patch.entry(key).or_insert(Value::Null);
+    }
+    Value::Object(patch)
 }
 
 /// The time until all workers train for the first time is a metric.
@@ -157,5 +162,10 @@ mod tests {
     fn what_is_no_more_is_said_as_null() {
         let (before, after) = (json!({"a": 1, "b": 2}), json!({"b": 3}));
         assert_eq!(merge_patch(&before, after), json!({"a": null, "b": 3}));
+        let (before, after) = (json!({"a": {"b": 1, "c": 2}}), json!({"a": {"c": 2}}));
+        assert_eq!(
+            merge_patch(&before, after),
+            json!({"a": {"b": null, "c": 2}})
+        );
     }
 }

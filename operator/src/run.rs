@@ -20,6 +20,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::cordoned::Cordoned;
 use crate::driver::{Guarded, after_error, reconcile};
 use crate::expectations::Expectations;
 use crate::http;
@@ -28,7 +29,7 @@ use crate::progress::Progress;
 use crate::settings::{LogFormat, Settings};
 use crate::settling::Settling;
 use crate::taken::Taken;
-use crate::watches::{scoped, watch_network_policies, watch_pods, watch_services};
+use crate::watches::{scoped, watch_network_policies, watch_nodes, watch_pods, watch_services};
 
 /// Events of one moment are worked on together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -100,6 +101,7 @@ pub async fn run_with(
         pods: Cache::default(),
         services: Cache::default(),
         network_policies: Cache::default(),
+        cordoned: Cordoned::default(),
         taken: Taken::default(),
         expectations: Expectations::default(),
         settling: Settling::default(),
@@ -126,6 +128,9 @@ pub async fn run_with(
     background.spawn(watch_pods(Arc::clone(&context), wake.clone()));
     background.spawn(watch_services(Arc::clone(&context), wake.clone()));
     background.spawn(watch_network_policies(Arc::clone(&context), wake.clone()));
+    if settings.watch_nodes {
+        background.spawn(watch_nodes(Arc::clone(&context)));
+    }
     background.spawn(Progress::pull(Arc::clone(&context), wake));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
     let jobs: Api<Guarded> = scoped(client, settings.namespace.as_deref());

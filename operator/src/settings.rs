@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum};
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -22,6 +22,9 @@ pub struct Settings {
     /// Look after one namespace only. Default: all of them.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
+    /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down.
+    #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
+    pub watch_nodes: bool,
     /// Where /metrics, /healthz and /readyz are served.
     #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS", default_value = "0.0.0.0:8080")]
     pub http_address: SocketAddr,

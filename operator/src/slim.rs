@@ -6,6 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::{Membership, Reason, TerminationMessage, labels};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 
+/// Conditions that every pod has; they are not kept.
+const COMMON_CONDITIONS: [&str; 5] = [
+    "ContainersReady",
+    "Initialized",
+    "PodReadyToStartContainers",
+    "PodScheduled",
+    "Ready",
+];
+
 /// Who controls an object, and which job its labels name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -32,6 +41,24 @@ pub fn identity(meta: &ObjectMeta) -> Identity {
     }
 }
 
+/// Whether an object is a child of the job that the watches show: its controller is the job, and its labels say
+/// so, too.
+#[must_use]
+pub fn is_child(meta: &ObjectMeta, job_uid: &str) -> bool {
+    let Identity {
+        controller,
+        job_name: _,
+        job_uid: labelled,
+    } = identity(meta);
+    let manager = meta
+        .labels
+        .as_ref()
+        .and_then(|all| all.get(labels::MANAGED_BY));
+    controller.as_deref() == Some(job_uid)
+        && labelled == job_uid
+        && manager.is_some_and(|manager| manager == labels::FIELD_MANAGER)
+}
+
 /// Reduces a pod.
 #[must_use]
 pub fn pod(full: &FullPod) -> Pod {
@@ -54,6 +81,7 @@ pub fn pod(full: &FullPod) -> Pod {
         Some("Failed") => PodPhase::Failed,
         Some(_) | None => PodPhase::Pending,
     };
+    let is_true = |kind: &str| condition(kind).is_some_and(|condition| condition.status == "True");
     Pod {
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
@@ -64,14 +92,22 @@ pub fn pod(full: &FullPod) -> Pod {
             .or_else(|| part_of_name(metadata, 0))
             .unwrap_or(0),
         deleting: metadata.deletion_timestamp.is_some(),
+        gone_by: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         created_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         phase,
-        ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
+        ready: is_true("Ready"),
         ready_at: condition("Ready")
             .and_then(|condition| condition.last_transition_time.as_ref())
             .map(|time| time.0),
-        disrupted: condition("DisruptionTarget")
-            .is_some_and(|condition| condition.status == "True"),
+        disrupted: is_true("DisruptionTarget"),
+        conditions: uncommon_conditions(status.as_ref()),
+        // The kubelet changes both at once. Who changes only the first is the controller that has lost
+        // touch with the node. (Gates would, too.)
+        unreachable: condition("Ready").is_some_and(|condition| condition.status == "False")
+            && is_true("ContainersReady")
+            && spec.iter().all(|spec| spec.readiness_gates.is_none()),
+        // The pod does not know; `observe` does.
+        cordoned: false,
         ip: status
             .as_ref()
             .and_then(|status| status.pod_ip.clone())
@@ -105,6 +141,15 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|all| all.get(labels::MEMBERSHIP))
             .and_then(|document| Membership::parse(document).ok().flatten()),
     }
+}
+
+/// Types of the conditions that are true.
+fn uncommon_conditions(status: Option<&PodStatus>) -> Vec<String> {
+    let conditions = status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .filter(|c| c.status == "True" && !COMMON_CONDITIONS.contains(&c.type_.as_str()));
+    conditions.map(|c| c.type_.clone()).collect()
 }
 
 fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &ContainerStatus> {
@@ -194,3 +239,6 @@ fn termination(state: &ContainerState, restarts: u32) -> Option<Termination> {
             .map(|time| -> Timestamp { time.0 }),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
@@ -70,6 +70,31 @@ pub(crate) async fn watch_network_policies(
         context.settings.namespace.as_deref(),
     );
     feed(identities(api), &context.network_policies, &wake).await;
+}
+
+/// Keeps the names of cordoned nodes until the operator stops. Nobody is woken: a cordon changes nothing by
+/// itself.
+pub(crate) async fn watch_nodes(context: Arc<Context>) {
+    let nodes: Api<PartialObjectMeta<Node>> = Api::all(context.client.clone());
+    let cordoned = WatchConfig::default().fields("spec.unschedulable=true");
+    let events = watcher(nodes, cordoned).default_backoff();
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => context.cordoned.take(name_of(event)),
+            Err(error) => tracing::warn!(%error, "the watch of the nodes broke; listing again"),
+        }
+    }
+}
+
+fn name_of<K: ResourceExt>(event: Event<K>) -> Event<String> {
+    match event {
+        Event::Apply(object) => Event::Apply(object.name_any()),
+        Event::Delete(object) => Event::Delete(object.name_any()),
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(object.name_any()),
+        Event::InitDone => Event::InitDone,
+    }
 }
 
 /// Watches only the metadata of a kind.

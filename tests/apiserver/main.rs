@@ -2,6 +2,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod crash;
+mod failures;
 mod lifecycle;
+mod refusals;
 mod restart;
 mod stage;
+mod suspension;

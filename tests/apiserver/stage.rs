@@ -14,7 +14,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, ResourceExt};
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
 use roundhouse_operator::run::run_with;
 use roundhouse_operator::settings::Settings;
@@ -111,6 +111,17 @@ impl Stage {
             Ok(job) => job,
             Err(error) => panic!("{error}: {:#?}", self.job(namespace).await.status),
         }
+    }
+
+    /// Lets the kubelet work until the job trains.
+    pub(crate) async fn trains(&self, namespace: &str) {
+        until("the job trains", SOON, || async {
+            self.kubelet(namespace, None).await;
+            let status = self.job(namespace).await.status.unwrap_or_default();
+            Ok(status.is_true(ConditionType::Running).then_some(()))
+        })
+        .await
+        .unwrap();
     }
 
     /// An operator; `writes`: it is cut off after so many.

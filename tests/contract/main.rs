@@ -35,3 +35,35 @@ fn the_crd_fits_in_the_annotation_of_kubectl_apply() {
     let size = serde_json::to_string(crd).unwrap().len();
     assert!(size < LAST_APPLIED_BYTES, "{size} bytes");
 }
+
+#[test]
+fn every_test_that_the_design_names_exists() {
+    let repository = manifests::repository();
+    let design = std::fs::read_to_string(repository.join("DESIGN.md")).unwrap();
+    let mut sources = String::new();
+    for directory in ["operator", "tests", "trainer-image"] {
+        read_all(&repository.join(directory), &mut sources);
+    }
+    let table = design.split("## Cases and their tests").nth(1).unwrap();
+    let rows = table.lines().skip_while(|line| !line.starts_with("|---"));
+    let rows = rows.skip(1).take_while(|line| line.starts_with('|'));
+    let mut num_rows = 0;
+    for row in rows {
+        let name = row.split('`').rev().nth(1).unwrap();
+        assert!(sources.contains(&format!("fn {name}(")), "{name}");
+        num_rows += 1;
+    }
+    assert!(num_rows > 30, "{num_rows}");
+}
+
+/// The text of all Rust sources below a directory.
+fn read_all(directory: &std::path::Path, text: &mut String) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_all(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &std::fs::read_to_string(path).unwrap();
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::{
-    DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, EnvironmentInvalid, POD_IP,
+    CheckpointEnvironment, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, EnvironmentInvalid, POD_IP,
 };
 
 /// How long a collective waits for its peers unless told otherwise.
@@ -29,6 +29,8 @@ pub struct Launch {
     pub source: Source,
     /// Where rank 0 writes the final weights (safetensors); `None`: nowhere.
     pub save_weights: Option<PathBuf>,
+    /// Checkpoints and ledger; `None`: there are none.
+    pub checkpoint: Option<CheckpointEnvironment>,
     /// How long a collective waits for its peers.
     pub collective_timeout: Duration,
 }
@@ -64,6 +66,7 @@ impl Launch {
             trainer_config_file,
             run_dir,
             data_dir,
+            checkpoint,
         } = environment;
         let Ok(own_address) = pod_ip.parse() else {
             return Err(EnvironmentInvalid {
@@ -83,6 +86,7 @@ impl Launch {
                 rendezvous_port,
             },
             save_weights: None,
+            checkpoint,
             collective_timeout: COLLECTIVE_TIMEOUT,
         })
     }
@@ -98,6 +102,7 @@ impl Launch {
             local_world_size: 1,
             source: Source::Alone,
             save_weights: None,
+            checkpoint: None,
             collective_timeout: COLLECTIVE_TIMEOUT,
         }
     }

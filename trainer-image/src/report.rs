@@ -221,6 +221,9 @@ impl Reporter {
             samples_per_second,
             eval_accuracy: _,
             eval_loss: _,
+            checkpoint_step: _,
+            checkpoint_at: _,
+            checkpoint_error: _,
         } = &self.progress;
         let percent = 100 * step / (*total_steps).max(1);
         let loss = loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));

@@ -22,3 +22,8 @@ app.kubernetes.io/component: operator
 {{- define "roundhouse.trainerImage" -}}
 {{ .Values.trainer.image | default (printf "ghcr.io/roundhouse/roundhouse-trainer:%s" .Chart.AppVersion) }}
 {{- end }}
+
+{{- /* "true" or nothing. Nodes belong to no namespace, so rights that end at one do not reach them. */ -}}
+{{- define "roundhouse.watchNodes" -}}
+{{- if and .Values.nodes.watch (not .Values.watchNamespace) }}true{{ end }}
+{{- end }}

@@ -8,9 +8,11 @@ pub mod spec;
 pub mod status;
 
 pub use spec::{
-    CleanPodPolicy, FailurePolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers,
+    Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
+    ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, NetworkPolicyMode, OnExitCodes,
+    TrainingJob, TrainingJobSpec, Workers,
 };
 pub use status::{
-    ConditionType, Incidents, JobProgress, LastFailure, MembershipStatus, TrainingJobStatus,
-    WorkersStatus,
+    AvoidedNode, CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure,
+    MembershipStatus, TrainingJobStatus, WorkersStatus,
 };

@@ -30,7 +30,7 @@ pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
             object.remove("description");
         }
     });
-    schema.insert("description".to_owned(), json!("Pod template of the workers: resources, node selection, volumes, image. The container named `trainer` runs the training; without a template it is made for you. Immutable."));
+    schema.insert("description".to_owned(), json!("Pod template of the workers: resources, node selection, volumes, image. The container named `trainer` runs the training; without a template it is made for you. Immutable while the job is not suspended."));
     schema
 }
 

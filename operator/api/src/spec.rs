@@ -11,7 +11,14 @@ use roundhouse_contract::{Mode, TrainerConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::checkpoint::{Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume};
+pub use self::failure_policy::{
+    ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, OnExitCodes,
+};
 use crate::status::TrainingJobStatus;
+
+mod checkpoint;
+mod failure_policy;
 
 /// A distributed training job: workers that train one model together, data-parallel.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,8 +85,12 @@ use crate::status::TrainingJobStatus;
         .message("managedBy is immutable").field_path(".managedBy"),
     validation = Rule::new("has(self.trainer) == has(oldSelf.trainer) && (!has(self.trainer) || self.trainer == oldSelf.trainer)")
         .message("trainer is immutable: delete the job and apply it anew").field_path(".trainer"),
-    validation = Rule::new("has(self.workers.template) == has(oldSelf.workers.template) && (!has(self.workers.template) || self.workers.template == oldSelf.workers.template)")
-        .message("workers.template is immutable: delete the job and apply it anew").field_path(".workers"),
+    validation = Rule::new("oldSelf.suspend || (has(self.workers.template) == has(oldSelf.workers.template) && (!has(self.workers.template) || self.workers.template == oldSelf.workers.template))")
+        .message("workers.template is immutable while the job is not suspended: set suspend: true first, or delete the job and apply it anew").field_path(".workers"),
+    validation = Rule::new("oldSelf.suspend || (has(self.checkpoint) == has(oldSelf.checkpoint) && (!has(self.checkpoint) || self.checkpoint == oldSelf.checkpoint))")
+        .message("checkpoint is immutable while the job is not suspended: set suspend: true first").field_path(".checkpoint"),
+    validation = Rule::new("oldSelf.suspend || (has(self.failurePolicy.rules) == has(oldSelf.failurePolicy.rules) && (!has(self.failurePolicy.rules) || self.failurePolicy.rules == oldSelf.failurePolicy.rules))")
+        .message("failurePolicy.rules is immutable while the job is not suspended: set suspend: true first").field_path(".failurePolicy"),
     validation = Rule::new("has(self.workers.procsPerWorker) == has(oldSelf.workers.procsPerWorker) && (!has(self.workers.procsPerWorker) || self.workers.procsPerWorker == oldSelf.workers.procsPerWorker)")
         .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
     validation = Rule::new("self.elastic.mode == oldSelf.elastic.mode")
@@ -113,6 +124,11 @@ pub struct TrainingJobSpec {
     #[serde(default = "default_manager")]
     #[schemars(length(min = 1, max = 63))]
     pub managed_by: String,
+    /// No pods while this is true: workers are asked to leave, write a checkpoint if there is
+    /// `spec.checkpoint`, and are gone; clocks stand still. False again: training goes on from the newest
+    /// checkpoint, or from the beginning if there is none.
+    #[serde(default)]
+    pub suspend: bool,
     /// The workers: pods that train together.
     pub workers: Workers,
     /// The built-in trainer: model, data, optimizer and how long to train. Left out with
@@ -120,14 +136,18 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::trainer")]
     pub trainer: Option<TrainerConfig>,
+    /// Where the state of training is kept. Without it training begins again when all workers are gone.
+    /// Immutable while the job is not suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
     /// How the set of workers changes while the job trains.
     #[serde(default)]
     pub elastic: Elastic,
     /// When failures end the job.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// Seconds until all workers must be ready to train for the first time; after that the job
-    /// fails with the real reason (not schedulable, image not found, ...).
+    /// Seconds until all workers must be ready to train for the first time, or again after a suspension;
+    /// after that the job fails with the real reason (not schedulable, image not found, ...).
     #[serde(default = "default_start_deadline")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub start_deadline_seconds: u32,
@@ -138,6 +158,11 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub stall_timeout_seconds: Option<u32>,
+    /// Seconds that the job may run in all, from its acceptance, before it fails. Time in suspension does
+    /// not count. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 315_360_000))]
+    pub active_deadline_seconds: Option<u32>,
     /// Which pods are deleted when the job has ended. Failed jobs never keep a running pod.
     #[serde(default)]
     pub clean_pod_policy: CleanPodPolicy,
@@ -176,7 +201,8 @@ pub struct Workers {
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_worker: Option<u32>,
     /// Pod template of the workers: resources, node selection, volumes, image. The container named
-    /// `trainer` runs the training; without a template it is made for you. Immutable.
+    /// `trainer` runs the training; without a template it is made for you. Immutable while the job
+    /// is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::pod_template")]
     pub template: Option<PodTemplateSpec>,
@@ -209,21 +235,6 @@ impl Default for Elastic {
             collateral_window_seconds: 5,
             leave_grace_seconds: 30,
         }
-    }
-}
-
-/// When failures end the job.
-#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct FailurePolicy {
-    /// Incidents in a row, without a newly committed step between them, until the job fails.
-    #[schemars(range(min = 0, max = 10_000))]
-    pub backoff_limit: u32,
-}
-
-impl Default for FailurePolicy {
-    fn default() -> Self {
-        Self { backoff_limit: 6 }
     }
 }
 

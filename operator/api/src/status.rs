@@ -12,14 +12,21 @@ pub struct TrainingJobStatus {
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions `Accepted`, `Running`, `Succeeded`, `Failed`; the one that matters most now
+    /// Conditions `Accepted`, `Running`, `Suspended`, `Succeeded`, `Failed`; the one that matters most now
     /// comes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// When the operator accepted the job.
+    /// When the operator accepted the job, or when it was last resumed; absent while it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
+    /// Seconds that the job has been active before `startTime`: suspensions do not count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub active_seconds: u64,
+    /// The newest generation when the job was last resumed: one with a greater number shows that it
+    /// trained since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_after_generation: Option<u64>,
     /// When the job succeeded or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
@@ -44,6 +51,51 @@ pub struct TrainingJobStatus {
     /// How far training has come; written at most every ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
+    /// The newest checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointStatus>,
+    /// Nodes on which no new pod of this job is placed for a while.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub avoid_nodes: Vec<AvoidedNode>,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature serde wants"
+)]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The newest checkpoint, as rank 0 tells of it.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckpointStatus {
+    /// Committed steps that it holds; absent while there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// When it was committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+    /// Why the last attempt failed; absent when it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1_024))]
+    pub error: Option<String>,
+}
+
+/// A node that is avoided.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AvoidedNode {
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// Cause, in one word.
+    #[schemars(length(max = 128))]
+    pub reason: String,
+    /// Until when.
+    pub until: Time,
 }
 
 /// A generation: workers that train together.
@@ -135,6 +187,8 @@ pub enum ConditionType {
     Accepted,
     /// All members of a generation are alive.
     Running,
+    /// `spec.suspend` is true, and the workers are gone or about to go.
+    Suspended,
     /// Every member ended with success. Terminal.
     Succeeded,
     /// The job was given up. Terminal.
@@ -148,6 +202,7 @@ impl ConditionType {
         match self {
             Self::Accepted => "Accepted",
             Self::Running => "Running",
+            Self::Suspended => "Suspended",
             Self::Succeeded => "Succeeded",
             Self::Failed => "Failed",
         }

@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub mod checkpoint;
 pub mod script;
 
+pub use checkpoint::CheckpointEnvironment;
 pub use script::ScriptEnvironment;
 
 /// Name of the job.
@@ -48,6 +50,14 @@ pub const GRACE_SECONDS: &str = "ROUNDHOUSE_GRACE_SECONDS";
 pub const COLLATERAL_WINDOW_SECONDS: &str = "ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS";
 /// Set to anything: the process ends when the one that started it does. In a pod the kernel sees to that.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
+/// Where checkpoints and the ledger are kept, shared by all workers; not set: nowhere.
+pub const CHECKPOINT_DIR: &str = "ROUNDHOUSE_CHECKPOINT_DIR";
+/// A checkpoint after every so many committed steps; not set: steps do not make one due.
+pub const CHECKPOINT_EVERY_STEPS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS";
+/// A checkpoint when the last is so many seconds old; not set: time does not make one due.
+pub const CHECKPOINT_EVERY_SECONDS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS";
+/// How many of the newest checkpoints are kept; not set: 2.
+pub const CHECKPOINT_KEEP: &str = "ROUNDHOUSE_CHECKPOINT_KEEP";
 /// Place of the process on its worker, from 0 (as torchrun).
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Processes of the worker (as torchrun).
@@ -72,6 +82,8 @@ pub struct LaunchEnvironment {
     pub run_dir: PathBuf,
     /// Where relative data paths start.
     pub data_dir: PathBuf,
+    /// Checkpoints and ledger; `None`: there are none.
+    pub checkpoint: Option<CheckpointEnvironment>,
 }
 
 /// A variable is missing or cannot be read.
@@ -103,7 +115,7 @@ impl LaunchEnvironment {
     #[must_use]
     pub fn to_pairs(&self) -> BTreeMap<&'static str, String> {
         let path = |path: &PathBuf| path.display().to_string();
-        BTreeMap::from([
+        let mut pairs = BTreeMap::from([
             (LOCAL_RANK, self.local_rank.to_string()),
             (LOCAL_WORLD_SIZE, self.local_world_size.to_string()),
             (POD_IP, self.pod_ip.clone()),
@@ -112,7 +124,13 @@ impl LaunchEnvironment {
             (TRAINER_CONFIG_FILE, path(&self.trainer_config_file)),
             (RUN_DIR, path(&self.run_dir)),
             (DATA_DIR, path(&self.data_dir)),
-        ])
+        ]);
+        pairs.extend(
+            self.checkpoint
+                .iter()
+                .flat_map(CheckpointEnvironment::to_pairs),
+        );
+        pairs
     }
 
     /// Reads the environment through `get` (`|name| std::env::var(name).ok()`).
@@ -120,6 +138,7 @@ impl LaunchEnvironment {
     /// # Errors
     /// Names the first variable that is missing or unreadable.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentInvalid> {
+        let get = &get;
         let text = |variable| {
             get(variable).ok_or(EnvironmentInvalid {
                 variable,
@@ -135,6 +154,7 @@ impl LaunchEnvironment {
             trainer_config_file: text(TRAINER_CONFIG_FILE)?.into(),
             run_dir: text(RUN_DIR)?.into(),
             data_dir: text(DATA_DIR)?.into(),
+            checkpoint: CheckpointEnvironment::read(get)?,
         })
     }
 }
@@ -163,6 +183,12 @@ mod tests {
             trainer_config_file: "/etc/roundhouse/trainer-config".into(),
             run_dir: "/run/roundhouse".into(),
             data_dir: "/data".into(),
+            checkpoint: Some(CheckpointEnvironment {
+                dir: "/checkpoints".into(),
+                every_steps: Some(100),
+                every_seconds: None,
+                keep: 2,
+            }),
         }
     }
 

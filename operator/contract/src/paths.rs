@@ -20,6 +20,8 @@ pub const DATA_DIR: &str = "/data";
 pub const INSTALL_DIR: &str = "/roundhouse";
 /// File name of the agent's program.
 pub const AGENT: &str = "roundhouse-agent";
+/// Where the volume for checkpoints and the ledger is mounted.
+pub const CHECKPOINT_DIR: &str = "/checkpoints";
 /// Kubernetes' default `terminationMessagePath`.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 

@@ -1,5 +1,6 @@
 //! How far training has come: what rank 0 tells the agent, the agent the operator, the operator
-//! the user.
+//! the user. What it says about checkpoints has a place of its own in the job's status, so the
+//! schema of the progress there leaves it out.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,18 @@ pub struct Progress {
     /// Mean loss on the test split, once evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_loss: Option<f64>,
+    /// Committed steps that the newest checkpoint holds; absent while there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub checkpoint_step: Option<u64>,
+    /// When it was committed, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub checkpoint_at: Option<String>,
+    /// Why the last attempt failed, in a sentence; absent when it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub checkpoint_error: Option<String>,
 }
 
 /// How far a script is, in its own words: the file [`crate::environment::script::PROGRESS_FILE`],
@@ -71,8 +84,7 @@ impl ScriptProgress {
             epoch,
             loss,
             samples_per_second,
-            eval_accuracy: None,
-            eval_loss: None,
+            ..Progress::default()
         }
     }
 }
@@ -91,6 +103,7 @@ mod tests {
         };
         let text = serde_json::to_string(&progress).unwrap();
         assert!(!text.contains("eval"), "{text}");
+        assert!(!text.contains("checkpoint"), "{text}");
         assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
     }
 

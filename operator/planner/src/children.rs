@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use roundhouse_api::NetworkPolicyMode;
-use roundhouse_contract::{Mode, names};
+use roundhouse_contract::names;
 
 use crate::decide::{Draft, event};
-use crate::members::has_succeeded;
-use crate::observed::{Pod, PodPhase, Presence};
+use crate::nodes;
+use crate::observed::{Pod, Presence};
 use crate::plan::{Action, DeleteReason, EventType, PlanReason};
+use crate::replace::{Fate, fate};
 
 /// Most pods of one plan: between two the job is looked at again, which may be gone by then.
-const BATCH: u32 = 32;
+const BATCH: usize = 32;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Somebody else's object bears a name that the job needs: nothing is touched, and the user is told.
@@ -56,49 +57,46 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
     if isolated && draft.observed.network_policy == Presence::Missing {
         draft.actions.push(Action::ApplyNetworkPolicy);
     }
-    let (mut replaced, mut created) = (Vec::new(), 0);
-    for index in 0..draft.job.replicas {
-        let worker = draft.members.workers.get(&index).copied();
-        if let Some(pod) = worker {
-            if !is_spent(draft, pod) {
-                continue;
+    let (mut indices, mut replaced) = (absent(draft), Vec::new());
+    let workers: Vec<(u32, &Pod)> = draft
+        .members
+        .workers
+        .iter()
+        .map(|(i, p)| (*i, *p))
+        .collect();
+    for (index, pod) in workers {
+        match fate(draft, pod) {
+            Fate::Stays => {}
+            Fate::Later(wait) => draft.requeue(wait),
+            Fate::Goes(reason) => {
+                indices.push(index);
+                replaced.push((index, delete(pod, reason)));
             }
-            replaced.push(delete(pod, DeleteReason::Replaced));
-        }
-        let attempt = draft
-            .members
-            .attempts
-            .get(&index)
-            .map_or(0, |highest| highest + 1);
-        draft.actions.push(Action::CreateWorker { index, attempt });
-        created += 1;
-        if created == BATCH {
-            break;
         }
     }
-    draft.actions.append(&mut replaced);
-    for pod in &draft.members.surplus {
-        let wanted = pod.index.is_some_and(|index| index < draft.job.replicas);
-        let reason = if wanted {
-            DeleteReason::Surplus
-        } else {
-            DeleteReason::ScaledDown
-        };
-        draft.actions.push(delete(pod, reason));
+    indices.sort_unstable();
+    indices.truncate(BATCH);
+    for index in &indices {
+        let highest = draft.members.attempts.get(index);
+        draft.actions.push(Action::CreateWorker {
+            index: *index,
+            attempt: highest.map_or(0, |highest| highest + 1),
+            avoid: nodes::avoided(draft),
+        });
+    }
+    let now = replaced.into_iter().filter(|(at, _)| indices.contains(at));
+    draft.actions.extend(now.map(|(_, action)| action));
+    for (pod, reason) in &draft.members.surplus {
+        draft.actions.push(delete(pod, *reason));
     }
 }
 
-/// Whether a pod cannot take part any more: it failed for good, or ended without having trained, and a
-/// completed pod is never restarted. A script that completed is needed again if its peers have not.
-fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
-    let is_needed_again =
-        || draft.job.program.mode() == Mode::Restart && !draft.members.are_whole();
-    match pod.phase {
-        PodPhase::Failed => true,
-        PodPhase::Succeeded => !has_succeeded(pod) || is_needed_again(),
-        // A sidecar may keep its pod running.
-        PodPhase::Pending | PodPhase::Running => has_succeeded(pod) && is_needed_again(),
-    }
+/// Indices of workers that are wanted and have no pod: the lowest that are free.
+fn absent(draft: &Draft<'_>) -> Vec<u32> {
+    let workers = &draft.members.workers;
+    let missing = (draft.job.replicas as usize).saturating_sub(workers.len());
+    let free = (0..).filter(|index| !workers.contains_key(index));
+    free.take(missing).collect()
 }
 
 /// Deletes the pod that was observed and no other.

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use roundhouse_api::{ConditionType, JobProgress, TrainingJob, TrainingJobStatus, WorkersStatus};
+use roundhouse_api::{ConditionType, JobProgress, TrainingJobStatus, WorkersStatus};
 use roundhouse_contract::labels;
 
 use crate::members::{Members, is_alive};
 use crate::observed::{Observed, ProgressSample};
 use crate::plan::{Action, Event, EventType, Plan, PlanReason};
 use crate::status::{percent, rounded, set_condition, time};
-use crate::validate::{InvalidSpec, ValidatedJob};
-use crate::{children, failure, finish, membership};
+use crate::validate::ValidatedJob;
+use crate::{checkpoint, children, failure, finish, membership, nodes, suspend};
 
 /// Progress is written at most this often while a job trains.
 const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
@@ -26,6 +26,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) status: TrainingJobStatus,
     pub(crate) events: Vec<Event>,
     pub(crate) requeue_after: Option<Duration>,
+    /// Whether something was noted that must be stored before what it was seen by is replaced.
+    pub(crate) recorded: bool,
 }
 
 /// What the job needs next.
@@ -41,81 +43,19 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
         return draft.end(reason);
     }
     draft.accept();
-    let reason = children::name_taken(&mut draft)
-        .or_else(|| finish::success(&mut draft))
+    nodes::forget(&mut draft);
+    let reason = finish::success(&mut draft)
+        .or_else(|| suspend::pause(&mut draft))
+        .or_else(|| suspend::resume(&mut draft))
+        .or_else(|| children::name_taken(&mut draft))
         .or_else(|| failure::give_up(&mut draft))
         .unwrap_or_else(|| {
-            // An incident is stored before what it was seen by is replaced.
-            if draft.status.incidents == observed.status.incidents {
+            if !draft.recorded {
                 children::make(&mut draft);
             }
             membership::form(&mut draft)
         });
     draft.end(reason)
-}
-
-/// What a job that cannot be run needs: to be told so.
-#[must_use]
-pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> Plan {
-    let mut status = job.status.clone().unwrap_or_default();
-    let mut events = Vec::new();
-    if !status.is_terminal() {
-        status.observed_generation = job.metadata.generation;
-        let told = |s: &TrainingJobStatus| {
-            s.condition(ConditionType::Accepted)
-                .map(|condition| condition.message.clone())
-        };
-        let before = told(&status);
-        let kind = ConditionType::Accepted;
-        set_condition(
-            &mut status,
-            kind,
-            false,
-            "InvalidSpec",
-            error.to_string(),
-            now,
-        );
-        if told(&status) != before {
-            events.push(event(EventType::Warning, "InvalidSpec", error.to_string()));
-        }
-    }
-    let reason = PlanReason::InvalidSpec;
-    Plan {
-        actions: Vec::new(),
-        status,
-        requeue_after: None,
-        reason,
-        events,
-    }
-}
-
-/// A plan that the API server did not let happen: told in its words, once. What the plan has decided is
-/// stored, so that nothing is decided twice. `before`: the status as last written.
-#[must_use]
-pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: Timestamp) -> Plan {
-    let mut refused = plan.clone();
-    let message = format!("the API server refused: {words}");
-    let told = before
-        .conditions
-        .first()
-        .is_some_and(|front| front.message == message);
-    if !refused.status.is_terminal() {
-        let kind = ConditionType::Running;
-        set_condition(
-            &mut refused.status,
-            kind,
-            false,
-            "Refused",
-            message.clone(),
-            now,
-        );
-    }
-    if !told {
-        refused
-            .events
-            .push(event(EventType::Warning, "Refused", message));
-    }
-    refused
 }
 
 /// An event.
@@ -132,12 +72,13 @@ impl<'a> Draft<'a> {
         Self {
             job,
             observed,
-            members: Members::of(job, observed),
+            members: Members::of(job, observed, now),
             now,
             actions: Vec::new(),
             status: observed.status.clone(),
             events: Vec::new(),
             requeue_after: None,
+            recorded: false,
         }
     }
 
@@ -168,7 +109,7 @@ impl<'a> Draft<'a> {
             .count();
         let active = self.members.workers.values();
         let active = active
-            .filter(|pod| self.members.is_member(pod) && is_alive(pod))
+            .filter(|pod| self.members.is_member(pod) && is_alive(pod) && !pod.unreachable)
             .count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let wanted = self.job.replicas;
@@ -191,7 +132,8 @@ impl<'a> Draft<'a> {
         };
         let due = self.status.progress.as_ref().is_none_or(|shown| {
             at.duration_since(shown.updated_at.0) >= PROGRESS_INTERVAL
-                && shown.progress.step != progress.step
+                && (shown.progress.step != progress.step
+                    || checkpoint::differs(&self.status, progress))
         });
         if due && progress.generation == self.members.generation && !self.status.is_terminal() {
             self.status.progress = Some(JobProgress {
@@ -199,12 +141,15 @@ impl<'a> Draft<'a> {
                 percent: percent(progress.step, progress.total_steps),
                 updated_at: time(*at),
             });
+            checkpoint::show(self, progress);
         }
     }
 
     fn accept(&mut self) {
-        if !self.status.is_true(ConditionType::Accepted) {
+        if !self.job.suspend {
             self.status.start_time.get_or_insert(time(self.now));
+        }
+        if !self.status.is_true(ConditionType::Accepted) {
             let (workers, procs) = (self.job.replicas, self.job.procs_per_worker);
             let (min, max) = (self.job.min_replicas, self.job.max_replicas);
             let mut message = format!("{workers} workers with {procs} processes each");
@@ -223,6 +168,12 @@ impl<'a> Draft<'a> {
             self.events
                 .push(event(EventType::Normal, "Accepted", message));
         }
+    }
+
+    /// Whether it has not trained yet, or not since it was resumed.
+    pub(crate) fn is_starting(&self) -> bool {
+        let before = self.status.resumed_after_generation.unwrap_or(0);
+        self.members.generation == before
     }
 
     /// Sets the Running condition.

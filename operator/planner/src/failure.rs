@@ -1,73 +1,85 @@
 //! Incidents, each counted once, and when the job is given up.
 
-use std::fmt::Write;
-
-use roundhouse_api::LastFailure;
+use roundhouse_api::{FailureAction, LastFailure};
 use roundhouse_contract::{ExitCode, termination::Reason};
 
+use self::policy::Failure;
+use self::words::{describe, sentence};
 use crate::decide::{Draft, event};
 use crate::finish;
-use crate::observed::{Pod, Termination};
+use crate::nodes;
 use crate::plan::{EventType, PlanReason};
-use crate::status::time;
-use crate::{stranded, waiting};
+use crate::{stranded, suspend, waiting};
+
+pub(crate) mod policy;
+mod words;
 
 /// Counts what is to be counted, and gives the job up if it cannot be saved.
 pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
-    if let Some((reason, message)) = permanent(draft) {
+    let pods = draft.observed.pods.iter();
+    let failures: Vec<Failure<'_>> = pods.filter_map(|pod| Failure::of(draft.job, pod)).collect();
+    if let Some((reason, message)) = permanent(draft, &failures) {
         return Some(finish::fail(draft, reason, message));
     }
-    count_incident(draft);
-    if let Some(message) = too_many(draft) {
-        return Some(finish::fail(draft, "BackoffLimitExceeded", message));
+    nodes::avoid(draft, &failures);
+    count_incident(draft, &failures);
+    note(draft, &failures);
+    if let Some((reason, message)) = too_many(draft, &failures) {
+        return Some(finish::fail(draft, reason, message));
     }
-    let never_trained = draft.members.generation == 0;
-    if never_trained && waiting::start_deadline_left(draft).is_none() {
-        let (_, words) = waiting::hold_up(draft);
-        let seconds = draft.job.start_deadline.as_secs();
-        let message = format!("not all workers were ready within {seconds} s: {words}");
-        return Some(finish::fail(draft, "StartDeadlineExceeded", message));
-    }
-    None
+    too_late(draft)
 }
 
-/// An exit code after which running it again ends the same way.
-fn permanent(draft: &mut Draft<'_>) -> Option<(&'static str, String)> {
-    let found = draft.members.workers.values().find_map(|pod| {
-        let end = pod.container.termination.as_ref()?;
-        let code = ExitCode::from_code(end.exit_code).filter(|code| code.is_permanent())?;
-        Some((*pod, end.clone(), code))
-    });
-    let (pod, end, code) = found?;
-    let failure = describe(draft, pod, &end);
-    let message = sentence(&failure);
-    draft.status.last_failure = Some(failure);
-    Some((Reason::of(code).as_str(), message))
+/// A failure after which running it again ends the same way, or that the user will not have.
+fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str, String)> {
+    let fails = |failure: &&Failure<'_>| failure.action == FailureAction::FailJob;
+    let failure = failures.iter().find(fails)?;
+    let told = describe(failure, draft.now);
+    let words = sentence(&told);
+    draft.status.last_failure = Some(told);
+    if let Some(rule) = failure.rule {
+        let message = format!("failurePolicy.rules[{rule}]: {words}");
+        return Some(("FailurePolicyRule", message));
+    }
+    let code = failure
+        .end
+        .and_then(|end| ExitCode::from_code(end.exit_code));
+    Some((
+        code.map_or("Failed", |code| Reason::of(code).as_str()),
+        words,
+    ))
 }
 
 /// One incident per generation: a member failed. Its number in the status says that it is counted.
 /// Who lost a peer may be seen before the peer: the failure that explains the others takes its place.
-fn count_incident(draft: &mut Draft<'_>) {
+fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let counted = draft.status.incidents.last_generation == Some(generation);
     if generation == 0 || (counted && !is_collateral(draft.status.last_failure.as_ref())) {
         return;
     }
-    let Some((failure, told)) = newest_failure(draft) else {
-        return;
-    };
-    if counted {
-        if !is_collateral(Some(&failure)) {
+    if let Some(failure) = first_failure(generation, failures) {
+        let words = failure.end.and_then(|end| end.message.as_ref());
+        if !counted {
+            count(draft, words.map_or(0, |message| message.step));
+        }
+        if !counted || !failure.is_collateral() {
             tell(draft, failure);
         }
-        return;
+    } else if !counted && let Some(pod) = stranded::first(draft) {
+        count(draft, 0);
+        announce(draft, stranded::describe(draft, pod));
     }
+}
+
+/// Counts an incident; `told`: the step that whoever failed has come to, as far as it says.
+fn count(draft: &mut Draft<'_>, told: u64) {
     let shown = draft
         .status
         .progress
         .as_ref()
         .map_or(0, |shown| shown.progress.step);
-    let step = told.unwrap_or(0).max(shown);
+    let step = told.max(shown);
     let incidents = &mut draft.status.incidents;
     incidents.total += 1;
     incidents.since_progress = if step > incidents.last_step {
@@ -76,26 +88,38 @@ fn count_incident(draft: &mut Draft<'_>) {
         incidents.since_progress + 1
     };
     incidents.last_step = incidents.last_step.max(step);
-    incidents.last_generation = Some(generation);
-    tell(draft, failure);
+    incidents.last_generation = Some(draft.members.generation);
+    draft.recorded = true;
 }
 
-/// What broke the newest generation, and the step that whoever failed has told.
-fn newest_failure(draft: &mut Draft<'_>) -> Option<(LastFailure, Option<u64>)> {
-    if let Some((pod, end)) = first_failure(draft) {
-        let told = end.message.as_ref().map(|message| message.step);
-        return Some((describe(draft, pod, end), told));
-    }
-    let pod = stranded::first(draft)?;
-    Some((stranded::describe(draft, pod), None))
+fn tell(draft: &mut Draft<'_>, failure: &Failure<'_>) {
+    announce(draft, describe(failure, draft.now));
 }
 
-fn tell(draft: &mut Draft<'_>, failure: LastFailure) {
+fn announce(draft: &mut Draft<'_>, failure: LastFailure) {
     let message = sentence(&failure);
     draft
         .events
         .push(event(EventType::Warning, "WorkerFailed", message));
     draft.status.last_failure = Some(failure);
+}
+
+/// What is no incident is told all the same, if it is newer than what was told last.
+fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
+    let generation = draft.members.generation;
+    let newest = failures
+        .iter()
+        .filter(|failure| !failure.is_collateral() && !is_incident(generation, failure))
+        .max_by_key(|failure| (failure.at(), &failure.pod.name));
+    let Some(newest) = newest else { return };
+    let told = describe(newest, draft.now);
+    let is_newer = draft.status.last_failure.as_ref().is_none_or(|last| {
+        let same = (&last.worker, &last.reason) == (&told.worker, &told.reason);
+        told.time.0 > last.time.0 && (newest.at().is_some() || !same)
+    });
+    if is_newer {
+        tell(draft, newest);
+    }
 }
 
 fn is_collateral(failure: Option<&LastFailure>) -> bool {
@@ -104,106 +128,75 @@ fn is_collateral(failure: Option<&LastFailure>) -> bool {
 
 /// The failure that explains the others: of the members of the newest generation, the first that did
 /// not merely lose a peer.
-fn first_failure<'a>(draft: &Draft<'a>) -> Option<(&'a Pod, &'a Termination)> {
-    let generation = draft.members.generation;
-    let mut failures: Vec<_> = draft
-        .observed
-        .pods
+fn first_failure<'a>(generation: u64, failures: &'a [Failure<'a>]) -> Option<&'a Failure<'a>> {
+    let of_members = failures
         .iter()
-        .filter(|pod| pod.ours && !pod.deleting && !pod.disrupted)
-        .filter_map(|pod| {
-            let document = pod.membership.as_ref()?;
-            let end = pod.container.termination.as_ref()?;
-            let of_member =
-                document.generation == generation && end.restarts >= document.incarnation.restarts;
-            (of_member && end.exit_code != 0).then_some((pod, end))
-        })
-        .collect();
-    failures.sort_by_key(|(pod, end)| {
-        let collateral = end.exit_code == ExitCode::PeerLost.code();
-        (collateral, end.finished_at, pod.name.clone())
-    });
-    failures.into_iter().next()
+        .filter(|failure| is_incident(generation, failure));
+    of_members.min_by_key(|failure| {
+        let at = failure.end.and_then(|end| end.finished_at);
+        (failure.is_collateral(), at, &failure.pod.name)
+    })
 }
 
-fn too_many(draft: &Draft<'_>) -> Option<String> {
+/// Whether a member of this generation failed, and not for nothing.
+fn is_incident(generation: u64, failure: &Failure<'_>) -> bool {
+    let Some(document) = &failure.pod.membership else {
+        return false;
+    };
+    let ended = failure
+        .end
+        .is_some_and(|end| end.restarts >= document.incarnation.restarts);
+    document.generation == generation && ended && failure.action != FailureAction::Ignore
+}
+
+fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str, String)> {
     let limit = draft.job.backoff_limit;
     let incidents = &draft.status.incidents;
     let last = draft.status.last_failure.as_ref().map(sentence);
+    let last = last.unwrap_or_default();
     if incidents.since_progress > limit {
-        let last = last.unwrap_or_default();
         let count = incidents.since_progress;
-        return Some(format!(
-            "{count} incidents in a row without a new step; the last: {last}"
-        ));
+        let message = format!("{count} incidents in a row without a new step; the last: {last}");
+        return Some(("BackoffLimitExceeded", message));
+    }
+    if let Some(most) = draft.job.max_incidents
+        && incidents.total > most
+    {
+        let message = format!("{} incidents; the last: {last}", incidents.total);
+        return Some(("MaxIncidentsExceeded", message));
     }
     // A container that fails in the lobby belongs to no generation; its restarts are the count.
-    let pod = draft.members.workers.values().find(|pod| {
+    let failure = failures.iter().find(|failure| {
+        let pod = failure.pod;
         let trained = pod
             .membership
             .as_ref()
             .map_or(0, |m| m.incarnation.restarts + 1);
-        pod.container.restarts.saturating_sub(trained) > limit
+        let restarts = pod.container.restarts.saturating_sub(trained);
+        failure.action != FailureAction::Ignore && restarts > limit
     })?;
-    let words = pod
-        .container
-        .termination
-        .as_ref()
-        .map(|end| sentence(&describe(draft, pod, end)));
-    let restarts = pod.container.restarts;
-    Some(format!(
-        "{} restarted {restarts} times; {}",
-        pod.name,
-        words.unwrap_or_default()
-    ))
+    let (name, restarts) = (&failure.pod.name, failure.pod.container.restarts);
+    let words = sentence(&describe(failure, draft.now));
+    let message = format!("{name} restarted {restarts} times; {words}");
+    Some(("BackoffLimitExceeded", message))
 }
 
-fn describe(draft: &Draft<'_>, pod: &Pod, end: &Termination) -> LastFailure {
-    let words = end.message.as_ref();
-    LastFailure {
-        time: time(end.finished_at.unwrap_or(draft.now)),
-        worker: pod.name.clone(),
-        rank: words.and_then(|words| words.rank),
-        node: pod.node.clone(),
-        // Kubernetes knows what killed it; the agent only sees a signal.
-        reason: match words {
-            Some(words) if end.reason != "OOMKilled" => words.reason.as_str().to_owned(),
-            _ => end.reason.clone(),
-        },
-        exit_code: Some(end.exit_code),
-        step: words.map(|words| words.step),
-        message: words.map_or_else(String::new, |words| words.message.clone()),
+/// The job's deadlines: to be active, and to start.
+fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
+    if let Some(deadline) = draft.job.active_deadline {
+        let left = deadline.saturating_sub(suspend::active(draft));
+        if left.is_zero() {
+            let seconds = deadline.as_secs();
+            let message = format!("the job was active for {seconds} s, its activeDeadlineSeconds");
+            return Some(finish::fail(draft, "DeadlineExceeded", message));
+        }
+        draft.requeue(left);
     }
-}
-
-/// The failure in a sentence.
-fn sentence(failure: &LastFailure) -> String {
-    let LastFailure {
-        time: _,
-        worker,
-        rank,
-        node,
-        reason,
-        exit_code,
-        step,
-        message,
-    } = failure;
-    let mut text = worker.clone();
-    if let Some(rank) = rank {
-        let _ = write!(text, " rank {rank}");
+    if draft.is_starting() && waiting::start_deadline_left(draft).is_none() {
+        let (_, words) = waiting::hold_up(draft);
+        let seconds = draft.job.start_deadline.as_secs();
+        let message = format!("not all workers were ready within {seconds} s: {words}");
+        return Some(finish::fail(draft, "StartDeadlineExceeded", message));
     }
-    if let Some(node) = node {
-        let _ = write!(text, " on {node}");
-    }
-    let _ = write!(text, ": {reason}");
-    if let Some(code) = exit_code {
-        let _ = write!(text, " (exit code {code})");
-    }
-    if let Some(step) = step.filter(|step| *step > 0) {
-        let _ = write!(text, " after step {step}");
-    }
-    if !message.is_empty() {
-        let _ = write!(text, ": {message}");
-    }
-    text
+    None
 }

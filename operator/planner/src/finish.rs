@@ -12,7 +12,7 @@ use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
 use crate::program::Program;
 use crate::status::{percent, rounded, set_condition, time};
-use crate::waiting;
+use crate::{checkpoint, waiting};
 
 /// How long members may take to end after the first of them.
 const ENDING: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if is_ending {
         return Some(PlanReason::Finishing);
     }
-    show_final_progress(draft);
+    show_last_progress(draft);
     let steps = draft
         .status
         .progress
@@ -133,14 +133,20 @@ fn end(draft: &mut Draft<'_>, kind: ConditionType, reason: &str, message: String
     set_condition(&mut draft.status, kind, true, reason, message, draft.now);
 }
 
-/// The last progress is in the termination message of node rank 0.
-fn show_final_progress(draft: &mut Draft<'_>) {
+/// Who has ended may have left the last progress in its termination message.
+pub(crate) fn show_last_progress(draft: &mut Draft<'_>) {
+    let shown = draft.status.progress.as_ref();
     let told = draft.observed.pods.iter().filter_map(|pod| {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
     });
-    let told = told.max_by_key(|progress| progress.step);
-    if let Some(progress) = told {
+    let told = told
+        .max_by_key(|progress| progress.step)
+        .filter(|told| shown.is_none_or(|shown| shown.progress.step <= told.step));
+    let Some(progress) = told else { return };
+    checkpoint::show(draft, &progress);
+    let shown = draft.status.progress.as_ref();
+    if shown.is_none_or(|shown| shown.progress != rounded(&progress)) {
         draft.status.progress = Some(JobProgress {
             percent: percent(progress.step, progress.total_steps),
             progress: rounded(&progress),

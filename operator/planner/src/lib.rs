@@ -2,30 +2,36 @@
 //!
 //! [`validate`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
 //! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why.
-//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `membership`,
-//! `stranded`, `failure`, `finish`; `decide` calls them in order.
+//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `replace`, `failure`,
+//! `nodes`, `suspend`, `membership`, `stranded`, `finish`; `decide` calls them in order.
 
+mod checkpoint;
 mod children;
 mod decide;
 mod failure;
 mod finish;
 pub mod members;
 mod membership;
+mod nodes;
 pub mod observed;
 pub mod plan;
 pub mod program;
+mod refused;
+mod replace;
 pub mod status;
 mod stranded;
+mod suspend;
 pub mod validate;
 mod waiting;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use decide::{plan, plan_invalid, plan_refused};
+pub use decide::plan;
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, ProgressSample, Termination, Waiting,
 };
 pub use plan::{Action, DeleteReason, Event, EventType, Plan, PlanReason};
 pub use program::{Program, Script};
+pub use refused::{plan_invalid, plan_refused};
 pub use validate::{InvalidSpec, JobKey, ValidatedJob, validate};

@@ -1,31 +1,38 @@
 //! Which pod is whose worker, and who belongs to the newest generation.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
+use crate::failure::policy::is_condemned;
 use crate::observed::{Observed, Pod, PodPhase, Termination};
+use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
 
 /// The pods of a job, sorted out.
 #[derive(Debug)]
 pub struct Members<'a> {
-    /// For each wanted index, the pod of the highest attempt that is not on its way out.
+    /// By index, at most as many as are wanted: the pod of the highest attempt that is not on its way out.
+    /// After a scale-down the indices may have holes; a new worker takes the lowest.
     pub workers: BTreeMap<u32, &'a Pod>,
-    /// Ours, but of an index that is wanted no more, or beside a later attempt.
-    pub surplus: Vec<&'a Pod>,
+    /// Ours, but more than are wanted, or beside a later attempt.
+    pub surplus: Vec<(&'a Pod, DeleteReason)>,
     /// Highest attempt seen of each index.
     pub attempts: BTreeMap<u32, u32>,
     /// Number of the newest generation; 0 before the first.
     pub generation: u64,
     /// Fingerprint of those it was raised for.
     pub raised_for: String,
+    /// UIDs of those that must not train any more.
+    condemned: BTreeSet<&'a str>,
 }
 
 impl<'a> Members<'a> {
     /// Sorts out the pods.
     #[must_use]
-    pub fn of(job: &ValidatedJob, observed: &'a Observed) -> Self {
+    pub fn of(job: &ValidatedJob, observed: &'a Observed, now: Timestamp) -> Self {
         let mut workers = BTreeMap::<u32, &Pod>::new();
         let (mut surplus, mut attempts) = (Vec::new(), BTreeMap::<u32, u32>::new());
         for pod in observed.pods.iter().filter(|pod| pod.ours) {
@@ -35,14 +42,12 @@ impl<'a> Members<'a> {
             if pod.deleting {
                 continue;
             }
-            if index >= job.replicas {
-                surplus.push(pod);
-                continue;
-            }
             match workers.get(&index) {
-                Some(other) if other.attempt >= pod.attempt => surplus.push(pod),
+                Some(other) if other.attempt >= pod.attempt => {
+                    surplus.push((pod, DeleteReason::Surplus));
+                }
                 Some(other) => {
-                    surplus.push(*other);
+                    surplus.push((*other, DeleteReason::Surplus));
                     workers.insert(index, pod);
                 }
                 None => {
@@ -50,6 +55,12 @@ impl<'a> Members<'a> {
                 }
             }
         }
+        for index in victims(&workers, job.replicas) {
+            let pod = workers.remove(&index);
+            surplus.extend(pod.map(|pod| (pod, DeleteReason::ScaledDown)));
+        }
+        let condemned = workers.values().filter(|pod| is_condemned(job, pod, now));
+        let condemned = condemned.map(|pod| pod.uid.as_str()).collect();
         let membership = observed.status.membership.as_ref();
         Self {
             workers,
@@ -57,6 +68,7 @@ impl<'a> Members<'a> {
             attempts,
             generation: membership.map_or(0, |m| m.generation),
             raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
+            condemned,
         }
     }
 
@@ -81,6 +93,12 @@ impl<'a> Members<'a> {
         self.generation > 0 && fingerprint(&sound) == self.raised_for
     }
 
+    /// Whether a pod must not train any more.
+    #[must_use]
+    pub fn is_condemned(&self, pod: &Pod) -> bool {
+        self.condemned.contains(pod.uid.as_str())
+    }
+
     /// Who could form the next generation, in node-rank order. A place that was given stays with its
     /// holder; then come survivors in their old order, then those who are new by index: so node rank 0
     /// is a survivor, which has the state, if there is one.
@@ -90,6 +108,7 @@ impl<'a> Members<'a> {
             .workers
             .values()
             .filter(|pod| is_available(pod) || is_survivor(pod))
+            .filter(|pod| !pod.unreachable && !self.is_condemned(pod))
             .partition(|pod| self.is_member(pod));
         others.sort_by_key(
             |pod| match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
@@ -117,6 +136,19 @@ impl<'a> Members<'a> {
             .filter_map(|place| place.or_else(|| rest.next()))
             .collect()
     }
+}
+
+/// Who goes when fewer are wanted: first whoever will have to go anyway, because the node is cordoned or
+/// does not answer, then who has not trained yet, then the highest index.
+fn victims(workers: &BTreeMap<u32, &Pod>, wanted: u32) -> Vec<u32> {
+    let excess = workers.len().saturating_sub(wanted as usize);
+    let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();
+    order.sort_by_key(|(index, pod)| {
+        let stays = !pod.cordoned && !pod.unreachable;
+        (stays, is_survivor(pod), Reverse(*index))
+    });
+    let first = order.into_iter().take(excess);
+    first.map(|(index, _)| index).collect()
 }
 
 /// Fingerprint of a set of workers, in whatever order.
@@ -161,10 +193,12 @@ pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
         .filter(|end| end.restarts == restarts)
 }
 
-/// Whether a member completed.
+/// Whether a member completed. Who was told to leave has not, whatever it says.
 #[must_use]
 pub fn has_succeeded(pod: &Pod) -> bool {
-    is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
+    let document = pod.membership.as_ref();
+    let joined = document.is_some_and(|document| document.action == MembershipAction::Join);
+    joined && is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
 }
 
 /// Whether a member lives and is what it was when it was given its place.

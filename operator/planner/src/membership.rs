@@ -11,7 +11,7 @@ use crate::decide::{Draft, event};
 use crate::members::{fingerprint, is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, EventType, PlanReason};
-use crate::{stranded, waiting};
+use crate::{checkpoint, stranded, waiting};
 
 /// Raises, issues or watches the newest generation, whatever is due.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
@@ -138,7 +138,8 @@ fn document(
 }
 
 fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
-    let message = sentence(draft, draft.members.generation, count(members));
+    let mut message = sentence(draft, draft.members.generation, count(members));
+    message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {
         let told = event(EventType::Normal, "GenerationIssued", message.clone());
         draft.events.push(told);

@@ -77,6 +77,8 @@ pub struct Pod {
     pub attempt: u32,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// When its grace ends, if it has a deletion timestamp.
+    pub gone_by: Option<Timestamp>,
     /// When it was created.
     pub created_at: Option<Timestamp>,
     /// Its phase.
@@ -87,6 +89,12 @@ pub struct Pod {
     pub ready_at: Option<Timestamp>,
     /// Whether Kubernetes says that somebody else ended it: eviction, preemption, a lost node.
     pub disrupted: bool,
+    /// Types of its conditions that are true, without those that every pod has.
+    pub conditions: Vec<String>,
+    /// Whether Kubernetes has lost touch with its node: what it last told of its containers is old.
+    pub unreachable: bool,
+    /// Whether its node is cordoned.
+    pub cordoned: bool,
     /// Its address.
     pub ip: Option<String>,
     /// Its node.

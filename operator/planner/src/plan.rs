@@ -33,6 +33,8 @@ pub enum Action {
         index: u32,
         /// Its attempt.
         attempt: u32,
+        /// Nodes that it must not be placed on.
+        avoid: Vec<String>,
     },
     /// Give a pod its place, if it is still the pod that was observed.
     IssueMembership {
@@ -59,10 +61,16 @@ pub enum Action {
 pub enum DeleteReason {
     /// The job has ended.
     JobEnded,
-    /// Its index is not wanted any more.
+    /// The job is suspended.
+    Suspended,
+    /// Fewer workers are wanted.
     ScaledDown,
     /// It has ended for good; another attempt takes its place.
     Replaced,
+    /// Its node did it harm; another attempt takes its place elsewhere.
+    BadNode,
+    /// Its node does not answer; another attempt takes its place.
+    NodeLost,
     /// Two pods of one worker: the later attempt stays.
     Surplus,
 }
@@ -74,6 +82,10 @@ pub enum PlanReason {
     InvalidSpec,
     /// A child's name is taken by somebody else's object.
     NameTaken,
+    /// The job is suspended: it has no pods, or they are about to go.
+    Suspended,
+    /// The job is resumed, and waits for those that still leave.
+    Resuming,
     /// Pods are being made.
     CreatingWorkers,
     /// Not all workers are ready yet.

@@ -3,12 +3,14 @@
 
 use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{ExitCode, TerminationMessage, names, termination::Reason};
+use roundhouse_contract::names;
 
-use crate::observed::{Observed, Pod, PodPhase, Presence, Termination};
+use crate::observed::{Observed, Pod, Presence};
 use crate::plan::{Action, Plan};
 use crate::validate::{ValidatedJob, validate};
 use crate::{plan, status};
+
+mod pods;
 
 /// A raw job with so many workers.
 #[must_use]
@@ -60,6 +62,8 @@ pub struct World {
     pub observed: Observed,
     /// The clock.
     pub now: Timestamp,
+    /// Whether deleted pods stay on their way out, as on a lost node.
+    pub lingering: bool,
     /// UIDs and resource versions given out.
     counter: u32,
 }
@@ -85,6 +89,7 @@ fn world_of(raw: &TrainingJob) -> World {
         job,
         observed: Observed::default(),
         now: Timestamp::UNIX_EPOCH,
+        lingering: false,
         counter: 0,
     }
 }
@@ -125,7 +130,11 @@ impl World {
         match action {
             Action::ApplyService => self.observed.service = Presence::Ours,
             Action::ApplyNetworkPolicy => self.observed.network_policy = Presence::Ours,
-            Action::CreateWorker { index, attempt } => self.create(*index, *attempt),
+            Action::CreateWorker {
+                index,
+                attempt,
+                avoid: _,
+            } => self.create(*index, *attempt),
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -143,11 +152,18 @@ impl World {
                 pod,
                 uid,
                 reason: _,
-            } => {
-                self.observed
-                    .pods
-                    .retain(|p| !(p.name == *pod && p.uid == *uid));
-            }
+            } => self.delete(pod, uid),
+        }
+    }
+
+    fn delete(&mut self, name: &str, uid: &str) {
+        let gone_by = Timestamp::from_second(self.now.as_second() + 30).ok();
+        let is_it = |pod: &Pod| pod.name == name && pod.uid == uid;
+        if !self.lingering {
+            self.observed.pods.retain(|pod| !is_it(pod));
+        }
+        for pod in self.observed.pods.iter_mut().filter(|pod| is_it(pod)) {
+            (pod.deleting, pod.gone_by) = (true, gone_by);
         }
     }
 
@@ -180,62 +196,6 @@ impl World {
         if let Some(pod) = self.observed.pods.get_mut(at) {
             change(pod);
             pod.resource_version = version;
-        }
-    }
-
-    /// A pod's container is prepared.
-    pub fn prepared(&mut self, at: usize) {
-        self.change(at, |pod| {
-            pod.phase = PodPhase::Running;
-            pod.ready = true;
-            pod.ip = Some(format!("10.0.0.{at}"));
-        });
-    }
-
-    /// A pod's container ends; the kubelet has not restarted it yet.
-    pub fn ends(&mut self, at: usize, exit_code: i32, step: u64) {
-        let now = self.now;
-        self.change(at, |pod| {
-            let reason = ExitCode::from_code(exit_code).map_or(Reason::Crashed, Reason::of);
-            pod.ready = false;
-            pod.container.termination = Some(Termination {
-                restarts: pod.container.restarts,
-                exit_code,
-                reason: "Error".to_owned(),
-                message: Some(TerminationMessage {
-                    reason,
-                    rank: Some(0),
-                    generation: 1,
-                    step,
-                    message: "words".to_owned(),
-                    progress: None,
-                }),
-                finished_at: Some(now),
-            });
-            if exit_code == 0 {
-                pod.phase = PodPhase::Succeeded;
-            }
-        });
-    }
-
-    /// A pod that lives is not Ready any more, or is again.
-    pub fn is_ready(&mut self, at: usize, ready: bool) {
-        let now = self.now;
-        self.change(at, |pod| {
-            pod.ready = ready;
-            pod.ready_at = Some(now);
-        });
-    }
-
-    /// The kubelet restarts a container that ended.
-    pub fn restarts(&mut self, at: usize) {
-        self.change(at, |pod| pod.container.restarts += 1);
-    }
-
-    /// A pod is gone.
-    pub fn vanishes(&mut self, at: usize) {
-        if at < self.observed.pods.len() {
-            self.observed.pods.remove(at);
         }
     }
 

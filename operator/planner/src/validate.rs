@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
-use roundhouse_api::{CleanPodPolicy, NetworkPolicyMode, TrainingJob, TrainingJobSpec, Workers};
-use roundhouse_contract::labels::TRAINER_CONTAINER;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use roundhouse_api::{
+    Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, TrainingJob,
+    TrainingJobSpec, Workers,
+};
+use roundhouse_contract::environment::checkpoint::MIN_KEEP;
 use roundhouse_contract::names;
 
+use self::template::{gpus, refuse_our_fields};
 use crate::program::{self, Program};
+
+mod template;
 
 /// Volume names that start so are ours.
 pub const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
-/// Extended resources that are GPUs.
-const GPU_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 /// Most processes of one worker.
 const MAX_PROCS: u32 = 64;
 
@@ -36,6 +40,8 @@ pub struct ValidatedJob {
     pub generation: i64,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// Whether it shall have no pods for now.
+    pub suspend: bool,
     /// Number of workers wanted now.
     pub replicas: u32,
     /// Fewest workers that train; with fewer, training pauses.
@@ -48,14 +54,24 @@ pub struct ValidatedJob {
     pub procs_per_worker: u32,
     /// What they run.
     pub program: Program,
+    /// Where their state is kept, if anywhere.
+    pub checkpoint: Option<Checkpoint>,
     /// Their pods; has a container named `trainer`.
     pub template: PodTemplateSpec,
     /// Incidents in a row until the job fails.
     pub backoff_limit: u32,
+    /// Incidents in all until the job fails.
+    pub max_incidents: Option<u32>,
+    /// What to do about which failure.
+    pub rules: Vec<FailureRule>,
+    /// For how long a bad node is avoided.
+    pub avoid_node: Duration,
     /// Time until all workers must be ready for the first time.
     pub start_deadline: Duration,
     /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
     pub stall_timeout_seconds: Option<u32>,
+    /// Time that it may be active in all.
+    pub active_deadline: Option<Duration>,
     /// Which pods go when the job has ended.
     pub clean_pod_policy: CleanPodPolicy,
     /// Whether a NetworkPolicy is made.
@@ -94,6 +110,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     } = job;
     let TrainingJobSpec {
         managed_by: _,
+        suspend,
         workers:
             Workers {
                 replicas,
@@ -103,10 +120,18 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
                 template,
             },
         trainer,
+        checkpoint,
         elastic,
-        failure_policy,
+        failure_policy:
+            FailurePolicy {
+                backoff_limit,
+                max_incidents,
+                rules,
+                avoid_node_seconds,
+            },
         start_deadline_seconds,
         stall_timeout_seconds,
+        active_deadline_seconds,
         clean_pod_policy,
         network_policy,
     } = spec;
@@ -133,6 +158,10 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
             "must not be below spec.workers.replicas",
         );
     }
+    if let Some(checkpoint) = checkpoint {
+        check_checkpoint(checkpoint)?;
+    }
+    check_rules(rules)?;
     let mut template = template.clone().unwrap_or_default();
     refuse_our_fields(template.spec.get_or_insert_default())?;
     let program = program::of(trainer.as_ref(), elastic, &mut template)?;
@@ -149,70 +178,71 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         },
         generation: metadata.generation.unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
+        suspend: *suspend,
         replicas: *replicas,
         min_replicas: min_replicas.unwrap_or(*replicas),
         max_replicas: max_replicas.unwrap_or(*replicas).max(*replicas),
         join_window: Duration::from_secs(u64::from(elastic.join_window_seconds)),
         procs_per_worker,
         program,
+        checkpoint: checkpoint.clone(),
         template,
-        backoff_limit: failure_policy.backoff_limit,
+        backoff_limit: *backoff_limit,
+        max_incidents: *max_incidents,
+        rules: rules.clone(),
+        avoid_node: Duration::from_secs(u64::from(*avoid_node_seconds)),
         start_deadline: Duration::from_secs(u64::from(*start_deadline_seconds)),
         stall_timeout_seconds: *stall_timeout_seconds,
+        active_deadline: active_deadline_seconds
+            .map(|seconds| Duration::from_secs(u64::from(seconds))),
         clean_pod_policy: *clean_pod_policy,
         network_policy: *network_policy,
     })
 }
 
-/// Refuses what the operator decides itself.
-fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
-    let field = |name: &str| format!("spec.workers.template.spec.{name}");
-    let refused = [
-        ("hostNetwork", spec.host_network == Some(true)),
-        ("hostPID", spec.host_pid == Some(true)),
-        ("hostIPC", spec.host_ipc == Some(true)),
-        ("nodeName", spec.node_name.is_some()),
-        ("hostname", spec.hostname.is_some()),
-        ("subdomain", spec.subdomain.is_some()),
-    ];
-    if let Some((name, _)) = refused.into_iter().find(|(_, is_set)| *is_set) {
+/// What the schema says, too: the API server may be older than its schema.
+fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), InvalidSpec> {
+    let volume = &checkpoint.volume;
+    if volume.persistent_volume_claim.is_some() == volume.host_path.is_some() {
         return invalid(
-            field(name),
-            "leave it out: the operator decides it for every worker",
+            "spec.checkpoint.volume",
+            "give exactly one of persistentVolumeClaim, hostPath",
         );
     }
-    if spec
-        .restart_policy
-        .as_deref()
-        .is_some_and(|policy| policy != "OnFailure")
+    if let Some(directory) = &volume.host_path
+        && (!directory.path.starts_with('/') || directory.path.split('/').any(|part| part == ".."))
     {
-        return invalid(field("restartPolicy"), "leave it out or set OnFailure");
+        return invalid(
+            "spec.checkpoint.volume.hostPath.path",
+            "must be absolute and without '..'",
+        );
     }
-    for (at, volume) in spec.volumes.iter().flatten().enumerate() {
-        if volume.name.starts_with(RESERVED_VOLUME_PREFIX) {
-            let message = format!("take a name that does not start with {RESERVED_VOLUME_PREFIX}");
-            return invalid(field(&format!("volumes[{at}].name")), message);
-        }
+    if checkpoint.keep < MIN_KEEP {
+        let message = format!("must be at least {MIN_KEEP}");
+        return invalid("spec.checkpoint.keep", message);
     }
     Ok(())
 }
 
-/// GPUs in the trainer container's limits; one process if there are none.
-fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
-    let containers = template.spec.iter().flat_map(|spec| &spec.containers);
-    let limits = containers
-        .filter(|container| container.name == TRAINER_CONTAINER)
-        .filter_map(|container| container.resources.as_ref()?.limits.as_ref());
-    for limits in limits {
-        for resource in GPU_RESOURCES {
-            let Some(quantity) = limits.get(resource) else {
-                continue;
-            };
-            return quantity.0.parse().map_or_else(
-                |_| invalid(format!("limits[{resource}]"), "must be a whole number"),
-                |count: u32| Ok(count.max(1)),
+fn check_rules(rules: &[FailureRule]) -> Result<(), InvalidSpec> {
+    for (at, rule) in rules.iter().enumerate() {
+        let FailureRule {
+            action: _,
+            on_exit_codes,
+            on_pod_conditions,
+            on_reasons,
+        } = rule;
+        let given = [
+            on_exit_codes.is_some(),
+            on_pod_conditions.is_some(),
+            on_reasons.is_some(),
+        ];
+        if given.into_iter().filter(|given| *given).count() != 1 {
+            return invalid(
+                format!("spec.failurePolicy.rules[{at}]"),
+                "give exactly one of onExitCodes, onPodConditions, onReasons",
             );
         }
     }
-    Ok(1)
+    Ok(())
 }

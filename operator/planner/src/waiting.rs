@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::decide::Draft;
+use crate::nodes;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
 
@@ -31,7 +32,7 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
         reason = "BelowMinReplicas";
     }
     draft.running(false, reason, message);
-    if draft.members.generation == 0 {
+    if draft.is_starting() {
         if let Some(left) = start_deadline_left(draft) {
             draft.requeue(left);
         }
@@ -61,8 +62,16 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
         .find_map(|pod| trouble(pod))
         .or_else(|| workers().find_map(|pod| stuck(pod, draft.now)));
     match trouble {
-        Some((reason, words)) => (reason, format!("{count}; {words}")),
-        None if draft.members.generation > 0 => {
+        Some((reason, words)) => {
+            let avoided = nodes::avoided(draft).join(", ");
+            let but = if avoided.is_empty() {
+                String::new()
+            } else {
+                format!("; status.avoidNodes keeps new pods from {avoided}")
+            };
+            (reason, format!("{count}; {words}{but}"))
+        }
+        None if !draft.is_starting() => {
             let next = draft.members.generation + 1;
             ("Recovering", format!("{count} for generation {next}"))
         }
@@ -82,14 +91,24 @@ fn stuck(pod: &Pod, now: Timestamp) -> Option<(&'static str, String)> {
     let is_late = time_left(pod.created_at?, STUCK, now).is_none();
     (is_starting(pod) && is_late).then(|| {
         let words = format!(
-            "{name} does not start its containers: is a volume, or the ConfigMap or claim \
-             of trainer.data, missing? `kubectl describe pod {name}` tells"
+            "{name} does not start its containers: is a volume, or the ConfigMap, claim or \
+             directory of trainer.data or checkpoint, missing? `kubectl describe pod {name}` tells"
         );
         ("ContainerCreating", words)
     })
 }
 
 fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
+    let name = &pod.name;
+    if pod.unreachable {
+        let node = pod.node.as_deref().unwrap_or_default();
+        let words = format!("{name}: its node {node} does not answer");
+        return Some(("NodeUnreachable", words));
+    }
+    if pod.phase == PodPhase::Failed {
+        let Waiting { reason, message } = pod.failed.clone().unwrap_or_default();
+        return Some(("WorkerFailed", format!("{name}: {reason}: {message}")));
+    }
     if pod.phase == PodPhase::Pending
         && let Some(words) = &pod.unschedulable
     {

@@ -10,7 +10,7 @@ use roundhouse_planner::{
 
 fn creates(actions: &[Action]) -> Vec<(u32, u32)> {
     let created = |action: &Action| match action {
-        Action::CreateWorker { index, attempt } => Some((*index, *attempt)),
+        Action::CreateWorker { index, attempt, .. } => Some((*index, *attempt)),
         _ => None,
     };
     actions.iter().filter_map(created).collect()

@@ -2,10 +2,14 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
+use roundhouse_contract::Action as Instruction;
+use roundhouse_planner::members::is_alive;
 use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{Pod, PodPhase};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -15,54 +19,112 @@ enum Event {
     Ends(usize, i32),
     Restarts(usize),
     Vanishes(usize),
+    /// Somebody deletes it, and it stays on its way out.
+    Deleted(usize),
+    /// The node refuses it, or takes it away.
+    Fails(usize),
+    Unreachable(usize, bool),
+    Cordoned(usize),
+    Suspend(bool),
+    Scale(u32),
+    SecondsPass(i64),
+    /// Whether pods that are deleted stay on their way out from now on.
+    Lingering(bool),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let pod = 0..4_usize;
-    let code = prop_oneof![Just(0), Just(75), Just(137), Just(1)];
+    let pod = 0..6_usize;
+    let code =
+        prop_oneof![1 => Just(0), 4 => Just(75), 4 => Just(137), 4 => Just(1), 4 => Just(77)];
     let event = prop_oneof![
         6 => prop_oneof![0..3_usize, Just(usize::MAX)].prop_map(Event::Reconcile),
         6 => pod.clone().prop_map(Event::Prepared),
         2 => (pod.clone(), code).prop_map(|(at, code)| Event::Ends(at, code)),
         2 => pod.clone().prop_map(Event::Restarts),
-        1 => pod.prop_map(Event::Vanishes),
+        1 => pod.clone().prop_map(Event::Vanishes),
+        1 => pod.clone().prop_map(Event::Deleted),
+        1 => pod.clone().prop_map(Event::Fails),
+        1 => (pod.clone(), any::<bool>()).prop_map(|(at, is)| Event::Unreachable(at, is)),
+        1 => pod.prop_map(Event::Cordoned),
+        1 => prop_oneof![1 => Just(true), 3 => Just(false)].prop_map(Event::Suspend),
+        1 => (1..4_u32).prop_map(Event::Scale),
+        1 => prop_oneof![Just(1), Just(40), Just(2_000)].prop_map(Event::SecondsPass),
+        1 => any::<bool>().prop_map(Event::Lingering),
     ];
     collection::vec(event, 1..120)
 }
 
 fn happen(world: &mut World, event: &Event) {
-    let ended = |world: &World, at: usize| {
-        world.observed.pods.get(at).is_some_and(|pod| {
-            pod.container
-                .termination
-                .as_ref()
-                .is_some_and(|end| end.restarts == pod.container.restarts)
-        })
-    };
     match *event {
         Event::Reconcile(writes) => {
             let plan = world.plan();
             world.carry_out(&plan, writes);
         }
-        Event::Prepared(at) if !ended(world, at) => world.prepared(at),
-        Event::Ends(at, code) if !ended(world, at) => world.ends(at, code, 0),
+        Event::Prepared(at) if runs(world, at) => world.prepared(at),
+        Event::Ends(at, code) if runs(world, at) => {
+            let at_once = world.now;
+            world.ends(at, code, 0);
+            let end = &mut world.observed.pods[at].container.termination;
+            end.as_mut().unwrap().finished_at = Some(at_once);
+        }
         Event::Restarts(at) => {
-            let failed = |end: &roundhouse_planner::Termination| end.exit_code != 0;
-            let pod = world.observed.pods.get(at);
-            if ended(world, at)
-                && pod
-                    .unwrap()
-                    .container
-                    .termination
-                    .as_ref()
-                    .is_some_and(failed)
-            {
+            let fails = |pod: &Pod| {
+                let end = pod.container.termination.as_ref();
+                pod.phase != PodPhase::Failed
+                    && end.is_some_and(|end| {
+                        end.exit_code != 0 && end.restarts == pod.container.restarts
+                    })
+            };
+            if world.observed.pods.get(at).is_some_and(fails) {
                 world.restarts(at);
             }
         }
         Event::Vanishes(at) => world.vanishes(at),
-        Event::Prepared(_) | Event::Ends(..) => {}
+        Event::Deleted(at) => world.is_deleted(at),
+        Event::Fails(at) if runs(world, at) => world.fails(at, "OutOfcpu"),
+        Event::Unreachable(at, is) => world.is_unreachable(at, is),
+        Event::Cordoned(at) => {
+            if let Some(pod) = world.observed.pods.get_mut(at) {
+                pod.cordoned = true;
+            }
+        }
+        Event::Suspend(is) => world.job.suspend = is,
+        Event::Scale(replicas) => {
+            world.job.replicas = replicas;
+            world.job.min_replicas = world.job.min_replicas.min(replicas);
+        }
+        Event::SecondsPass(seconds) => world.seconds_pass(seconds),
+        Event::Lingering(is) => world.lingering = is,
+        Event::Prepared(_) | Event::Ends(..) | Event::Fails(_) => {}
     }
+}
+
+/// Whether a pod's container has not ended.
+fn runs(world: &World, at: usize) -> bool {
+    world.observed.pods.get(at).is_some_and(|pod| {
+        let end = pod.container.termination.as_ref();
+        let ended = end.is_some_and(|end| end.restarts == pod.container.restarts);
+        !ended && pod.phase != PodPhase::Failed
+    })
+}
+
+/// Generations of which every member lives, is in touch and was not told to go.
+fn live_worlds(world: &World) -> Vec<u64> {
+    let mut members = HashMap::<u64, (u32, u32)>::new();
+    for pod in &world.observed.pods {
+        let lives = is_alive(pod) && !pod.deleting && !pod.unreachable;
+        let Some(document) = pod.membership.as_ref().filter(|_| lives) else {
+            continue;
+        };
+        if document.action == Instruction::Join {
+            let (found, nodes) = members.entry(document.generation).or_default();
+            (*found, *nodes) = (*found + 1, document.nodes);
+        }
+    }
+    let whole = members
+        .into_iter()
+        .filter(|(_, (found, nodes))| found == nodes);
+    whole.map(|(generation, _)| generation).collect()
 }
 
 proptest! {
@@ -87,6 +149,9 @@ proptest! {
                 assert!(place.generation <= newest, "issued before it was stored");
                 let known = members.entry(place.generation).or_insert_with(|| place.members.clone());
                 assert_eq!(known, &place.members, "two sets of members");
+                if place.action == Instruction::Leave {
+                    continue;
+                }
                 let key = (place.generation, place.node_rank);
                 let holder = places.entry(key).or_insert_with(|| place.incarnation.pod_uid.clone());
                 assert_eq!(holder, &place.incarnation.pod_uid, "one place, two holders");
@@ -99,17 +164,33 @@ proptest! {
         }
         let rest = world.settle();
         assert!(rest.actions.is_empty());
+        let live = live_worlds(&world);
+        assert!(live.len() < 2, "two live worlds: {live:?} {:?}", world.observed);
+        let status = &world.observed.status;
+        let stays = world.observed.pods.iter().filter(|pod| !pod.deleting).count();
+        if status.is_terminal() {
+            return Ok(());
+        }
+        let wanted = if world.job.suspend { 0 } else { world.job.replicas as usize };
+        let resuming = world.state() == "Resuming";
+        assert!(stays == wanted || resuming, "{stays} pods of {wanted}: {:?}", world.observed);
     }
 
     #[test]
     fn a_world_that_is_left_alone_trains(workers in 1..4_u32, events in events()) {
         let mut world = world(workers);
         world.job.backoff_limit = 100_000;
+        world.job.start_deadline = Duration::from_secs(1_000_000);
         for event in &events {
             happen(&mut world, event);
         }
+        (world.job.suspend, world.lingering) = (false, false);
+        for at in 0..world.observed.pods.len() {
+            world.is_unreachable(at, false);
+        }
         // From now on everything that can be prepared is, and a container that failed restarts.
         for _ in 0..6 {
+            world.seconds_pass(300);
             world.settle();
             for at in 0..world.observed.pods.len() {
                 happen(&mut world, &Event::Restarts(at));

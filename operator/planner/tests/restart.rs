@@ -121,6 +121,7 @@ fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
     let anew = Action::CreateWorker {
         index: 1,
         attempt: 1,
+        avoid: Vec::new(),
     };
     assert!(world.plan().actions.contains(&anew));
     world.settle();

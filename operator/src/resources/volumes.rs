@@ -1,15 +1,18 @@
-//! Volumes of a worker: what the operator tells it, room to run in, and the data.
+//! Volumes of a worker: what the operator tells it, room to run in, the data and the checkpoints.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource,
-    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Volume, VolumeMount,
+    HostPathVolumeSource, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Volume,
+    VolumeMount,
 };
+use roundhouse_api::CheckpointVolume;
 use roundhouse_contract::trainer::DataVolume;
 use roundhouse_contract::{labels, paths};
 use roundhouse_planner::{Program, ValidatedJob};
 
 const PODINFO: &str = "roundhouse-podinfo";
 const DATA: &str = "roundhouse-data";
+const CHECKPOINTS: &str = "roundhouse-checkpoints";
 /// Memory volumes: name and where they are mounted. NCCL and Gloo need `/dev/shm`.
 const MEMORY: [(&str, &str); 2] = [
     ("roundhouse-run", paths::RUN_DIR),
@@ -43,6 +46,7 @@ pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
         }
         Program::Script(_) => all.push(empty(INSTALLED.0, None)),
     }
+    all.extend(job.checkpoint.as_ref().map(|c| checkpoints(&c.volume)));
     all
 }
 
@@ -57,6 +61,8 @@ pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
         }
         Program::Script(_) => all.push(mount(INSTALLED.0, INSTALLED.1, true)),
     }
+    let keeps_state = job.checkpoint.is_some();
+    all.extend(keeps_state.then(|| mount(CHECKPOINTS, paths::CHECKPOINT_DIR, false)));
     all
 }
 
@@ -112,6 +118,29 @@ fn data(volume: &DataVolume) -> Volume {
                 claim_name: source.claim_name.clone(),
                 read_only: Some(true),
             }
+        }),
+        ..Volume::default()
+    }
+}
+
+fn checkpoints(volume: &CheckpointVolume) -> Volume {
+    let CheckpointVolume {
+        persistent_volume_claim,
+        host_path,
+    } = volume;
+    Volume {
+        name: CHECKPOINTS.to_owned(),
+        persistent_volume_claim: persistent_volume_claim.as_ref().map(|source| {
+            PersistentVolumeClaimVolumeSource {
+                claim_name: source.claim_name.clone(),
+                read_only: None,
+            }
+        }),
+        // A directory that is missing stops the pod with a clear event; one that the kubelet made would be
+        // root's, and nobody could write to it.
+        host_path: host_path.as_ref().map(|source| HostPathVolumeSource {
+            path: source.path.clone(),
+            type_: Some("Directory".to_owned()),
         }),
         ..Volume::default()
     }

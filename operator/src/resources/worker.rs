@@ -1,18 +1,16 @@
 //! A worker's pod: the user's template, and what the agent needs in it.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
-    ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecurityContext,
-    VolumeMount,
+    Capabilities, Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
+    SeccompProfile, SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use roundhouse_contract::{environment, labels, names, paths, ports};
+use roundhouse_contract::{labels, names, paths, ports};
 use roundhouse_planner::{Program, ValidatedJob};
 
+use self::environment::variables;
 use super::{metadata, volumes};
 use crate::settings::Settings;
-
-mod script;
 
 /// Program of the built-in trainer.
 const TRAINER: &str = "roundhouse-train";
@@ -23,7 +21,7 @@ const TRAINER_GRACE: i64 = 25;
 /// Time for the agent to write its last words.
 const LAST_WORDS: i64 = 5;
 
-/// Builds the pod of a worker's attempt.
+/// Builds the pod of a worker's attempt, kept from the nodes in `avoid`.
 ///
 /// # Errors
 /// The trainer's configuration cannot be written as JSON.
@@ -32,6 +30,7 @@ pub fn build(
     settings: &Settings,
     index: u32,
     attempt: u32,
+    avoid: &[String],
 ) -> Result<Pod, serde_json::Error> {
     let name = &job.key.name;
     let mut meta = metadata(job, names::worker_pod(name, index, attempt));
@@ -59,6 +58,7 @@ pub fn build(
             .get_or_insert_default()
             .insert(0, first);
     }
+    affinity::keep_from(&mut spec, avoid);
     for container in &mut spec.containers {
         if container.name == labels::TRAINER_CONTAINER {
             complete_trainer(container, job, settings, index);
@@ -182,51 +182,8 @@ fn port(name: &str, number: u16) -> ContainerPort {
     }
 }
 
-fn value(name: &str, value: String) -> EnvVar {
-    EnvVar {
-        name: name.to_owned(),
-        value: Some(value),
-        value_from: None,
-    }
-}
-
-fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
-    let file = |name: &str| format!("{}/{name}", paths::PODINFO_DIR);
-    let stall = job.stall_timeout_seconds.map(|seconds| seconds.to_string());
-    let mut all = vec![
-        value(environment::JOB_NAME, job.key.name.clone()),
-        value(environment::JOB_NAMESPACE, job.key.namespace.clone()),
-        value(environment::WORKER_INDEX, index.to_string()),
-        value(
-            environment::PROCS_PER_WORKER,
-            job.procs_per_worker.to_string(),
-        ),
-        value(environment::MEMBERSHIP_FILE, file(paths::MEMBERSHIP_FILE)),
-        value(environment::RUN_DIR, paths::RUN_DIR.to_owned()),
-        value(environment::RENDEZVOUS_PORT, ports::RENDEZVOUS.to_string()),
-        EnvVar {
-            name: environment::POD_IP.to_owned(),
-            value: None,
-            value_from: Some(EnvVarSource {
-                field_ref: Some(ObjectFieldSelector {
-                    field_path: "status.podIP".to_owned(),
-                    api_version: None,
-                }),
-                ..EnvVarSource::default()
-            }),
-        },
-    ];
-    match &job.program {
-        Program::Trainer(_) => {
-            let config = file(paths::TRAINER_CONFIG_FILE);
-            all.push(value(environment::TRAINER_CONFIG_FILE, config));
-            all.push(value(environment::DATA_DIR, paths::DATA_DIR.to_owned()));
-        }
-        Program::Script(script) => all.extend(script::settings(script)),
-    }
-    all.extend(stall.map(|seconds| value(environment::STALL_TIMEOUT_SECONDS, seconds)));
-    all
-}
-
+mod affinity;
+mod environment;
+mod script;
 #[cfg(test)]
 mod tests;

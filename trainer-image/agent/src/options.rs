@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use roundhouse_contract::{Mode, environment, paths, ports};
+use roundhouse_contract::environment::{self, CheckpointEnvironment, checkpoint};
+use roundhouse_contract::{Mode, paths, ports};
 
 use crate::watchdog::{Limits, Policy};
 
@@ -70,6 +71,9 @@ pub struct Options {
     /// Where relative data paths start.
     #[arg(long, env = environment::DATA_DIR, default_value = paths::DATA_DIR)]
     pub data_dir: PathBuf,
+    /// Checkpoints and the ledger.
+    #[command(flatten)]
+    pub checkpoint: CheckpointOptions,
     /// This worker's address, where collectives listen.
     #[arg(long, env = environment::POD_IP, default_value = "127.0.0.1")]
     pub pod_ip: String,
@@ -127,7 +131,40 @@ impl Options {
             trainer_config_file: self.trainer_config_file.clone(),
             run_dir: self.run_dir.clone(),
             data_dir: self.data_dir.clone(),
+            checkpoint: self.checkpoint.environment(),
         }
+    }
+}
+
+/// What the processes are told about checkpoints.
+#[derive(Clone, Debug, Args)]
+pub struct CheckpointOptions {
+    /// Directory shared by all workers where checkpoints and the ledger are kept.
+    #[arg(long, value_name = "DIR", env = environment::CHECKPOINT_DIR)]
+    checkpoint_dir: Option<PathBuf>,
+    /// A checkpoint after every so many committed steps.
+    #[arg(long, value_name = "STEPS", env = environment::CHECKPOINT_EVERY_STEPS,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every_steps: Option<u64>,
+    /// A checkpoint when the last is so many seconds old.
+    #[arg(long, value_name = "SECONDS", env = environment::CHECKPOINT_EVERY_SECONDS,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every_seconds: Option<u64>,
+    /// How many of the newest checkpoints are kept.
+    #[arg(long, value_name = "NUMBER", env = environment::CHECKPOINT_KEEP,
+          default_value_t = checkpoint::DEFAULT_KEEP,
+          value_parser = clap::value_parser!(u32).range(i64::from(checkpoint::MIN_KEEP)..))]
+    checkpoint_keep: u32,
+}
+
+impl CheckpointOptions {
+    fn environment(&self) -> Option<CheckpointEnvironment> {
+        Some(CheckpointEnvironment {
+            dir: self.checkpoint_dir.clone()?,
+            every_steps: self.checkpoint_every_steps,
+            every_seconds: self.checkpoint_every_seconds,
+            keep: self.checkpoint_keep,
+        })
     }
 }
 
@@ -164,5 +201,20 @@ mod tests {
             panic!("no task");
         };
         assert_eq!(directory, PathBuf::from("/roundhouse"));
+    }
+
+    #[test]
+    fn checkpoints_are_passed_on_to_every_process() {
+        let told = |arguments: &[&str]| {
+            let options = parse(&[arguments, &["--", "train"]].concat())
+                .unwrap()
+                .options;
+            options.launch_environment(0).checkpoint
+        };
+        assert_eq!(told(&[]), None);
+        let checkpoint = told(&["--checkpoint-dir", "/c", "--checkpoint-every-steps", "9"]);
+        let checkpoint = checkpoint.unwrap();
+        assert_eq!(checkpoint.every_steps, Some(9));
+        assert_eq!(checkpoint.keep, checkpoint::DEFAULT_KEEP);
     }
 }

@@ -125,6 +125,7 @@ impl Job {
             trainer_config_file: self.path("config"),
             run_dir: self.run_dir(node),
             data_dir: data_dir.to_owned(),
+            checkpoint: None,
         };
         let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
         let mut command = trainer();

@@ -75,7 +75,12 @@ impl Executor {
         for action in actions {
             match action {
                 Action::ApplyService | Action::ApplyNetworkPolicy => {}
-                Action::CreateWorker { index, attempt } => {
+                Action::CreateWorker {
+                    index,
+                    attempt,
+                    // All are on one node.
+                    avoid: _,
+                } => {
                     let name = names::worker_pod(&self.job_name, *index, *attempt);
                     let number = self.num_started + 1;
                     let worker =

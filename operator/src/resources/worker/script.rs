@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use roundhouse_contract::{Mode, environment, paths};
 use roundhouse_planner::Script;
 
-use super::{NON_ROOT, value, volumes};
+use super::environment::value;
+use super::{NON_ROOT, volumes};
 use crate::settings::Settings;
 
 /// Where the agent is.

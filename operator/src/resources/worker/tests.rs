@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 use super::*;
 
 fn job(template: &Value) -> ValidatedJob {
-    let job = json!({
+    validate(&serde_json::from_value(raw(template)).unwrap()).unwrap()
+}
+
+fn raw(template: &Value) -> Value {
+    json!({
         "apiVersion": "roundhouse.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": "digits", "namespace": "ml", "uid": "u-1"},
@@ -17,8 +21,11 @@ fn job(template: &Value) -> ValidatedJob {
                 "globalBatchSize": 64, "epochs": 1,
             },
         },
-    });
-    validate(&serde_json::from_value(job).unwrap()).unwrap()
+    })
+}
+
+fn settings() -> Settings {
+    Settings::parse_from(["roundhouse-operator", "--trainer-image", "trainer:1"])
 }
 
 #[allow(clippy::needless_pass_by_value)]
@@ -27,37 +34,7 @@ fn built(template: Value) -> Value {
 }
 
 fn pod_of(job: &ValidatedJob) -> Value {
-    let settings = Settings::parse_from(["roundhouse-operator", "--trainer-image", "trainer:1"]);
-    serde_json::to_value(build(job, &settings, 1, 2).unwrap()).unwrap()
-}
-
-/// A pod in restart mode, with a container and a pod's security context of the user's.
-#[allow(clippy::needless_pass_by_value)]
-fn script(container: Value) -> Value {
-    let mut trainer = json!({
-        "name": "trainer", "image": "pytorch:2", "command": ["python"], "args": ["train.py", "--lr=1"],
-    });
-    let trainer_map = trainer.as_object_mut().unwrap();
-    trainer_map.extend(container.as_object().unwrap().clone());
-    let job = json!({
-        "apiVersion": "roundhouse.dev/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": "gpt", "namespace": "ml", "uid": "u-1"},
-        "spec": {
-            "elastic": {"mode": "Restart", "leaveGraceSeconds": 60},
-            "stallTimeoutSeconds": 300,
-            "workers": {"replicas": 2, "template": {"spec": {
-                "initContainers": [{"name": "download", "image": "tool:1"}],
-                "containers": [trainer],
-            }}},
-        },
-    });
-    pod_of(&validate(&serde_json::from_value(job).unwrap()).unwrap())
-}
-
-fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
-    let all = container["env"].as_array().unwrap();
-    all.iter().find(|variable| variable["name"] == name)?["value"].as_str()
+    serde_json::to_value(build(job, &settings(), 1, 2, &[]).unwrap()).unwrap()
 }
 
 #[test]
@@ -137,78 +114,83 @@ fn without_a_template_the_operators_image_runs_under_the_agent() {
 }
 
 #[test]
-fn the_agent_is_brought_to_somebody_elses_image_and_runs_its_command() {
-    let pod = script(json!({}));
-    let spec = &pod["spec"];
-    let installer = &spec["initContainers"][0];
-    assert_eq!(installer["image"], "trainer:1");
-    assert_eq!(installer["command"], json!(["roundhouse-agent"]));
-    assert_eq!(installer["args"], json!(["install", "/roundhouse"]));
-    assert_eq!(installer["volumeMounts"][0]["name"], "roundhouse-agent");
-    assert_eq!(spec["initContainers"][1]["name"], "download");
-
-    let trainer = &spec["containers"][0];
-    assert_eq!(trainer["image"], "pytorch:2");
-    assert_eq!(trainer["command"], json!(["/roundhouse/roundhouse-agent"]));
-    assert_eq!(
-        trainer["args"],
-        json!(["--", "python", "train.py", "--lr=1"])
-    );
-    let mounts = trainer["volumeMounts"].as_array().unwrap();
-    let agent = mounts
-        .iter()
-        .find(|mount| mount["mountPath"] == "/roundhouse");
-    assert_eq!(agent.unwrap()["readOnly"], true);
-    assert!(
-        mounts.iter().all(|mount| mount["mountPath"] != "/tmp"),
-        "{mounts:?}"
-    );
-    for (name, expected) in [
-        ("ROUNDHOUSE_MODE", Some("Restart")),
-        ("ROUNDHOUSE_GRACE_SECONDS", Some("60")),
-        ("ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS", Some("5")),
-        ("ROUNDHOUSE_STALL_TIMEOUT_SECONDS", Some("300")),
-        ("ROUNDHOUSE_TRAINER_CONFIG_FILE", None),
-    ] {
-        assert_eq!(variable(trainer, name), expected, "{name}");
+fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
+    let cases = [
+        (
+            json!({"persistentVolumeClaim": {"claimName": "states"}}),
+            json!({"persistentVolumeClaim": {"claimName": "states"}}),
+        ),
+        (
+            json!({"hostPath": {"path": "/srv/states"}}),
+            json!({"hostPath": {"path": "/srv/states", "type": "Directory"}}),
+        ),
+    ];
+    for (volume, expected) in cases {
+        let mut job = raw(&json!({}));
+        job["spec"]["checkpoint"] = json!({"volume": volume, "everySteps": 100});
+        let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
+        let pod = serde_json::to_value(build(&job, &settings(), 0, 0, &[]).unwrap()).unwrap();
+        let spec = &pod["spec"];
+        let volumes = spec["volumes"].as_array().unwrap();
+        let found = volumes
+            .iter()
+            .find(|volume| volume["name"] == "roundhouse-checkpoints")
+            .unwrap();
+        for (key, value) in expected.as_object().unwrap() {
+            assert_eq!(&found[key], value);
+        }
+        let trainer = &spec["containers"][0];
+        let mounts = trainer["volumeMounts"].as_array().unwrap();
+        let mount = mounts
+            .iter()
+            .find(|mount| mount["mountPath"] == "/checkpoints")
+            .unwrap();
+        assert!(mount.get("readOnly").is_none() && mount.get("subPath").is_none());
+        let variable = |name: &str| {
+            let all = trainer["env"].as_array().unwrap();
+            let found = all.iter().find(|variable| variable["name"] == name);
+            found.map(|variable| variable["value"].as_str().unwrap().to_owned())
+        };
+        let directory = variable("ROUNDHOUSE_CHECKPOINT_DIR");
+        assert_eq!(directory.as_deref(), Some("/checkpoints/ml/digits"));
+        let steps = variable("ROUNDHOUSE_CHECKPOINT_EVERY_STEPS");
+        assert_eq!(steps.as_deref(), Some("100"));
+        assert_eq!(variable("ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS"), None);
+        let keep = variable("ROUNDHOUSE_CHECKPOINT_KEEP");
+        assert_eq!(keep.as_deref(), Some("3"));
     }
-    assert_eq!(spec["terminationGracePeriodSeconds"], 65);
-    assert!(
-        pod["metadata"]["annotations"]
-            .get("roundhouse.dev/trainer-config")
-            .is_none()
-    );
 }
 
 #[test]
-fn somebody_elses_image_keeps_its_user_and_is_admitted_under_the_restricted_standard() {
-    let spec = &script(json!({}))["spec"];
-    let pod = &spec["securityContext"];
-    assert_eq!(pod["runAsNonRoot"], true);
-    assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault");
-    assert!(
-        pod.get("runAsUser").is_none() && pod.get("fsGroup").is_none(),
-        "{pod}"
-    );
-    for container in [&spec["initContainers"][0], &spec["containers"][0]] {
-        let security = &container["securityContext"];
-        assert_eq!(security["allowPrivilegeEscalation"], false);
-        assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
+    let zone = |zone: &str| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
+    let cases = [
+        (json!({}), 1),
+        (
+            json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [zone("a"), zone("b")]}}}}}),
+            2,
+        ),
+    ];
+    let avoid = ["n1".to_owned(), "n2".to_owned()];
+    for (template, alternatives) in cases {
+        let pod = build(&job(&template), &settings(), 0, 0, &avoid).unwrap();
+        let pod = serde_json::to_value(pod).unwrap();
+        let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"];
+        let terms = terms.as_array().unwrap();
+        assert_eq!(terms.len(), alternatives);
+        for term in terms {
+            let expected = json!([
+                {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
+                {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
+            ]);
+            assert_eq!(term["matchFields"], expected);
+        }
     }
-    let theirs = &spec["containers"][0]["securityContext"];
-    assert!(theirs.get("readOnlyRootFilesystem").is_none(), "{theirs}");
+    let free = build(&job(&json!({})), &settings(), 0, 0, &[]).unwrap();
+    assert!(free.spec.unwrap().affinity.is_none());
 }
 
-#[test]
-fn a_mount_of_the_template_stands_where_ours_would() {
-    let shm = json!([{"name": "large", "mountPath": "/dev/shm"}]);
-    let spec = &script(json!({"volumeMounts": shm}))["spec"];
-    let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
-    let shm = mounts
-        .iter()
-        .filter(|mount| mount["mountPath"] == "/dev/shm");
-    assert_eq!(
-        shm.map(|mount| &mount["name"]).collect::<Vec<_>>(),
-        ["large"]
-    );
-}
+mod script;

@@ -1,0 +1,76 @@
+//! `spec.checkpoint`: where state is kept, how often, how much of it.
+#![allow(
+    unreachable_pub,
+    reason = "KubeSchema repeats the struct inside a function"
+)]
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where the state of training is kept, and when. With neither `everySteps` nor `everySeconds` a checkpoint
+/// is written when training ends and when all workers are asked to leave (suspension, deletion).
+#[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoint {
+    /// A volume that all workers can write to at once. Mounted at `/checkpoints`; the job writes below
+    /// `<namespace>/<job name>`, so jobs can share a volume, and a job that is deleted and applied again
+    /// under its name goes on from its state.
+    pub volume: CheckpointVolume,
+    /// A checkpoint after every so many committed steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub every_steps: Option<u64>,
+    /// A checkpoint when the last one is so many seconds old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub every_seconds: Option<u64>,
+    /// Newest checkpoints that are kept: at least two, so that there is one if the newest is damaged.
+    #[serde(default = "default_keep")]
+    #[schemars(range(min = 2, max = 1_000))]
+    pub keep: u32,
+}
+
+const fn default_keep() -> u32 {
+    3
+}
+
+/// Exactly one of these. Workers run as user and group 65532 unless the template says otherwise.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.persistentVolumeClaim) != has(self.hostPath)")
+        .message("give exactly one of checkpoint.volume.persistentVolumeClaim, checkpoint.volume.hostPath")
+)]
+pub struct CheckpointVolume {
+    /// A claim of the job's namespace; with workers on several nodes it must be `ReadWriteMany`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<CheckpointClaim>,
+    /// A directory that every node has and that is the same on all of them (a network file system), or that
+    /// of the one node all workers run on. Must exist and be writable for the workers' user: Kubernetes
+    /// does not change its owner. The *baseline* and *restricted* Pod Security Standards refuse it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<CheckpointHostPath>,
+}
+
+/// A claim.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointClaim {
+    /// Name of the PersistentVolumeClaim.
+    #[schemars(length(min = 1, max = 253))]
+    pub claim_name: String,
+}
+
+/// A directory of the node.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')")
+        .message("checkpoint.volume.hostPath.path must be absolute and without '..'")
+)]
+pub struct CheckpointHostPath {
+    /// Absolute path.
+    #[schemars(length(min = 1, max = 1_024))]
+    pub path: String,
+}

@@ -1,0 +1,127 @@
+//! The part of the environment that is about checkpoints: where, how often, how many.
+
+use std::path::PathBuf;
+
+use super::{
+    CHECKPOINT_DIR, CHECKPOINT_EVERY_SECONDS, CHECKPOINT_EVERY_STEPS, CHECKPOINT_KEEP,
+    EnvironmentInvalid, number,
+};
+
+/// Checkpoints kept unless told otherwise.
+pub const DEFAULT_KEEP: u32 = 2;
+/// Fewest that may be kept: while one is written, or should the newest be damaged, there is another.
+pub const MIN_KEEP: u32 = 2;
+
+/// Where checkpoints and the ledger are, and when a checkpoint is due. With neither interval there is
+/// one when training ends, or stops because all workers are asked to leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointEnvironment {
+    /// A directory that all workers share.
+    pub dir: PathBuf,
+    /// One after every so many committed steps, at least 1.
+    pub every_steps: Option<u64>,
+    /// One when the last is so many seconds old, at least 1.
+    pub every_seconds: Option<u64>,
+    /// Newest ones that are kept, at least [`MIN_KEEP`].
+    pub keep: u32,
+}
+
+impl CheckpointEnvironment {
+    /// Names and values, for a process to be started.
+    pub(super) fn to_pairs(&self) -> Vec<(&'static str, String)> {
+        let Self {
+            dir,
+            every_steps,
+            every_seconds,
+            keep,
+        } = self;
+        let mut pairs = vec![
+            (CHECKPOINT_DIR, dir.display().to_string()),
+            (CHECKPOINT_KEEP, keep.to_string()),
+        ];
+        pairs.extend(every_steps.map(|steps| (CHECKPOINT_EVERY_STEPS, steps.to_string())));
+        pairs.extend(every_seconds.map(|seconds| (CHECKPOINT_EVERY_SECONDS, seconds.to_string())));
+        pairs
+    }
+
+    /// Reads it through `get`; `None` when no directory is set. An empty text counts as not set.
+    pub(super) fn read(
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, EnvironmentInvalid> {
+        let get = |variable| get(variable).filter(|text| !text.is_empty());
+        let interval = |variable| at_least(variable, 1, get(variable));
+        let Some(dir) = get(CHECKPOINT_DIR) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            dir: dir.into(),
+            every_steps: interval(CHECKPOINT_EVERY_STEPS)?,
+            every_seconds: interval(CHECKPOINT_EVERY_SECONDS)?,
+            keep: at_least(CHECKPOINT_KEEP, MIN_KEEP, get(CHECKPOINT_KEEP))?
+                .unwrap_or(DEFAULT_KEEP),
+        }))
+    }
+}
+
+fn at_least<T: std::str::FromStr + PartialOrd>(
+    variable: &'static str,
+    least: T,
+    text: Option<String>,
+) -> Result<Option<T>, EnvironmentInvalid> {
+    let Some(text) = text else { return Ok(None) };
+    let value: T = number(variable, text.clone())?;
+    if value < least {
+        return Err(EnvironmentInvalid {
+            variable,
+            found: Some(text),
+        });
+    }
+    Ok(Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Option<CheckpointEnvironment>, EnvironmentInvalid> {
+        CheckpointEnvironment::read(|name| {
+            let found = pairs.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn checkpoints_are_read_back_as_themselves() {
+        for (every_steps, every_seconds) in [(Some(10), None), (None, Some(600)), (None, None)] {
+            let checkpoint = CheckpointEnvironment {
+                dir: "/checkpoints".into(),
+                every_steps,
+                every_seconds,
+                keep: 3,
+            };
+            let pairs = checkpoint.to_pairs();
+            let pairs: Vec<_> = pairs.iter().map(|(k, v)| (*k, v.as_str())).collect();
+            assert_eq!(read(&pairs), Ok(Some(checkpoint)));
+        }
+    }
+
+    #[test]
+    fn without_a_directory_there_are_none() {
+        assert_eq!(read(&[(CHECKPOINT_EVERY_STEPS, "10")]), Ok(None));
+        assert_eq!(read(&[(CHECKPOINT_DIR, "")]), Ok(None));
+        let only_dir = read(&[(CHECKPOINT_DIR, "/c"), (CHECKPOINT_EVERY_STEPS, "")]);
+        assert_eq!(only_dir.unwrap().unwrap().keep, DEFAULT_KEEP);
+    }
+
+    #[test]
+    fn a_value_that_is_too_small_is_named() {
+        for (variable, value) in [
+            (CHECKPOINT_EVERY_STEPS, "0"),
+            (CHECKPOINT_EVERY_SECONDS, "0"),
+            (CHECKPOINT_KEEP, "1"),
+        ] {
+            let error = read(&[(CHECKPOINT_DIR, "/c"), (variable, value)]).unwrap_err();
+            assert_eq!(error.variable, variable);
+        }
+    }
+}

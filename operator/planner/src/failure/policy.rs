@@ -1,0 +1,146 @@
+//! What a failure costs: the job's rules, of which the first that matches decides, else the defaults.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
+use roundhouse_contract::ExitCode;
+use roundhouse_contract::termination::Reason;
+
+use crate::observed::{Pod, PodPhase, Termination};
+use crate::validate::ValidatedJob;
+use crate::waiting::time_left;
+
+/// What the kubelet or the scheduler calls it when it takes a pod away: nobody's fault.
+const DISRUPTIONS: [&str; 8] = [
+    "Evicted",
+    "NodeAffinity",
+    "NodeLost",
+    "NodeShutdown",
+    "Preempted",
+    "Preempting",
+    "Shutdown",
+    "Terminated",
+];
+/// A device that the scheduler counted on is not there.
+const BAD_NODE: &str = "UnexpectedAdmissionError";
+
+/// A pod that failed, or the container in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure<'a> {
+    pub(crate) pod: &'a Pod,
+    /// How its container ended, if it ran.
+    pub(crate) end: Option<&'a Termination>,
+    /// What it costs.
+    pub(crate) action: FailureAction,
+    /// Which of the job's rules says so; `None`: the defaults.
+    pub(crate) rule: Option<usize>,
+}
+
+impl<'a> Failure<'a> {
+    /// The newest failure of a pod. Who was told to go may end as it likes.
+    pub(crate) fn of(job: &ValidatedJob, pod: &'a Pod) -> Option<Self> {
+        let failed = |end: &&Termination| end.exit_code != 0;
+        let end = pod.container.termination.as_ref().filter(failed);
+        let has_failed = end.is_some() || pod.phase == PodPhase::Failed;
+        if !pod.ours || pod.deleting || !has_failed {
+            return None;
+        }
+        let first = job.rules.iter().position(|rule| matches(rule, pod, end));
+        let action = first
+            .and_then(|first| job.rules.get(first))
+            .map_or_else(|| default_action(pod, end), |rule| rule.action);
+        Some(Self {
+            pod,
+            end,
+            action,
+            rule: first,
+        })
+    }
+
+    /// When, as far as anybody has said.
+    pub(crate) fn at(&self) -> Option<Timestamp> {
+        let end = self.end.and_then(|end| end.finished_at);
+        end.or(self.pod.ready_at).or(self.pod.created_at)
+    }
+
+    /// Whether somebody else's failure explains it.
+    pub(crate) fn is_collateral(&self) -> bool {
+        self.end.is_some_and(is_collateral)
+    }
+}
+
+/// Whether a pod must not train any more, because of what its node did to it.
+pub(crate) fn is_condemned(job: &ValidatedJob, pod: &Pod, now: Timestamp) -> bool {
+    Failure::of(job, pod).is_some_and(|failure| {
+        failure.action == FailureAction::ReplaceAndAvoidNode
+            && pod.node.is_some()
+            && is_recent(&failure, job.avoid_node, now)
+    })
+}
+
+/// Whether the node is still to be avoided because of it.
+pub(crate) fn is_recent(failure: &Failure<'_>, avoid: Duration, now: Timestamp) -> bool {
+    failure
+        .at()
+        .is_none_or(|at| time_left(at, avoid, now).is_some())
+}
+
+fn default_action(pod: &Pod, end: Option<&Termination>) -> FailureAction {
+    let is = |reason: &str| reasons(pod, end).any(|found| found == reason);
+    let code = end.and_then(|end| ExitCode::from_code(end.exit_code));
+    if pod.disrupted || DISRUPTIONS.into_iter().any(is) {
+        FailureAction::Ignore
+    } else if code.is_some_and(ExitCode::is_permanent) {
+        FailureAction::FailJob
+    } else if is(Reason::HardwareFault.as_str()) || is(BAD_NODE) {
+        FailureAction::ReplaceAndAvoidNode
+    } else if end.is_none() {
+        // The node refused it; it never ran.
+        FailureAction::Ignore
+    } else {
+        FailureAction::Count
+    }
+}
+
+fn matches(rule: &FailureRule, pod: &Pod, end: Option<&Termination>) -> bool {
+    let FailureRule {
+        action: _,
+        on_exit_codes,
+        on_pod_conditions,
+        on_reasons,
+    } = rule;
+    let code = on_exit_codes
+        .as_ref()
+        .is_some_and(|codes| end.is_some_and(|end| includes(codes, end)));
+    let condition = on_pod_conditions
+        .iter()
+        .flatten()
+        .any(|kind| pod.conditions.contains(kind));
+    let reason = on_reasons
+        .iter()
+        .flatten()
+        .any(|wanted| reasons(pod, end).any(|found| found == wanted));
+    code || condition || reason
+}
+
+fn includes(codes: &OnExitCodes, end: &Termination) -> bool {
+    let listed = codes.values.contains(&end.exit_code);
+    match codes.operator {
+        ExitCodeOperator::In => listed,
+        ExitCodeOperator::NotIn => !listed && !is_collateral(end),
+    }
+}
+
+fn is_collateral(end: &Termination) -> bool {
+    end.exit_code == ExitCode::PeerLost.code()
+}
+
+/// Every name that the failure goes by.
+fn reasons<'a>(pod: &'a Pod, end: Option<&'a Termination>) -> impl Iterator<Item = &'a str> {
+    let of_pod = pod.failed.as_ref().map(|failed| failed.reason.as_str());
+    let of_container = end.map(|end| end.reason.as_str());
+    let own = end.and_then(|end| end.message.as_ref());
+    let own = own.map(|message| message.reason.as_str());
+    [of_pod, of_container, own].into_iter().flatten()
+}

@@ -1,0 +1,84 @@
+//! Nodes that are avoided for a while, since a worker failed there for a reason that is the node's.
+
+use jiff::{SignedDuration, Timestamp};
+use roundhouse_api::{AvoidedNode, FailureAction};
+
+use crate::decide::Draft;
+use crate::failure::policy::{Failure, is_recent};
+use crate::status::time;
+
+/// Most nodes that are avoided at once; the schema's bound.
+const MAX_NODES: usize = 64;
+/// Longest reason; the schema's bound.
+const MAX_REASON_BYTES: usize = 128;
+
+/// Notes the nodes of failures that ask for it. The status says so before any pod is replaced.
+pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
+    let wanted = failures
+        .iter()
+        .filter(|failure| failure.action == FailureAction::ReplaceAndAvoidNode)
+        .filter(|failure| is_recent(failure, draft.job.avoid_node, draft.now));
+    for failure in wanted {
+        let Some(node) = failure.pod.node.clone() else {
+            continue;
+        };
+        let known = draft.status.avoid_nodes.iter_mut().find(|n| n.node == node);
+        let at = match (failure.at(), &known) {
+            (Some(at), _) => at,
+            (None, None) => draft.now,
+            (None, Some(_)) => continue,
+        };
+        let span = SignedDuration::try_from(draft.job.avoid_node).unwrap_or_default();
+        let until = at.saturating_add(span).unwrap_or(Timestamp::MAX);
+        match known {
+            Some(known) if known.until >= time(until) => {}
+            Some(known) => known.until = time(until),
+            None => {
+                draft.recorded = true;
+                draft.status.avoid_nodes.push(AvoidedNode {
+                    node,
+                    reason: reason(failure),
+                    until: time(until),
+                });
+            }
+        }
+    }
+    while draft.status.avoid_nodes.len() > MAX_NODES {
+        draft.status.avoid_nodes.remove(0);
+    }
+}
+
+/// Forgets nodes whose time is over, and wakes when the next one's is.
+pub(crate) fn forget(draft: &mut Draft<'_>) {
+    let now = draft.now;
+    draft.status.avoid_nodes.retain(|node| node.until.0 > now);
+    let next = draft.status.avoid_nodes.iter().map(|node| node.until.0);
+    if let Some(next) = next.min() {
+        draft.requeue(next.duration_since(now).unsigned_abs());
+    }
+}
+
+/// Whether some node is avoided no more: a pod that the scheduler cannot place may have been kept from it.
+pub(crate) fn is_one_free_again(draft: &Draft<'_>) -> bool {
+    let avoided = &draft.observed.status.avoid_nodes;
+    avoided.iter().any(|node| node.until.0 <= draft.now)
+}
+
+/// The nodes that a new pod must not be placed on.
+pub(crate) fn avoided(draft: &Draft<'_>) -> Vec<String> {
+    let avoided = draft.status.avoid_nodes.iter();
+    avoided.map(|node| node.node.clone()).collect()
+}
+
+fn reason(failure: &Failure<'_>) -> String {
+    let own = failure.end.and_then(|end| end.message.as_ref());
+    let pods = failure.pod.failed.as_ref();
+    let pods = pods.map(|failed| failed.reason.clone());
+    let containers = failure.end.map(|end| end.reason.clone());
+    let mut reason = pods
+        .or_else(|| own.map(|message| message.reason.as_str().to_owned()))
+        .or(containers)
+        .unwrap_or_default();
+    reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+    reason
+}

@@ -1,0 +1,87 @@
+//! Which pods are replaced by the next attempt of their worker, and when.
+//!
+//! A pod that is on its way out is replaced at once: it is no member any more, so its host name may be
+//! shared for a while, and a replacement that needs its GPU waits in the scheduler's queue and nowhere else.
+//! A pod that failed again and again is replaced less and less often, so that a node that refuses pods does
+//! not swallow thousands.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use roundhouse_contract::Mode;
+
+use crate::decide::Draft;
+use crate::members::has_succeeded;
+use crate::nodes;
+use crate::observed::{Pod, PodPhase};
+use crate::plan::DeleteReason;
+use crate::waiting::time_left;
+
+/// Wait before the second replacement in a row; it doubles from there.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// A pod that lived so long has shown that it can: the next wait is none.
+const LONG_LIFE: SignedDuration = SignedDuration::from_mins(10);
+
+/// What becomes of a worker's pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Stays,
+    /// It is replaced, after this long.
+    Later(Duration),
+    /// It is replaced now.
+    Goes(DeleteReason),
+}
+
+/// What becomes of the pod of a worker that is wanted.
+pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
+    if is_spent(draft, pod) {
+        return wait(pod, draft.now).map_or(Fate::Goes(DeleteReason::Replaced), Fate::Later);
+    }
+    if draft.members.is_condemned(pod) {
+        return Fate::Goes(DeleteReason::BadNode);
+    }
+    if is_lost(draft, pod) {
+        return Fate::Goes(DeleteReason::NodeLost);
+    }
+    if pod.unschedulable.is_some() && nodes::is_one_free_again(draft) {
+        return Fate::Goes(DeleteReason::Replaced);
+    }
+    Fate::Stays
+}
+
+/// Whether a pod cannot take part any more: it failed for good, or ended without having trained, and a
+/// completed pod is never restarted. A script that completed is needed again if its peers have not.
+fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
+    let is_needed_again =
+        || draft.job.program.mode() == Mode::Restart && !draft.members.are_whole();
+    match pod.phase {
+        PodPhase::Failed => true,
+        PodPhase::Succeeded => !has_succeeded(pod) || is_needed_again(),
+        // A sidecar may keep its pod running.
+        PodPhase::Pending | PodPhase::Running => has_succeeded(pod) && is_needed_again(),
+    }
+}
+
+/// Whether its node does not answer while others do. When none does, the fault may be on our side: they may
+/// well train on, and nothing is taken from them.
+fn is_lost(draft: &Draft<'_>, pod: &Pod) -> bool {
+    let answers = |pod: &&Pod| pod.phase == PodPhase::Running && !pod.unreachable;
+    pod.unreachable && draft.members.workers.values().any(answers)
+}
+
+/// Time until a spent pod may be replaced; `None`: now. A function of the attempt and of what the pod's own
+/// times say, so that it survives the operator.
+fn wait(pod: &Pod, now: Timestamp) -> Option<Duration> {
+    let born = pod.created_at?;
+    let end = pod.container.termination.as_ref();
+    let end = end.and_then(|end| end.finished_at);
+    let died = [end, pod.ready_at, pod.created_at].into_iter().flatten();
+    let died = died.max()?;
+    if pod.attempt == 0 || died.duration_since(born) >= LONG_LIFE {
+        return None;
+    }
+    let doublings = (pod.attempt - 1).min(16);
+    let wait = (FIRST_WAIT * (1 << doublings)).min(LONGEST_WAIT);
+    time_left(died, wait, now)
+}

@@ -1,0 +1,113 @@
+//! Suspension and resumption. While a job is suspended it has no pods and its clocks stand still; Service
+//! and NetworkPolicy stay: they cost nothing, and hold the job's name.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use roundhouse_api::ConditionType;
+
+use crate::children::delete;
+use crate::decide::{Draft, event};
+use crate::finish::show_last_progress;
+use crate::observed::{Pod, PodPhase};
+use crate::plan::{DeleteReason, EventType, PlanReason};
+use crate::status::set_condition;
+
+/// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.
+pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
+    if !draft.job.suspend {
+        return None;
+    }
+    let pods: Vec<&Pod> = draft.observed.pods.iter().filter(|pod| pod.ours).collect();
+    for pod in pods.iter().filter(|pod| !pod.deleting) {
+        draft.actions.push(delete(pod, DeleteReason::Suspended));
+    }
+    draft.status.active_seconds = active(draft).as_secs();
+    draft.status.start_time = None;
+    show_last_progress(draft);
+    let was = draft.status.is_true(ConditionType::Suspended);
+    let message = sentence(draft, pods.len());
+    draft.running(false, "Suspended", message.clone());
+    suspended(draft, true, "Suspended", message.clone());
+    if !was {
+        let told = event(EventType::Normal, "Suspended", message);
+        draft.events.push(told);
+    }
+    Some(PlanReason::Suspended)
+}
+
+/// A suspended job that is wanted again. Who has not left yet may still be writing the checkpoint that the
+/// others are to begin with, so it is waited for, until its grace is over.
+pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
+    if !draft.status.is_true(ConditionType::Suspended) {
+        return None;
+    }
+    let now = draft.now;
+    let leaving: Vec<Duration> = draft
+        .observed
+        .pods
+        .iter()
+        .filter_map(|pod| still_leaves(pod, now))
+        .collect();
+    if let Some(longest) = leaving.iter().max() {
+        draft.requeue(*longest);
+        let message = format!("waits for {} workers that still leave", leaving.len());
+        draft.running(false, "Resuming", message.clone());
+        suspended(draft, true, "Resuming", message);
+        return Some(PlanReason::Resuming);
+    }
+    draft.status.resumed_after_generation = Some(draft.members.generation);
+    draft.status.incidents.since_progress = 0;
+    if draft.job.checkpoint.is_none() {
+        draft.status.incidents.last_step = 0;
+        draft.status.progress = None;
+    }
+    let message = "the job is resumed";
+    suspended(draft, false, "Resumed", message.to_owned());
+    draft
+        .events
+        .push(event(EventType::Normal, "Resumed", message));
+    None
+}
+
+/// Time that the job has been active: the time before the last suspension, and since it was resumed.
+pub(crate) fn active(draft: &Draft<'_>) -> Duration {
+    let before = Duration::from_secs(draft.status.active_seconds);
+    let Some(start) = &draft.status.start_time else {
+        return before;
+    };
+    let since = draft.now.duration_since(start.0).max(SignedDuration::ZERO);
+    before + since.unsigned_abs()
+}
+
+/// How long a pod that is on its way out may still run. One on a node that does not answer is not waited for.
+fn still_leaves(pod: &Pod, now: Timestamp) -> Option<Duration> {
+    let left = pod.gone_by?.duration_since(now);
+    let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running) && !pod.unreachable;
+    let leaves = pod.ours && pod.deleting && runs && left.is_positive();
+    leaves.then(|| left.unsigned_abs())
+}
+
+fn suspended(draft: &mut Draft<'_>, is_true: bool, reason: &str, message: String) {
+    let kind = ConditionType::Suspended;
+    set_condition(&mut draft.status, kind, is_true, reason, message, draft.now);
+}
+
+fn sentence(draft: &Draft<'_>, pods: usize) -> String {
+    let step = draft
+        .status
+        .checkpoint
+        .as_ref()
+        .and_then(|checkpoint| checkpoint.step);
+    let state = match (&draft.job.checkpoint, step) {
+        (None, _) => {
+            "training begins again at step 0 when resumed: there is no spec.checkpoint".to_owned()
+        }
+        (Some(_), None) => "no checkpoint is known yet".to_owned(),
+        (Some(_), Some(step)) => format!("the newest known checkpoint holds {step} steps"),
+    };
+    match pods {
+        0 => format!("no workers; {state}"),
+        _ => format!("{pods} workers still leave; {state}"),
+    }
+}

@@ -1,0 +1,94 @@
+//! What happens to pods.
+
+use roundhouse_contract::{ExitCode, TerminationMessage, termination::Reason};
+
+use super::World;
+use crate::observed::{PodPhase, Termination, Waiting};
+
+impl World {
+    /// A pod's container is prepared.
+    pub fn prepared(&mut self, at: usize) {
+        self.change(at, |pod| {
+            pod.phase = PodPhase::Running;
+            pod.ready = true;
+            pod.ip = Some(format!("10.0.0.{at}"));
+        });
+    }
+
+    /// A pod's container ends; the kubelet has not restarted it yet.
+    pub fn ends(&mut self, at: usize, exit_code: i32, step: u64) {
+        let now = self.now;
+        self.change(at, |pod| {
+            let reason = ExitCode::from_code(exit_code).map_or(Reason::Crashed, Reason::of);
+            pod.ready = false;
+            pod.container.termination = Some(Termination {
+                restarts: pod.container.restarts,
+                exit_code,
+                reason: "Error".to_owned(),
+                message: Some(TerminationMessage {
+                    reason,
+                    rank: Some(0),
+                    generation: 1,
+                    step,
+                    message: "words".to_owned(),
+                    progress: None,
+                }),
+                finished_at: Some(now),
+            });
+            if exit_code == 0 {
+                pod.phase = PodPhase::Succeeded;
+            }
+        });
+    }
+
+    /// A pod that lives is not Ready any more, or is again.
+    pub fn is_ready(&mut self, at: usize, ready: bool) {
+        let now = self.now;
+        self.change(at, |pod| {
+            pod.ready = ready;
+            pod.ready_at = Some(now);
+        });
+    }
+
+    /// The kubelet restarts a container that ended.
+    pub fn restarts(&mut self, at: usize) {
+        self.change(at, |pod| pod.container.restarts += 1);
+    }
+
+    /// A pod is gone.
+    pub fn vanishes(&mut self, at: usize) {
+        if at < self.observed.pods.len() {
+            self.observed.pods.remove(at);
+        }
+    }
+
+    /// A pod ends for good, for this reason: the node refuses it, or it is taken away.
+    pub fn fails(&mut self, at: usize, reason: &str) {
+        let (now, reason) = (self.now, reason.to_owned());
+        self.change(at, |pod| {
+            (pod.phase, pod.ready) = (PodPhase::Failed, false);
+            pod.created_at = pod.created_at.or(Some(now));
+            pod.node = pod.node.take().or(Some("n1".to_owned()));
+            let message = String::new();
+            pod.failed = Some(Waiting { reason, message });
+        });
+    }
+
+    /// Somebody deletes a pod.
+    pub fn is_deleted(&mut self, at: usize) {
+        self.change(at, |pod| pod.deleting = true);
+    }
+
+    /// A pod runs on this node.
+    pub fn is_on(&mut self, at: usize, node: &str) {
+        self.change(at, |pod| pod.node = Some(node.to_owned()));
+    }
+
+    /// Kubernetes loses touch with a pod's node, or hears of it again.
+    pub fn is_unreachable(&mut self, at: usize, unreachable: bool) {
+        self.change(at, |pod| {
+            pod.unreachable = unreachable;
+            pod.ready = !unreachable && pod.phase == PodPhase::Running;
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! What goes wrong around a job, and must cost no more than it has to. DESIGN.md has the whole list.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{Action, PlanReason, Pod, PodPhase};
+
+fn trains(workers: u32) -> World {
+    let mut world = world(workers);
+    world.job.min_replicas = 1;
+    world.training()
+}
+
+fn num_created(world: &World) -> usize {
+    let actions = world.plan().actions;
+    let created = |action: &&Action| matches!(action, Action::CreateWorker { .. });
+    actions.iter().filter(created).count()
+}
+
+#[test]
+fn pods_of_an_earlier_job_of_the_same_name_are_not_adopted() {
+    let mut world = world(1);
+    let theirs = Pod {
+        name: "digits-worker-0-0".into(),
+        uid: "theirs".into(),
+        index: Some(0),
+        phase: PodPhase::Running,
+        ready: true,
+        ..Pod::default()
+    };
+    world.observed.pods.push(theirs);
+    let plan = world.plan();
+    assert_eq!(plan.reason, PlanReason::NameTaken);
+    assert!(plan.actions.is_empty() && plan.requeue_after.is_some());
+    world.vanishes(0);
+    world.settle();
+    assert_eq!(world.state(), "WaitingForWorkers");
+}
+
+#[test]
+fn a_pod_that_vanishes_is_replaced_and_the_others_go_on() {
+    let mut world = trains(2);
+    world.vanishes(0);
+    assert_eq!(num_created(&world), 1);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.observed.status.incidents.total, 0);
+}
+
+#[test]
+fn a_worker_that_never_came_does_not_hold_up_success() {
+    let mut world = trains(2);
+    world.job.replicas = 3;
+    world.settle();
+    world.observed.pods[2].unschedulable = Some("no room".into());
+    for at in 0..2 {
+        world.ends(at, 0, 100);
+    }
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+    assert_eq!(world.observed.pods.len(), 2, "nothing keeps its room");
+}
+
+#[test]
+fn an_incident_is_counted_once_wherever_the_operator_dies() {
+    let mut world = trains(2);
+    world.ends(0, 137, 40);
+    let lost = world.plan();
+    assert_eq!(lost.status.incidents.total, 1);
+    // Nothing of that plan was written; the next operator sees the same.
+    let again = world.plan();
+    world.carry_out(&again, usize::MAX);
+    world.settle();
+    world.restarts(0);
+    world.settle();
+    world.prepared(0);
+    world.settle();
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn a_failed_job_is_cleaned_up_again_and_again_until_nothing_runs() {
+    let mut world = trains(3);
+    world.ends(0, 64, 0);
+    let fail = world.plan();
+    assert!(
+        fail.actions.is_empty(),
+        "the reason is stored before pods go"
+    );
+    world.carry_out(&fail, usize::MAX);
+    let clean = world.plan();
+    assert_eq!(clean.actions.len(), 3);
+    world.carry_out(&clean, 1);
+    assert_eq!(world.plan().actions.len(), 2);
+    world.settle();
+    assert!(world.observed.pods.is_empty());
+    assert_eq!(world.state(), "ConfigInvalid");
+}
+
+#[test]
+fn a_sidecar_does_not_decide_how_a_job_ends() {
+    let mut world = trains(1);
+    world.ends(0, 0, 100);
+    world.observed.pods[0].phase = PodPhase::Running;
+    world.observed.pods[0].sidecar_runs = true;
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+    assert!(
+        world.observed.pods.is_empty(),
+        "a sidecar would run for ever"
+    );
+}
+
+#[test]
+fn a_clock_that_runs_backwards_ends_nothing() {
+    let mut world = world(1);
+    world.job.active_deadline = Some(Duration::from_secs(100));
+    world.seconds_pass(1_000);
+    world.settle();
+    world.seconds_pass(-900);
+    let plan = world.settle();
+    assert_eq!(world.state(), "WaitingForWorkers");
+    assert!(plan.requeue_after.is_some());
+}
+
+#[test]
+fn workers_that_end_after_they_were_told_to_go_are_no_incident_whatever_they_say() {
+    for code in [0, 1, 64, 75, 77, 137, 143] {
+        let mut world = trains(3);
+        world.lingering = true;
+        world.job.replicas = 2;
+        world.settle();
+        let victim = world.observed.pods.iter().position(|pod| pod.deleting);
+        world.ends(victim.unwrap(), code, 40);
+        world.settle();
+        assert_eq!(world.observed.status.incidents.total, 0, "{code}");
+        assert!(world.observed.status.avoid_nodes.is_empty(), "{code}");
+        assert_eq!(world.state(), "Training", "{code}");
+    }
+}

@@ -1,0 +1,109 @@
+//! Pods of restart mode.
+
+use super::*;
+
+/// A pod in restart mode, with a container and a pod's security context of the user's.
+#[allow(clippy::needless_pass_by_value)]
+fn script(container: Value) -> Value {
+    let mut trainer = json!({
+        "name": "trainer", "image": "pytorch:2", "command": ["python"], "args": ["train.py", "--lr=1"],
+    });
+    let trainer_map = trainer.as_object_mut().unwrap();
+    trainer_map.extend(container.as_object().unwrap().clone());
+    let job = json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "gpt", "namespace": "ml", "uid": "u-1"},
+        "spec": {
+            "elastic": {"mode": "Restart", "leaveGraceSeconds": 60},
+            "stallTimeoutSeconds": 300,
+            "workers": {"replicas": 2, "template": {"spec": {
+                "initContainers": [{"name": "download", "image": "tool:1"}],
+                "containers": [trainer],
+            }}},
+        },
+    });
+    pod_of(&validate(&serde_json::from_value(job).unwrap()).unwrap())
+}
+
+fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
+    let all = container["env"].as_array().unwrap();
+    all.iter().find(|variable| variable["name"] == name)?["value"].as_str()
+}
+
+#[test]
+fn the_agent_is_brought_to_somebody_elses_image_and_runs_its_command() {
+    let pod = script(json!({}));
+    let spec = &pod["spec"];
+    let installer = &spec["initContainers"][0];
+    assert_eq!(installer["image"], "trainer:1");
+    assert_eq!(installer["command"], json!(["roundhouse-agent"]));
+    assert_eq!(installer["args"], json!(["install", "/roundhouse"]));
+    assert_eq!(installer["volumeMounts"][0]["name"], "roundhouse-agent");
+    assert_eq!(spec["initContainers"][1]["name"], "download");
+
+    let trainer = &spec["containers"][0];
+    assert_eq!(trainer["image"], "pytorch:2");
+    assert_eq!(trainer["command"], json!(["/roundhouse/roundhouse-agent"]));
+    assert_eq!(
+        trainer["args"],
+        json!(["--", "python", "train.py", "--lr=1"])
+    );
+    let mounts = trainer["volumeMounts"].as_array().unwrap();
+    let agent = mounts
+        .iter()
+        .find(|mount| mount["mountPath"] == "/roundhouse");
+    assert_eq!(agent.unwrap()["readOnly"], true);
+    assert!(
+        mounts.iter().all(|mount| mount["mountPath"] != "/tmp"),
+        "{mounts:?}"
+    );
+    for (name, expected) in [
+        ("ROUNDHOUSE_MODE", Some("Restart")),
+        ("ROUNDHOUSE_GRACE_SECONDS", Some("60")),
+        ("ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS", Some("5")),
+        ("ROUNDHOUSE_STALL_TIMEOUT_SECONDS", Some("300")),
+        ("ROUNDHOUSE_TRAINER_CONFIG_FILE", None),
+    ] {
+        assert_eq!(variable(trainer, name), expected, "{name}");
+    }
+    assert_eq!(spec["terminationGracePeriodSeconds"], 65);
+    assert!(
+        pod["metadata"]["annotations"]
+            .get("roundhouse.dev/trainer-config")
+            .is_none()
+    );
+}
+
+#[test]
+fn somebody_elses_image_keeps_its_user_and_is_admitted_under_the_restricted_standard() {
+    let spec = &script(json!({}))["spec"];
+    let pod = &spec["securityContext"];
+    assert_eq!(pod["runAsNonRoot"], true);
+    assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault");
+    assert!(
+        pod.get("runAsUser").is_none() && pod.get("fsGroup").is_none(),
+        "{pod}"
+    );
+    for container in [&spec["initContainers"][0], &spec["containers"][0]] {
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], false);
+        assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+    }
+    let theirs = &spec["containers"][0]["securityContext"];
+    assert!(theirs.get("readOnlyRootFilesystem").is_none(), "{theirs}");
+}
+
+#[test]
+fn a_mount_of_the_template_stands_where_ours_would() {
+    let shm = json!([{"name": "large", "mountPath": "/dev/shm"}]);
+    let spec = &script(json!({"volumeMounts": shm}))["spec"];
+    let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+    let shm = mounts
+        .iter()
+        .filter(|mount| mount["mountPath"] == "/dev/shm");
+    assert_eq!(
+        shm.map(|mount| &mount["name"]).collect::<Vec<_>>(),
+        ["large"]
+    );
+}

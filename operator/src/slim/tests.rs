@@ -1,0 +1,91 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn reduced(conditions: &Value, gates: &Value) -> Pod {
+    let pod = json!({
+        "metadata": {"name": "digits-worker-1-2"},
+        "spec": {"nodeName": "n1", "containers": [], "readinessGates": gates},
+        "status": {"phase": "Running", "conditions": conditions},
+    });
+    pod_of(pod)
+}
+
+fn pod_of(pod: Value) -> Pod {
+    super::pod(&serde_json::from_value(pod).unwrap())
+}
+
+fn conditions(ready: &str, containers_ready: &str) -> Value {
+    json!([
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "Ready", "status": ready},
+        {"type": "ContainersReady", "status": containers_ready},
+    ])
+}
+
+#[test]
+fn a_pod_whose_node_does_not_answer_is_not_ready_though_its_containers_are() {
+    let cases = [
+        ("all is well", "True", "True", json!(null), false),
+        ("a probe fails", "False", "False", json!(null), false),
+        ("the node is lost", "False", "True", json!(null), true),
+        (
+            "a gate is closed",
+            "False",
+            "True",
+            json!([{"conditionType": "g"}]),
+            false,
+        ),
+    ];
+    for (name, ready, containers_ready, gates, unreachable) in cases {
+        let pod = reduced(&conditions(ready, containers_ready), &gates);
+        assert_eq!(pod.unreachable, unreachable, "{name}");
+    }
+}
+
+#[test]
+fn only_conditions_that_not_every_pod_has_are_kept() {
+    let pod = reduced(
+        &json!([
+            {"type": "Ready", "status": "True"},
+            {"type": "DisruptionTarget", "status": "True"},
+            {"type": "Strange", "status": "False"},
+        ]),
+        &json!(null),
+    );
+    assert_eq!(pod.conditions, ["DisruptionTarget"]);
+    assert!(pod.disrupted);
+}
+
+#[test]
+fn a_pod_that_is_deleted_says_until_when() {
+    let pod = pod_of(json!({
+        "metadata": {"name": "a-1-2", "deletionTimestamp": "1970-01-01T00:00:30Z"},
+    }));
+    assert!(pod.deleting);
+    assert_eq!(pod.gone_by.unwrap().as_second(), 30);
+}
+
+#[test]
+fn a_pod_that_lost_its_labels_is_still_known_by_its_name() {
+    let pod = pod_of(json!({"metadata": {"name": "digits-worker-7-3", "labels": {}}}));
+    assert_eq!((pod.index, pod.attempt), (Some(7), 3));
+}
+
+#[test]
+fn a_child_has_the_jobs_uid_as_its_controller_and_in_its_labels() {
+    let labels = json!({
+        "app.kubernetes.io/managed-by": "roundhouse-operator", "roundhouse.dev/job-uid": "u-1"});
+    let owner = |uid: &str| json!([{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": uid, "controller": true}]);
+    let cases = [
+        ("ours", labels.clone(), owner("u-1"), true),
+        ("an earlier job's", labels.clone(), owner("u-0"), false),
+        ("nobody's", labels, json!([]), false),
+        ("without labels", json!({}), owner("u-1"), false),
+    ];
+    for (name, labels, owners, expected) in cases {
+        let meta = json!({"labels": labels, "ownerReferences": owners});
+        let meta = serde_json::from_value(meta).unwrap();
+        assert_eq!(is_child(&meta, "u-1"), expected, "{name}");
+    }
+}

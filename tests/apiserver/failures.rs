@@ -1,0 +1,131 @@
+//! What a failure costs, with real pods objects.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams, PostParams};
+use roundhouse_contract::termination::Reason;
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_of_the_job_decides_what_an_exit_code_means() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut strict = job(1);
+    strict["spec"]["failurePolicy"]["rules"] = json!([
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
+    ]);
+    stage.create(NAMESPACE, strict).await;
+    stage.trains(NAMESPACE).await;
+    stage.kubelet(NAMESPACE, Some((42, Reason::Crashed))).await;
+    let job = stage.reaches(NAMESPACE, "FailurePolicyRule").await;
+    let status = job.status.unwrap();
+    let message = &status.conditions[0].message;
+    assert!(message.starts_with("failurePolicy.rules[0]: "), "{message}");
+    assert!(message.ends_with("its words"), "{message}");
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_with_a_hardware_fault_is_replaced_on_another_node() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    stage.trains(NAMESPACE).await;
+    bind(&stage, "digits-worker-0-0", "bad").await;
+    let fault = Some((77, Reason::HardwareFault));
+    stage.kubelet(NAMESPACE, fault).await;
+    let next = until("the next attempt is made", SOON, || async {
+        Ok(stage.pods(NAMESPACE).get_opt("digits-worker-0-1").await?)
+    })
+    .await
+    .unwrap();
+    let affinity = serde_json::to_value(next.spec.unwrap().affinity).unwrap();
+    let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let expected = json!([{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}]);
+    assert_eq!(terms[0]["matchFields"], expected);
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.avoid_nodes[0].node, "bad");
+    assert_eq!(status.incidents.total, 1);
+    until("the old one is asked to leave", SOON, || async {
+        let old = stage.pods(NAMESPACE).get_opt("digits-worker-0-0").await?;
+        let leaves = old.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+        Ok(leaves.then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_a_lost_node_is_replaced_and_the_others_go_on() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut elastic = job(2);
+    elastic["spec"]["workers"]["minReplicas"] = json!(1);
+    stage.create(NAMESPACE, elastic).await;
+    until("both train", SOON, || async {
+        stage.kubelet(NAMESPACE, None).await;
+        let status = stage.job(NAMESPACE).await.status.unwrap_or_default();
+        Ok(status.membership.filter(|m| m.nodes == 2))
+    })
+    .await
+    .unwrap();
+    let before = stage.reaches(NAMESPACE, "Training").await.status.unwrap();
+    let before = before.membership.unwrap().generation;
+    bind(&stage, "digits-worker-1-0", "lost").await;
+    // As the node lifecycle controller does it: only the pod's own readiness changes.
+    let conditions = json!([
+        {"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]);
+    let lost = Patch::Merge(json!({"status": {"conditions": conditions}}));
+    let pods = stage.pods(NAMESPACE);
+    pods.patch_status("digits-worker-1-0", &PatchParams::default(), &lost)
+        .await
+        .unwrap();
+    until(
+        "the next attempt is made, and the other goes on",
+        SOON,
+        || async {
+            let next = stage.pods(NAMESPACE).get_opt("digits-worker-1-1").await?;
+            let membership = stage
+                .job(NAMESPACE)
+                .await
+                .status
+                .unwrap()
+                .membership
+                .unwrap();
+            let alone = membership.generation > before && membership.nodes == 1;
+            Ok((next.is_some() && alone).then_some(()))
+        },
+    )
+    .await
+    .unwrap();
+    let old = stage
+        .pods(NAMESPACE)
+        .get("digits-worker-1-0")
+        .await
+        .unwrap();
+    assert!(
+        old.metadata.deletion_timestamp.is_some(),
+        "it hangs, and nobody waits for it"
+    );
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.incidents.total, 0);
+    operator.stop().await;
+}
+
+/// What the scheduler does.
+async fn bind(stage: &Stage, pod: &str, node: &str) {
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": pod}, "target": {"kind": "Node", "name": node},
+    });
+    let pods = stage.pods(NAMESPACE);
+    let _: Value = pods
+        .create_subresource("binding", pod, &PostParams::default(), &binding)
+        .await
+        .unwrap();
+    let bound: Pod = pods.get(pod).await.unwrap();
+    assert_eq!(bound.spec.unwrap().node_name.as_deref(), Some(node));
+}

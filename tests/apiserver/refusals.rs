@@ -1,0 +1,168 @@
+//! What the API server itself refuses, by schema and CEL rules, and how it says so.
+
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, Stage, job};
+
+/// The spec's part, what it becomes, and words of the refusal.
+type Case = (&'static str, Value, &'static str);
+
+fn bad_specs() -> Vec<Case> {
+    let claim = || json!({"persistentVolumeClaim": {"claimName": "c"}});
+    let host = |path: &str| json!({"volume": {"hostPath": {"path": path}}});
+    let rules = |rule: Value| json!({"rules": [rule]});
+    let codes = |values: Value| json!({"action": "Count", "onExitCodes": {"operator": "In", "values": values}});
+    let exactly_one = "give exactly one of onExitCodes, onPodConditions, onReasons";
+    let one_volume = "give exactly one of checkpoint.volume";
+    vec![
+        ("checkpoint", json!({"volume": {}}), one_volume),
+        (
+            "checkpoint",
+            json!({"volume": {"hostPath": {"path": "/a"}, "persistentVolumeClaim": {"claimName": "c"}}}),
+            one_volume,
+        ),
+        (
+            "checkpoint",
+            host("states"),
+            "must be absolute and without '..'",
+        ),
+        (
+            "checkpoint",
+            host("/a/../etc"),
+            "must be absolute and without '..'",
+        ),
+        (
+            "checkpoint",
+            json!({"volume": claim(), "keep": 1}),
+            "checkpoint.keep",
+        ),
+        (
+            "checkpoint",
+            json!({"volume": claim(), "everySteps": 0}),
+            "checkpoint.everySteps",
+        ),
+        ("checkpoint", json!({"everySteps": 10}), "checkpoint.volume"),
+        (
+            "failurePolicy",
+            rules(json!({"action": "Count"})),
+            exactly_one,
+        ),
+        (
+            "failurePolicy",
+            rules(json!({"action": "Count", "onReasons": ["Evicted"], "onPodConditions": ["x"]})),
+            exactly_one,
+        ),
+        (
+            "failurePolicy",
+            rules(codes(json!([]))),
+            "onExitCodes.values",
+        ),
+        (
+            "failurePolicy",
+            rules(codes(json!([0]))),
+            "onExitCodes.values",
+        ),
+        (
+            "failurePolicy",
+            rules(codes(json!([256]))),
+            "onExitCodes.values",
+        ),
+        (
+            "failurePolicy",
+            rules(json!({"action": "Retry", "onReasons": ["Evicted"]})),
+            "failurePolicy.rules[0].action",
+        ),
+        (
+            "failurePolicy",
+            json!({"rules": vec![codes(json!([1])); 21]}),
+            "failurePolicy.rules",
+        ),
+        (
+            "failurePolicy",
+            json!({"avoidNodeSeconds": 0}),
+            "avoidNodeSeconds",
+        ),
+        ("failurePolicy", json!({"maxIncidents": -1}), "maxIncidents"),
+        ("workers", json!({"replicas": 0}), "workers.replicas"),
+        ("workers", json!({"replicas": -1}), "workers.replicas"),
+        (
+            "workers",
+            json!({"replicas": 2_147_483_647_i64}),
+            "workers.replicas",
+        ),
+        ("workers", json!({"replicas": "2"}), "workers.replicas"),
+        (
+            "workers",
+            json!({"replicas": 1, "minReplicas": 2}),
+            "minReplicas must not be above",
+        ),
+        (
+            "workers",
+            json!({"replicas": 2, "maxReplicas": 1}),
+            "must not be above workers.maxReplicas",
+        ),
+        ("activeDeadlineSeconds", json!(0), "activeDeadlineSeconds"),
+        ("suspend", json!("yes"), "suspend"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
+    let stage = Stage::new().await;
+    for (field, value, words) in bad_specs() {
+        let mut wrong = job(1);
+        wrong["spec"][field] = value.clone();
+        let message = refusal(&stage, &wrong).await;
+        assert!(message.contains(words), "{field}: {value}: {message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
+    let stage = Stage::new().await;
+    let mut first = job(1);
+    first["spec"]["checkpoint"] = json!({"volume": {"persistentVolumeClaim": {"claimName": "c"}}});
+    stage.create(NAMESPACE, first).await;
+    let edits = [
+        (json!({"checkpoint": {"keep": 5}}), "spec.checkpoint"),
+        (json!({"checkpoint": null}), "spec.checkpoint"),
+        (
+            json!({"failurePolicy": {"rules": [{"action": "Ignore", "onReasons": ["x"]}]}}),
+            "spec.failurePolicy",
+        ),
+    ];
+    let jobs = stage.jobs(NAMESPACE);
+    let parameters = PatchParams::default();
+    let edit = |spec: &Value| Patch::Merge(json!({"spec": spec}));
+    for (spec, field) in &edits {
+        let refused = jobs.patch("digits", &parameters, &edit(spec)).await;
+        let kube::Error::Api(status) = refused.unwrap_err() else {
+            panic!("{field}")
+        };
+        let message = &status.message;
+        assert!(
+            message.contains(field) && message.contains("suspend: true"),
+            "{message}"
+        );
+    }
+    let suspend = edit(&json!({"suspend": true}));
+    jobs.patch("digits", &parameters, &suspend).await.unwrap();
+    for (spec, _) in &edits {
+        jobs.patch("digits", &parameters, &edit(spec))
+            .await
+            .unwrap();
+    }
+}
+
+/// The API server's words about an object that it refuses. Sent as it stands: the types would not have it.
+async fn refusal(stage: &Stage, job: &Value) -> String {
+    let path = format!("/apis/roundhouse.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs");
+    let request = kube::core::Request::new(path);
+    let body = serde_json::to_vec(job).unwrap();
+    let request = request.create(&PostParams::default(), body).unwrap();
+    match stage.client.request::<Value>(request).await {
+        Err(kube::Error::Api(status)) => status.message.clone(),
+        other => panic!("{job}: {other:?}"),
+    }
+}
