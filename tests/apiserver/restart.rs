@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, SOON, Stage};
 
+type Change = fn(&mut Value);
+
 /// As a user writes it: without what has a default.
 fn script() -> Value {
     json!({
@@ -55,7 +57,6 @@ async fn a_script_runs_in_a_restricted_namespace_and_what_cannot_run_is_refused(
         .await
         .unwrap();
 
-    type Change = fn(&mut Value);
     let cases: [(&str, Change); 4] = [
         ("set elastic.mode to Restart", |job| {
             job["spec"]["elastic"] = json!({});

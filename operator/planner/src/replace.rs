@@ -58,7 +58,8 @@ fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
     match pod.phase {
         PodPhase::Failed => true,
         PodPhase::Succeeded => !has_succeeded(pod) || is_needed_again(),
-        PodPhase::Pending | PodPhase::Running => false,
+        // A sidecar may keep its pod running.
+        PodPhase::Pending | PodPhase::Running => has_succeeded(pod) && is_needed_again(),
     }
 }
 

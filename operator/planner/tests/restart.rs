@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Container;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Mode;
 use roundhouse_planner::testing::{raw_job, raw_script_job, script_world};
-use roundhouse_planner::{Action, PlanReason, validate};
+use roundhouse_planner::{Action, PlanReason, PodPhase, validate};
 
 fn container(job: &mut TrainingJob) -> &mut Container {
     let template = job.spec.workers.template.as_mut().unwrap();
@@ -94,6 +94,19 @@ fn the_job_succeeds_when_all_members_have_completed_however_long_the_last_one_ta
     assert_eq!(world.settle().reason, PlanReason::Finishing);
     world.ends(0, 0, 100);
     assert_eq!(world.settle().reason, PlanReason::Succeeded);
+}
+
+#[test]
+fn a_completed_worker_is_brought_back_even_if_a_sidecar_keeps_its_pod_running() {
+    let mut world = script_world(2).training();
+    world.ends(1, 0, 100);
+    world.observed.pods[1].phase = PodPhase::Running;
+    world.observed.pods[1].sidecar_runs = true;
+    assert_eq!(world.settle().reason, PlanReason::Finishing);
+    world.ends(0, 1, 100);
+    world.settle();
+    let names: Vec<_> = world.observed.pods.iter().map(|pod| &pod.name).collect();
+    assert_eq!(names, ["gpt-worker-0-0", "gpt-worker-1-1"]);
 }
 
 #[test]

@@ -30,6 +30,10 @@ pub(super) fn setting(
     let config_file = home.join("trainer-config.json");
     std::fs::write(&config_file, serde_json::to_string_pretty(trainer)?)?;
     let mut variables = keeping(options, job, home);
+    if let Some(seconds) = job.stall_timeout_seconds {
+        let name = environment::STALL_TIMEOUT_SECONDS.to_owned();
+        variables.push((name, seconds.to_string()));
+    }
     if let Some(path) = &options.save_weights {
         let path = std::path::absolute(path)?;
         let parent = path.parent().unwrap_or(Path::new("/"));

@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
-use roundhouse_contract::{RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{RankStatus, TerminationMessage, environment, paths};
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -62,6 +62,7 @@ impl Job {
             .args(["--", env!("CARGO_BIN_EXE_counting-script"), "--directory"])
             .arg(self.directory.path())
             .args(&self.script)
+            .env(environment::END_WITH_PARENT, "1")
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
