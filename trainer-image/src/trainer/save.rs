@@ -213,10 +213,10 @@ impl Trainer<'_> {
                 Ok(())
             }
             Decision::GiveUp(num_failed) => {
-                if let Some(keeping) = &mut self.keeping {
-                    keeping.saver.give_up(rank);
+                let keeping = self.keeping.as_mut();
+                if !keeping.is_some_and(|keeping| keeping.saver.give_up(rank)) {
+                    self.reporter.checkpoint_given_up(num_failed, world_size);
                 }
-                self.reporter.checkpoint_given_up(num_failed, world_size);
                 Ok(())
             }
         }
