@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
     /// A volume that all workers can write to at once. Mounted at `/checkpoints`; the job writes below
-    /// `<namespace>/<job name>`, so jobs can share a volume, and a job that is deleted and applied again
-    /// under its name goes on from its state.
+    /// `<namespace>/<job name>/<UID of the job>`, so jobs can share a volume. A job that is deleted and
+    /// applied again begins anew; to stop and go on, set `spec.suspend`.
     pub volume: CheckpointVolume,
     /// A checkpoint after every so many committed steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -41,9 +41,9 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
     all
 }
 
-/// The directory bears the job's namespace and name, not its UID: a job that is deleted and applied again
-/// under its name goes on from its state. It is a directory below the mount and no `subPath`, which the
-/// kubelet would make as root: the trainer makes it as the user that writes to it.
+/// The directory bears the job's UID: generations are numbered per job and fence each other, so one job's
+/// must not meet those of another that had its name before. It is a directory below the mount and no
+/// `subPath`, which the kubelet would make as root: the trainer makes it as the user that writes to it.
 fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     let Checkpoint {
         volume: _,
@@ -54,9 +54,9 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     let JobKey {
         namespace,
         name,
-        uid: _,
+        uid,
     } = &job.key;
-    let directory = format!("{}/{namespace}/{name}", paths::CHECKPOINT_DIR);
+    let directory = format!("{}/{namespace}/{name}/{uid}", paths::CHECKPOINT_DIR);
     let steps = every_steps.map(|steps| steps.to_string());
     let seconds = every_seconds.map(|seconds| seconds.to_string());
     [

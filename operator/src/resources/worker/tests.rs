@@ -110,7 +110,7 @@ fn without_a_template_the_operators_image_runs_under_the_agent() {
 }
 
 #[test]
-fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
+fn checkpoints_are_kept_in_a_directory_of_this_job_alone() {
     let cases = [
         (
             json!({"persistentVolumeClaim": {"claimName": "states"}}),
@@ -148,7 +148,7 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
             found.map(|variable| variable["value"].as_str().unwrap().to_owned())
         };
         let directory = variable("ROUNDHOUSE_CHECKPOINT_DIR");
-        assert_eq!(directory.as_deref(), Some("/checkpoints/ml/digits"));
+        assert_eq!(directory.as_deref(), Some("/checkpoints/ml/digits/u-1"));
         let steps = variable("ROUNDHOUSE_CHECKPOINT_EVERY_STEPS");
         assert_eq!(steps.as_deref(), Some("100"));
         assert_eq!(variable("ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS"), None);
