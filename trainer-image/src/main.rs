@@ -13,12 +13,16 @@ use roundhouse_trainer::report::files::RunFiles;
 use roundhouse_trainer::report::{Reporter, say_error};
 use roundhouse_trainer::signals::LeaveRequest;
 use roundhouse_trainer::{Failure, Launch, Trainer};
-use rustix::process::Signal;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 fn main() {
-    if variable(END_WITH_PARENT).is_some() {
+    if let Some(parent) = variable(END_WITH_PARENT) {
         // An agent that was killed cannot end its processes; they must not train on alone.
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        if getppid().map(|pid| pid.to_string()) != Some(parent) {
+            // It was gone before that.
+            signal_hook::low_level::exit(ExitCode::Left.code());
+        }
     }
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.other_command() {

@@ -48,7 +48,8 @@ pub const MODE: &str = "ROUNDHOUSE_MODE";
 pub const GRACE_SECONDS: &str = "ROUNDHOUSE_GRACE_SECONDS";
 /// Seconds for which the failure of a script may turn out to be that of a peer.
 pub const COLLATERAL_WINDOW_SECONDS: &str = "ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS";
-/// Set to anything: the process ends when the one that started it does. In a pod the kernel sees to that.
+/// Process id of the one that started it: the process ends when that one does. In a pod the kernel sees to
+/// that.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
 /// Where checkpoints and the ledger are kept, shared by all workers; not set: nowhere.
 pub const CHECKPOINT_DIR: &str = "ROUNDHOUSE_CHECKPOINT_DIR";

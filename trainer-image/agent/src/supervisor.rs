@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use roundhouse_contract::{Mode, Reason, TerminationMessage, environment};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use roundhouse_contract::{ExitCode, Mode, Reason, TerminationMessage};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::{self, Shared};
@@ -28,9 +28,13 @@ use signals::Signals;
 /// Runs to the end and returns the exit code.
 #[must_use]
 pub fn run(options: &Options) -> i32 {
-    if std::env::var_os(environment::END_WITH_PARENT).is_some() {
-        // Who started this one is gone without a word: its processes are asked to end, too.
+    if let Some(parent) = process::parent_to_end_with() {
+        // When the one that started this is gone without a word, its processes are asked to end, too.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        if getppid() != Some(parent) {
+            // It was gone before that; nothing has been started.
+            return ExitCode::Left.code();
+        }
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

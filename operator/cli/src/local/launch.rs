@@ -43,7 +43,7 @@ pub(crate) fn command(setting: &Setting, worker: &Worker, dir: &Path) -> Command
         .env(environment::DATA_DIR, path(&setting.data_dir))
         .env(environment::POD_IP, worker.address())
         .env(environment::RENDEZVOUS_PORT, worker.port().to_string())
-        .env(environment::END_WITH_PARENT, "1")
+        .env(environment::END_WITH_PARENT, std::process::id().to_string())
         .envs(setting.variables.iter().cloned())
         .arg("--http-address=127.0.0.1:0")
         .arg(format!("--grace-seconds={GRACE_SECONDS}"))

@@ -5,6 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
+use roundhouse_contract::environment::END_WITH_PARENT;
+use rustix::process::Pid;
+
 use super::failure::Failure;
 use crate::logs::{LastLines, Source, forward};
 use crate::options::Options;
@@ -16,6 +19,17 @@ fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
     std::env::var_os(POLICY)
         .is_none()
         .then_some((POLICY, "PASSIVE"))
+}
+
+/// The process with which this one ends, if it is to.
+pub(crate) fn parent_to_end_with() -> Option<Pid> {
+    let text = std::env::var(END_WITH_PARENT).ok()?;
+    Pid::from_raw(text.parse().ok()?)
+}
+
+/// Its processes end with an agent that ends with whoever started it.
+fn end_with_this() -> Option<(&'static str, String)> {
+    parent_to_end_with().map(|_| (END_WITH_PARENT, std::process::id().to_string()))
 }
 
 pub(crate) fn start_process(
@@ -36,6 +50,7 @@ pub(crate) fn start_process(
         .args(arguments)
         .envs(environment)
         .envs(threads_that_sleep())
+        .envs(end_with_this())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
