@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
 use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::{
-    COLLECTIVE_TIMEOUT_SECONDS, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, SAVE_WEIGHTS,
+    COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
+    SAVE_WEIGHTS, checkpoint,
 };
 
 use crate::failure::Failure;
@@ -29,13 +30,46 @@ where trainer.json is the `trainer` part of a TrainingJob as JSON:
 As a worker of a TrainingJob it is started by roundhouse-agent, without arguments: rank and peers
 come from the membership file, the rest from the environment (LOCAL_RANK, ROUNDHOUSE_*).
 
-Exit codes: 0 done; 64 wrong configuration; 65 wrong data; 70 a defect; 75 lost a peer (try
-again); 143 left on request.";
+What it can do besides: roundhouse-train audit --help
+
+Exit codes: 0 done; 64 wrong configuration; 65 wrong data; 70 a defect; 75 lost a peer, or a newer
+generation has taken over (try again); 143 left on request.";
 
 /// Trains a model on data, alone or with the other workers of a TrainingJob.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "roundhouse-train", version, after_help = EXAMPLE)]
+#[command(name = "roundhouse-train", version, after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
 pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    train: Train,
+}
+
+/// What it does but training.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Prove from a training's ledger that every sample was used exactly once per epoch.
+    ///
+    /// The ledger has a line for each committed step: which samples, of which epoch, and a hash over
+    /// everything before it. The audit recomputes all of them, follows the line of generations back
+    /// from the newest one, and checks that no sample of an epoch was left out or used twice. Lines
+    /// that a newer generation did not go on from are superseded; they are counted and left alone.
+    #[command(after_help = AUDIT_EXAMPLE)]
+    Audit {
+        /// The checkpoint directory of the job: what is mounted at /checkpoints in its pods.
+        dir: PathBuf,
+    },
+}
+
+const AUDIT_EXAMPLE: &str = "\
+In a running job:
+  kubectl exec JOB-worker-0-0 -- roundhouse-train audit /checkpoints
+
+Exit codes: 0 proven; 65 not proven, and the first gap, repeat or broken hash is named.";
+
+/// Options of a training.
+#[derive(Clone, Debug, Args)]
+struct Train {
     /// Train alone with this configuration (JSON).
     #[arg(long, value_name = "FILE", requires = "data_dir")]
     config: Option<PathBuf>,
@@ -57,23 +91,70 @@ pub struct Cli {
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
     collective_timeout_seconds: u64,
+    #[command(flatten)]
+    keeping: Keeping,
+}
+
+/// Options of checkpoints, of a training alone. A worker is told by its environment.
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names of the options, which are beside others"
+)]
+#[derive(Clone, Debug, Args)]
+struct Keeping {
+    /// Keep checkpoints and the ledger here, and go on from the newest checkpoint.
+    #[arg(long, value_name = "DIR", requires = "config")]
+    checkpoint_dir: Option<PathBuf>,
+    /// Save a checkpoint after every so many steps.
+    #[arg(long, value_name = "STEPS", requires = "checkpoint_dir",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every_steps: Option<u64>,
+    /// Save a checkpoint when the last one is so many seconds old.
+    #[arg(long, value_name = "SECONDS", requires = "checkpoint_dir",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every_seconds: Option<u64>,
+    /// How many of the newest checkpoints are kept.
+    #[arg(long, value_name = "NUMBER", default_value_t = checkpoint::DEFAULT_KEEP,
+          value_parser = clap::value_parser!(u32).range(i64::from(checkpoint::MIN_KEEP)..))]
+    checkpoint_keep: u32,
+}
+
+impl Keeping {
+    fn environment(self) -> Option<CheckpointEnvironment> {
+        Some(CheckpointEnvironment {
+            dir: self.checkpoint_dir?,
+            every_steps: self.checkpoint_every_steps,
+            every_seconds: self.checkpoint_every_seconds,
+            keep: self.checkpoint_keep,
+        })
+    }
 }
 
 impl Cli {
+    /// What is to be done but training, if anything.
+    #[must_use]
+    pub const fn other_command(&self) -> Option<&Command> {
+        self.command.as_ref()
+    }
+
     /// What to launch; without `--config` the environment says it, read through `get`.
     ///
     /// # Errors
     /// [`Failure::Environment`] names the variable that is missing or unreadable.
     pub fn launch(self, get: impl Fn(&str) -> Option<String>) -> Result<Launch, Failure> {
-        let Self {
+        let Train {
             config,
             data_dir,
             run_dir,
             save_weights,
             collective_timeout_seconds,
-        } = self;
+            keeping,
+        } = self.train;
         let launch = match (config, data_dir) {
-            (Some(config), Some(data_dir)) => Launch::alone(config, data_dir, run_dir),
+            (Some(config), Some(data_dir)) => Launch {
+                checkpoint: keeping.environment(),
+                ..Launch::alone(config, data_dir, run_dir)
+            },
             (Some(_), None) | (None, _) => Launch::from_environment(LaunchEnvironment::read(get)?)?,
         };
         Ok(Launch {
@@ -107,8 +188,10 @@ mod tests {
     #[test]
     fn a_configuration_needs_a_data_directory() {
         assert!(Cli::try_parse_from(["roundhouse-train", "--config", "c"]).is_err());
+        assert!(Cli::try_parse_from(["roundhouse-train", "--checkpoint-dir", "c"]).is_err());
         let cli = Cli::try_parse_from(["roundhouse-train", "--config", "c", "--data-dir", "d"]);
         let launch = cli.unwrap().launch(|_| None).unwrap();
         assert_eq!(launch.data_dir, PathBuf::from("d"));
+        assert!(launch.checkpoint.is_none());
     }
 }

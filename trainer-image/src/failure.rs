@@ -52,6 +52,46 @@ pub enum Failure {
     /// Everybody who had the state is gone, and nobody else has received all of it.
     #[error("nobody has the state of the training any more; it begins again")]
     StateLost,
+    /// Checkpoints or ledger have been written by a newer generation than this process is in.
+    #[error(
+        "generation {newer} has written to {}: this process, of generation {generation}, belongs \
+         to a superseded world, or to another job; it stops",
+        dir.display()
+    )]
+    Fenced {
+        /// Where.
+        dir: PathBuf,
+        /// Generation of this process.
+        generation: u64,
+        /// The newer one.
+        newer: u64,
+    },
+    /// The checkpoint is that of another training.
+    #[error(
+        "{}: {difference}; give the job the configuration and data it had, or another checkpoint \
+         volume",
+        path.display()
+    )]
+    OtherTraining {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What differs.
+        difference: String,
+    },
+    /// There are checkpoints, and none can be loaded.
+    #[error(
+        "{}: none of {number} checkpoints can be loaded; the newest: {reason}; move them away to \
+         begin again",
+        path.display()
+    )]
+    NoCheckpointUsable {
+        /// Where they are.
+        path: PathBuf,
+        /// How many.
+        number: usize,
+        /// What is wrong with the newest.
+        reason: String,
+    },
     /// Asked to leave.
     #[error("asked to leave; stopped after step {step}")]
     Left {
@@ -82,9 +122,10 @@ impl Failure {
             Self::Environment(_)
             | Self::Config(_)
             | Self::ConfigFile { .. }
+            | Self::OtherTraining { .. }
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
-            Self::Data { .. } => ExitCode::DataInvalid,
-            Self::PeerLost(_) | Self::StateLost => ExitCode::PeerLost,
+            Self::Data { .. } | Self::NoCheckpointUsable { .. } => ExitCode::DataInvalid,
+            Self::PeerLost(_) | Self::StateLost | Self::Fenced { .. } => ExitCode::PeerLost,
             Self::Left { .. } => ExitCode::Left,
             Self::Io { .. } | Self::Torch(_) | Self::Internal(_) => ExitCode::Internal,
         }

@@ -15,6 +15,10 @@ pub enum Point {
     Commit,
     /// While a generation is formed, before the state is shared; the step is the last committed one.
     Share,
+    /// When half of a checkpoint's part is written; the step is the checkpoint's.
+    Checkpoint,
+    /// When all parts and the manifest of a checkpoint are written, before it gets its name: rank 0.
+    Complete,
 }
 
 /// Ends the process if it is told to end here.

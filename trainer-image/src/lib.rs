@@ -4,6 +4,8 @@
 //! `roundhouse-elastic`'s, collectives `roundhouse-c10d`'s; this crate holds the tensors, the
 //! files and the clock.
 
+pub mod audit;
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
@@ -13,6 +15,7 @@ pub mod failure;
 pub mod faults;
 pub mod interrupt;
 pub mod launch;
+pub mod ledger;
 pub mod membership;
 pub mod model;
 pub mod optimizer;

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::Parser;
 use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
 use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
-use roundhouse_trainer::cli::Cli;
+use roundhouse_trainer::audit;
+use roundhouse_trainer::cli::{Cli, Command};
 use roundhouse_trainer::report::files::RunFiles;
 use roundhouse_trainer::report::{Reporter, say_error};
 use roundhouse_trainer::signals::LeaveRequest;
@@ -20,9 +21,12 @@ fn main() {
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     }
     let code = match Cli::try_parse() {
-        Ok(cli) => match cli.launch(variable).and_then(run) {
-            Ok(code) => code,
-            Err(failure) => fail_early(&failure),
+        Ok(cli) => match cli.other_command() {
+            Some(Command::Audit { dir }) => audit::run(dir),
+            None => match cli.launch(variable).and_then(run) {
+                Ok(code) => code,
+                Err(failure) => fail_early(&failure),
+            },
         },
         Err(error) => {
             let _ = error.print();

@@ -20,8 +20,9 @@ pub trait Optimizer: std::fmt::Debug {
     /// A parameter has no gradient.
     fn step(&mut self, parameters: &mut Parameters, rate: f64, step: u64) -> Result<(), TchError>;
 
-    /// Everything it remembers between steps, but for their number.
-    fn state(&self) -> Vec<&Tensor>;
+    /// Everything it remembers between steps, but for their number: by name, one tensor for each
+    /// parameter, in their order.
+    fn state(&self) -> Vec<(&'static str, &[Tensor])>;
 }
 
 /// Builds the optimizer of a configuration for some parameters.

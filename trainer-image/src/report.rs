@@ -12,10 +12,12 @@ use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::sections::Sections;
 
+mod checkpoints;
 pub mod files;
 pub mod meter;
 pub mod metrics;
 
+use checkpoints::Troubles;
 use files::RunFiles;
 use meter::Meter;
 use metrics::Metrics;
@@ -56,6 +58,7 @@ pub struct Reporter {
     status_due: Instant,
     metrics_due: Instant,
     line_due: Instant,
+    troubles: Troubles,
 }
 
 impl Reporter {
@@ -84,6 +87,7 @@ impl Reporter {
             status_due: now,
             metrics_due: now,
             line_due: now + LINE_INTERVAL,
+            troubles: Troubles::default(),
         };
         reporter.enter(Phase::Preparing);
         Ok(reporter)
@@ -107,6 +111,7 @@ impl Reporter {
         self.status.rank = Some(*rank);
         self.status.generation = *generation;
         self.status.step = step;
+        self.progress.step = step;
         self.progress.generation = *generation;
         self.progress.world_size = *world_size;
         self.meter = Meter::default();

@@ -1,8 +1,11 @@
 //! The training of one process: the driver of the state machine.
 
 use roundhouse_contract::{Phase, TrainerConfig};
-use roundhouse_elastic::{Action, Course, Event, Machine, Outcome, RateSchedule};
+use roundhouse_elastic::{
+    Action, Chain, Claim, Course, Event, Head, Machine, Origin, Outcome, RateSchedule,
+};
 
+use crate::checkpoint::{Identity, NamedTensors};
 use crate::config;
 use crate::data::{self, Dataset};
 use crate::device;
@@ -19,9 +22,11 @@ use crate::strategy::DataParallel;
 
 mod form;
 mod lobby;
+mod save;
 mod step;
 
 use lobby::{enter_lobby, look, meet_peers};
+use save::Keeping;
 
 /// Everything a process needs to train, and how far it has come.
 #[derive(Debug)]
@@ -34,7 +39,13 @@ pub struct Trainer<'reporter> {
     model: Box<dyn Model>,
     optimizer: Box<dyn Optimizer>,
     committed_steps: u64,
-    is_torn: bool,
+    /// Where the state comes from, and the last generation that it was a member's state of.
+    origin: Origin,
+    generation: u64,
+    /// The end of the ledger, and where it was when the save in flight began.
+    chain: Chain,
+    saved_head: Head,
+    keeping: Option<Keeping>,
     replicas: Option<DataParallel>,
     machine: Machine,
     peers: Option<Peers>,
@@ -71,6 +82,19 @@ impl<'reporter> Trainer<'reporter> {
         data.test.move_to(device)?;
         model.parameters_mut().move_to(device)?;
         let optimizer = optimizer::build(&config.optimizer, model.parameters())?;
+        let identity = Identity::of(&config, &course);
+        let mut claim = Claim::FRESH;
+        let mut head = Head::start(&identity.course);
+        let mut keeping = None;
+        if let Some(settings) = launch.checkpoint.clone() {
+            let mut state = NamedTensors::of(model.parameters(), optimizer.as_ref());
+            let (started, loaded) = Keeping::start(settings, identity, &mut state)?;
+            keeping = Some(started);
+            if let Some(manifest) = loaded {
+                claim = manifest.claim();
+                head = manifest.ledger;
+            }
+        }
         let peers = watch.map(|watch| meet_peers(&launch, watch)).transpose()?;
         reporter.set_total_steps(course.total_steps());
         Ok(Self {
@@ -81,8 +105,12 @@ impl<'reporter> Trainer<'reporter> {
             course,
             model,
             optimizer,
-            committed_steps: 0,
-            is_torn: false,
+            committed_steps: claim.step,
+            origin: claim.origin,
+            generation: claim.generation,
+            chain: Chain::from(head),
+            saved_head: head,
+            keeping,
             replicas: None,
             machine,
             peers,
@@ -126,6 +154,9 @@ impl<'reporter> Trainer<'reporter> {
         say_error(&failure.to_string());
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
+        }
+        if let Some(keeping) = &mut self.keeping {
+            keeping.leave();
         }
         if let Some(replicas) = self.replicas.take() {
             replicas.abandon();

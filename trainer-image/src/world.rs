@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roundhouse_c10d::{GroupOptions, ProcessGroup, ReduceOp, Store};
-use roundhouse_elastic::{Agreement, Place, StateSource};
+use roundhouse_elastic::{Agreement, Claim, Origin, Place, StateSource};
 use tch::{Device, Tensor};
 
 use crate::device;
 use crate::failure::Failure;
+
+pub mod saving;
+
+pub use saving::{Saving, SavingSum};
 
 /// This process among its peers.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub struct Standing {
     pub leaving: bool,
     /// The newest generation it has seen.
     pub newest_seen: u64,
+    /// What it has to say about checkpoints and ledger.
+    pub saving: Saving,
 }
 
 /// What a step's end tells all ranks.
@@ -39,7 +45,12 @@ pub struct StepEnd {
     pub loss_sum: f64,
     /// See [`Agreement`].
     pub agreement: Agreement,
+    /// See [`SavingSum`].
+    pub saving: SavingSum,
 }
+
+/// Numbers that one rank's [`Claim`] takes, with the length of its chain.
+const CLAIM: usize = 4;
 
 impl World {
     /// A world of one.
@@ -92,6 +103,12 @@ impl World {
         self.size
     }
 
+    /// Where the tensors of its collectives have to be.
+    #[must_use]
+    pub const fn device(&self) -> Device {
+        self.device
+    }
+
     /// The process group; `None` in a world of one.
     #[must_use]
     pub fn group(&self) -> Option<&ProcessGroup> {
@@ -126,35 +143,61 @@ impl World {
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn end_step(&self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
-        const HEAD: usize = 3;
+        const HEAD: usize = 3 + Saving::NUM_NUMBERS;
         let mut values = vec![0.0; HEAD + self.size as usize];
         values[0] = if own.finite { local_loss_sum } else { 0.0 };
         values[1] = f64::from(u8::from(!own.finite));
         values[2] = f64::from(u8::from(own.leaving));
+        values[3..HEAD].copy_from_slice(&own.saving.to_numbers(self.rank));
         values[HEAD + self.rank as usize] = own.newest_seen as f64;
         let sums = self.sum(&values)?;
         let newest: Vec<u64> = sums[HEAD..].iter().map(|value| whole(*value)).collect();
         Ok(StepEnd {
             loss_sum: sums[0],
             agreement: Agreement::of(&newest, whole(sums[1]), whole(sums[2])),
+            saving: SavingSum::of(&sums[3..HEAD]),
         })
     }
 
-    /// Who has the state to go on with, given how many steps each rank has committed; `None` for one
-    /// whose state is torn.
+    /// How far all are with saving, between steps.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn sum_saving(&self, own: &Saving) -> Result<SavingSum, Failure> {
+        Ok(SavingSum::of(&self.sum(&own.to_numbers(self.rank))?))
+    }
+
+    /// Who has the state to go on with, given what each rank says of its own, and how many bytes of
+    /// unwritten ledger that state comes with.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when all states are torn.
-    pub fn agree_on_state(&self, committed_steps: Option<u64>) -> Result<StateSource, Failure> {
-        // Each rank has a slot of its own, which is 0 for a torn state and else one more than its steps.
-        let mut values = vec![0.0; self.size as usize];
-        values[self.rank as usize] = committed_steps.map_or(0.0, |steps| (steps + 1) as f64);
-        let sums = self.sum(&values)?;
-        let steps: Vec<Option<u64>> = sums
-            .into_iter()
-            .map(|sum| whole(sum).checked_sub(1))
+    pub fn agree_on_state(
+        &self,
+        own: &Claim,
+        chain_bytes: usize,
+    ) -> Result<(StateSource, usize), Failure> {
+        let Claim {
+            origin,
+            generation,
+            step,
+        } = *own;
+        // Each rank has slots of its own.
+        let mut values = vec![0.0; CLAIM * self.size as usize];
+        let own = [origin.code(), generation, step, chain_bytes as u64].map(|value| value as f64);
+        values[CLAIM * self.rank as usize..][..CLAIM].copy_from_slice(&own);
+        let sums: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
+        let claims: Vec<Claim> = sums
+            .chunks_exact(CLAIM)
+            .map(|slots| Claim {
+                origin: Origin::from_code(slots[0]),
+                generation: slots[1],
+                step: slots[2],
+            })
             .collect();
-        StateSource::of(&steps).ok_or(Failure::StateLost)
+        let source = StateSource::of(&claims).ok_or(Failure::StateLost)?;
+        let chain_bytes = sums[CLAIM * source.rank + CLAIM - 1];
+        Ok((source, usize::try_from(chain_bytes).unwrap_or_default()))
     }
 
     /// Waits until all ranks are here.
@@ -204,6 +247,8 @@ fn whole(value: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_elastic::saving::Stage;
+
     use super::*;
 
     #[test]
@@ -213,12 +258,20 @@ mod tests {
             finite: true,
             leaving: false,
             newest_seen: 7,
+            saving: Saving {
+                stage: Stage::Durable,
+                is_time: true,
+                durable_line: 4,
+            },
         };
         let end = world.end_step(2.5, &fine).unwrap();
         assert!((end.loss_sum - 2.5).abs() < f64::EPSILON);
         assert_eq!(end.agreement.newest_generation, 7);
         assert!(end.agreement.all_finite);
         assert!(!end.agreement.all_leave);
+        assert_eq!(end.saving.stages.num_durable, 1);
+        assert!(end.saving.is_time && end.saving.durable_line == 4);
+        assert_eq!(world.sum_saving(&fine.saving).unwrap(), end.saving);
         let diverged = Standing {
             finite: false,
             leaving: true,
@@ -226,6 +279,12 @@ mod tests {
         };
         let end = world.end_step(f64::NAN, &diverged).unwrap();
         assert!(!end.agreement.all_finite && end.agreement.all_leave);
-        assert_eq!(world.agree_on_state(Some(3)).unwrap().step, 3);
+        let claim = Claim {
+            origin: Origin::Live,
+            generation: 2,
+            step: 3,
+        };
+        let (source, chain_bytes) = world.agree_on_state(&claim, 48).unwrap();
+        assert_eq!((source.claim, chain_bytes), (claim, 48));
     }
 }

@@ -137,6 +137,10 @@ impl Options {
 }
 
 /// What the processes are told about checkpoints.
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names of the options, which are beside others"
+)]
 #[derive(Clone, Debug, Args)]
 pub struct CheckpointOptions {
     /// Directory shared by all workers where checkpoints and the ledger are kept.

@@ -73,6 +73,12 @@ impl Course {
         self.num_samples
     }
 
+    /// Samples per step, but for the last of an epoch.
+    #[must_use]
+    pub const fn global_batch(&self) -> u64 {
+        self.global_batch
+    }
+
     /// Steps of the whole training.
     #[must_use]
     pub const fn total_steps(&self) -> u64 {

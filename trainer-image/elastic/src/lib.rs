@@ -4,15 +4,25 @@
 //! trainer's; the crate depends on nothing that could reach them.
 
 pub mod agreement;
+pub mod audit;
+pub mod checkpoint;
 pub mod course;
+pub mod digest;
+pub mod ledger;
 pub mod machine;
 pub mod micro;
 pub mod permutation;
+pub mod saving;
 pub mod schedule;
 pub mod shard;
+pub mod state;
 
-pub use agreement::{Agreement, StateSource};
+pub use agreement::Agreement;
+pub use checkpoint::CheckpointId;
 pub use course::{Batch, Course, Position};
+pub use digest::Digest;
+pub use ledger::{Chain, Head, Line};
 pub use machine::{Action, Event, Machine, Outcome, Place};
 pub use permutation::Permutation;
 pub use schedule::RateSchedule;
+pub use state::{Claim, Origin, StateSource};

@@ -61,10 +61,10 @@ impl Optimizer for AdamW {
         })
     }
 
-    fn state(&self) -> Vec<&Tensor> {
-        self.first_moments
-            .iter()
-            .chain(&self.second_moments)
-            .collect()
+    fn state(&self) -> Vec<(&'static str, &[Tensor])> {
+        vec![
+            ("first_moment", &self.first_moments),
+            ("second_moment", &self.second_moments),
+        ]
     }
 }

@@ -48,7 +48,7 @@ impl Optimizer for Sgd {
         })
     }
 
-    fn state(&self) -> Vec<&Tensor> {
-        self.buffers.iter().collect()
+    fn state(&self) -> Vec<(&'static str, &[Tensor])> {
+        vec![("momentum", &self.buffers)]
     }
 }

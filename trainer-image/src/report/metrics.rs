@@ -8,6 +8,10 @@ use prometheus::{
 use super::StepReport;
 use crate::sections::Section;
 
+mod checkpoints;
+
+pub use checkpoints::CheckpointMetrics;
+
 /// 0.5 ms to 33 s, doubling.
 const STEP_BUCKETS: (f64, f64, usize) = (0.000_5, 2.0, 17);
 
@@ -28,6 +32,7 @@ pub struct Metrics {
     generation: IntGauge,
     eval_accuracy: Gauge,
     eval_loss: Gauge,
+    pub(super) checkpoints: CheckpointMetrics,
 }
 
 impl Metrics {
@@ -49,12 +54,10 @@ impl Metrics {
                 "samples_per_second",
                 "Samples trained on per second over the last seconds, all ranks together",
             )?,
-            samples: register(
+            samples: counter(
                 &registry,
-                Counter::new(
-                    "roundhouse_train_samples_total",
-                    "Samples of committed steps, all ranks together",
-                )?,
+                "samples_total",
+                "Samples of committed steps, all ranks together",
             )?,
             step_seconds: register(
                 &registry,
@@ -82,6 +85,7 @@ impl Metrics {
                 "Fraction of the test split that is classified rightly",
             )?,
             eval_loss: Gauge::new("roundhouse_train_eval_loss", "Mean loss on the test split")?,
+            checkpoints: CheckpointMetrics::new(&registry)?,
             registry,
         };
         for section in Section::ALL {
@@ -144,6 +148,13 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
     }
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Counter> {
+    register(
+        registry,
+        Counter::new(format!("roundhouse_train_{name}"), help)?,
+    )
 }
 
 fn register<M: prometheus::core::Collector + Clone + 'static>(

@@ -5,6 +5,7 @@ use roundhouse_elastic::machine::Verdict;
 use roundhouse_elastic::{Event, Machine};
 
 use super::Peers;
+use crate::checkpoint::Directory;
 use crate::failure::Failure;
 use crate::interrupt::Interrupter;
 use crate::launch::{Launch, Source};
@@ -43,7 +44,7 @@ pub(super) fn enter_lobby(launch: &Launch) -> (Machine, Option<MembershipWatch>)
         }
         Source::Alone => {
             let mut machine = Machine::new(0, 0);
-            machine.see(&world_of_one());
+            machine.see(&world_of_one(next_generation(launch)));
             (machine, None)
         }
     }
@@ -71,10 +72,18 @@ pub(super) fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peer
     })
 }
 
+/// Each start of a process that trains alone is a generation: the one after the newest that has
+/// written checkpoints or a ledger.
+fn next_generation(launch: &Launch) -> u64 {
+    let settings = launch.checkpoint.as_ref();
+    let directory = settings.map(|settings| Directory::new(settings.dir.clone()));
+    directory.map_or(0, |directory| directory.newest_generation()) + 1
+}
+
 /// What the membership file would say to a process that trains alone.
-fn world_of_one() -> Membership {
+fn world_of_one(generation: u64) -> Membership {
     Membership {
-        generation: 1,
+        generation,
         action: Instruction::Join,
         node_rank: 0,
         nodes: 1,

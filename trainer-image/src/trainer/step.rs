@@ -9,9 +9,8 @@ use super::Trainer;
 use crate::evaluate::evaluate;
 use crate::failure::Failure;
 use crate::faults::{self, Point};
-use crate::report::StepReport;
+use crate::report::{StepReport, say_error};
 use crate::sections::{Section, Sections};
-use crate::strategy::DataParallel;
 use crate::weights;
 use crate::world::Standing;
 
@@ -24,6 +23,7 @@ impl Trainer<'_> {
             self.finish()?;
             return Ok(Event::Finished);
         };
+        let saving = self.saving()?;
         let Some(replicas) = &mut self.replicas else {
             return Err(Failure::Internal(
                 "a step before its world was formed".to_owned(),
@@ -46,6 +46,7 @@ impl Trainer<'_> {
             finite: is_finite,
             leaving: self.machine.is_leaving(),
             newest_seen: self.machine.newest_generation(),
+            saving,
         };
         let end = sections.time(Section::Communication, || {
             replicas.world().end_step(local_loss, &standing)
@@ -69,11 +70,13 @@ impl Trainer<'_> {
         self.committed_steps = step;
         faults::point(Point::Commit, replicas.world().rank(), step);
 
+        let loss = end.loss_sum / batch.num_samples() as f64;
+        self.keep(&batch, loss, &end.saving)?;
         self.reporter.commit(&StepReport {
             step,
             epoch: self.course.position(step).epoch,
             num_samples: batch.num_samples(),
-            loss: end.loss_sum / batch.num_samples() as f64,
+            loss,
             gradient_norm,
             learning_rate,
             duration: started.elapsed(),
@@ -81,6 +84,9 @@ impl Trainer<'_> {
         });
         if self.is_evaluation_due(&batch) {
             self.evaluate()?;
+        }
+        if end.agreement.all_leave {
+            self.save_before_leaving()?;
         }
         Ok(Event::StepCommitted {
             agreed_generation: end.agreement.newest_generation,
@@ -114,11 +120,22 @@ impl Trainer<'_> {
         Ok(())
     }
 
+    /// All leave, so that the state is nowhere but on the volume. A peer that is gone already has left.
+    fn save_before_leaving(&mut self) -> Result<(), Failure> {
+        self.leave.hold_on();
+        match self.save_now() {
+            Err(failure @ Failure::PeerLost(_)) => {
+                say_error(&format!("no checkpoint of the last step: {failure}"));
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
     /// Nobody ends before the results are written: whoever ends with success knows that they are.
-    fn finish(&self) -> Result<(), Failure> {
-        let Some(world) = self.replicas.as_ref().map(DataParallel::world) else {
-            return Ok(());
-        };
+    fn finish(&mut self) -> Result<(), Failure> {
+        self.save_now()?;
+        let world = self.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
             weights::save(path, self.model.parameters())?;
         }

@@ -7,7 +7,7 @@ use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use crate::harness::{Job, config};
+use crate::harness::{Job, assert_proven, config, every_steps};
 
 /// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
 const TOLERANCE: f64 = 1e-6;
@@ -26,13 +26,13 @@ fn long() -> Value {
     config
 }
 
-fn undisturbed(config: &Value) -> Vec<(String, Tensor)> {
+pub(crate) fn undisturbed(config: &Value) -> Vec<(String, Tensor)> {
     let mut job = Job::train(config, 1, 1);
     job.complete();
     job.weights()
 }
 
-fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
+pub(crate) fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
     let steps = job.status(0, 0).map_or(0, |status| status.step).max(100);
     let tolerance = TOLERANCE * steps as f64 / 100.0;
     let weights = job.weights();
@@ -79,12 +79,14 @@ fn survive(world: u32, victim: u32, point: &str, expected: &[(String, Tensor)]) 
         );
     }
     assert_same(&job, expected, &what);
+    assert_proven(job.volume(), STEPS);
 }
 
 #[test]
 fn a_rank_killed_at_any_point_costs_the_others_nothing_but_the_step() {
     let expected = undisturbed(&short());
-    for point in ["Forward", "Backward", "Update", "Commit"] {
+    // A checkpoint is saved at the step of the fault, too.
+    for point in ["Forward", "Backward", "Update", "Commit", "Checkpoint"] {
         for (world, victim) in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (4, 0), (4, 2)] {
             survive(world, victim, point, &expected);
         }
@@ -109,13 +111,16 @@ fn a_rank_killed_while_a_generation_is_formed_is_gone_before_the_next() {
         job.issue_to(3, &[survivors.as_slice(), &[victim]].concat());
         job.complete();
         assert_same(&job, &expected, &format!("rank {victim} while forming"));
+        assert_proven(job.volume(), 2_000);
     }
 }
 
 #[test]
 fn a_job_grows_and_shrinks_while_it_trains() {
     let expected = undisturbed(&long());
-    let mut job = Job::start(&long(), &crate::harness::digits(), 4, 1);
+    let volume = tempfile::tempdir().unwrap();
+    let checkpoint = every_steps(volume.path().to_owned(), 500);
+    let mut job = Job::keeping(&long(), 4, checkpoint);
     job.wait_for("the lobby", |status| status.phase.is_ready());
     let passes = |generation: u64, members: &[u32]| {
         job.issue_to(generation, members);
@@ -138,6 +143,7 @@ fn a_job_grows_and_shrinks_while_it_trains() {
         assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
     }
     assert_same(&job, &expected, "1, 4, 2, 3 workers");
+    assert_proven(volume.path(), 4_000);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
 use roundhouse_contract::{LaunchEnvironment, Phase, RankStatus, TerminationMessage, paths};
 use serde_json::{Value, json};
@@ -39,6 +40,7 @@ pub(crate) struct Job {
     ports: Vec<u16>,
     processes: Vec<Child>,
     faults: Vec<(u32, String)>,
+    checkpoint: Option<CheckpointEnvironment>,
 }
 
 impl Job {
@@ -70,6 +72,7 @@ impl Job {
             ports: (0..nodes).map(|_| free_port()).collect(),
             processes: Vec::new(),
             faults: Vec::new(),
+            checkpoint: None,
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -85,13 +88,29 @@ impl Job {
         }
     }
 
-    /// A job one of whose workers kills itself at a point: (node, `rank:step:point`).
+    /// A job one of whose workers kills itself at a point: (node, `rank:step:point`). It saves a
+    /// checkpoint every twenty steps.
     pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
         let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(job.path("volume"), 20));
         job.faults.push((node, fault.to_owned()));
         job.spawn(&digits());
         job.issue_when_ready(1);
         job
+    }
+
+    /// Starts the processes of a job that keeps checkpoints; they enter the lobby by themselves.
+    pub(crate) fn keeping(config: &Value, nodes: u32, checkpoint: CheckpointEnvironment) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(checkpoint);
+        job.spawn(&digits());
+        job
+    }
+
+    /// Where the checkpoints of a doomed job are.
+    pub(crate) fn volume(&self) -> &Path {
+        let checkpoint = self.checkpoint.as_ref();
+        &checkpoint.expect("a job that keeps checkpoints").dir
     }
 
     /// Starts another process in place of a worker of one process that has ended.
@@ -125,7 +144,7 @@ impl Job {
             trainer_config_file: self.path("config"),
             run_dir: self.run_dir(node),
             data_dir: data_dir.to_owned(),
-            checkpoint: None,
+            checkpoint: self.checkpoint.clone(),
         };
         let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
         let mut command = trainer();
@@ -332,6 +351,30 @@ pub(crate) fn trainer() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roundhouse-train"));
     command.env("OMP_NUM_THREADS", "1");
     command
+}
+
+/// A checkpoint every so many steps, and none for the time that passes.
+pub(crate) fn every_steps(dir: PathBuf, steps: u64) -> CheckpointEnvironment {
+    CheckpointEnvironment {
+        dir,
+        every_steps: Some(steps),
+        every_seconds: None,
+        keep: 2,
+    }
+}
+
+/// What the audit of a volume says: its exit code, and its words.
+pub(crate) fn audit(volume: &Path) -> (Option<i32>, String) {
+    let output = trainer().arg("audit").arg(volume).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// Asserts that a volume's ledger proves a training of so many steps.
+pub(crate) fn assert_proven(volume: &Path, steps: u64) {
+    let (code, text) = audit(volume);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(&format!("proven: {steps} of ")), "{text}");
 }
 
 fn free_port() -> u16 {

@@ -3,10 +3,12 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     reason = "a test says what is wrong by panicking"
 )]
 
+mod checkpoints;
 mod elastic;
 mod faults;
 mod harness;

@@ -49,7 +49,7 @@ impl CheckpointEnvironment {
         get: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, EnvironmentInvalid> {
         let get = |variable| get(variable).filter(|text| !text.is_empty());
-        let interval = |variable| at_least(variable, 1, get(variable));
+        let interval = |variable| at_least(variable, &1, get(variable));
         let Some(dir) = get(CHECKPOINT_DIR) else {
             return Ok(None);
         };
@@ -57,7 +57,7 @@ impl CheckpointEnvironment {
             dir: dir.into(),
             every_steps: interval(CHECKPOINT_EVERY_STEPS)?,
             every_seconds: interval(CHECKPOINT_EVERY_SECONDS)?,
-            keep: at_least(CHECKPOINT_KEEP, MIN_KEEP, get(CHECKPOINT_KEEP))?
+            keep: at_least(CHECKPOINT_KEEP, &MIN_KEEP, get(CHECKPOINT_KEEP))?
                 .unwrap_or(DEFAULT_KEEP),
         }))
     }
@@ -65,12 +65,12 @@ impl CheckpointEnvironment {
 
 fn at_least<T: std::str::FromStr + PartialOrd>(
     variable: &'static str,
-    least: T,
+    least: &T,
     text: Option<String>,
 ) -> Result<Option<T>, EnvironmentInvalid> {
     let Some(text) = text else { return Ok(None) };
     let value: T = number(variable, text.clone())?;
-    if value < least {
+    if value < *least {
         return Err(EnvironmentInvalid {
             variable,
             found: Some(text),

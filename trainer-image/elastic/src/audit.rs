@@ -1,0 +1,233 @@
+//! Proves from a ledger that every sample was used exactly once per epoch, in order.
+//!
+//! The chain is followed backwards from the newest generation's file; whatever it does not pass
+//! belongs to superseded branches. Then the lines are recomputed forwards: hashes, steps, cursors,
+//! and for each epoch that the order of its samples names none of them twice.
+
+use std::collections::HashSet;
+
+use crate::digest::Digest;
+use crate::ledger::{Head, Line, Terms};
+use crate::permutation::Permutation;
+
+pub mod file;
+pub mod finding;
+#[cfg(test)]
+mod tests;
+
+pub use file::File;
+pub use finding::Finding;
+
+/// What one generation's file adds to the proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Generation of the file.
+    pub generation: u64,
+    /// First and last step of its lines that count; `None` if none does.
+    pub steps: Option<(u64, u64)>,
+    /// First and last epoch of them.
+    pub epochs: Option<(u64, u64)>,
+    /// Samples of them.
+    pub num_samples: u64,
+    /// Lines of superseded branches.
+    pub num_superseded: u64,
+}
+
+/// A proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// What is trained.
+    pub terms: Terms,
+    /// One row per file, in order.
+    pub rows: Vec<Row>,
+    /// Committed steps.
+    pub num_steps: u64,
+    /// Samples of them, over all epochs.
+    pub num_samples: u64,
+    /// Epochs that are complete.
+    pub num_epochs: u64,
+    /// Samples of the epoch after these.
+    pub cursor: u64,
+}
+
+/// Audits the files of a ledger, in any order. `anchors` are the heads that checkpoints were saved
+/// with: the ledger must know each of them.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
+    files.sort_by_key(|file| file.header.generation);
+    let lengths = counted_lines(&files)?;
+    let Some(terms) = files.last().map(|file| file.header.course) else {
+        return Err(Finding::Empty);
+    };
+    let counted = files.iter().zip(&lengths);
+    let lines: Vec<&Line> = counted
+        .flat_map(|(file, length)| &file.lines[..*length])
+        .collect();
+    check_course(&lines, &terms)?;
+    check_orders(&lines, &terms)?;
+    check_anchors(&files, &terms, anchors)?;
+    let rows = rows(&files, &lengths);
+    let (num_epochs, cursor) = lines.last().map_or((0, 0), |line| {
+        let is_complete = line.end == terms.num_samples;
+        (
+            line.epoch + u64::from(is_complete),
+            if is_complete { 0 } else { line.end },
+        )
+    });
+    Ok(Proof {
+        terms,
+        num_steps: lines.len() as u64,
+        num_samples: rows.iter().map(|row| row.num_samples).sum(),
+        rows,
+        num_epochs,
+        cursor,
+    })
+}
+
+/// How many lines of each file the chain passes, found from the newest file backwards.
+fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
+    let mut lengths = vec![0; files.len()];
+    let Some(mut at) = files.len().checked_sub(1) else {
+        return Ok(lengths);
+    };
+    let mut length = files[at].lines.len();
+    loop {
+        let file = &files[at];
+        check_hashes(file, length)?;
+        lengths[at] = length;
+        let Some(previous) = file.header.previous else {
+            return Ok(lengths);
+        };
+        let newer = file.header.generation;
+        if !file
+            .header
+            .course
+            .fit(&files[files.len() - 1].header.course)
+        {
+            return Err(Finding::OtherCourse { generation: newer });
+        }
+        let older = files[..at].iter().enumerate().rev();
+        let found = older.filter_map(|(index, file)| Some((index, file.position_of(&previous)?)));
+        (at, length) = found
+            .map(|(index, place)| (index, place + 1))
+            .next()
+            .ok_or(Finding::Gap {
+                generation: newer,
+                step: previous.step,
+            })?;
+    }
+}
+
+fn check_hashes(file: &File, length: usize) -> Result<(), Finding> {
+    let mut previous = file.header.hash_before();
+    for line in &file.lines[..length] {
+        if line.hash_after(&previous) != line.hash {
+            return Err(Finding::BrokenHash {
+                generation: file.header.generation,
+                step: line.step,
+            });
+        }
+        previous = line.hash;
+    }
+    Ok(())
+}
+
+/// Each line goes on where the one before has ended: no step, no sample is left out or used again.
+fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
+    let (mut step, mut generation, mut epoch, mut cursor) = (0, 0, 0, 0);
+    for line in lines {
+        let at = line.generation;
+        if line.step != step + 1 {
+            return Err(Finding::StepOutOfOrder {
+                generation: at,
+                step: line.step,
+                expected: step + 1,
+            });
+        }
+        if line.generation < generation {
+            return Err(Finding::GenerationOutOfOrder {
+                generation: at,
+                step: line.step,
+            });
+        }
+        if cursor == terms.num_samples {
+            (epoch, cursor) = (epoch + 1, 0);
+        }
+        let end = terms.num_samples.min(cursor + terms.global_batch);
+        let is_next = (line.epoch, line.start, line.end) == (epoch, cursor, end);
+        if !is_next {
+            let expected = (epoch, cursor, end);
+            let found = (line.epoch, line.start, line.end);
+            return Err(Finding::samples(line.step, at, found, expected));
+        }
+        (step, generation, cursor) = (line.step, line.generation, line.end);
+    }
+    Ok(())
+}
+
+/// In each epoch, the places that were used are different samples.
+fn check_orders(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
+    for epoch in lines.chunk_by(|left, right| left.epoch == right.epoch) {
+        let Some(last) = epoch.last() else { continue };
+        let order = Permutation::new(terms.num_samples, terms.seed, last.epoch);
+        let size = usize::try_from(terms.num_samples.div_ceil(64)).unwrap_or(usize::MAX);
+        let mut used = vec![0_u64; size];
+        for place in 0..last.end {
+            let is_new = order.at(place).is_some_and(|sample| {
+                let word = usize::try_from(sample / 64)
+                    .ok()
+                    .and_then(|word| used.get_mut(word));
+                let bit = 1 << (sample % 64);
+                word.is_some_and(|word| std::mem::replace(word, *word | bit) & bit == 0)
+            });
+            if !is_new {
+                return Err(Finding::NoPermutation {
+                    epoch: last.epoch,
+                    place,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_anchors(files: &[File], terms: &Terms, anchors: &[Head]) -> Result<(), Finding> {
+    let start = Head::start(terms);
+    for anchor in anchors.iter().filter(|anchor| **anchor != start) {
+        if !files.iter().any(|file| file.position_of(anchor).is_some()) {
+            return Err(Finding::UnknownCheckpoint {
+                generation: anchor.generation,
+                step: anchor.step,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn rows(files: &[File], lengths: &[usize]) -> Vec<Row> {
+    let counted = files.iter().zip(lengths);
+    let hashes: HashSet<Digest> = counted
+        .clone()
+        .flat_map(|(file, length)| &file.lines[..*length])
+        .map(|line| line.hash)
+        .collect();
+    let row = |(file, length): (&File, &usize)| {
+        let (lines, rest) = file.lines.split_at(*length);
+        let ends = lines.first().zip(lines.last());
+        Row {
+            generation: file.header.generation,
+            steps: ends.map(|(first, last)| (first.step, last.step)),
+            epochs: ends.map(|(first, last)| (first.epoch, last.epoch)),
+            num_samples: lines.iter().map(|line| line.end - line.start).sum(),
+            // A line that was written twice, by the rank that was lost and by its successor, is not
+            // superseded.
+            num_superseded: rest
+                .iter()
+                .filter(|line| !hashes.contains(&line.hash))
+                .count() as u64,
+        }
+    };
+    counted.map(row).collect()
+}

@@ -1,0 +1,185 @@
+//! What an audit can find wrong.
+
+use std::fmt;
+
+/// The first thing that is wrong with a ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// There is nothing to audit.
+    Empty,
+    /// A line cannot be read.
+    BadLine {
+        /// Generation of the file.
+        generation: u64,
+        /// Number of the line, from 1.
+        number: u64,
+        /// Why not.
+        reason: String,
+    },
+    /// A line's hash is not that of its contents and the line before.
+    BrokenHash {
+        /// Generation of the file.
+        generation: u64,
+        /// Step of the line.
+        step: u64,
+    },
+    /// A generation goes on from a line that no older file has.
+    Gap {
+        /// The generation.
+        generation: u64,
+        /// Step of the line that is missing.
+        step: u64,
+    },
+    /// A generation trained on something else.
+    OtherCourse {
+        /// The generation.
+        generation: u64,
+    },
+    /// A step is missing or comes twice.
+    StepOutOfOrder {
+        /// Generation of the line.
+        generation: u64,
+        /// Step of the line.
+        step: u64,
+        /// The step that comes next.
+        expected: u64,
+    },
+    /// A generation committed a step after a newer one did.
+    GenerationOutOfOrder {
+        /// Generation of the line.
+        generation: u64,
+        /// Step of the line.
+        step: u64,
+    },
+    /// Samples were left out.
+    SamplesLeftOut {
+        /// Step of the line.
+        step: u64,
+        /// Generation of the line.
+        generation: u64,
+        /// Epoch and places, as they should be and as they are.
+        places: String,
+    },
+    /// Samples were used again.
+    SamplesRepeated {
+        /// Step of the line.
+        step: u64,
+        /// Generation of the line.
+        generation: u64,
+        /// Epoch and places, as they should be and as they are.
+        places: String,
+    },
+    /// The order of an epoch names a sample twice: a defect.
+    NoPermutation {
+        /// The epoch.
+        epoch: u64,
+        /// The place in its order.
+        place: u64,
+    },
+    /// A checkpoint was saved after a line that the ledger does not have.
+    UnknownCheckpoint {
+        /// Generation of that line.
+        generation: u64,
+        /// Step of that line.
+        step: u64,
+    },
+}
+
+/// Epoch, first place, place after the last.
+type Places = (u64, u64, u64);
+
+impl Finding {
+    /// Places that are not those expected: left out if they begin or end after them.
+    pub(super) fn samples(step: u64, generation: u64, found: Places, expected: Places) -> Self {
+        let text =
+            |(epoch, start, end): Places| format!("places {start} to {end} of epoch {epoch}");
+        let places = format!("{} instead of {}", text(found), text(expected));
+        let (epoch, start, end) = found;
+        if (epoch, start) > (expected.0, expected.1)
+            || ((epoch, start) == (expected.0, expected.1) && end < expected.2)
+        {
+            Self::SamplesLeftOut {
+                step,
+                generation,
+                places,
+            }
+        } else {
+            Self::SamplesRepeated {
+                step,
+                generation,
+                places,
+            }
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "there is no ledger"),
+            Self::BadLine {
+                generation,
+                number,
+                reason,
+            } => write!(
+                f,
+                "generation {generation}, line {number} cannot be read: {reason}"
+            ),
+            Self::BrokenHash { generation, step } => write!(
+                f,
+                "generation {generation}, step {step}: the hash is broken; the line, or the one \
+                 before it, is not what was written"
+            ),
+            Self::Gap { generation, step } => write!(
+                f,
+                "generation {generation} goes on from step {step}, but no older file has that line: \
+                 a gap"
+            ),
+            Self::OtherCourse { generation } => write!(
+                f,
+                "generation {generation} trained on other data, another batch size or another seed \
+                 than the newest one"
+            ),
+            Self::StepOutOfOrder {
+                generation,
+                step,
+                expected,
+            } => write!(
+                f,
+                "generation {generation}: step {step} stands where step {expected} belongs: {}",
+                if step > expected { "a gap" } else { "a repeat" }
+            ),
+            Self::GenerationOutOfOrder { generation, step } => write!(
+                f,
+                "step {step} was committed by generation {generation} after a newer one"
+            ),
+            Self::SamplesLeftOut {
+                step,
+                generation,
+                places,
+            } => write!(
+                f,
+                "generation {generation}, step {step} left samples out: {places}"
+            ),
+            Self::SamplesRepeated {
+                step,
+                generation,
+                places,
+            } => write!(
+                f,
+                "generation {generation}, step {step} used samples again: {places}"
+            ),
+            Self::NoPermutation { epoch, place } => write!(
+                f,
+                "the order of epoch {epoch} names the sample at place {place} twice"
+            ),
+            Self::UnknownCheckpoint { generation, step } => write!(
+                f,
+                "a checkpoint was saved after step {step} of generation {generation}, which the \
+                 ledger does not have"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Finding {}

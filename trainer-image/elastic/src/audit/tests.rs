@@ -1,0 +1,215 @@
+use super::*;
+use crate::course::Course;
+use crate::ledger::{Chain, Header};
+
+/// 25 samples in batches of 10: three steps an epoch.
+fn course() -> Course {
+    Course::of_steps(25, 10, 100)
+}
+
+fn terms() -> Terms {
+    Terms::of(&course(), 7)
+}
+
+/// A file of a generation that goes on after a head, to a step.
+fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
+    let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&terms())));
+    while chain.head().step < to {
+        let head = chain.head();
+        let batch = course().next_batch(head.step).unwrap();
+        chain.push(head.next(&batch, generation, 0.1 * generation as f64));
+    }
+    File {
+        header: Header {
+            generation,
+            previous,
+            course: terms(),
+        },
+        lines: chain.lines().iter().copied().collect(),
+    }
+}
+
+/// Three generations; the last goes on from before the end of the second.
+fn ledger() -> Vec<File> {
+    let first = file(1, None, 4);
+    let second = file(2, Some(first.lines[3].head()), 9);
+    let third = file(5, Some(second.lines[2].head()), 11);
+    vec![third, first, second]
+}
+
+/// Writes a file's hashes anew, as a forger would.
+fn rehash(file: &mut File) {
+    let mut previous = file.header.hash_before();
+    for line in &mut file.lines {
+        line.hash = line.hash_after(&previous);
+        previous = line.hash;
+    }
+}
+
+#[test]
+fn a_ledger_with_a_superseded_branch_is_proven() {
+    let proof = audit(ledger(), &[]).unwrap();
+    let rows: Vec<_> = proof
+        .rows
+        .iter()
+        .map(|row| {
+            (
+                row.generation,
+                row.steps,
+                row.num_samples,
+                row.num_superseded,
+            )
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            (1, Some((1, 4)), 35, 0),
+            (2, Some((5, 7)), 25, 2),
+            (5, Some((8, 11)), 35, 0),
+        ]
+    );
+    assert_eq!((proof.num_steps, proof.num_samples), (11, 95));
+    assert_eq!((proof.num_epochs, proof.cursor), (3, 20));
+}
+
+#[test]
+fn a_generation_that_committed_nothing_is_passed() {
+    let mut files = ledger();
+    let last = files[0].lines.last().unwrap().head();
+    files.push(file(6, Some(last), 11));
+    assert_eq!(audit(files, &[]).unwrap().num_steps, 11);
+    assert_eq!(audit(vec![file(1, None, 0)], &[]).unwrap().num_steps, 0);
+}
+
+#[test]
+fn a_line_that_was_written_twice_is_not_superseded() {
+    let first = file(1, None, 4);
+    // The second generation wrote the last two lines once more: they were not known to be durable.
+    let mut second = file(2, Some(first.lines[3].head()), 6);
+    second.header.previous = Some(first.lines[1].head());
+    second.lines.splice(0..0, first.lines[2..].iter().copied());
+    let proof = audit(vec![first, second], &[]).unwrap();
+    assert_eq!((proof.num_steps, proof.rows[0].num_superseded), (6, 0));
+}
+
+#[test]
+fn a_line_that_was_changed_breaks_its_hash() {
+    let mut files = ledger();
+    files[1].lines[2].loss += 1.0;
+    let broken = Finding::BrokenHash {
+        generation: 1,
+        step: 3,
+    };
+    assert_eq!(audit(files, &[]), Err(broken));
+}
+
+#[test]
+fn a_line_that_was_taken_out_is_a_gap() {
+    let mut files = ledger();
+    files[1].lines.remove(1);
+    rehash(&mut files[1]);
+    // A forger has to go on with the generations after it.
+    assert!(matches!(
+        audit(files, &[]),
+        Err(Finding::Gap {
+            generation: 2,
+            step: 4
+        })
+    ));
+    let mut alone = file(1, None, 9);
+    alone.lines.remove(4);
+    rehash(&mut alone);
+    assert!(matches!(
+        audit(vec![alone], &[]),
+        Err(Finding::StepOutOfOrder {
+            step: 6,
+            expected: 5,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_file_that_was_taken_away_is_a_gap() {
+    let mut files = ledger();
+    files.remove(2);
+    let gap = Finding::Gap {
+        generation: 5,
+        step: 7,
+    };
+    assert_eq!(audit(files, &[]), Err(gap));
+}
+
+#[test]
+fn samples_that_are_used_again_or_left_out_are_named() {
+    let change = |from: u64, change: fn(&mut Line)| {
+        let mut file = file(1, None, 9);
+        change(&mut file.lines[4]);
+        assert_eq!(file.lines[4].step, from);
+        rehash(&mut file);
+        audit(vec![file], &[]).unwrap_err()
+    };
+    for repeat in [
+        |line: &mut Line| line.start = 0,
+        |line: &mut Line| line.epoch = 0,
+    ] {
+        let finding = change(5, repeat);
+        assert!(
+            matches!(finding, Finding::SamplesRepeated { step: 5, .. }),
+            "{finding}"
+        );
+    }
+    for hole in [
+        |line: &mut Line| line.start = 11,
+        |line: &mut Line| line.end = 19,
+    ] {
+        let finding = change(5, hole);
+        assert!(
+            matches!(finding, Finding::SamplesLeftOut { step: 5, .. }),
+            "{finding}"
+        );
+    }
+}
+
+#[test]
+fn a_checkpoint_of_an_unknown_line_is_named() {
+    let files = ledger();
+    // Superseded lines are known, too.
+    let known = [files[2].lines[4].head(), Head::start(&terms())];
+    assert!(audit(files.clone(), &known).is_ok());
+    let unknown = Head {
+        generation: 5,
+        step: 12,
+        ..known[0]
+    };
+    assert!(matches!(
+        audit(files, &[unknown]),
+        Err(Finding::UnknownCheckpoint { .. })
+    ));
+}
+
+#[test]
+fn a_file_reads_back_without_what_was_cut_off() {
+    let file = file(3, None, 4);
+    let mut text = file.header.to_text();
+    text.extend(file.lines.iter().map(Line::to_text));
+    assert_eq!(File::parse(3, &text), Ok(Some(file.clone())));
+    text += "{\"step\":";
+    assert_eq!(File::parse(3, &text), Ok(Some(file)));
+    assert_eq!(File::parse(3, "{\"gener"), Ok(None));
+    assert_eq!(File::parse(3, ""), Ok(None));
+    assert!(matches!(
+        File::parse(4, &text),
+        Err(Finding::BadLine { number: 1, .. })
+    ));
+    assert!(matches!(
+        File::parse(3, "{}\n"),
+        Err(Finding::BadLine { number: 1, .. })
+    ));
+}
+
+#[test]
+fn nothing_is_no_proof() {
+    assert_eq!(audit(Vec::new(), &[]), Err(Finding::Empty));
+}

@@ -1,0 +1,259 @@
+//! The ledger: one line per committed step, each hashed together with all before it.
+//!
+//! A generation writes a file of its own, so that no two worlds ever write the same one: a header that
+//! says which line it goes on from, then its lines. Lines that come after that one in older files
+//! belong to a superseded branch.
+
+use serde::{Deserialize, Serialize};
+
+use crate::course::{Batch, Course};
+use crate::digest::Digest;
+
+pub mod chain;
+
+pub use chain::Chain;
+
+/// What all generations of a training have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Terms {
+    /// Samples of the data set.
+    pub num_samples: u64,
+    /// Samples per step.
+    pub global_batch: u64,
+    /// Seed of the order of the samples.
+    pub seed: u64,
+    /// Steps of the whole training; the one thing that may change.
+    pub total_steps: u64,
+}
+
+impl Terms {
+    /// The terms of a course.
+    #[must_use]
+    pub const fn of(course: &Course, seed: u64) -> Self {
+        Self {
+            num_samples: course.num_samples(),
+            global_batch: course.global_batch(),
+            seed,
+            total_steps: course.total_steps(),
+        }
+    }
+
+    /// What the first line is hashed with.
+    #[must_use]
+    pub fn genesis(&self) -> Digest {
+        Digest::of(&[
+            b"roundhouse ledger 1",
+            &self.num_samples.to_le_bytes(),
+            &self.global_batch.to_le_bytes(),
+            &self.seed.to_le_bytes(),
+        ])
+    }
+
+    /// Whether a ledger can go on with these.
+    #[must_use]
+    pub fn fit(&self, other: &Self) -> bool {
+        self.genesis() == other.genesis()
+    }
+}
+
+/// The end of a chain of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    /// Generation that committed the last line's step; 0 before the first.
+    pub generation: u64,
+    /// That step.
+    pub step: u64,
+    /// Hash of the last line, which covers all before it.
+    pub hash: Digest,
+}
+
+impl Head {
+    /// The head of a chain without lines.
+    #[must_use]
+    pub fn start(terms: &Terms) -> Self {
+        Self {
+            generation: 0,
+            step: 0,
+            hash: terms.genesis(),
+        }
+    }
+
+    /// The line of the next step.
+    #[must_use]
+    pub fn next(&self, batch: &Batch, generation: u64, loss: f64) -> Line {
+        let mut line = Line {
+            step: batch.step,
+            generation,
+            epoch: batch.epoch,
+            start: batch.places.start,
+            end: batch.places.end,
+            loss,
+            hash: self.hash,
+        };
+        line.hash = line.hash_after(&self.hash);
+        line
+    }
+}
+
+/// First line of a generation's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Header {
+    /// The generation.
+    pub generation: u64,
+    /// The line, of an older file, that this file's first one follows; `None`: it is the first of all.
+    pub previous: Option<Head>,
+    /// What is trained.
+    pub course: Terms,
+}
+
+impl Header {
+    /// The hash that the file's first line is hashed with.
+    #[must_use]
+    pub fn hash_before(&self) -> Digest {
+        self.previous
+            .map_or_else(|| self.course.genesis(), |head| head.hash)
+    }
+}
+
+/// One committed step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Generation that committed it.
+    pub generation: u64,
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// First place in the order of the epoch.
+    pub start: u64,
+    /// Place after the last.
+    pub end: u64,
+    /// Mean loss over the samples.
+    pub loss: f64,
+    /// Hash of the line before and everything above.
+    pub hash: Digest,
+}
+
+impl Line {
+    /// The hash that it has to have after a line with that hash.
+    #[must_use]
+    pub fn hash_after(&self, previous: &Digest) -> Digest {
+        let Self {
+            step,
+            generation,
+            epoch,
+            start,
+            end,
+            loss,
+            hash: _,
+        } = self;
+        Digest::of(&[
+            previous.bytes(),
+            &step.to_le_bytes(),
+            &generation.to_le_bytes(),
+            &epoch.to_le_bytes(),
+            &start.to_le_bytes(),
+            &end.to_le_bytes(),
+            &loss.to_bits().to_le_bytes(),
+        ])
+    }
+
+    /// The chain up to it.
+    #[must_use]
+    pub const fn head(&self) -> Head {
+        Head {
+            generation: self.generation,
+            step: self.step,
+            hash: self.hash,
+        }
+    }
+
+    /// As it stands in the file, with the newline.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        to_text(self)
+    }
+}
+
+impl Header {
+    /// As it stands in the file, with the newline.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        to_text(self)
+    }
+}
+
+/// Structs of numbers always have a text.
+fn to_text(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string(value).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// Name of a generation's file; sorts as the generations do.
+#[must_use]
+pub fn file_name(generation: u64) -> String {
+    format!("gen-{generation:010}.jsonl")
+}
+
+/// The generation of a file; `None` for any other name.
+#[must_use]
+pub fn parse_file_name(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("gen-")?.strip_suffix(".jsonl")?;
+    let generation = digits.parse().ok()?;
+    (file_name(generation) == name).then_some(generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    use super::*;
+
+    #[test]
+    fn a_name_reads_back_and_another_is_none() {
+        assert_eq!(file_name(3), "gen-0000000003.jsonl");
+        assert_eq!(parse_file_name("gen-0000000003.jsonl"), Some(3));
+        for name in ["gen-3.jsonl", "gen-0000000003.jsonl.partial", "x"] {
+            assert_eq!(parse_file_name(name), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_reads_back_with_every_bit_of_its_loss(loss in any::<f64>(), step in 1_u64..1 << 50) {
+            let loss = if loss.is_finite() { loss } else { 0.1 };
+            let course = Course::of_steps(1_000, 64, u64::MAX);
+            let batch = course.next_batch(step - 1).unwrap();
+            let line = Head::start(&Terms::of(&course, 7)).next(&batch, 3, loss);
+            let read: Line = serde_json::from_str(&line.to_text()).unwrap();
+            prop_assert_eq!(read.loss.to_bits(), loss.to_bits());
+            prop_assert_eq!(read.hash_after(&Terms::of(&course, 7).genesis()), line.hash);
+        }
+    }
+
+    #[test]
+    fn a_hash_covers_everything_that_stands_in_the_line() {
+        let course = Course::of_steps(100, 10, 10);
+        let head = Head::start(&Terms::of(&course, 7));
+        let line = head.next(&course.next_batch(0).unwrap(), 3, 0.5);
+        let edits: [fn(&mut Line); 6] = [
+            |line| line.step += 1,
+            |line| line.generation += 1,
+            |line| line.epoch += 1,
+            |line| line.start += 1,
+            |line| line.end += 1,
+            |line| line.loss = line.loss.next_up(),
+        ];
+        for edit in edits {
+            let mut changed = line;
+            edit(&mut changed);
+            assert_ne!(changed.hash_after(&head.hash), line.hash, "{changed:?}");
+        }
+        assert_ne!(line.hash_after(&Digest::of(&[])), line.hash);
+    }
+}

@@ -1,0 +1,193 @@
+//! The end of the ledger as every rank holds it: the lines that may not be durable yet.
+//!
+//! Rank 0 writes them; should it be lost, whoever is rank 0 then still has those that the disk lacks.
+
+use std::collections::VecDeque;
+
+use super::{Head, Line};
+use crate::digest::Digest;
+
+/// Most lines kept. If a volume fails for longer, the oldest are lost, and the audit says so.
+const MAX_LINES: usize = 1 << 18;
+const NUMBERS_PER_HEAD: usize = 2;
+const NUMBERS_PER_LINE: usize = 6;
+
+/// A durable head and the lines after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    durable: Head,
+    lines: VecDeque<Line>,
+}
+
+impl Chain {
+    /// A chain all of which is durable.
+    #[must_use]
+    pub const fn from(durable: Head) -> Self {
+        Self {
+            durable,
+            lines: VecDeque::new(),
+        }
+    }
+
+    /// Its end.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        self.lines.back().map_or(self.durable, Line::head)
+    }
+
+    /// The last line that is durable.
+    #[must_use]
+    pub const fn durable(&self) -> Head {
+        self.durable
+    }
+
+    /// The lines after it.
+    #[must_use]
+    pub const fn lines(&self) -> &VecDeque<Line> {
+        &self.lines
+    }
+
+    /// Adds the line of a step that is committed.
+    pub fn push(&mut self, line: Line) {
+        self.lines.push_back(line);
+        if self.lines.len() > MAX_LINES {
+            self.forget_first();
+        }
+    }
+
+    /// Forgets the lines up to a step, because they are durable.
+    pub fn forget_through(&mut self, step: u64) {
+        while self.lines.front().is_some_and(|line| line.step <= step) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(line) = self.lines.pop_front() {
+            self.durable = line.head();
+        }
+    }
+
+    /// All of it, for a rank that lacks it.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let Head {
+            generation,
+            step,
+            hash,
+        } = self.durable;
+        put(&mut bytes, &[generation, step], &hash);
+        for line in &self.lines {
+            let Line {
+                step,
+                generation,
+                epoch,
+                start,
+                end,
+                loss,
+                hash,
+            } = line;
+            let numbers = [*step, *generation, *epoch, *start, *end, loss.to_bits()];
+            put(&mut bytes, &numbers, hash);
+        }
+        bytes
+    }
+
+    /// The inverse of [`Self::to_bytes`]; `None` for other bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let ([generation, step], hash) = take::<NUMBERS_PER_HEAD>(&mut rest)?;
+        let mut chain = Self::from(Head {
+            generation,
+            step,
+            hash,
+        });
+        while !rest.is_empty() {
+            let (numbers, hash) = take::<NUMBERS_PER_LINE>(&mut rest)?;
+            let [step, generation, epoch, start, end, loss] = numbers;
+            chain.lines.push_back(Line {
+                step,
+                generation,
+                epoch,
+                start,
+                end,
+                loss: f64::from_bits(loss),
+                hash,
+            });
+        }
+        Some(chain)
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, numbers: &[u64], hash: &Digest) {
+    bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    bytes.extend(hash.bytes());
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<([u64; N], Digest)> {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        let (bytes, after) = rest.split_first_chunk()?;
+        *number = u64::from_le_bytes(*bytes);
+        *rest = after;
+    }
+    let (hash, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some((numbers, Digest::from_bytes(*hash)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::course::Course;
+    use crate::ledger::Terms;
+
+    /// The chain of a training's first steps.
+    fn chain(steps: u64) -> Chain {
+        let course = Course::of_steps(100, 30, u64::MAX);
+        let mut chain = Chain::from(Head::start(&Terms::of(&course, 7)));
+        for step in 0..steps {
+            let batch = course.next_batch(step).unwrap();
+            chain.push(chain.head().next(&batch, 2, 1.0 / step as f64));
+        }
+        chain
+    }
+
+    #[test]
+    fn a_chain_reads_back_and_other_bytes_are_none() {
+        for steps in [0, 1, 9] {
+            let bytes = chain(steps).to_bytes();
+            assert_eq!(Chain::from_bytes(&bytes), Some(chain(steps)));
+            assert_eq!(Chain::from_bytes(&bytes[1..]), None);
+        }
+        assert_eq!(Chain::from_bytes(&[]), None);
+    }
+
+    #[test]
+    fn what_is_durable_is_forgotten_but_for_its_head() {
+        let all = chain(9);
+        let mut chain = all.clone();
+        chain.forget_through(4);
+        assert_eq!(chain.durable(), all.lines()[3].head());
+        assert_eq!(chain.lines().len(), 5);
+        assert_eq!(chain.head(), all.head());
+        chain.forget_through(2);
+        assert_eq!(chain.durable().step, 4);
+        chain.forget_through(100);
+        assert_eq!(chain.durable(), all.head());
+    }
+
+    #[test]
+    fn a_chain_that_never_becomes_durable_is_bounded() {
+        let course = Course::of_steps(100, 30, u64::MAX);
+        let mut chain = chain(1);
+        let batch = course.next_batch(1).unwrap();
+        let line = chain.head().next(&batch, 2, 0.5);
+        for _ in 0..MAX_LINES + 5 {
+            chain.push(line);
+        }
+        assert_eq!(chain.lines().len(), MAX_LINES);
+    }
+}

@@ -1,0 +1,128 @@
+//! `roundhouse-train audit`: reads a ledger, has it proven, and prints the proof.
+
+use std::path::Path;
+
+use roundhouse_contract::ExitCode;
+use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
+use roundhouse_elastic::{Head, ledger};
+
+use crate::checkpoint::{Directory, Manifest, about};
+use crate::report::{say, say_error};
+
+/// Audits the ledger below a checkpoint directory and says what came of it.
+#[must_use]
+pub fn run(dir: &Path) -> ExitCode {
+    let proof = read(&Directory::new(dir.to_owned())).and_then(|(files, heads)| {
+        audit::audit(files, &heads).map_err(|finding| match finding {
+            Finding::Empty => about(&dir.join("ledger"), finding),
+            finding => finding.to_string(),
+        })
+    });
+    match proof {
+        Ok(proof) => {
+            say(&table(&proof.rows));
+            say(&verdict(&proof));
+            ExitCode::Done
+        }
+        Err(reason) => {
+            say_error(&format!("not proven: {reason}"));
+            ExitCode::DataInvalid
+        }
+    }
+}
+
+/// The files of the ledger, and where it was at each checkpoint.
+fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), String> {
+    let path = directory.ledger();
+    let generations = directory.ledgers().map_err(|error| about(&path, error))?;
+    let mut files = Vec::new();
+    for generation in generations {
+        let path = path.join(ledger::file_name(generation));
+        let text = std::fs::read_to_string(&path).map_err(|error| about(&path, error))?;
+        files.extend(File::parse(generation, &text).map_err(|finding| finding.to_string())?);
+    }
+    let checkpoints = directory.list().unwrap_or_default();
+    // One that cannot be read is never gone on with; loading says so.
+    let manifest = |id| Manifest::read(&directory.checkpoint(id)).ok();
+    let manifests = checkpoints.into_iter().filter_map(manifest);
+    Ok((files, manifests.map(|manifest| manifest.ledger).collect()))
+}
+
+const HEADS: [&str; 5] = [
+    "generation",
+    "steps",
+    "epochs",
+    "samples",
+    "superseded lines",
+];
+
+fn table(rows: &[Row]) -> String {
+    let span = |span: Option<(u64, u64)>| {
+        span.map_or_else(|| "-".to_owned(), |(first, last)| format!("{first}-{last}"))
+    };
+    let cells = rows.iter().map(|row| {
+        [
+            row.generation.to_string(),
+            span(row.steps),
+            span(row.epochs),
+            row.num_samples.to_string(),
+            row.num_superseded.to_string(),
+        ]
+    });
+    let lines: Vec<_> = std::iter::once(HEADS.map(str::to_owned))
+        .chain(cells)
+        .collect();
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].len())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let aligned = |line: &[String; HEADS.len()]| {
+        let cells = line.iter().zip(&widths);
+        let cells: Vec<_> = cells
+            .map(|(cell, width)| format!("{cell:>width$}"))
+            .collect();
+        cells.join("  ")
+    };
+    lines.iter().map(aligned).collect::<Vec<_>>().join("\n")
+}
+
+fn verdict(proof: &Proof) -> String {
+    let Proof {
+        terms,
+        rows: _,
+        num_steps,
+        num_samples,
+        num_epochs,
+        cursor,
+    } = proof;
+    format!(
+        "proven: {num_steps} of {} steps used {num_samples} samples, each exactly once per epoch and in \
+         order: {num_epochs} whole epochs of {} and {cursor} samples of the next",
+        terms.total_steps, terms.num_samples
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let row = |generation, steps| Row {
+            generation,
+            steps,
+            epochs: steps.map(|_| (0, 12)),
+            num_samples: 6_400,
+            num_superseded: 0,
+        };
+        let text = table(&[row(1, Some((1, 100))), row(12, None)]);
+        let widths: Vec<usize> = text.lines().map(str::len).collect();
+        assert_eq!(widths.len(), 3);
+        assert!(widths.iter().all(|width| *width == widths[0]), "{text}");
+        assert!(text.contains("1-100") && text.contains("0-12"), "{text}");
+    }
+}

@@ -1,0 +1,30 @@
+//! Checkpoints: the whole state of a training in a directory that all workers share.
+//!
+//! ```text
+//! <dir>/checkpoints/gen-0000000003-step-000000000600/manifest.json
+//!                                                    shard-00000-of-00002.safetensors
+//!                                                    shard-00001-of-00002.safetensors
+//! <dir>/ledger/gen-0000000003.jsonl
+//! ```
+//! A checkpoint is a new directory that gets its name when everything in it is durable, and is never
+//! changed afterwards: what has the name is complete, or was damaged later, which its checksums show.
+
+pub mod complete;
+pub mod directory;
+pub mod load;
+pub mod manifest;
+pub mod saver;
+pub mod shard;
+pub mod snapshot;
+pub mod writer;
+
+pub use directory::Directory;
+pub use load::Loaded;
+pub use manifest::{Identity, Manifest};
+pub use saver::{News, Saver};
+pub use snapshot::{NamedTensors, Table};
+
+/// One sentence about a file: which, and what is wrong.
+pub(crate) fn about(path: &std::path::Path, reason: impl std::fmt::Display) -> String {
+    format!("{}: {reason}", path.display())
+}

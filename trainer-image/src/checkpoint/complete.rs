@@ -1,0 +1,93 @@
+//! Completing a checkpoint whose parts are all durable, and deleting those that are old.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::checkpoint::superfluous;
+
+use super::directory::sync_directory;
+use super::manifest::{self, Manifest, Shard};
+use super::{Directory, about, shard};
+use crate::faults::{self, Point};
+
+/// Gives a checkpoint its name. `manifest` lacks the parts, which are read from their records.
+///
+/// # Errors
+/// What went wrong, in a sentence; the checkpoint has no name then.
+pub fn complete(directory: &Directory, manifest: Manifest) -> Result<Manifest, String> {
+    // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
+    try_complete(directory, manifest).map_err(|error| about(&directory.checkpoints(), error))
+}
+
+fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Manifest> {
+    let id = CheckpointId {
+        generation: manifest.generation,
+        step: manifest.step,
+    };
+    let partial = directory.partial(id);
+    let records: Vec<_> = (0..manifest.world_size)
+        .map(|rank| shard::record_name(rank, manifest.world_size))
+        .collect();
+    for name in &records {
+        manifest.shards.push(read_record(&partial, name)?);
+    }
+    let text = serde_json::to_vec_pretty(&manifest)?;
+    shard::write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
+    for name in &records {
+        // They say nothing that the manifest does not.
+        let _ = std::fs::remove_file(partial.join(name));
+    }
+    sync_directory(&partial)?;
+    faults::point(Point::Complete, 0, id.step);
+    let complete = directory.checkpoint(id);
+    std::fs::rename(&partial, &complete)?;
+    sync_directory(&directory.checkpoints())?;
+    Ok(manifest)
+}
+
+fn read_record(partial: &Path, name: &str) -> io::Result<Shard> {
+    let text = std::fs::read(partial.join(name)).map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            let reason = "is not here though its rank wrote it; all workers must share one volume";
+            io::Error::other(format!("{name} {reason}"))
+        } else {
+            error
+        }
+    })?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Deletes what is older than the newest `keep` checkpoints, and what others before `newest` began and
+/// never completed.
+///
+/// # Errors
+/// What went wrong, in a sentence.
+pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Result<(), String> {
+    let failed = |error| about(&directory.checkpoints(), error);
+    let checkpoints: Vec<_> = directory.list().map_err(failed)?;
+    let valid = |id: CheckpointId| Manifest::read(&directory.checkpoint(id)).is_ok();
+    let checkpoints: Vec<_> = checkpoints.into_iter().map(|id| (id, valid(id))).collect();
+    let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+    let old = superfluous(&checkpoints, keep);
+    let old = old.into_iter().map(|id| directory.checkpoint(id));
+    let left_over = directory.left_over(newest).map_err(failed)?;
+    let left_over = left_over.into_iter().map(|id| directory.partial(id));
+    for path in old.chain(left_over) {
+        remove(&path)?;
+    }
+    Ok(())
+}
+
+/// Deletes a checkpoint. Its manifest goes first: what is left of it is none.
+///
+/// # Errors
+/// What went wrong, in a sentence.
+pub fn remove(path: &Path) -> Result<(), String> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(about(path, error)),
+        Ok(()) | Err(_) => Ok(()),
+    };
+    gone(std::fs::remove_file(path.join(manifest::FILE)))?;
+    gone(std::fs::remove_dir_all(path))
+}

@@ -1,0 +1,148 @@
+//! The directory that all workers share: names in it, and what is there.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use roundhouse_elastic::{CheckpointId, ledger};
+
+/// Paths below the directory of the checkpoints.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    root: PathBuf,
+}
+
+impl Directory {
+    /// The directory; it need not be there yet.
+    #[must_use]
+    pub const fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where the checkpoints are.
+    #[must_use]
+    pub fn checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    /// Where the ledger is.
+    #[must_use]
+    pub fn ledger(&self) -> PathBuf {
+        self.root.join("ledger")
+    }
+
+    /// A checkpoint.
+    #[must_use]
+    pub fn checkpoint(&self, id: CheckpointId) -> PathBuf {
+        self.checkpoints().join(id.name())
+    }
+
+    /// A checkpoint that is not complete.
+    #[must_use]
+    pub fn partial(&self, id: CheckpointId) -> PathBuf {
+        self.checkpoints().join(id.partial_name())
+    }
+
+    /// The checkpoints that have their name, the newest first.
+    ///
+    /// # Errors
+    /// The directory is there, but cannot be read.
+    pub fn list(&self) -> io::Result<Vec<CheckpointId>> {
+        let mut ids = parsed(&self.checkpoints(), CheckpointId::parse)?;
+        ids.sort_unstable_by(|left, right| right.cmp(left));
+        Ok(ids)
+    }
+
+    /// The checkpoints that are not complete, of older generations or older steps than one.
+    ///
+    /// # Errors
+    /// The directory is there, but cannot be read.
+    pub fn left_over(&self, id: CheckpointId) -> io::Result<Vec<CheckpointId>> {
+        let mut ids = parsed(&self.checkpoints(), CheckpointId::parse_partial)?;
+        ids.retain(|found| *found < id);
+        Ok(ids)
+    }
+
+    /// The generations whose ledger is here, in order.
+    ///
+    /// # Errors
+    /// The directory is there, but cannot be read.
+    pub fn ledgers(&self) -> io::Result<Vec<u64>> {
+        let mut generations = parsed(&self.ledger(), ledger::parse_file_name)?;
+        generations.sort_unstable();
+        Ok(generations)
+    }
+
+    /// The newest generation that has written here; 0 if none has. What cannot be read does not count.
+    #[must_use]
+    pub fn newest_generation(&self) -> u64 {
+        let checkpoints = self.list().unwrap_or_default();
+        let ledgers = self.ledgers().unwrap_or_default();
+        let checkpoints = checkpoints.iter().map(|id| id.generation);
+        checkpoints.chain(ledgers).max().unwrap_or(0)
+    }
+}
+
+fn parsed<T>(directory: &Path, parse: impl Fn(&str) -> Option<T>) -> io::Result<Vec<T>> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        // Nothing can be in what is no directory. Writing to it will say what is wrong.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        found.extend(entry?.file_name().to_str().and_then(&parse));
+    }
+    Ok(found)
+}
+
+/// Makes names in a directory durable.
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_and_partial_checkpoints_are_told_apart_and_ordered() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        assert_eq!(directory.list().unwrap(), []);
+        assert_eq!(directory.newest_generation(), 0);
+        let id = |generation, step| CheckpointId { generation, step };
+        for id in [id(1, 30), id(2, 20)] {
+            std::fs::create_dir_all(directory.checkpoint(id)).unwrap();
+        }
+        std::fs::create_dir_all(directory.partial(id(2, 25))).unwrap();
+        assert_eq!(directory.list().unwrap(), [id(2, 20), id(1, 30)]);
+        assert_eq!(directory.left_over(id(3, 1)).unwrap(), [id(2, 25)]);
+        assert_eq!(directory.left_over(id(2, 25)).unwrap(), []);
+        assert_eq!(directory.newest_generation(), 2);
+        std::fs::create_dir_all(directory.ledger()).unwrap();
+        std::fs::write(directory.ledger().join(ledger::file_name(7)), "").unwrap();
+        assert_eq!(directory.newest_generation(), 7);
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_directory_holds_nothing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let directory = Directory::new(file.path().to_owned());
+        assert_eq!(directory.list().unwrap(), []);
+    }
+}

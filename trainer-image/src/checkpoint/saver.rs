@@ -1,0 +1,264 @@
+//! One rank's side of saving: its stage, its buffers, and what the writing thread said.
+
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::checkpoint::pieces;
+use roundhouse_elastic::saving::Stage;
+
+use super::manifest::Manifest;
+use super::writer::{self, Done, Job};
+use super::{Directory, NamedTensors, Table};
+use crate::failure::Failure;
+use crate::ledger::Progress;
+
+/// One is written while the other takes the next: a save that a new generation has overtaken may
+/// still be held up by the volume.
+const NUM_BUFFERS: usize = 2;
+
+/// What there is to report.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A checkpoint is complete.
+    Saved {
+        /// Its step.
+        step: u64,
+        /// When, RFC 3339.
+        at: String,
+        /// Its size.
+        bytes: u64,
+        /// From its step's end until it had its name.
+        duration: Duration,
+    },
+    /// The newest checkpoint that was there already.
+    Found {
+        /// Its step.
+        step: u64,
+        /// When it was saved, RFC 3339.
+        at: String,
+    },
+    /// A checkpoint could not be saved.
+    Failed(String),
+    /// A newer generation has written.
+    Fenced(u64),
+}
+
+/// The save in flight.
+#[derive(Debug)]
+struct Flight {
+    save: u64,
+    id: CheckpointId,
+    stage: Stage,
+    begun: Instant,
+}
+
+/// Saves this rank's parts, and on rank 0 completes the checkpoints.
+#[derive(Debug)]
+pub struct Saver {
+    every_seconds: Option<u64>,
+    table: Table,
+    jobs: Sender<Job>,
+    results: Receiver<Done>,
+    buffers: Vec<Vec<u8>>,
+    num_begun: u64,
+    flight: Option<Flight>,
+    begun_at: Instant,
+    /// Step of the newest checkpoint that is complete or may become it; rank 0 alone goes by it.
+    newest_step: Option<u64>,
+}
+
+impl Saver {
+    /// Starts the writing thread.
+    ///
+    /// # Errors
+    /// The operating system refused the thread.
+    pub fn start(settings: &CheckpointEnvironment, table: Table) -> Result<Self, Failure> {
+        let directory = Directory::new(settings.dir.clone());
+        let (jobs, results) = writer::start(directory, table.clone(), settings.keep)
+            .map_err(|error| Failure::Internal(format!("the checkpoint thread: {error}")))?;
+        Ok(Self {
+            every_seconds: settings.every_seconds,
+            table,
+            jobs,
+            results,
+            buffers: vec![Vec::new(); NUM_BUFFERS],
+            num_begun: 0,
+            flight: None,
+            begun_at: Instant::now(),
+            newest_step: None,
+        })
+    }
+
+    /// What the tensors are.
+    #[must_use]
+    pub const fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// This rank has a place in a generation; `saved_step` is that of the checkpoint its state was
+    /// loaded from, if it was.
+    pub fn enter(&mut self, generation: u64, rank: u32, saved_step: Option<u64>) {
+        self.flight = None;
+        self.newest_step = saved_step;
+        if rank == 0 {
+            self.give(Job::Survey(generation));
+        }
+    }
+
+    /// The generation is over: what it has in flight, it will not complete. What rank 0 completes
+    /// already is good, and becomes complete.
+    pub fn abandon(&mut self) {
+        self.flight = None;
+    }
+
+    /// How far this rank is with the save in flight.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        match &self.flight {
+            Some(flight) => flight.stage,
+            None if self.buffers.is_empty() => Stage::Busy,
+            None => Stage::Idle,
+        }
+    }
+
+    /// Whether the last save was begun long enough ago, by this rank's clock.
+    #[must_use]
+    pub fn is_time(&self) -> bool {
+        let elapsed = self.begun_at.elapsed();
+        self.stage() == Stage::Idle
+            && self
+                .every_seconds
+                .is_some_and(|every| elapsed >= Duration::from_secs(every))
+    }
+
+    /// Whether a save of this step is complete or on its way.
+    #[must_use]
+    pub fn has(&self, step: u64) -> bool {
+        self.newest_step == Some(step)
+    }
+
+    /// Since when the save in flight is in flight.
+    #[must_use]
+    pub fn in_flight_since(&self) -> Option<Instant> {
+        self.flight.as_ref().map(|flight| flight.begun)
+    }
+
+    /// Copies this rank's part of the state and has it written. Returns when the copy is made.
+    ///
+    /// # Errors
+    /// The device refused the copy.
+    pub fn begin(
+        &mut self,
+        id: CheckpointId,
+        rank: u32,
+        world_size: u32,
+        state: &NamedTensors,
+    ) -> Result<(), Failure> {
+        let Some(mut buffer) = self.buffers.pop() else {
+            return Err(Failure::Internal("a save without a buffer".to_owned()));
+        };
+        let begun = Instant::now();
+        let pieces = pieces(&self.table.sizes(), rank, world_size);
+        state.copy_out(&pieces, &mut buffer)?;
+        self.num_begun += 1;
+        self.begun_at = begun;
+        self.newest_step = Some(id.step);
+        self.flight = Some(Flight {
+            save: self.num_begun,
+            id,
+            stage: Stage::Busy,
+            begun,
+        });
+        self.give(Job::Write {
+            save: self.num_begun,
+            id,
+            rank,
+            world_size,
+            buffer,
+        });
+        Ok(())
+    }
+
+    /// All parts are durable. Rank 0 gives the manifest that is to be written; the others are done.
+    pub fn complete(
+        &mut self,
+        manifest: impl FnOnce(CheckpointId) -> Option<(Manifest, Progress)>,
+    ) {
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let Some((manifest, ledger)) = manifest(flight.id) else {
+            self.flight = None;
+            return;
+        };
+        flight.stage = Stage::Busy;
+        let save = flight.save;
+        self.give(Job::Complete {
+            save,
+            manifest: Box::new(manifest),
+            ledger,
+        });
+    }
+
+    /// Some parts could not be written. Rank 0 removes the others.
+    pub fn give_up(&mut self, rank: u32) {
+        self.newest_step = None;
+        if let (Some(flight), 0) = (self.flight.take(), rank) {
+            self.give(Job::Discard(flight.id));
+        }
+    }
+
+    /// What has happened since the last time.
+    pub fn poll(&mut self) -> Vec<News> {
+        let done: Vec<Done> = self.results.try_iter().collect();
+        done.into_iter()
+            .filter_map(|done| self.hear(done))
+            .collect()
+    }
+
+    fn hear(&mut self, done: Done) -> Option<News> {
+        match done {
+            Done::Written {
+                save,
+                buffer,
+                result,
+            } => {
+                self.buffers.push(buffer);
+                let flight = self.flight.as_mut().filter(|flight| flight.save == save)?;
+                flight.stage = match result {
+                    Ok(()) => Stage::Durable,
+                    Err(_) => Stage::Failed,
+                };
+                result.err().map(News::Failed)
+            }
+            Done::Completed { save, result } => {
+                let flight = self.flight.take_if(|flight| flight.save == save);
+                match result {
+                    Ok((manifest, took)) => Some(News::Saved {
+                        step: manifest.step,
+                        bytes: manifest.tensors.num_bytes(),
+                        duration: flight.map_or(took, |flight| flight.begun.elapsed()),
+                        at: manifest.saved_at,
+                    }),
+                    Err(reason) => {
+                        self.newest_step = None;
+                        Some(News::Failed(reason))
+                    }
+                }
+            }
+            Done::Found(manifest) => Some(News::Found {
+                step: manifest.step,
+                at: manifest.saved_at,
+            }),
+            Done::Fenced(newer) => Some(News::Fenced(newer)),
+            Done::NotTidied(reason) => Some(News::Failed(reason)),
+        }
+    }
+
+    /// The thread ends with this saver, so it is there.
+    fn give(&self, job: Job) {
+        let _ = self.jobs.send(job);
+    }
+}

@@ -1,0 +1,268 @@
+//! One rank's part of a checkpoint: a safetensors file. A tensor that is in it whole has its type and
+//! shape; of one that the ranks cut, each part holds plain bytes under its name.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use roundhouse_elastic::checkpoint::Piece;
+use roundhouse_elastic::{CheckpointId, Digest};
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensors};
+
+use super::about;
+use super::manifest::{PieceRecord, Shard};
+use super::snapshot::{Table, TensorRecord};
+use crate::faults::{self, Point};
+
+/// Headers are padded to this, so that the data is aligned.
+const ALIGNMENT: usize = 8;
+
+/// Name of a rank's part.
+#[must_use]
+pub fn file_name(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}.safetensors")
+}
+
+/// Name of the record of a part, which is there once the part is durable, until the manifest has it.
+#[must_use]
+pub fn record_name(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}.json")
+}
+
+/// Who writes which part of what.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'state> {
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// Rank that writes.
+    pub rank: u32,
+    /// Ranks that write.
+    pub world_size: u32,
+    /// All tensors.
+    pub table: &'state Table,
+    /// The bytes of this part, in the order of the table.
+    pub bytes: &'state [u8],
+}
+
+/// Writes a part and its record to a directory; both are durable when it returns.
+///
+/// # Errors
+/// What went wrong, in a sentence.
+pub fn write(directory: &Path, part: &Part<'_>) -> Result<(), String> {
+    // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
+    try_write(directory, part)
+        .map_err(|error| about(directory.parent().unwrap_or(directory), error))
+}
+
+fn try_write(directory: &Path, part: &Part<'_>) -> io::Result<()> {
+    let Part {
+        id,
+        rank,
+        world_size,
+        table,
+        bytes,
+    } = *part;
+    std::fs::create_dir_all(directory)?;
+    let pieces = records(table, rank, world_size);
+    let shard = Shard {
+        file: file_name(rank, world_size),
+        sha256: Digest::of(&[bytes]),
+        pieces,
+    };
+    let header = header(table, &shard.pieces).map_err(io::Error::other)?;
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    write_durably(&directory.join(&shard.file), |file| {
+        file.write_all(&header)?;
+        file.write_all(first)?;
+        faults::point(Point::Checkpoint, rank, id.step);
+        file.write_all(second)
+    })?;
+    let record = serde_json::to_vec(&shard)?;
+    let path = directory.join(record_name(rank, world_size));
+    write_durably(&path, |file| file.write_all(&record))
+}
+
+/// Reads the bytes of a part, after checking all there is to check.
+///
+/// # Errors
+/// What is wrong with it, in a sentence.
+pub fn read(directory: &Path, shard: &Shard) -> Result<Vec<u8>, String> {
+    // It says which file of this directory, and nothing else.
+    let path = directory.join(&shard.file);
+    if path.parent() != Some(directory) || shard.file == ".." {
+        return Err(about(
+            directory,
+            format!("{:?} is no file of it", shard.file),
+        ));
+    }
+    let file = std::fs::read(&path).map_err(|error| about(&path, error))?;
+    let tensors = SafeTensors::deserialize(&file).map_err(|error| about(&path, error))?;
+    let mut bytes = Vec::with_capacity(file.len());
+    for PieceRecord { tensor, start, end } in &shard.pieces {
+        let view = tensors
+            .tensor(tensor)
+            .map_err(|error| about(&path, error))?;
+        if Some(view.data().len() as u64) != end.checked_sub(*start) {
+            return Err(about(
+                &path,
+                format!("{tensor} has another length than the manifest says"),
+            ));
+        }
+        bytes.extend_from_slice(view.data());
+    }
+    if Digest::of(&[&bytes]) != shard.sha256 {
+        return Err(about(&path, "its checksum is not that of the manifest"));
+    }
+    Ok(bytes)
+}
+
+/// What a rank's part holds.
+#[must_use]
+pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
+    let record = |Piece { tensor, bytes }: Piece| PieceRecord {
+        tensor: table.0[tensor].name.clone(),
+        start: bytes.start,
+        end: bytes.end,
+    };
+    let pieces = roundhouse_elastic::checkpoint::pieces(&table.sizes(), rank, world_size);
+    pieces.into_iter().map(record).collect()
+}
+
+/// The head of a safetensors file: its length, then JSON, then spaces up to the alignment.
+fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, String> {
+    let mut at = 0;
+    let mut tensors = Vec::new();
+    for piece in pieces {
+        let record = table.0.iter().find(|record| record.name == piece.tensor);
+        let record = record.ok_or_else(|| format!("{} is no tensor", piece.tensor))?;
+        let size = usize::try_from(piece.end - piece.start).map_err(|error| error.to_string())?;
+        tensors.push((piece.tensor.clone(), info(record, piece, at, size)));
+        at += size;
+    }
+    let metadata = Metadata::new(None, tensors).map_err(|error| error.to_string())?;
+    let mut json = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.extend(json);
+    Ok(header)
+}
+
+fn info(record: &TensorRecord, piece: &PieceRecord, at: usize, size: usize) -> TensorInfo {
+    let is_whole = (piece.start, piece.end) == (0, record.bytes);
+    TensorInfo {
+        dtype: if is_whole { record.dtype } else { Dtype::U8 },
+        shape: if is_whole {
+            record.shape.clone()
+        } else {
+            vec![size]
+        },
+        data_offsets: (at, at + size),
+    }
+}
+
+/// Writes a file and waits until it is durable.
+pub(super) fn write_durably(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    write(&mut file)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let record = |name: &str, shape: Vec<usize>| TensorRecord {
+            name: name.to_owned(),
+            dtype: Dtype::F32,
+            bytes: 4 * shape.iter().product::<usize>() as u64,
+            shape,
+        };
+        Table(vec![record("a", vec![2, 3]), record("b", vec![1])])
+    }
+
+    fn write_all(directory: &Path, world_size: u32) -> Vec<Shard> {
+        let table = table();
+        let bytes: Vec<u8> = (0..28).collect();
+        (0..world_size)
+            .map(|rank| {
+                let pieces = records(&table, rank, world_size);
+                let size: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();
+                let before = roundhouse_elastic::shard::shard(&(0..28), rank, world_size).start;
+                let range =
+                    usize::try_from(before).unwrap()..usize::try_from(before + size).unwrap();
+                let part = Part {
+                    id: CheckpointId {
+                        generation: 1,
+                        step: 2,
+                    },
+                    rank,
+                    world_size,
+                    table: &table,
+                    bytes: &bytes[range],
+                };
+                write(directory, &part).unwrap();
+                let record = std::fs::read(directory.join(record_name(rank, world_size))).unwrap();
+                serde_json::from_slice(&record).unwrap()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_parts_of_any_number_of_ranks_read_back_as_the_whole() {
+        for world_size in [1, 2, 3, 40] {
+            let directory = tempfile::tempdir().unwrap();
+            let shards = write_all(directory.path(), world_size);
+            let read: Vec<u8> = shards
+                .iter()
+                .flat_map(|shard| read(directory.path(), shard).unwrap())
+                .collect();
+            assert_eq!(read, (0..28).collect::<Vec<u8>>(), "{world_size} ranks");
+        }
+    }
+
+    #[test]
+    fn one_rank_writes_a_plain_safetensors_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let shards = write_all(directory.path(), 1);
+        let file = std::fs::read(directory.path().join(&shards[0].file)).unwrap();
+        let tensors = SafeTensors::deserialize(&file).unwrap();
+        let tensor = tensors.tensor("a").unwrap();
+        assert_eq!(
+            (tensor.dtype(), tensor.shape()),
+            (Dtype::F32, [2, 3].as_slice())
+        );
+    }
+
+    #[test]
+    fn any_damage_is_found_and_nothing_outside_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let shards = write_all(directory.path(), 2);
+        let path = directory.path().join(&shards[1].file);
+        let good = std::fs::read(&path).unwrap();
+        let mut outcomes = 0;
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            std::fs::write(&path, &bad).unwrap();
+            if read(directory.path(), &shards[1]).is_err() {
+                outcomes += 1;
+            } else {
+                // Padding, or a type or shape of the same size: the bytes are right.
+                assert!(at < good.len() - 14, "byte {at}");
+            }
+        }
+        assert!(outcomes > good.len() / 2, "{outcomes} of {}", good.len());
+        std::fs::write(&path, &good[..good.len() - 1]).unwrap();
+        assert!(read(directory.path(), &shards[1]).is_err());
+        for file in ["../x", "/etc/passwd", "..", "a/b"] {
+            let mut outside = shards[1].clone();
+            file.clone_into(&mut outside.file);
+            assert!(read(directory.path(), &outside).is_err(), "{file}");
+        }
+    }
+}

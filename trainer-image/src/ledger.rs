@@ -1,0 +1,153 @@
+//! Writing the ledger: rank 0 of a generation appends to its file, in a thread of its own, so that no
+//! step waits for the volume. A generation's file begins with the lines that the disk may lack.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use roundhouse_elastic::ledger::Terms;
+use roundhouse_elastic::{Chain, Line};
+
+use crate::checkpoint::Directory;
+use crate::failure::Failure;
+
+mod appender;
+
+use appender::{Appender, Message};
+
+/// What is known of the file.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// Step of the last line that is durable.
+    durable: u64,
+    /// Tries to make lines durable, whether they succeeded or not.
+    num_tries: u64,
+    /// Why the last one did not.
+    error: Option<String>,
+    /// A newer generation that has written here.
+    fenced: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    /// Numbers and texts: whoever panicked with them left them whole.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+}
+
+/// The ledger of one generation, on its rank 0.
+#[derive(Debug)]
+pub struct Ledger {
+    messages: Sender<Message>,
+    shared: Arc<Shared>,
+}
+
+/// A look at how far the ledger is, for another thread.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    messages: Sender<Message>,
+    shared: Arc<Shared>,
+}
+
+impl Ledger {
+    /// Begins the file of a generation with the lines of `chain` that may not be durable.
+    ///
+    /// # Errors
+    /// The operating system refused the thread. What the volume refuses is told by
+    /// [`Self::error`].
+    pub fn open(
+        directory: &Directory,
+        generation: u64,
+        terms: Terms,
+        chain: &Chain,
+    ) -> Result<Self, Failure> {
+        let (messages, inbox) = channel();
+        let shared = Arc::new(Shared::default());
+        shared.set(|state| state.durable = chain.durable().step);
+        let appender = Appender::new(directory.clone(), generation, terms, chain.clone());
+        let told = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("ledger".to_owned())
+            .spawn(move || appender.run(&inbox, &told))
+            .map_err(|error| Failure::Internal(format!("the ledger thread: {error}")))?;
+        Ok(Self { messages, shared })
+    }
+
+    /// Appends a line. It is durable some time later.
+    pub fn append(&self, line: Line) {
+        let _ = self.messages.send(Message::Append(line));
+    }
+
+    /// Step of the last line that is durable.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.shared.state().durable
+    }
+
+    /// Why lines cannot be written; `None` while they can.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        self.shared.state().error.clone()
+    }
+
+    /// A newer generation that has written a ledger or a checkpoint.
+    #[must_use]
+    pub fn fenced(&self) -> Option<u64> {
+        self.shared.state().fenced
+    }
+
+    /// For another thread.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress {
+            messages: self.messages.clone(),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl Progress {
+    /// Waits until the line of a step is durable.
+    ///
+    /// # Errors
+    /// Why it cannot be, in a sentence.
+    pub fn wait_for(&self, step: u64) -> Result<(), String> {
+        let mut state = self.shared.state();
+        let first_try = state.num_tries;
+        if self.messages.send(Message::Sync).is_err() {
+            return Err("the ledger is closed".to_owned());
+        }
+        while state.durable < step {
+            // One that was under way when this was asked says nothing of what came after it.
+            if let Some(error) = state
+                .error
+                .as_ref()
+                .filter(|_| state.num_tries > first_try + 1)
+            {
+                return Err(error.clone());
+            }
+            if let Some(newer) = state.fenced {
+                return Err(format!("generation {newer} has written"));
+            }
+            state = self
+                .shared
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! The thread that appends to one generation's file.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::ledger::{self, Header, Terms};
+use roundhouse_elastic::{Chain, Line};
+
+use super::Shared;
+use crate::checkpoint::{Directory, about};
+
+/// How often lines are made durable. They are in the file at once, so that the death of a process
+/// loses none; this is for that of a node. It is how often the fence is looked at, too.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the thread is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Message {
+    /// One more line.
+    Append(Line),
+    /// Make all lines durable now.
+    Sync,
+}
+
+/// A generation's file, and the lines that are not durable in it.
+#[derive(Debug)]
+pub(super) struct Appender {
+    directory: Directory,
+    header: Header,
+    chain: Chain,
+    file: Option<File>,
+    /// Length of the file up to its last whole line.
+    length: u64,
+    /// Length of the file up to the last line that is durable.
+    durable_length: u64,
+    /// Lines of the chain that are in the file.
+    num_written: usize,
+}
+
+impl Appender {
+    pub(super) fn new(directory: Directory, generation: u64, terms: Terms, chain: Chain) -> Self {
+        let previous = Some(chain.durable()).filter(|head| head.step > 0);
+        Self {
+            directory,
+            header: Header {
+                generation,
+                previous,
+                course: terms,
+            },
+            chain,
+            file: None,
+            length: 0,
+            durable_length: 0,
+            num_written: 0,
+        }
+    }
+
+    /// Appends what it is told until nobody can tell it anything any more, or it is fenced.
+    pub(super) fn run(mut self, inbox: &Receiver<Message>, shared: &Shared) {
+        let mut is_open = true;
+        let mut has_failed = false;
+        let mut sync_due = Instant::now();
+        while is_open {
+            let wait = sync_due.saturating_duration_since(Instant::now());
+            let received = inbox.recv_timeout(wait);
+            is_open = received != Err(RecvTimeoutError::Disconnected);
+            let mut must_sync = received.is_err() || Instant::now() >= sync_due;
+            for message in received.into_iter().chain(inbox.try_iter()) {
+                must_sync |= self.take(message);
+            }
+            if !must_sync && has_failed {
+                // Not once more for each line.
+                continue;
+            }
+            let mut result = self.write();
+            if must_sync {
+                sync_due = Instant::now() + SYNC_INTERVAL;
+                result = result.and_then(|()| self.sync());
+            }
+            has_failed = result.is_err();
+            self.tell(shared, result, must_sync);
+        }
+    }
+
+    /// Whether lines are to be made durable.
+    fn take(&mut self, message: Message) -> bool {
+        match message {
+            Message::Append(line) => {
+                // A line that falls out of a chain that is full was not written.
+                let before = self.chain.lines().len();
+                self.chain.push(line);
+                if self.chain.lines().len() == before {
+                    self.num_written = self.num_written.saturating_sub(1);
+                }
+                false
+            }
+            Message::Sync => true,
+        }
+    }
+
+    /// Puts all lines into the file. After an error the same place is written again, so that half a
+    /// line is never followed by another.
+    fn write(&mut self) -> Result<(), String> {
+        let path = self.path();
+        let failed = |error: std::io::Error| about(&path, error);
+        if self.file.is_none() {
+            self.create()?;
+        }
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let new = self.chain.lines().iter().skip(self.num_written);
+        let text: String = new.map(Line::to_text).collect();
+        file.write_all_at(text.as_bytes(), self.length)
+            .map_err(failed)?;
+        self.length += text.len() as u64;
+        self.num_written = self.chain.lines().len();
+        Ok(())
+    }
+
+    fn create(&mut self) -> Result<(), String> {
+        let directory = self.directory.ledger();
+        let path = self.path();
+        std::fs::create_dir_all(&directory).map_err(|error| about(&directory, error))?;
+        let text = self.header.to_text();
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|file| file.write_all_at(text.as_bytes(), 0).map(|()| file))
+            .and_then(|file| File::open(&directory)?.sync_all().map(|()| file))
+            .map_err(|error| about(&path, error))?;
+        self.file = Some(file);
+        self.length = text.len() as u64;
+        Ok(())
+    }
+
+    /// Makes all lines durable. After an error those that are not yet are written again: the system
+    /// may have dropped them.
+    fn sync(&mut self) -> Result<(), String> {
+        let Some(file) = self
+            .file
+            .as_ref()
+            .filter(|_| self.length > self.durable_length)
+        else {
+            return Ok(());
+        };
+        if let Err(error) = file.sync_data() {
+            self.length = self.durable_length;
+            self.num_written = 0;
+            self.file = self.file.take().filter(|_| self.length > 0);
+            return Err(about(&self.path(), error));
+        }
+        self.durable_length = self.length;
+        self.chain.forget_through(self.chain.head().step);
+        self.num_written = 0;
+        Ok(())
+    }
+
+    fn tell(&self, shared: &Shared, result: Result<(), String>, has_synced: bool) {
+        let durable = self.chain.durable().step;
+        let newest = if has_synced {
+            self.directory.newest_generation()
+        } else {
+            0
+        };
+        shared.set(|state| {
+            state.durable = durable;
+            state.num_tries += u64::from(has_synced);
+            state.error = result.err();
+            if newest > self.header.generation {
+                state.fenced = Some(newest);
+            }
+        });
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        let name = ledger::file_name(self.header.generation);
+        self.directory.ledger().join(name)
+    }
+}

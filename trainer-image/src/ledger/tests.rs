@@ -1,0 +1,84 @@
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::audit::{self, File};
+use roundhouse_elastic::{Course, Head, ledger};
+
+use super::*;
+
+fn course() -> Course {
+    Course::of_steps(100, 30, 1_000)
+}
+
+fn terms() -> Terms {
+    Terms::of(&course(), 7)
+}
+
+fn grow(chain: &mut Chain, generation: u64, steps: u64, mut each: impl FnMut(Line)) {
+    for _ in 0..steps {
+        let head = chain.head();
+        let line = head.next(&course().next_batch(head.step).unwrap(), generation, 0.5);
+        chain.push(line);
+        each(line);
+    }
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn files(directory: &Directory) -> Vec<File> {
+    let read = |generation: u64| {
+        let path = directory.ledger().join(ledger::file_name(generation));
+        let text = std::fs::read_to_string(path).unwrap();
+        File::parse(generation, &text).unwrap()
+    };
+    directory
+        .ledgers()
+        .unwrap()
+        .into_iter()
+        .filter_map(read)
+        .collect()
+}
+
+#[test]
+fn a_generation_writes_what_the_one_before_it_did_not() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut chain = Chain::from(Head::start(&terms()));
+    let first = Ledger::open(&directory, 1, terms(), &chain).unwrap();
+    grow(&mut chain, 1, 5, |line| first.append(line));
+    first.progress().wait_for(5).unwrap();
+    chain.forget_through(first.durable());
+    // Steps that rank 0 was lost with.
+    grow(&mut chain, 1, 2, |_| {});
+    let third = Ledger::open(&directory, 3, terms(), &chain).unwrap();
+    grow(&mut chain, 3, 4, |line| third.append(line));
+    third.progress().wait_for(11).unwrap();
+    let proof = audit::audit(files(&directory), &[chain.head()]).unwrap();
+    assert_eq!(proof.num_steps, 11);
+    assert_eq!(proof.rows[1].steps, Some((6, 11)));
+    wait_until("fenced", || first.fenced() == Some(3));
+    assert_eq!(third.fenced(), None);
+}
+
+#[test]
+fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("volume");
+    std::fs::write(&path, "not a directory").unwrap();
+    let directory = Directory::new(path.clone());
+    let mut chain = Chain::from(Head::start(&terms()));
+    let ledger = Ledger::open(&directory, 1, terms(), &chain).unwrap();
+    grow(&mut chain, 1, 5, |line| ledger.append(line));
+    assert!(ledger.progress().wait_for(5).is_err());
+    assert!(ledger.error().is_some() && ledger.durable() == 0);
+    std::fs::remove_file(&path).unwrap();
+    grow(&mut chain, 1, 1, |line| ledger.append(line));
+    wait_until("durable", || ledger.durable() == 6);
+    assert_eq!(ledger.error(), None);
+    assert_eq!(audit::audit(files(&directory), &[]).unwrap().num_steps, 6);
+}

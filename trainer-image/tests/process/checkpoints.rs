@@ -1,0 +1,296 @@
+//! When all workers are lost, or a volume is bad: training goes on from the newest whole checkpoint, or
+//! in spite of there being none, and the ledger proves that no sample was used twice.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use roundhouse_contract::{Phase, Reason};
+use serde_json::{Value, json};
+
+use crate::elastic::{assert_same, undisturbed};
+use crate::harness::{Job, assert_proven, audit, config, every_steps};
+
+const STEPS: u64 = 400;
+const EVERY: u64 = 20;
+
+fn training() -> Value {
+    let mut config = config();
+    config["steps"] = json!(STEPS);
+    config
+}
+
+/// A training that would outlast the test.
+fn endless() -> Value {
+    let mut config = config();
+    config["steps"] = json!(10_000_000);
+    config
+}
+
+fn start(config: &Value, world: u32, volume: &Path, generation: u64) -> Job {
+    let job = Job::keeping(config, world, every_steps(volume.to_owned(), EVERY));
+    job.issue_when_ready(generation);
+    job
+}
+
+/// Trains until there is a checkpoint, and not to the end; then all are gone at once.
+fn train_and_kill(world: u32, volume: &Path, generation: u64) {
+    // The same training, but that its end is far away.
+    let mut job = start(&endless(), world, volume, generation);
+    wait_for_checkpoint(&job);
+    for rank in 0..world as usize {
+        job.signal(rank, "-KILL");
+    }
+    assert_eq!(job.exit_codes(), vec![None; world as usize]);
+}
+
+fn wait_for_checkpoint(job: &Job) {
+    job.wait_for_nodes(&[0], "a checkpoint", |status| {
+        let progress = status.progress.as_ref();
+        progress.is_some_and(|progress| progress.checkpoint_step.is_some())
+    });
+}
+
+/// The complete ones, the oldest first.
+fn checkpoints(volume: &Path) -> Vec<PathBuf> {
+    let mut paths = everything(volume);
+    paths.retain(|path| path.extension().is_none());
+    paths
+}
+
+fn everything(volume: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(volume.join("checkpoints")).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn step_of(checkpoint: &Path) -> u64 {
+    let name = checkpoint.file_name().unwrap().to_str().unwrap();
+    name.rsplit_once('-').unwrap().1.parse().unwrap()
+}
+
+/// Length of a training that goes on for a while after the newest checkpoint.
+fn beyond(volume: &Path) -> Value {
+    let newest = checkpoints(volume).iter().map(|path| step_of(path)).max();
+    let mut config = config();
+    config["steps"] = json!(newest.unwrap() + 200);
+    config
+}
+
+#[test]
+fn a_training_whose_workers_were_all_killed_goes_on_at_any_world_size() {
+    for (before, after) in [(2, 2), (3, 2), (1, 3)] {
+        let what = format!("{before} killed, {after} go on");
+        let volume = tempfile::tempdir().unwrap();
+        train_and_kill(before, volume.path(), 1);
+        let config = beyond(volume.path());
+        let mut job = start(&config, after, volume.path(), 2);
+        job.complete();
+        assert!(job.logs().contains("loaded checkpoint"), "{}", job.logs());
+        assert_same(&job, &undisturbed(&config), &what);
+        assert_proven(volume.path(), config["steps"].as_u64().unwrap());
+    }
+}
+
+#[test]
+fn a_training_that_all_leave_goes_on_with_the_same_bits() {
+    let volume = tempfile::tempdir().unwrap();
+    let config = endless();
+    let mut job = start(&config, 2, volume.path(), 1);
+    job.wait_for("committed steps", |status| status.step > 50);
+    job.signal(0, "-TERM");
+    job.signal(1, "-TERM");
+    assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
+    let left_at = job.failure(0, 0).step;
+    assert_eq!(job.failure(0, 0).reason, Reason::Left);
+    assert_eq!(
+        checkpoints(volume.path())
+            .iter()
+            .map(|path| step_of(path))
+            .max(),
+        Some(left_at),
+        "the last step was not saved"
+    );
+    let config = beyond(volume.path());
+    let resumed = start(&config, 2, volume.path(), 2).complete();
+    let straight = Job::train(&config, 2, 1).complete();
+    assert!(resumed == straight, "the weights differ in some bits");
+    assert_proven(volume.path(), left_at + 200);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
+    for damage in ["shard", "manifest", "nothing left"] {
+        let volume = tempfile::tempdir().unwrap();
+        train_and_kill(2, volume.path(), 1);
+        // There may be one only, yet.
+        let mut job = start(&beyond(volume.path()), 2, volume.path(), 2);
+        job.complete();
+        let newest = checkpoints(volume.path()).pop().unwrap();
+        match damage {
+            "shard" => {
+                let path = newest.join("shard-00001-of-00002.safetensors");
+                let size = std::fs::metadata(&path).unwrap().len();
+                let file = OpenOptions::new().write(true).open(path).unwrap();
+                file.write_all_at(&[0xff; 4], size - 9).unwrap();
+            }
+            "manifest" => std::fs::write(newest.join("manifest.json"), "{").unwrap(),
+            _ => {
+                std::fs::remove_dir_all(&newest).unwrap();
+                std::fs::create_dir(&newest).unwrap();
+            }
+        }
+        let config = beyond(volume.path());
+        let mut job = start(&config, 2, volume.path(), 3);
+        job.complete();
+        assert!(job.logs().contains("is passed over"), "{}", job.logs());
+        assert_same(&job, &undisturbed(&config), damage);
+        assert_proven(volume.path(), config["steps"].as_u64().unwrap());
+    }
+}
+
+#[test]
+fn checkpoints_that_are_all_damaged_are_not_thrown_away() {
+    let volume = tempfile::tempdir().unwrap();
+    train_and_kill(1, volume.path(), 1);
+    for checkpoint in checkpoints(volume.path()) {
+        std::fs::write(checkpoint.join("manifest.json"), "").unwrap();
+    }
+    let mut job = Job::keeping(&training(), 1, every_steps(volume.path().to_owned(), EVERY));
+    assert_eq!(job.exit_codes(), [Some(65)]);
+    let failure = job.failure(0, 0);
+    assert!(
+        failure.message.contains("begin again"),
+        "{}",
+        failure.message
+    );
+}
+
+#[test]
+fn the_checkpoint_of_another_training_is_refused_by_name() {
+    let volume = tempfile::tempdir().unwrap();
+    train_and_kill(1, volume.path(), 1);
+    for (change, word) in [
+        (json!({"seed": 8}), "seed 7"),
+        (json!({"globalBatchSize": 32}), "globalBatchSize"),
+        (
+            json!({"model": {"name": "mlp", "hidden": [16]}}),
+            "model.fc1.weight",
+        ),
+        (json!({"optimizer": {"name": "adamw"}}), "optimizer.name"),
+    ] {
+        let mut config = training();
+        for (key, value) in change.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let mut job = Job::keeping(&config, 1, every_steps(volume.path().to_owned(), EVERY));
+        assert_eq!(job.exit_codes(), [Some(64)], "{}", job.logs());
+        let failure = job.failure(0, 0);
+        assert_eq!(failure.reason, Reason::ConfigInvalid);
+        assert!(failure.message.contains(word), "{}", failure.message);
+    }
+}
+
+#[test]
+fn training_goes_on_when_the_volume_cannot_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    std::fs::write(&volume, "a file in the place of the directory").unwrap();
+    let config = training();
+    let mut job = start(&config, 2, &volume, 1);
+    job.complete();
+    assert_same(&job, &undisturbed(&config), "without a volume");
+    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    let error = progress.checkpoint_error.unwrap();
+    assert!(error.contains("Not a directory"), "{error}");
+    assert_eq!(progress.checkpoint_step, None);
+    let failures = job
+        .metrics(0, 0)
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("roundhouse_train_checkpoint_failures_total ")?
+                .parse()
+                .ok()
+        })
+        .unwrap_or(0.0);
+    assert!(failures >= 1.0, "{}", job.metrics(0, 0));
+    // Said when it begins, not each time.
+    assert_eq!(
+        job.logs().matches("error: checkpoint:").count(),
+        2,
+        "{}",
+        job.logs()
+    );
+}
+
+#[test]
+fn what_an_older_generation_still_does_is_fenced_off() {
+    let volume = tempfile::tempdir().unwrap();
+    let mut zombie = start(&endless(), 1, volume.path(), 1);
+    wait_for_checkpoint(&zombie);
+    let mut successor = start(&endless(), 1, volume.path(), 2);
+    assert_eq!(zombie.exit_code(0), Some(75), "{}", zombie.logs());
+    let failure = zombie.failure(0, 0);
+    assert!(
+        failure.message.contains("generation 2"),
+        "{}",
+        failure.message
+    );
+    successor.wait_for("its own steps", |status| {
+        status.generation == 2 && status.phase == Phase::Training
+    });
+    successor.signal(0, "-TERM");
+    assert_eq!(successor.exit_code(0), Some(143));
+    let (code, text) = audit(volume.path());
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn a_rank_killed_before_a_checkpoint_has_its_name_leaves_the_one_before() {
+    let mut config = training();
+    config["steps"] = json!(60);
+    let mut job = Job::doomed(&config, 2, 0, "0:20:Complete");
+    assert_eq!(job.exit_code(0), None, "{}", job.logs());
+    job.issue_to(2, &[1]);
+    assert_eq!(job.exit_code(1), Some(0), "{}", job.logs());
+    assert_same(&job, &undisturbed(&config), "rank 0 at the name");
+    assert_proven(job.volume(), 60);
+    assert_eq!(
+        everything(job.volume()),
+        checkpoints(job.volume()),
+        "what was not completed is still there"
+    );
+}
+
+#[test]
+fn an_audit_names_what_was_tampered_with() {
+    let volume = tempfile::tempdir().unwrap();
+    let mut config = training();
+    config["steps"] = json!(60);
+    start(&config, 2, volume.path(), 1).complete();
+    assert_proven(volume.path(), 60);
+    let path = volume.path().join("ledger/gen-0000000001.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let expect = |text: String, word: &str| {
+        std::fs::write(&path, text).unwrap();
+        let (code, words) = audit(volume.path());
+        assert_eq!(code, Some(65), "{words}");
+        assert!(words.contains(word), "{words}");
+    };
+    expect(
+        text.replace("\"start\":64,", "\"start\":63,"),
+        "step 2: the hash is broken",
+    );
+    let without: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.contains("\"step\":31,"))
+        .collect();
+    expect(without.join("\n") + "\n", "step 32: the hash is broken");
+    let shorter: Vec<&str> = text.lines().take(50).collect();
+    expect(
+        shorter.join("\n") + "\n",
+        "a checkpoint was saved after step 60",
+    );
+    expect(String::new(), "there is no ledger");
+}
