@@ -7,6 +7,7 @@ use fastrand::Rng;
 use roundhouse_tests::local::{LocalRun, job, send};
 use roundhouse_tests::weights::difference;
 use rustix::process::Signal;
+use serde_json::json;
 
 const EVENTS: u64 = 200;
 const MOST_WORKERS: u32 = 4;
@@ -114,7 +115,9 @@ fn hundreds_of_faults_change_no_weight() {
     assert!(undisturbed.end().unwrap().success());
 
     let mut wanted = job(3, STEPS);
-    wanted["spec"]["failurePolicy"]["backoffLimit"] = 1_000.into();
+    wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 1_000});
+    wanted["spec"]["checkpoint"] =
+        json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50});
     let mut chaos = Chaos {
         rng: Rng::with_seed(seed),
         run: LocalRun::start(&wanted, &VARIABLES).unwrap(),
@@ -155,6 +158,8 @@ fn hundreds_of_faults_change_no_weight() {
         .end()
         .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
     assert!(status.success(), "seed {seed}\n{}", chaos.run.output());
+    let audit = chaos.run.audit().unwrap();
+    println!("{audit}");
     let (expected, weights) = (undisturbed.weights().unwrap(), chaos.run.weights().unwrap());
     let apart = difference(&expected, &weights).unwrap();
     println!("weights differ by {apart:e} after {STEPS} steps");

@@ -110,6 +110,22 @@ impl LocalRun {
         std::fs::read(file).context("the weights")
     }
 
+    /// The auditor's words on its ledger.
+    ///
+    /// # Errors
+    /// They are not good.
+    pub fn audit(&self) -> anyhow::Result<String> {
+        let mut command = Command::new(programs()?.join("roundhouse-train"));
+        let output = command
+            .arg("audit")
+            .arg(self.dir().join("state"))
+            .output()?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        ensure!(output.status.success(), "{said}");
+        Ok(said)
+    }
+
     /// What it printed, and the logs of its workers.
     #[must_use]
     pub fn output(&self) -> String {

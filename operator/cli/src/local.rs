@@ -1,14 +1,13 @@
 //! `run --local`: a job on this machine, without a cluster. The planner that plans pods plans processes
 //! here: observe → validate → plan → apply → report, a few dozen times a second.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
 use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{Progress, environment};
+use roundhouse_contract::Progress;
 use roundhouse_planner::{Observed, Plan, ValidatedJob, plan, validate};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -17,15 +16,17 @@ use crate::screen::Screen;
 
 mod edits;
 mod executor;
+mod home;
+mod launch;
 mod manifest;
 mod programs;
 mod worker;
 
 use edits::Edits;
 use executor::Executor;
+use home::{Home, setting};
 use manifest::Manifest;
 use programs::Programs;
-use worker::Setting;
 
 const TICK: Duration = Duration::from_millis(10);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
@@ -48,8 +49,8 @@ pub(crate) struct Options {
     /// Directory with the job's data, instead of the volume that the file names.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Directory for logs, checkpoints and ledger; it is kept. Default: one that is removed when the job
-    /// has succeeded.
+    /// Directory for logs, checkpoints and ledger; it is kept, and a second run with it goes on where the
+    /// first one was. Default: one that is removed when the job has succeeded.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Write the final weights here, as safetensors.
@@ -69,12 +70,12 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let manifest = Manifest::read(&options.file, options.name.as_deref())?;
     let job = validate(&manifest.job)?;
     let home = Home::make(options.dir.as_deref())?;
-    let setting = setting(options, &manifest, &job, programs, &home.path)?;
+    let setting = setting(options, &manifest, &job, programs, home.path())?;
     let name = job.key.name.clone();
     println!(
         "{name}: {} workers as processes of this machine; their logs: {}",
         job.replicas,
-        home.path.join("logs").display()
+        home.path().join("logs").display()
     );
     let mut run = Run {
         edits: Edits::of(&options.file, options.name.as_deref()),
@@ -199,81 +200,5 @@ impl Run {
         let view = View::of(&self.job, self.progress.clone());
         self.screen.close(&view.end());
         Some(u8::from(!succeeded))
-    }
-}
-
-fn setting(
-    options: &Options,
-    manifest: &Manifest,
-    job: &ValidatedJob,
-    programs: Programs,
-    home: &Path,
-) -> anyhow::Result<Setting> {
-    let Some(trainer) = job.program.trainer() else {
-        bail!(
-            "only the built-in trainer runs on this machine; elastic.mode Restart needs a cluster"
-        );
-    };
-    let data_dir = manifest.data_dir(options.data.as_deref(), home)?;
-    let config_file = home.join("trainer-config.json");
-    std::fs::write(&config_file, serde_json::to_string_pretty(trainer)?)?;
-    let mut variables = Vec::new();
-    if let Some(seconds) = job.stall_timeout_seconds {
-        let name = environment::STALL_TIMEOUT_SECONDS.to_owned();
-        variables.push((name, seconds.to_string()));
-    }
-    if let Some(path) = &options.save_weights {
-        let path = std::path::absolute(path)?;
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        if !parent.is_dir() {
-            bail!("--save-weights: there is no directory {}", parent.display());
-        }
-        variables.push((
-            environment::SAVE_WEIGHTS.to_owned(),
-            path.display().to_string(),
-        ));
-    }
-    Ok(Setting {
-        programs,
-        dir: home.to_owned(),
-        data_dir,
-        config_file,
-        procs: job.procs_per_worker,
-        variables,
-    })
-}
-
-/// The run's directory.
-struct Home {
-    path: PathBuf,
-    is_ours: bool,
-}
-
-impl Home {
-    fn make(given: Option<&Path>) -> anyhow::Result<Self> {
-        let path = match given {
-            Some(given) => std::path::absolute(given)?,
-            None => std::env::temp_dir().join(format!("roundhouse-{}", std::process::id())),
-        };
-        let subdirectories = ["logs", "workers"].map(|name| path.join(name));
-        // Places of workers of an earlier run must not be taken for this one's.
-        let _ = std::fs::remove_dir_all(&subdirectories[1]);
-        for directory in &subdirectories {
-            std::fs::create_dir_all(directory).with_context(|| {
-                format!("cannot make {}; give another --dir", directory.display())
-            })?;
-        }
-        Ok(Self {
-            path,
-            is_ours: given.is_none(),
-        })
-    }
-
-    fn close(&self, succeeded: bool) {
-        if self.is_ours && succeeded {
-            let _ = std::fs::remove_dir_all(&self.path);
-        } else {
-            println!("logs: {}", self.path.join("logs").display());
-        }
     }
 }

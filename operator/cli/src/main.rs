@@ -64,7 +64,7 @@ async fn main() -> ExitCode {
             }
         }
     };
-    match result.await {
+    match Box::pin(result).await {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -7,7 +7,8 @@ use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::names;
 use roundhouse_planner::{Action, Observed, Presence, ProgressSample};
 
-use super::worker::{Setting, Worker};
+use super::launch::Setting;
+use super::worker::Worker;
 
 /// All workers of one job.
 #[derive(Debug)]

@@ -2,41 +2,25 @@
 //! when it fails, as a kubelet would, and its place in a generation is a file instead of an annotation.
 
 use std::fs::OpenOptions;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::Ipv4Addr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use roundhouse_contract::{
-    Membership, Progress, RankStatus, TerminationMessage, environment, paths,
-};
+use roundhouse_contract::{Membership, Progress, RankStatus, TerminationMessage, paths};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::programs::Programs;
+use super::launch::{self, Setting, free_port};
 
 /// Between SIGTERM and SIGKILL; the agent gives its processes less.
 const GRACE: Duration = Duration::from_secs(30);
-const AGENT_GRACE: Duration = Duration::from_secs(25);
 /// Of a worker that ended before it was ready; doubles each time.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(30);
-/// Below the range from which the kernel takes ports for connections.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
-
-/// What all workers of a job have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    pub(crate) programs: Programs,
-    pub(crate) dir: PathBuf,
-    pub(crate) data_dir: PathBuf,
-    pub(crate) config_file: PathBuf,
-    pub(crate) procs: u32,
-    pub(crate) variables: Vec<(String, String)>,
-}
 
 /// A worker's attempt.
 #[derive(Debug)]
@@ -107,34 +91,9 @@ impl Worker {
             .create(true)
             .append(true)
             .open(log_file)?;
-        let path = |path: &Path| path.display().to_string();
-        let child = Command::new(&setting.programs.agent)
-            .env(environment::PROCS_PER_WORKER, setting.procs.to_string())
-            .env(environment::WORKER_INDEX, self.index.to_string())
-            .env(
-                environment::MEMBERSHIP_FILE,
-                path(&dir.join(paths::MEMBERSHIP_FILE)),
-            )
-            .env(environment::TRAINER_CONFIG_FILE, path(&setting.config_file))
-            .env(environment::RUN_DIR, path(&run_dir))
-            .env(environment::DATA_DIR, path(&setting.data_dir))
-            .env(environment::POD_IP, self.address())
-            .env(environment::RENDEZVOUS_PORT, self.port.to_string())
-            .env(environment::END_WITH_PARENT, "1")
-            .envs(setting.variables.iter().cloned())
-            .arg("--http-address=127.0.0.1:0")
-            .arg(format!("--grace-seconds={}", AGENT_GRACE.as_secs()))
-            .arg(format!(
-                "--termination-log={}",
-                path(&dir.join("termination"))
-            ))
-            .arg("--")
-            .arg(&setting.programs.trainer)
-            .stdin(Stdio::null())
+        let child = launch::command(setting, self, &dir)
             .stdout(log.try_clone()?)
             .stderr(log)
-            // A Ctrl-C of the terminal is for the executor, which asks its workers to leave.
-            .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", setting.programs.agent.display()))?;
         self.child = Some(child);
@@ -251,6 +210,10 @@ impl Worker {
         &self.name
     }
 
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -297,17 +260,4 @@ impl Worker {
             ..Pod::default()
         }
     }
-}
-
-/// A port that nobody listens on; each worker looks from another place on.
-fn free_port(number: u32) -> anyhow::Result<u16> {
-    let span = u32::from(PORTS.end - PORTS.start);
-    let first = std::process::id().wrapping_mul(31).wrapping_add(number * 7);
-    let candidates = (0..span)
-        .filter_map(|n| u16::try_from(u32::from(PORTS.start) + first.wrapping_add(n) % span).ok());
-    let is_free = |port: &u16| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], *port))).is_ok();
-    candidates
-        .into_iter()
-        .find(is_free)
-        .context("no port is free between 20000 and 32000")
 }
