@@ -248,6 +248,10 @@ impl Drop for LocalRun {
         // Its agents end with it, and their ranks with them.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            self.directory.disable_cleanup(true);
+            println!("kept: {}", self.directory.path().display());
+        }
     }
 }
 

@@ -5,12 +5,14 @@
 //!                                                    shard-00000-of-00002.safetensors
 //!                                                    shard-00001-of-00002.safetensors
 //! <dir>/ledger/gen-0000000003.jsonl
+//! <dir>/jobs/<UID of a job>
 //! ```
 //! A checkpoint is a new directory that gets its name when everything in it is durable, and is never
 //! changed afterwards: what has the name is complete, or was damaged later, which its checksums show.
 
 pub mod complete;
 pub mod directory;
+pub mod job;
 pub mod load;
 pub mod manifest;
 pub mod saver;

@@ -126,6 +126,7 @@ impl Keeping {
             every_steps: self.checkpoint_every_steps,
             every_seconds: self.checkpoint_every_seconds,
             keep: self.checkpoint_keep,
+            job_uid: None,
         })
     }
 }

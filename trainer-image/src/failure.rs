@@ -52,10 +52,12 @@ pub enum Failure {
     /// Everybody who had the state is gone, and nobody else has received all of it.
     #[error("nobody has the state of the training any more; it begins again")]
     StateLost,
-    /// Checkpoints or ledger have been written by a newer generation than this process is in.
+    /// Checkpoints or ledger have been written by a newer generation than this process is in, or by
+    /// another world with the same number.
     #[error(
-        "generation {newer} has written to {}: this process, of generation {generation}, belongs \
-         to a superseded world, or to another job; it stops",
+        "{}: another world has written as generation {newer}; this one, of generation {generation}, \
+         is superseded, or its job was created anew over the checkpoints of an earlier one and needs \
+         higher generations or another directory",
         dir.display()
     )]
     Fenced {

@@ -184,10 +184,15 @@ impl Reporter {
     /// What [`Self::fail`] would write.
     #[must_use]
     pub fn last_words(&self, failure: &Failure) -> TerminationMessage {
+        let generation = match failure {
+            // What the next generation has to be above of.
+            Failure::Fenced { newer, .. } => *newer,
+            _ => self.status.generation,
+        };
         TerminationMessage {
             reason: Reason::of(failure.exit_code()),
             rank: self.status.rank,
-            generation: self.status.generation,
+            generation,
             step: self.status.step,
             message: failure.to_string(),
             progress: None,

@@ -159,6 +159,9 @@ pub struct CheckpointOptions {
           default_value_t = checkpoint::DEFAULT_KEEP,
           value_parser = clap::value_parser!(u32).range(i64::from(checkpoint::MIN_KEEP)..))]
     checkpoint_keep: u32,
+    /// UID of the job: what another has left in that directory is older than all of this one.
+    #[arg(long, value_name = "UID", env = environment::JOB_UID)]
+    job_uid: Option<String>,
 }
 
 impl CheckpointOptions {
@@ -168,6 +171,7 @@ impl CheckpointOptions {
             every_steps: self.checkpoint_every_steps,
             every_seconds: self.checkpoint_every_seconds,
             keep: self.checkpoint_keep,
+            job_uid: self.job_uid.clone(),
         })
     }
 }

@@ -101,6 +101,7 @@ impl Saver {
     /// loaded from, if it was.
     pub fn enter(&mut self, generation: u64, rank: u32, saved_step: Option<u64>) {
         self.flight = None;
+        self.begun_at = Instant::now();
         self.newest_step = saved_step;
         if rank == 0 {
             self.give(Job::Survey(generation));
@@ -202,12 +203,16 @@ impl Saver {
         });
     }
 
-    /// Some parts could not be written. Rank 0 removes the others.
-    pub fn give_up(&mut self, rank: u32) {
+    /// Some parts could not be written; whether this rank's is among them. Rank 0 removes the others.
+    pub fn give_up(&mut self, rank: u32) -> bool {
         self.newest_step = None;
-        if let (Some(flight), 0) = (self.flight.take(), rank) {
+        let Some(flight) = self.flight.take() else {
+            return false;
+        };
+        if rank == 0 {
             self.give(Job::Discard(flight.id));
         }
+        flight.stage == Stage::Failed
     }
 
     /// What has happened since the last time.

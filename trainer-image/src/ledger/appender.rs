@@ -1,6 +1,7 @@
 //! The thread that appends to one generation's file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -37,6 +38,8 @@ pub(super) struct Appender {
     durable_length: u64,
     /// Lines of the chain that are in the file.
     num_written: usize,
+    /// Whether somebody else has written this generation's file.
+    is_taken: bool,
 }
 
 impl Appender {
@@ -54,6 +57,7 @@ impl Appender {
             length: 0,
             durable_length: 0,
             num_written: 0,
+            is_taken: false,
         }
     }
 
@@ -103,38 +107,43 @@ impl Appender {
     /// Puts all lines into the file. After an error the same place is written again, so that half a
     /// line is never followed by another.
     fn write(&mut self) -> Result<(), String> {
-        let path = self.path();
-        let failed = |error: std::io::Error| about(&path, error);
+        self.try_write().map_err(|error| about(&self.path(), error))
+    }
+
+    fn try_write(&mut self) -> io::Result<()> {
         if self.file.is_none() {
             self.create()?;
         }
         let Some(file) = &self.file else {
             return Ok(());
         };
-        let new = self.chain.lines().iter().skip(self.num_written);
-        let text: String = new.map(Line::to_text).collect();
-        file.write_all_at(text.as_bytes(), self.length)
-            .map_err(failed)?;
+        let mut text = String::new();
+        if self.length == 0 {
+            text = self.header.to_text();
+        }
+        text.extend(
+            self.chain
+                .lines()
+                .iter()
+                .skip(self.num_written)
+                .map(Line::to_text),
+        );
+        file.write_all_at(text.as_bytes(), self.length)?;
         self.length += text.len() as u64;
         self.num_written = self.chain.lines().len();
         Ok(())
     }
 
-    fn create(&mut self) -> Result<(), String> {
+    /// Begins the file. It must not be there: a generation is formed once, so whoever wrote it belongs
+    /// to another life of the job.
+    fn create(&mut self) -> io::Result<()> {
         let directory = self.directory.ledger();
-        let path = self.path();
-        std::fs::create_dir_all(&directory).map_err(|error| about(&directory, error))?;
-        let text = self.header.to_text();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .and_then(|file| file.write_all_at(text.as_bytes(), 0).map(|()| file))
-            .and_then(|file| File::open(&directory)?.sync_all().map(|()| file))
-            .map_err(|error| about(&path, error))?;
+        std::fs::create_dir_all(&directory)?;
+        let file = File::create_new(self.path()).inspect_err(|error| {
+            self.is_taken |= error.kind() == io::ErrorKind::AlreadyExists;
+        })?;
+        File::open(&directory)?.sync_all()?;
         self.file = Some(file);
-        self.length = text.len() as u64;
         Ok(())
     }
 
@@ -151,7 +160,6 @@ impl Appender {
         if let Err(error) = file.sync_data() {
             self.length = self.durable_length;
             self.num_written = 0;
-            self.file = self.file.take().filter(|_| self.length > 0);
             return Err(about(&self.path(), error));
         }
         self.durable_length = self.length;
@@ -167,12 +175,13 @@ impl Appender {
         } else {
             0
         };
+        let own = self.header.generation;
         shared.set(|state| {
             state.durable = durable;
             state.num_tries += u64::from(has_synced);
             state.error = result.err();
-            if newest > self.header.generation {
-                state.fenced = Some(newest);
+            if newest > own || self.is_taken {
+                state.fenced = Some(newest.max(own));
             }
         });
     }

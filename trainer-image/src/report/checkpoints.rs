@@ -28,15 +28,12 @@ impl Reporter {
         }
     }
 
-    /// So many ranks could not write their part of a checkpoint.
+    /// So many other ranks could not write their part of a checkpoint.
     pub fn checkpoint_given_up(&mut self, num_failed: u64, world_size: u32) {
-        // What this rank knows of it is better.
-        if self.troubles.checkpoint.is_none() {
-            self.metrics.checkpoints.failed();
-            self.trouble_with_checkpoint(Some(format!(
-                "{num_failed} of {world_size} ranks could not write their part; their logs say why"
-            )));
-        }
+        self.metrics.checkpoints.failed();
+        self.trouble_with_checkpoint(Some(format!(
+            "{num_failed} of {world_size} ranks could not write their part; their logs say why"
+        )));
     }
 
     /// What has come of a save.

@@ -48,7 +48,7 @@ impl Trainer<'_> {
                 .interrupter
                 .guard(place.generation, world.shared_group());
         }
-        let origin = match self.share_state(&world, place.generation) {
+        let origin = match self.share_state(&world, self.token(place.generation)) {
             Ok(origin) => origin,
             Err(failure) => {
                 world.abandon();

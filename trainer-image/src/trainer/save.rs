@@ -29,6 +29,8 @@ pub(super) struct Keeping {
     identity: Identity,
     saver: Saver,
     ledger: Option<Ledger>,
+    /// Added to the job's generations.
+    first_generation: u64,
 }
 
 impl Keeping {
@@ -39,6 +41,8 @@ impl Keeping {
         state: &mut NamedTensors,
     ) -> Result<(Self, Option<Manifest>), Failure> {
         let directory = Directory::new(settings.dir.clone());
+        let first_generation =
+            checkpoint::job::first_generation(&directory, settings.job_uid.as_deref());
         let table = state.table()?;
         let loaded = checkpoint::load::newest(&directory, &identity, &table)?;
         let manifest = match loaded {
@@ -61,6 +65,7 @@ impl Keeping {
             identity,
             saver,
             ledger: None,
+            first_generation,
         };
         Ok((keeping, manifest))
     }
@@ -105,18 +110,25 @@ impl Trainer<'_> {
     /// The state is agreed on: rank 0 begins the generation's ledger. `origin` is where the state that
     /// all have now came from.
     pub(super) fn open_ledger(&mut self, place: &Place, origin: Origin) -> Result<(), Failure> {
-        let terms = self.terms();
+        let (terms, generation) = (self.terms(), self.generation);
         let Some(keeping) = &mut self.keeping else {
             return Ok(());
         };
         let saved_step = (origin == Origin::Loaded).then_some(self.committed_steps);
-        keeping
-            .saver
-            .enter(place.generation, place.rank, saved_step);
+        keeping.saver.enter(generation, place.rank, saved_step);
         keeping.ledger = (place.rank == 0)
-            .then(|| Ledger::open(&keeping.directory, place.generation, terms, &self.chain))
+            .then(|| Ledger::open(&keeping.directory, generation, terms, &self.chain))
             .transpose()?;
         Ok(())
+    }
+
+    /// The number of a generation among all that write to the directory, those of earlier jobs included.
+    pub(super) fn token(&self, generation: u64) -> u64 {
+        let first = self
+            .keeping
+            .as_ref()
+            .map_or(0, |keeping| keeping.first_generation);
+        first + generation
     }
 
     pub(super) fn terms(&self) -> Terms {
@@ -201,10 +213,10 @@ impl Trainer<'_> {
                 Ok(())
             }
             Decision::GiveUp(num_failed) => {
-                if let Some(keeping) = &mut self.keeping {
-                    keeping.saver.give_up(rank);
+                let keeping = self.keeping.as_mut();
+                if !keeping.is_some_and(|keeping| keeping.saver.give_up(rank)) {
+                    self.reporter.checkpoint_given_up(num_failed, world_size);
                 }
-                self.reporter.checkpoint_given_up(num_failed, world_size);
                 Ok(())
             }
         }

@@ -67,6 +67,7 @@ fn keeping(options: &Options, job: &ValidatedJob, home: &Path) -> Vec<(String, S
     let seconds = wanted.map_or(Some(UNASKED_SECONDS), |checkpoint| checkpoint.every_seconds);
     let all = [
         (environment::CHECKPOINT_DIR, Some(dir)),
+        (environment::JOB_UID, Some(run_uid())),
         (
             environment::CHECKPOINT_EVERY_STEPS,
             steps.map(|n| n.to_string()),
@@ -84,6 +85,12 @@ fn keeping(options: &Options, job: &ValidatedJob, home: &Path) -> Vec<(String, S
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)));
     set.collect()
+}
+
+/// Tells the runs in one directory apart: each counts its generations from 1.
+fn run_uid() -> String {
+    let now = jiff::Timestamp::now().as_microsecond();
+    format!("local-{now}-{}", std::process::id())
 }
 
 /// The run's directory.

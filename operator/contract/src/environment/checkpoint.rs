@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{
     CHECKPOINT_DIR, CHECKPOINT_EVERY_SECONDS, CHECKPOINT_EVERY_STEPS, CHECKPOINT_KEEP,
-    EnvironmentInvalid, number,
+    EnvironmentInvalid, JOB_UID, number,
 };
 
 /// Checkpoints kept unless told otherwise.
@@ -24,6 +24,8 @@ pub struct CheckpointEnvironment {
     pub every_seconds: Option<u64>,
     /// Newest ones that are kept, at least [`MIN_KEEP`].
     pub keep: u32,
+    /// UID of the job that writes there.
+    pub job_uid: Option<String>,
 }
 
 impl CheckpointEnvironment {
@@ -34,6 +36,7 @@ impl CheckpointEnvironment {
             every_steps,
             every_seconds,
             keep,
+            job_uid,
         } = self;
         let mut pairs = vec![
             (CHECKPOINT_DIR, dir.display().to_string()),
@@ -41,6 +44,7 @@ impl CheckpointEnvironment {
         ];
         pairs.extend(every_steps.map(|steps| (CHECKPOINT_EVERY_STEPS, steps.to_string())));
         pairs.extend(every_seconds.map(|seconds| (CHECKPOINT_EVERY_SECONDS, seconds.to_string())));
+        pairs.extend(job_uid.clone().map(|uid| (JOB_UID, uid)));
         pairs
     }
 
@@ -59,6 +63,7 @@ impl CheckpointEnvironment {
             every_seconds: interval(CHECKPOINT_EVERY_SECONDS)?,
             keep: at_least(CHECKPOINT_KEEP, &MIN_KEEP, get(CHECKPOINT_KEEP))?
                 .unwrap_or(DEFAULT_KEEP),
+            job_uid: get(JOB_UID),
         }))
     }
 }
@@ -98,6 +103,7 @@ mod tests {
                 every_steps,
                 every_seconds,
                 keep: 3,
+                job_uid: every_steps.map(|_| "uid".to_owned()),
             };
             let pairs = checkpoint.to_pairs();
             let pairs: Vec<_> = pairs.iter().map(|(k, v)| (*k, v.as_str())).collect();

@@ -61,7 +61,7 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     let JobKey {
         namespace,
         name,
-        uid: _,
+        uid,
     } = &job.key;
     let directory = format!("{}/{namespace}/{name}", paths::CHECKPOINT_DIR);
     let steps = every_steps.map(|steps| steps.to_string());
@@ -71,6 +71,7 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
         (environment::CHECKPOINT_EVERY_STEPS, steps),
         (environment::CHECKPOINT_EVERY_SECONDS, seconds),
         (environment::CHECKPOINT_KEEP, Some(keep.to_string())),
+        (environment::JOB_UID, Some(uid.clone())),
     ]
     .into_iter()
     .filter_map(|(name, text)| Some(value(name, text?)))
