@@ -19,6 +19,8 @@ pub enum Phase {
     Training,
     /// Evaluating on the test split.
     Evaluating,
+    /// Waiting until the last checkpoint and the results are written.
+    Saving,
     /// Complete; about to exit 0.
     Done,
 }

@@ -156,6 +156,7 @@ const fn name(phase: Phase) -> &'static str {
         Phase::Forming => "Forming",
         Phase::Training => "Training",
         Phase::Evaluating => "Evaluating",
+        Phase::Saving => "Saving",
         Phase::Done => "Done",
     }
 }

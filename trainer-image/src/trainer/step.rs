@@ -123,6 +123,7 @@ impl Trainer<'_> {
     /// All leave, so that the state is nowhere but on the volume. A peer that is gone already has left.
     fn save_before_leaving(&mut self) -> Result<(), Failure> {
         self.leave.hold_on();
+        self.reporter.enter(Phase::Saving);
         match self.save_now() {
             Err(failure @ Failure::PeerLost(_)) => {
                 say_error(&format!("no checkpoint of the last step: {failure}"));
@@ -134,6 +135,7 @@ impl Trainer<'_> {
 
     /// Nobody ends before the results are written: whoever ends with success knows that they are.
     fn finish(&mut self) -> Result<(), Failure> {
+        self.reporter.enter(Phase::Saving);
         self.save_now()?;
         let world = self.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {

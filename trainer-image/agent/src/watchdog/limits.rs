@@ -10,7 +10,7 @@ const FACTOR: u32 = 5;
 const FLOOR: Duration = Duration::from_secs(30);
 /// Before anything is learned: the first step loads, allocates and tunes.
 const UNLEARNED: Duration = Duration::from_secs(300);
-/// Data may have to be indexed, a large test split to be evaluated.
+/// Data may have to be indexed, a large test split to be evaluated, a large state to be written.
 const LONG: Duration = Duration::from_mins(30);
 /// For ranks to gather at the store, which the trainer bounds at 2 min, and a margin.
 const GATHERING: Duration = Duration::from_secs(150);
@@ -77,8 +77,8 @@ impl Limits {
             // Waiting for others is what the lobby is for.
             (Policy::Off, _) | (_, Phase::Lobby | Phase::Stranded) => return None,
             (Policy::Auto, _) => (self.learned(phase, longest, before), Duration::ZERO),
-            // It says how long a step may take; the setup may take longer.
-            (Policy::After(limit), Phase::Preparing | Phase::Forming) => {
+            // It says how long a step may take; setting up and writing results may take longer.
+            (Policy::After(limit), Phase::Preparing | Phase::Forming | Phase::Saving) => {
                 (self.learned(phase, None, None), limit)
             }
             (Policy::After(limit), Phase::Training | Phase::Evaluating | Phase::Done) => {
@@ -97,7 +97,7 @@ impl Limits {
         let unlearned = match phase {
             Phase::Preparing => return LONG,
             Phase::Forming => return GATHERING + 3 * self.collective_timeout,
-            Phase::Evaluating => LONG,
+            Phase::Evaluating | Phase::Saving => LONG,
             Phase::Lobby | Phase::Stranded | Phase::Training | Phase::Done => UNLEARNED,
         };
         let Some(longest) = longest else {

@@ -115,6 +115,7 @@ fn each_phase_has_its_own_limit() {
         (Phase::Stranded, None),
         (Phase::Forming, Some(242)),
         (Phase::Evaluating, Some(1_802)),
+        (Phase::Saving, Some(1_802)),
         (Phase::Done, Some(302)),
     ] {
         let mut watch = Watch::new(Policy::Auto);
@@ -144,6 +145,7 @@ fn the_users_limit_is_for_steps_and_only_raises_that_of_the_setup() {
         (Phase::Evaluating, Some(9)),
         (Phase::Forming, Some(161)),
         (Phase::Preparing, Some(1_802)),
+        (Phase::Saving, Some(1_802)),
         (Phase::Lobby, None),
     ] {
         assert_eq!(
