@@ -69,6 +69,25 @@ impl DataParallel {
         })
     }
 
+    /// One pass over one sample, whose gradients are thrown away: only after its first pass does the Reducer
+    /// lay out its buckets for good, and sums over three or more ranks depend on the layout. So that the
+    /// first step of a group is bit for bit what it would have been without a new group, that is done before.
+    /// The models' forward pass changes nothing.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn warm_up(&mut self, model: &mut dyn Model, split: &Split) -> Result<(), Failure> {
+        if self.reducer.is_none() {
+            return Ok(());
+        }
+        let sample = split.at_places(0..1, &Permutation::new(split.num_samples(), 0, 0))?;
+        let loss = self.forward(model, &sample)?;
+        self.backward(&loss, 1.0, true)?;
+        Ok(roundhouse_c10d::zero_grad(
+            model.parameters_mut().tensors_mut(),
+        )?)
+    }
+
     /// Gives up a world that broke; the model stays, its gradients are worth nothing.
     pub fn abandon(self) {
         let Self {

@@ -55,12 +55,14 @@ impl Trainer<'_> {
                 return Err(failure);
             }
         };
-        self.replicas = Some(DataParallel::new(
+        let replicas = DataParallel::new(
             world,
             self.model.parameters(),
             &self.config.ddp,
             self.config.micro_batch_size,
-        )?);
+        )?;
+        let replicas = self.replicas.insert(replicas);
+        replicas.warm_up(self.model.as_mut(), &self.data.train)?;
         self.open_ledger(place, origin)?;
         self.reporter.join(place, self.committed_steps);
         self.reporter.enter(Phase::Training);

@@ -118,16 +118,8 @@ fn a_training_that_all_leave_goes_on_where_it_was() {
         let config = beyond(volume.path());
         let mut job = start(&config, world, volume.path(), 2);
         let resumed = job.complete();
-        let resumed_weights = job.weights();
         let mut straight = Job::train(&config, world, 1);
-        // A Reducer lays its buckets out anew after its first step. That changes the order of the sums
-        // of three or more.
-        if world == 2 {
-            assert!(resumed == straight.complete(), "some bits differ");
-        } else {
-            straight.complete();
-            assert_same(&straight, &resumed_weights, "3 ranks");
-        }
+        assert!(resumed == straight.complete(), "some bits differ");
         assert_proven(volume.path(), failure.step + 200);
     }
 }
