@@ -62,7 +62,7 @@ impl Job {
             .args(["--", env!("CARGO_BIN_EXE_counting-script"), "--directory"])
             .arg(self.directory.path())
             .args(&self.script)
-            .env(environment::END_WITH_PARENT, "1")
+            .env(environment::END_WITH_PARENT, std::process::id().to_string())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
