@@ -16,6 +16,10 @@ help: ## List the targets
 	@echo "  CLUSTER=current IMAGE_REPO=registry/path: demo and install use your kubeconfig and registry"
 	@echo "  NODES=3: make cluster with three real nodes"
 
+.PHONY: try
+try: ## Train a real model on this machine: no cluster, no root (FILE=another.yaml)
+	@tests/support/make/try
+
 .PHONY: demo
 demo: ## Train a real model on a real cluster, from nothing (add CLUSTER=current for yours)
 	@tests/support/make/demo

@@ -29,7 +29,6 @@ install_missing() { # COMMAND-OR-FILE PACKAGE...
 }
 install_missing python3 python3
 python3 -m pip --version > /dev/null 2>&1 || install_missing /nonexistent python3-pip
-[ "$variant" = cuda-headers ] || install_missing /usr/include/gloo/context.h libgloo-dev
 
 mkdir -p "$ROUNDHOUSE_CACHE"
 work=$(mktemp -d "$ROUNDHOUSE_CACHE/libtorch.XXXXXX")
@@ -52,6 +51,15 @@ finish() {
 }
 root=$work/root
 mkdir -p "$root"
+gloo=/usr/include/gloo
+if [ "$variant" != cuda-headers ] && [ ! -e "$gloo/context.h" ]; then
+  # Its headers need no installation, and so no root, where the list of packages is there.
+  if (cd "$work" && apt-get download -qq libgloo-dev && dpkg -x libgloo-dev_*.deb gloo) 2> /dev/null; then
+    gloo=$work/gloo/usr/include/gloo
+  else
+    install_missing "$gloo/context.h" libgloo-dev
+  fi
+fi
 
 if [ "$variant" = cuda-headers ]; then
   # NCCL exactly as libtorch was built with: its options embed a structure of nccl.h.
@@ -143,5 +151,5 @@ for wheel in work.glob("*.whl"):
 PY
 ln -s libgomp.so.1 "$root/lib/libgomp.so"
 echo 'INPUT(libtorch_cpu.so)' > "$root/lib/libtorch.so" # what torch-sys asks the linker for
-cp -r /usr/include/gloo "$root/include-gloo/gloo"
+cp -r "$gloo" "$root/include-gloo/gloo"
 finish
