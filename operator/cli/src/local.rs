@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Progress;
+use roundhouse_planner::status::counted;
 use roundhouse_planner::{Observed, Plan, ValidatedJob, plan, validate};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -73,8 +74,8 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let setting = setting(options, &manifest, &job, programs, home.path())?;
     let name = job.key.name.clone();
     println!(
-        "{name}: {} workers as processes of this machine; their logs: {}",
-        job.replicas,
+        "{name}: {} on this machine, without a cluster; logs: {}",
+        counted(job.replicas, "worker"),
         home.path().join("logs").display()
     );
     let mut run = Run {

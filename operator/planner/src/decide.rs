@@ -9,7 +9,7 @@ use roundhouse_contract::labels;
 use crate::members::{Members, is_alive};
 use crate::observed::{Observed, ProgressSample};
 use crate::plan::{Action, Event, EventType, Plan, PlanReason};
-use crate::status::{percent, rounded, set_condition, time};
+use crate::status::{counted, percent, rounded, set_condition, time};
 use crate::validate::ValidatedJob;
 use crate::{checkpoint, children, failure, finish, membership, nodes, suspend};
 
@@ -152,7 +152,11 @@ impl<'a> Draft<'a> {
         if !self.status.is_true(ConditionType::Accepted) {
             let (workers, procs) = (self.job.replicas, self.job.procs_per_worker);
             let (min, max) = (self.job.min_replicas, self.job.max_replicas);
-            let mut message = format!("{workers} workers with {procs} processes each");
+            let mut message = format!(
+                "{} with {} each",
+                counted(workers, "worker"),
+                counted(procs, "process")
+            );
             if min < max {
                 message = format!("{message}, between {min} and {max}");
             }

@@ -11,7 +11,7 @@ use crate::members::{has_succeeded, is_alive};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
 use crate::program::Program;
-use crate::status::{percent, rounded, set_condition, time};
+use crate::status::{counted, percent, rounded, set_condition, time};
 use crate::{checkpoint, waiting};
 
 /// How long members may take to end after the first of them.
@@ -83,8 +83,12 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .map_or(0, |shown| shown.progress.step);
     let workers = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
     let message = match steps {
-        0 => format!("{workers} workers completed"),
-        steps => format!("{workers} workers completed {steps} steps"),
+        0 => format!("{} completed", counted(workers, "worker")),
+        steps => format!(
+            "{} completed {}",
+            counted(workers, "worker"),
+            counted(steps, "step")
+        ),
     };
     draft.running(false, "Completed", message.clone());
     end(

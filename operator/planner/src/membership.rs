@@ -11,6 +11,7 @@ use crate::decide::{Draft, event};
 use crate::members::{fingerprint, is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, EventType, PlanReason};
+use crate::status::counted;
 use crate::{checkpoint, stranded, waiting};
 
 /// Raises, issues or watches the newest generation, whatever is due.
@@ -150,7 +151,8 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
 
 fn sentence(draft: &Draft<'_>, generation: u64, nodes: u32) -> String {
     let world = nodes * draft.job.procs_per_worker;
-    format!("generation {generation}: {nodes} workers, world size {world}")
+    let workers = counted(nodes, "worker");
+    format!("generation {generation}: {workers}, world size {world}")
 }
 
 fn count(number: usize) -> u32 {

@@ -89,9 +89,28 @@ pub fn rounded(progress: &Progress) -> Progress {
     }
 }
 
+/// A number of things, as people say it: one worker, two workers.
+#[must_use]
+pub fn counted(number: impl std::fmt::Display, noun: &str) -> String {
+    let number = number.to_string();
+    let plural = match (number.as_str(), noun.strip_suffix("ss")) {
+        ("1", _) => "",
+        (_, Some(_)) => "es",
+        (_, None) => "s",
+    };
+    format!("{number} {noun}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!(counted(1_u32, "worker"), "1 worker");
+        assert_eq!(counted(0_usize, "worker"), "0 workers");
+        assert_eq!(counted(2_u32, "process"), "2 processes");
+    }
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

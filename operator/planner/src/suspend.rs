@@ -51,7 +51,10 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .collect();
     if let Some(longest) = leaving.iter().max() {
         draft.requeue(*longest);
-        let message = format!("waits for {} workers that still leave", leaving.len());
+        let message = match leaving.len() {
+            1 => "waits for 1 worker that still leaves".to_owned(),
+            number => format!("waits for {number} workers that still leave"),
+        };
         draft.running(false, "Resuming", message.clone());
         suspended(draft, true, "Resuming", message);
         return Some(PlanReason::Resuming);

@@ -8,6 +8,7 @@ use crate::decide::Draft;
 use crate::nodes;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
+use crate::status::counted;
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
 const CONTAINER_TROUBLE: [(&str, &str); 8] = [
@@ -56,7 +57,7 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
         .values()
         .filter(|pod| pod.ready)
         .count();
-    let count = format!("{ready} of {} workers ready", draft.job.replicas);
+    let count = format!("{ready} of {} ready", counted(draft.job.replicas, "worker"));
     let workers = || draft.members.workers.values();
     let trouble = workers()
         .find_map(|pod| trouble(pod))
