@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use roundhouse_tests::local::{LocalRun, job, send};
+use roundhouse_tests::local::{LocalRun, job};
+use roundhouse_tests::processes::send;
 use roundhouse_tests::weights::difference;
 use rustix::process::Signal;
 use serde_json::json;
@@ -115,6 +116,7 @@ fn hundreds_of_faults_change_no_weight() {
     assert!(undisturbed.end().unwrap().success());
 
     let mut wanted = job(3, STEPS);
+    wanted["spec"]["elastic"]["joinWindowSeconds"] = 0.into();
     wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 1_000});
     wanted["spec"]["checkpoint"] =
         json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50});

@@ -1,9 +1,13 @@
 //! What a person sees who runs a job on one machine.
 
 use roundhouse_contract::Phase;
-use roundhouse_tests::local::{LocalRun, job, send};
+use roundhouse_tests::local::{LocalRun, job};
+use roundhouse_tests::processes::send;
 use roundhouse_tests::weights::difference;
 use rustix::process::Signal;
+
+/// So that an event finds it training.
+const SLOWLY: (&str, &str) = ("ROUNDHOUSE_FAULT_STEP_MILLISECONDS", "3");
 
 fn generation(run: &LocalRun) -> u64 {
     let statuses = run.statuses().into_iter();
@@ -48,6 +52,47 @@ fn saving_the_file_rescales_the_job() {
     run.signal(Signal::INT).unwrap();
     assert_eq!(run.end().unwrap().code(), Some(130), "{}", run.output());
     assert!(run.agents().is_empty());
+}
+
+#[test]
+fn a_job_that_was_suspended_goes_on_bit_for_bit() {
+    let mut straight = LocalRun::start(&job(2, 1_500), &[]).unwrap();
+    assert!(straight.end().unwrap().success(), "{}", straight.output());
+    let mut run = LocalRun::start(&job(2, 1_500), &[SLOWLY]).unwrap();
+    run.wait_for("steps", |run| run.step() > 50).unwrap();
+    run.edit(|spec| spec["suspend"] = true.into()).unwrap();
+    run.wait_for("nobody", |run| run.agents().is_empty())
+        .unwrap();
+    run.wait_for("word of it", |run| run.output().contains("Suspended"))
+        .unwrap();
+    run.edit(|spec| spec["suspend"] = false.into()).unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    run.audit().unwrap();
+    assert!(
+        run.weights().unwrap() == straight.weights().unwrap(),
+        "some bits differ"
+    );
+    assert!(
+        run.output().contains("loaded checkpoint"),
+        "{}",
+        run.output()
+    );
+}
+
+#[test]
+fn a_second_run_with_its_directory_goes_on_where_the_first_was() {
+    let mut first = LocalRun::start(&job(2, 1_500), &[SLOWLY]).unwrap();
+    first.wait_for("steps", |run| run.step() > 50).unwrap();
+    first.signal(Signal::INT).unwrap();
+    assert_eq!(first.end().unwrap().code(), Some(130), "{}", first.output());
+    first.again(&[]).unwrap();
+    assert!(first.end().unwrap().success(), "{}", first.output());
+    first.audit().unwrap();
+    assert!(
+        first.output().contains("loaded checkpoint"),
+        "{}",
+        first.output()
+    );
 }
 
 #[test]

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 use roundhouse_contract::{RankStatus, paths};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::manifests::repository;
+use crate::processes::{parents, send};
 
 const DEADLINE: Duration = Duration::from_mins(2);
 
@@ -35,7 +36,8 @@ pub fn job(workers: u32, steps: u64) -> Value {
         "metadata": {"name": "digits"},
         "spec": {
             "workers": {"replicas": workers, "minReplicas": 1},
-            "elastic": {"joinWindowSeconds": 0},
+            // Training begins when all are ready.
+            "elastic": {"joinWindowSeconds": 60},
             "trainer": {
                 "model": {"name": "mlp", "hidden": [32]},
                 "data": {"format": "idx"},
@@ -74,25 +76,21 @@ impl LocalRun {
         let directory = tempfile::tempdir()?;
         let file = directory.path().join("job.yaml");
         std::fs::write(&file, job.to_string())?;
-        let log = File::create(directory.path().join("output"))?;
-        let child = Command::new(programs()?.join("kubectl-roundhouse"))
-            .args(["run", "--local", "-f"])
-            .arg(&file)
-            .arg("--data")
-            .arg(repository().join("examples/data/digits"))
-            .arg("--dir")
-            .arg(directory.path().join("run"))
-            .arg("--save-weights")
-            .arg(directory.path().join("weights.safetensors"))
-            .envs(variables.iter().copied())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
+        let child = spawn(directory.path(), variables)?;
         Ok(Self {
             directory,
             job: job.clone(),
             child,
         })
+    }
+
+    /// Starts it again in the same directory, when it has ended.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn again(&mut self, variables: &[(&str, &str)]) -> anyhow::Result<()> {
+        self.child = spawn(self.directory.path(), variables)?;
+        Ok(())
     }
 
     /// The directory it was given.
@@ -145,7 +143,15 @@ impl LocalRun {
     /// # Errors
     /// It cannot be written.
     pub fn scale(&mut self, workers: u32) -> anyhow::Result<()> {
-        self.job["spec"]["workers"]["replicas"] = json!(workers);
+        self.edit(|spec| spec["workers"]["replicas"] = json!(workers))
+    }
+
+    /// Saves the job's file with a change of its spec.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn edit(&mut self, change: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
+        change(&mut self.job["spec"]);
         self.save()
     }
 
@@ -255,28 +261,27 @@ impl Drop for LocalRun {
     }
 }
 
-/// Sends a signal to a process that a test has started, directly or not; whether it was there.
-#[must_use]
-pub fn send(pid: u32, signal: Signal) -> bool {
-    let pid = Pid::from_raw(pid.cast_signed());
-    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("output"))?;
+    let child = Command::new(programs()?.join("kubectl-roundhouse"))
+        .args(["run", "--local", "-f"])
+        .arg(directory.join("job.yaml"))
+        .arg("--data")
+        .arg(repository().join("examples/data/digits"))
+        .arg("--dir")
+        .arg(directory.join("run"))
+        .arg("--save-weights")
+        .arg(directory.join("weights.safetensors"))
+        .envs(variables.iter().copied())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()?;
+    Ok(child)
 }
 
 fn read(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default()
-}
-
-/// All processes and their parents.
-fn parents() -> Vec<(u32, u32)> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // After the name, which may hold anything: state, then parent.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let state = fields.next()?;
-        let parent = fields.next()?.parse().ok()?;
-        (state != "Z").then_some((pid, parent))
-    })
-    .collect()
 }
