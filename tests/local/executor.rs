@@ -6,8 +6,8 @@ use roundhouse_tests::processes::send;
 use roundhouse_tests::weights::difference;
 use rustix::process::Signal;
 
-/// So that an event finds it training.
-const SLOWLY: (&str, &str) = ("ROUNDHOUSE_FAULT_STEP_MILLISECONDS", "3");
+/// Added to each step, so that an event finds the job training.
+const PAUSE: u64 = 3;
 
 fn generation(run: &LocalRun) -> u64 {
     let statuses = run.statuses().into_iter();
@@ -19,6 +19,7 @@ fn a_killed_worker_is_started_again_and_the_weights_do_not_notice() {
     let mut alone = LocalRun::start(&job(1, 1_000), &[]).unwrap();
     assert!(alone.end().unwrap().success(), "{}", alone.output());
     let mut run = LocalRun::start(&job(2, 1_000), &[]).unwrap();
+    run.slow_down(PAUSE).unwrap();
     run.wait_for("steps", |run| run.step() > 20).unwrap();
     let victim = run.agents()[0].ranks[0];
     assert!(send(victim, Signal::KILL));
@@ -58,7 +59,8 @@ fn saving_the_file_rescales_the_job() {
 fn a_job_that_was_suspended_goes_on_bit_for_bit() {
     let mut straight = LocalRun::start(&job(2, 1_500), &[]).unwrap();
     assert!(straight.end().unwrap().success(), "{}", straight.output());
-    let mut run = LocalRun::start(&job(2, 1_500), &[SLOWLY]).unwrap();
+    let mut run = LocalRun::start(&job(2, 1_500), &[]).unwrap();
+    run.slow_down(PAUSE).unwrap();
     run.wait_for("steps", |run| run.step() > 50).unwrap();
     run.edit(|spec| spec["suspend"] = true.into()).unwrap();
     run.wait_for("nobody", |run| run.agents().is_empty())
@@ -81,7 +83,8 @@ fn a_job_that_was_suspended_goes_on_bit_for_bit() {
 
 #[test]
 fn a_second_run_with_its_directory_goes_on_where_the_first_was() {
-    let mut first = LocalRun::start(&job(2, 1_500), &[SLOWLY]).unwrap();
+    let mut first = LocalRun::start(&job(2, 1_500), &[]).unwrap();
+    first.slow_down(PAUSE).unwrap();
     first.wait_for("steps", |run| run.step() > 50).unwrap();
     first.signal(Signal::INT).unwrap();
     assert_eq!(first.end().unwrap().code(), Some(130), "{}", first.output());

@@ -124,6 +124,17 @@ impl LocalRun {
         Ok(said)
     }
 
+    /// Makes each step last longer, from now on.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn slow_down(&self, milliseconds: u64) -> anyhow::Result<()> {
+        Ok(std::fs::write(
+            self.directory.path().join("pace"),
+            milliseconds.to_string(),
+        )?)
+    }
+
     /// What it printed, and the logs of its workers.
     #[must_use]
     pub fn output(&self) -> String {
@@ -276,6 +287,7 @@ fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> 
         .arg("--save-weights")
         .arg(directory.join("weights.safetensors"))
         .envs(variables.iter().copied())
+        .env("ROUNDHOUSE_FAULT_STEP_FILE", directory.join("pace"))
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()?;

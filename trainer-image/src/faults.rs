@@ -1,6 +1,6 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
-//! process of that rank kill itself there, as `kill -9` would, and `ROUNDHOUSE_FAULT_STEP_MILLISECONDS` makes
-//! each step last so much longer. Without the feature there is nothing.
+//! process of that rank kill itself there, as `kill -9` would, and each step lasts longer by the
+//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names. Without the feature there is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,11 @@ pub fn point(point: Point, rank: u32, step: u64) {
 /// Makes a step last longer, if it is told to.
 #[cfg(feature = "faults")]
 pub fn slow_down() {
-    let told = std::env::var("ROUNDHOUSE_FAULT_STEP_MILLISECONDS");
-    if let Some(milliseconds) = told.ok().and_then(|told| told.parse().ok()) {
+    let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_STEP_FILE") else {
+        return;
+    };
+    let told = std::fs::read_to_string(file).unwrap_or_default();
+    if let Ok(milliseconds) = told.trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
 }
