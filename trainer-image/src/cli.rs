@@ -56,14 +56,14 @@ pub enum Command {
     /// that a newer generation did not go on from are superseded; they are counted and left alone.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {
-        /// The checkpoint directory of the job: what is mounted at /checkpoints in its pods.
+        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods.
         dir: PathBuf,
     },
 }
 
 const AUDIT_EXAMPLE: &str = "\
 In a running job:
-  kubectl exec JOB-worker-0-0 -- roundhouse-train audit /checkpoints
+  kubectl exec JOB-worker-0-0 -- roundhouse-train audit /checkpoints/NAMESPACE/JOB
 
 Exit codes: 0 proven; 65 not proven, and the first gap, repeat or broken hash is named.";
 
