@@ -81,6 +81,13 @@ fn the_batch_follows_the_workers_and_each_sample_is_used_once_per_epoch() {
     assert!(metrics.lines().any(|line| line == rate), "{metrics}");
 }
 
+/// What a checkpoint says of the batch.
+fn pace(volume: &Path, generation: u64, step: u64) -> Value {
+    let name = format!("checkpoints/gen-{generation:010}-step-{step:012}/manifest.json");
+    let text = std::fs::read_to_string(volume.join(name)).unwrap();
+    serde_json::from_str::<Value>(&text).unwrap()["pace"].clone()
+}
+
 /// One worker, three, two, each from the checkpoint of those before; the weights in the end.
 fn train_in_three_parts() -> Vec<u8> {
     let volume = tempfile::tempdir().unwrap();
@@ -95,6 +102,14 @@ fn train_in_three_parts() -> Vec<u8> {
         weights = job.complete();
     }
     assert_proven(volume.path(), 20 + 20 + 82);
+    // Two thirds of the way from one to three, and from there on.
+    let pace = pace(volume.path(), 3, 122);
+    assert_eq!(
+        (&pace["batch"], &pace["sinceStep"]),
+        (&json!(64), &json!(40))
+    );
+    let from = pace["fromFactor"].as_f64().unwrap();
+    assert!((from - (1.0 + 2.0 * 20.0 / 30.0)).abs() < 1e-12, "{from}");
     weights
 }
 
