@@ -102,6 +102,31 @@ fn bad_specs() -> Vec<Case> {
             json!({"replicas": 2, "maxReplicas": 1}),
             "must not be above workers.maxReplicas",
         ),
+        (
+            "elastic",
+            json!({"onScale": "ScaleBatch"}),
+            "elastic.scaleBatch.referenceReplicas",
+        ),
+        (
+            "elastic",
+            json!({"scaleBatch": {"referenceReplicas": 1}}),
+            "without ScaleBatch leave out elastic.scaleBatch",
+        ),
+        (
+            "elastic",
+            json!({"onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 0}}),
+            "elastic.scaleBatch.referenceReplicas",
+        ),
+        (
+            "elastic",
+            json!({"onScale": "ScaleBatch", "scaleBatch": {"rule": "Linear"}}),
+            "elastic.scaleBatch.referenceReplicas",
+        ),
+        (
+            "elastic",
+            json!({"mode": "Restart", "onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 1}}),
+            "is for the built-in trainer",
+        ),
         ("activeDeadlineSeconds", json!(0), "activeDeadlineSeconds"),
         ("suspend", json!("yes"), "suspend"),
     ]
@@ -152,6 +177,31 @@ async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
         jobs.patch("digits", &parameters, &edit(spec))
             .await
             .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_the_batch_follows_the_workers_cannot_be_edited() {
+    let stage = Stage::new().await;
+    let mut first = job(1);
+    first["spec"]["elastic"] =
+        json!({"onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 1}});
+    stage.create(NAMESPACE, first).await;
+    for elastic in [
+        json!({"scaleBatch": {"referenceReplicas": 2}}),
+        json!({"onScale": "KeepGlobalBatch", "scaleBatch": null}),
+    ] {
+        let patch = Patch::Merge(json!({"spec": {"elastic": elastic}}));
+        let jobs = stage.jobs(NAMESPACE);
+        let refused = jobs.patch("digits", &PatchParams::default(), &patch).await;
+        let kube::Error::Api(status) = refused.unwrap_err() else {
+            panic!("{elastic}")
+        };
+        assert!(
+            status.message.contains("are immutable"),
+            "{}",
+            status.message
+        );
     }
 }
 

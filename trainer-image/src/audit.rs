@@ -99,10 +99,15 @@ fn verdict(proof: &Proof) -> String {
         num_epochs,
         cursor,
     } = proof;
+    // If the batch follows the workers nobody knows how many steps there will be.
+    let total = match terms.reference_replicas {
+        None => terms.total_steps,
+        Some(_) => *num_steps,
+    };
     format!(
-        "proven: {num_steps} of {} steps used {num_samples} samples, each exactly once per epoch and in \
+        "proven: {num_steps} of {total} steps used {num_samples} samples, each exactly once per epoch and in \
          order: {num_epochs} whole epochs of {} and {cursor} samples of the next",
-        terms.total_steps, terms.num_samples
+        terms.num_samples
     )
 }
 

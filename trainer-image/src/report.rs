@@ -122,7 +122,12 @@ impl Reporter {
         ));
     }
 
-    /// How long the whole training is.
+    /// How many samples a step has with the workers that there are.
+    pub fn batch(&self, num_samples: u64) {
+        self.say_as_rank_zero(&format!("batches of {num_samples} samples"));
+    }
+
+    /// How long the whole training is, if the batch stays.
     pub const fn set_total_steps(&mut self, total_steps: u64) {
         self.progress.total_steps = total_steps;
     }

@@ -1,8 +1,9 @@
 //! The training of one process: the driver of the state machine.
 
 use roundhouse_contract::{Phase, TrainerConfig};
+use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{
-    Action, Chain, Claim, Course, Event, Head, Machine, Origin, Outcome, RateSchedule,
+    Action, Chain, Claim, Course, Event, Machine, Mark, Origin, Outcome, RateSchedule, Scaling,
 };
 
 use crate::checkpoint::{Identity, NamedTensors};
@@ -36,15 +37,16 @@ pub struct Trainer<'reporter> {
     data: Dataset,
     course: Course,
     rates: RateSchedule,
+    scaling: Scaling,
     model: Box<dyn Model>,
     optimizer: Box<dyn Optimizer>,
-    committed_steps: u64,
+    mark: Mark,
     /// Where the state comes from, and the last generation that it was a member's state of.
     origin: Origin,
     generation: u64,
-    /// The end of the ledger, and where it was when the save in flight began.
+    /// The end of the ledger, and where it and training were when the save in flight began.
     chain: Chain,
-    saved_head: Head,
+    saved: (Head, Mark),
     keeping: Option<Keeping>,
     replicas: Option<DataParallel>,
     machine: Machine,
@@ -82,8 +84,10 @@ impl<'reporter> Trainer<'reporter> {
         data.test.move_to(device)?;
         model.parameters_mut().move_to(device)?;
         let optimizer = optimizer::build(&config.optimizer, model.parameters())?;
+        let scaling = Scaling::new(config.scale_batch, &course);
         let identity = Identity::of(&config, &course);
         let mut claim = Claim::FRESH;
+        let mut mark = scaling.start();
         let mut head = Head::start(&identity.course);
         let mut keeping = None;
         if let Some(settings) = launch.checkpoint.clone() {
@@ -92,24 +96,26 @@ impl<'reporter> Trainer<'reporter> {
             keeping = Some(started);
             if let Some(manifest) = loaded {
                 claim = manifest.claim();
+                mark = manifest.mark(mark.pace);
                 head = manifest.ledger;
             }
         }
         let peers = watch.map(|watch| meet_peers(&launch, watch)).transpose()?;
-        reporter.set_total_steps(course.total_steps());
+        reporter.set_total_steps(mark.step + course.steps_to_come(&mark));
         Ok(Self {
             rates: RateSchedule::new(&config.schedule, config.optimizer.learning_rate, &course),
             launch,
             config,
             data,
             course,
+            scaling,
             model,
             optimizer,
-            committed_steps: claim.step,
+            mark,
             origin: claim.origin,
             generation: claim.generation,
             chain: Chain::from(head),
-            saved_head: head,
+            saved: (head, mark),
             keeping,
             replicas: None,
             machine,
@@ -176,9 +182,17 @@ impl<'reporter> Trainer<'reporter> {
                 Ok(())
             }
             Outcome::Left => Err(Failure::Left {
-                step: self.committed_steps,
+                step: self.mark.step,
             }),
         }
+    }
+}
+
+/// What all generations of a training have in common.
+pub(crate) fn terms_of(config: &TrainerConfig, course: &Course) -> Terms {
+    Terms {
+        reference_replicas: config.scale_batch.map(|scale| scale.reference_replicas),
+        ..Terms::of(course, config.seed)
     }
 }
 

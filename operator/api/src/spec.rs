@@ -7,7 +7,7 @@
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::CustomResource;
 use kube::KubeSchema;
-use roundhouse_contract::{Mode, TrainerConfig};
+use roundhouse_contract::{Mode, OnScale, ScaleBatch, TrainerConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +95,12 @@ mod failure_policy;
         .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
     validation = Rule::new("self.elastic.mode == oldSelf.elastic.mode")
         .message("elastic.mode is immutable: delete the job and apply it anew").field_path(".elastic"),
+    validation = Rule::new("self.elastic.onScale == oldSelf.elastic.onScale && has(self.elastic.scaleBatch) == has(oldSelf.elastic.scaleBatch) && (!has(self.elastic.scaleBatch) || self.elastic.scaleBatch == oldSelf.elastic.scaleBatch)")
+        .message("elastic.onScale and elastic.scaleBatch are immutable: delete the job and apply it anew").field_path(".elastic"),
+    validation = Rule::new("(self.elastic.onScale == 'ScaleBatch') == has(self.elastic.scaleBatch)")
+        .message("elastic.onScale ScaleBatch needs elastic.scaleBatch.referenceReplicas, the number of workers that trainer.globalBatchSize is meant for; without ScaleBatch leave out elastic.scaleBatch").field_path(".elastic"),
+    validation = Rule::new("self.elastic.onScale != 'ScaleBatch' || self.elastic.mode != 'Restart'")
+        .message("elastic.onScale ScaleBatch is for the built-in trainer; a script of your own reads WORLD_SIZE").field_path(".elastic"),
     validation = Rule::new("self.elastic.mode == 'Restart' || has(self.trainer)")
         .message("give trainer; or, to run a command of your own, set elastic.mode to Restart").field_path(".trainer"),
     validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.trainer)")
@@ -214,6 +220,11 @@ pub struct Workers {
 pub struct Elastic {
     /// How workers go from one generation to the next. Immutable.
     pub mode: Mode,
+    /// What a change of the number of workers does to the batch of a step. Immutable.
+    pub on_scale: OnScale,
+    /// `onScale: ScaleBatch`: how batch and learning rate follow the number of workers. Immutable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_batch: Option<ScaleBatch>,
     /// Seconds that a new worker waits for others, so that they join together. Nobody waits when all
     /// that are wanted are ready; who is lost is never waited for.
     #[schemars(range(min = 0, max = 3_600))]
@@ -231,6 +242,8 @@ impl Default for Elastic {
     fn default() -> Self {
         Self {
             mode: Mode::default(),
+            on_scale: OnScale::default(),
+            scale_batch: None,
             join_window_seconds: 10,
             collateral_window_seconds: 5,
             leave_grace_seconds: 30,

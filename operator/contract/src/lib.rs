@@ -13,6 +13,7 @@ pub mod paths;
 pub mod ports;
 pub mod progress;
 pub mod rank_status;
+pub mod scale;
 pub mod termination;
 pub mod trainer;
 
@@ -22,5 +23,6 @@ pub use membership::{Action, Incarnation, Master, Membership};
 pub use mode::Mode;
 pub use progress::{Progress, ScriptProgress};
 pub use rank_status::{Phase, RankStatus};
+pub use scale::{OnScale, RateRule, ScaleBatch};
 pub use termination::{Reason, TerminationMessage};
 pub use trainer::TrainerConfig;

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::scale::ScaleBatch;
+
 pub mod data;
 pub mod model;
 pub mod optimizer;
@@ -30,7 +32,7 @@ pub struct TrainerConfig {
     #[serde(default)]
     pub schedule: Schedule,
     /// Samples per optimizer step, over all workers together; it does not change with their
-    /// number.
+    /// number, unless `elastic.onScale` says so.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 16_777_216)))]
     pub global_batch_size: u32,
     /// Most samples that one process computes at once; bounds its memory. Default: no bound.
@@ -41,7 +43,8 @@ pub struct TrainerConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub epochs: Option<u32>,
-    /// Optimizer steps. Give this or `epochs`.
+    /// Optimizer steps of `globalBatchSize` samples. Give this or `epochs`. With `elastic.onScale:
+    /// ScaleBatch` training ends after as many samples as these have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schemars",
@@ -61,6 +64,11 @@ pub struct TrainerConfig {
     /// When the test split is evaluated.
     #[serde(default)]
     pub eval: Eval,
+    /// How batch and rate follow the number of workers; `None`: they do not. Only in the file that
+    /// the processes read: of a job it is `spec.elastic.scaleBatch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub scale_batch: Option<ScaleBatch>,
 }
 
 /// How gradients are synchronized between processes.
@@ -152,6 +160,12 @@ impl TrainerConfig {
         }
         if self.ddp.bucket_cap_mib == 0 || self.ddp.first_bucket_mib == 0 {
             return invalid("ddp", "bucket sizes must be at least 1 MiB");
+        }
+        if self
+            .scale_batch
+            .is_some_and(|scale| scale.reference_replicas == 0)
+        {
+            return invalid("scaleBatch.referenceReplicas", "must be at least 1");
         }
         self.model.validate()?;
         self.data.validate()?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use roundhouse_api::spec::Elastic;
 use roundhouse_contract::labels::TRAINER_CONTAINER;
-use roundhouse_contract::{Mode, TrainerConfig};
+use roundhouse_contract::{Mode, OnScale, TrainerConfig};
 
 use crate::validate::{InvalidSpec, invalid};
 
@@ -64,9 +64,10 @@ pub(crate) fn of(
     elastic: &Elastic,
     template: &mut PodTemplateSpec,
 ) -> Result<Program, InvalidSpec> {
+    check_on_scale(elastic)?;
     let spec = template.spec.get_or_insert_default();
     match (elastic.mode, trainer) {
-        (Mode::InProcess, Some(config)) => built_in(config, spec),
+        (Mode::InProcess, Some(config)) => built_in(config, elastic, spec),
         (Mode::Restart, None) => script(elastic, spec),
         (Mode::InProcess, None) => invalid(
             "spec.trainer",
@@ -79,7 +80,40 @@ pub(crate) fn of(
     }
 }
 
-fn built_in(config: &TrainerConfig, spec: &mut PodSpec) -> Result<Program, InvalidSpec> {
+/// What the schema says, too: the API server may be older than its schema.
+fn check_on_scale(elastic: &Elastic) -> Result<(), InvalidSpec> {
+    match (elastic.on_scale, elastic.scale_batch) {
+        (OnScale::ScaleBatch, None) => invalid(
+            "spec.elastic.scaleBatch",
+            "give referenceReplicas: the number of workers that spec.trainer.globalBatchSize is meant for",
+        ),
+        (OnScale::KeepGlobalBatch, Some(_)) => invalid(
+            "spec.elastic.scaleBatch",
+            "set spec.elastic.onScale to ScaleBatch, or leave it out",
+        ),
+        (OnScale::ScaleBatch, Some(scale)) if scale.reference_replicas == 0 => invalid(
+            "spec.elastic.scaleBatch.referenceReplicas",
+            "must be at least 1",
+        ),
+        (OnScale::ScaleBatch, Some(_)) if elastic.mode == Mode::Restart => invalid(
+            "spec.elastic.onScale",
+            "ScaleBatch is for the built-in trainer; a script of your own reads WORLD_SIZE",
+        ),
+        (OnScale::ScaleBatch, Some(_)) | (OnScale::KeepGlobalBatch, None) => Ok(()),
+    }
+}
+
+fn built_in(
+    config: &TrainerConfig,
+    elastic: &Elastic,
+    spec: &mut PodSpec,
+) -> Result<Program, InvalidSpec> {
+    if config.scale_batch.is_some() {
+        return invalid(
+            "spec.trainer.scaleBatch",
+            "give spec.elastic.scaleBatch instead",
+        );
+    }
     config.validate().map_err(|error| InvalidSpec {
         field: format!("spec.trainer.{}", error.field),
         message: error.message,
@@ -102,7 +136,10 @@ fn built_in(config: &TrainerConfig, spec: &mut PodSpec) -> Result<Program, Inval
             "leave out command and args: the built-in trainer brings its own",
         );
     }
-    Ok(Program::Trainer(Box::new(config.clone())))
+    Ok(Program::Trainer(Box::new(TrainerConfig {
+        scale_batch: elastic.scale_batch,
+        ..config.clone()
+    })))
 }
 
 fn script(elastic: &Elastic, spec: &PodSpec) -> Result<Program, InvalidSpec> {

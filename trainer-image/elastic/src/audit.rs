@@ -10,11 +10,13 @@ use crate::digest::Digest;
 use crate::ledger::{Head, Line, Terms};
 use crate::permutation::Permutation;
 
+mod batches;
 pub mod file;
 pub mod finding;
 #[cfg(test)]
 mod tests;
 
+use batches::Batches;
 pub use file::File;
 pub use finding::Finding;
 
@@ -137,7 +139,8 @@ fn check_hashes(file: &File, length: usize) -> Result<(), Finding> {
 /// Each line goes on where the one before has ended: no step, no sample is left out or used again.
 fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
     let (mut step, mut generation, mut epoch, mut cursor) = (0, 0, 0, 0);
-    for line in lines {
+    let mut batches = Batches::new(terms);
+    for (index, line) in lines.iter().enumerate() {
         let at = line.generation;
         if line.step != step + 1 {
             return Err(Finding::StepOutOfOrder {
@@ -155,7 +158,7 @@ fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
         if cursor == terms.num_samples {
             (epoch, cursor) = (epoch + 1, 0);
         }
-        let end = terms.num_samples.min(cursor + terms.global_batch);
+        let end = batches.end(line, cursor, lines.get(index + 1).copied());
         let is_next = (line.epoch, line.start, line.end) == (epoch, cursor, end);
         if !is_next {
             let expected = (epoch, cursor, end);

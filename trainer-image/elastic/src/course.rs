@@ -1,11 +1,14 @@
 //! The course of a whole training: which samples belong to which step.
 //!
 //! An epoch of N samples is cut into batches of G; its last batch is smaller when G does not
-//! divide N. So each sample is used exactly once per epoch, and the position is a function of the
-//! number of committed steps: (epoch, cursor), where the cursor counts samples consumed in the
-//! epoch. Nothing here depends on the world size.
+//! divide N. So each sample is used exactly once per epoch. The position (epoch, cursor), where the
+//! cursor counts samples consumed in the epoch, is a function of the committed samples; as long as G
+//! stays the same these are a function of the number of committed steps. Nothing here depends on the
+//! world size: should G follow it, that is [`crate::scaling`]'s.
 
 use std::ops::Range;
+
+use crate::scaling::Mark;
 
 /// Where training is in the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -113,7 +116,61 @@ impl Course {
     #[must_use]
     pub const fn committed_samples(&self, committed_steps: u64) -> u64 {
         let Position { epoch, cursor } = self.position(committed_steps);
-        epoch * self.num_samples + cursor
+        epoch
+            .saturating_mul(self.num_samples)
+            .saturating_add(cursor)
+    }
+
+    /// Samples of the whole training, over all epochs.
+    #[must_use]
+    pub const fn total_samples(&self) -> u64 {
+        self.committed_samples(self.total_steps)
+    }
+
+    /// Where training is after so many committed samples.
+    #[must_use]
+    pub const fn position_at(&self, committed_samples: u64) -> Position {
+        Position {
+            epoch: committed_samples / self.num_samples,
+            cursor: committed_samples % self.num_samples,
+        }
+    }
+
+    /// The next step; `None` when training is complete. It ends where the epoch or training ends.
+    #[must_use]
+    pub fn batch_at(&self, mark: &Mark) -> Option<Batch> {
+        let left = self.total_samples().checked_sub(mark.samples);
+        let left = left.filter(|left| *left > 0)?;
+        let Position { epoch, cursor } = self.position_at(mark.samples);
+        let end = self
+            .num_samples
+            .min(cursor + mark.pace.batch.clamp(1, left));
+        Some(Batch {
+            step: mark.step + 1,
+            epoch,
+            places: cursor..end,
+            ends_epoch: end == self.num_samples,
+        })
+    }
+
+    /// Steps until training is complete, if the batch stays.
+    #[must_use]
+    pub const fn steps_to_come(&self, mark: &Mark) -> u64 {
+        let batch = if mark.pace.batch == 0 {
+            1
+        } else {
+            mark.pace.batch
+        };
+        let left = self.total_samples().saturating_sub(mark.samples);
+        let of_epoch = self.num_samples - self.position_at(mark.samples).cursor;
+        if left <= of_epoch {
+            return left.div_ceil(batch);
+        }
+        let (epochs, rest) = (
+            (left - of_epoch) / self.num_samples,
+            (left - of_epoch) % self.num_samples,
+        );
+        of_epoch.div_ceil(batch) + epochs * self.num_samples.div_ceil(batch) + rest.div_ceil(batch)
     }
 
     /// The step after so many committed ones; `None` when training is complete.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::course::{Batch, Course};
 use crate::digest::Digest;
+use crate::scaling::scaled;
 
 pub mod chain;
 
@@ -19,16 +20,19 @@ pub use chain::Chain;
 pub struct Terms {
     /// Samples of the data set.
     pub num_samples: u64,
-    /// Samples per step.
+    /// Samples per step, of the reference number of workers.
     pub global_batch: u64,
     /// Seed of the order of the samples.
     pub seed: u64,
     /// Steps of the whole training; the one thing that may change.
     pub total_steps: u64,
+    /// The reference number of workers, if the batch follows their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_replicas: Option<u32>,
 }
 
 impl Terms {
-    /// The terms of a course.
+    /// The terms of a course whose batch stays.
     #[must_use]
     pub const fn of(course: &Course, seed: u64) -> Self {
         Self {
@@ -36,18 +40,34 @@ impl Terms {
             global_batch: course.global_batch(),
             seed,
             total_steps: course.total_steps(),
+            reference_replicas: None,
         }
+    }
+
+    /// Whether some number of workers has steps of so many samples.
+    #[must_use]
+    pub fn has_batch(&self, num_samples: u64) -> bool {
+        let Some(reference) = self.reference_replicas else {
+            return num_samples == self.global_batch;
+        };
+        let near =
+            u128::from(num_samples) * u128::from(reference) / u128::from(self.global_batch.max(1));
+        let near = u32::try_from(near).unwrap_or(u32::MAX);
+        let batch = |workers| scaled(self.global_batch, workers, reference, self.num_samples);
+        num_samples == self.num_samples
+            || (near.saturating_sub(1)..=near.saturating_add(1))
+                .any(|workers| workers > 0 && batch(workers) == num_samples)
     }
 
     /// What the first line is hashed with.
     #[must_use]
     pub fn genesis(&self) -> Digest {
-        Digest::of(&[
-            b"roundhouse ledger 1",
-            &self.num_samples.to_le_bytes(),
-            &self.global_batch.to_le_bytes(),
-            &self.seed.to_le_bytes(),
-        ])
+        let mut parts: Vec<&[u8]> = vec![b"roundhouse ledger 1"];
+        let numbers = [self.num_samples, self.global_batch, self.seed].map(u64::to_le_bytes);
+        parts.extend(numbers.iter().map(<[_; _]>::as_slice));
+        let reference = self.reference_replicas.map(u32::to_le_bytes);
+        parts.extend(reference.iter().map(<[_; _]>::as_slice));
+        Digest::of(&parts)
     }
 
     /// Whether a ledger can go on with these.

@@ -5,11 +5,12 @@ use std::path::Path;
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{ModelName, OptimizerName};
 use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{Claim, Course, Digest, Origin};
+use roundhouse_elastic::{Claim, Course, Digest, Mark, Origin, Pace};
 use serde::{Deserialize, Serialize};
 
 use super::about;
 use super::snapshot::Table;
+use crate::trainer::terms_of;
 
 /// Version of the format. What changes its meaning gets another one.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -34,6 +35,9 @@ pub struct Manifest {
     pub epoch: u64,
     /// Samples of that epoch that committed steps have consumed.
     pub cursor: u64,
+    /// How large steps were and where the rate came from, if the batch follows the workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Pace>,
     /// Ranks that wrote it.
     pub world_size: u32,
     /// What training it belongs to.
@@ -88,11 +92,11 @@ pub struct PieceRecord {
 impl Identity {
     /// The identity of a training.
     #[must_use]
-    pub const fn of(config: &TrainerConfig, course: &Course) -> Self {
+    pub fn of(config: &TrainerConfig, course: &Course) -> Self {
         Self {
             model: config.model.name,
             optimizer: config.optimizer.name,
-            course: Terms::of(course, config.seed),
+            course: terms_of(config, course),
         }
     }
 
@@ -128,6 +132,15 @@ impl Identity {
         .or_else(|| number("training samples:", before.num_samples, now.num_samples))
         .or_else(|| number("globalBatchSize", before.global_batch, now.global_batch))
         .or_else(|| number("seed", before.seed, now.seed))
+        .or_else(|| {
+            let words = |reference: Option<u32>| {
+                reference.map_or("KeepGlobalBatch".to_owned(), |replicas| {
+                    format!("ScaleBatch of {replicas} replicas")
+                })
+            };
+            let saved = words(before.reference_replicas);
+            named("elastic.onScale", saved, words(now.reference_replicas))
+        })
     }
 }
 
@@ -164,6 +177,16 @@ impl Manifest {
         }
     }
 
+    /// How far it had come. `pace` is that of a batch that stays.
+    #[must_use]
+    pub fn mark(&self, pace: Pace) -> Mark {
+        Mark {
+            step: self.step,
+            samples: self.epoch * self.training.course.num_samples + self.cursor,
+            pace: self.pace.unwrap_or(pace),
+        }
+    }
+
     /// What keeps a training from going on with it; `None` if nothing does.
     #[must_use]
     pub fn difference(&self, training: &Identity, tensors: &Table) -> Option<String> {
@@ -182,6 +205,7 @@ mod tests {
             global_batch: 10,
             seed: 7,
             total_steps: 50,
+            reference_replicas: None,
         };
         change(&mut course);
         Identity {
@@ -203,6 +227,13 @@ mod tests {
             .unwrap();
         assert!(
             difference.contains("seed 7") && difference.contains('8'),
+            "{difference}"
+        );
+        let difference = identity(|course| course.reference_replicas = Some(4))
+            .difference(&saved)
+            .unwrap();
+        assert!(
+            difference.contains("onScale KeepGlobalBatch") && difference.contains("4 replicas"),
             "{difference}"
         );
         let mut other = saved.clone();

@@ -1,7 +1,7 @@
 //! Entering a generation: meet, agree, share the state, hook the gradients.
 
 use roundhouse_contract::Phase;
-use roundhouse_elastic::{Chain, Claim, Event, Origin, Place};
+use roundhouse_elastic::{Chain, Claim, Event, Mark, Origin, Place};
 use tch::{Device, Tensor};
 
 use super::lobby::listen;
@@ -64,7 +64,12 @@ impl Trainer<'_> {
         let replicas = self.replicas.insert(replicas);
         replicas.warm_up(self.model.as_mut(), &self.data.train)?;
         self.open_ledger(place, origin)?;
-        self.reporter.join(place, self.committed_steps);
+        let total_steps = self.mark.step + self.course.steps_to_come(&self.mark);
+        self.reporter.set_total_steps(total_steps);
+        self.reporter.join(place, self.mark.step);
+        if self.scaling.is_on() {
+            self.reporter.batch(self.mark.pace.batch);
+        }
         self.reporter.enter(Phase::Training);
         Ok(Some(Event::Formed))
     }
@@ -72,33 +77,35 @@ impl Trainer<'_> {
     /// Gives the state of the rank that has come furthest to those who lack it; returns where that one
     /// had it from. Who is cut off while receiving has half of it, and says so the next time.
     fn share_state(&mut self, world: &World, generation: u64) -> Result<Origin, Failure> {
-        faults::point(Point::Share, world.rank(), self.committed_steps);
+        faults::point(Point::Share, world.rank(), self.mark.step);
         let claim = Claim {
             origin: self.origin,
             generation: self.generation,
-            step: self.committed_steps,
+            step: self.mark.step,
         };
-        let chain = self.chain.to_bytes();
-        let (source, chain_bytes) = world.agree_on_state(&claim, chain.len())?;
+        let words = [self.mark.to_bytes(), self.chain.to_bytes()].concat();
+        let (source, num_bytes) = world.agree_on_state(&claim, words.len())?;
         if source.must_send {
             let sender = u32::try_from(source.rank).unwrap_or_default();
             if world.rank() == sender {
-                self.send_state(world, sender, &chain)?;
+                self.send_state(world, sender, &words)?;
             } else {
                 self.origin = Origin::Torn;
-                self.receive_state(world, sender, chain_bytes)?;
+                self.receive_state(world, sender, num_bytes)?;
             }
         }
-        self.committed_steps = source.claim.step;
+        // All have the same mark and the same number of workers now, so all go on alike.
+        let workers = world.size() / self.launch.local_world_size.max(1);
+        self.mark = self.scaling.go_on(self.mark, workers);
         self.origin = Origin::Live;
         self.generation = generation;
         Ok(source.claim.origin)
     }
 
-    fn send_state(&self, world: &World, sender: u32, chain: &[u8]) -> Result<(), Failure> {
-        let chain = Tensor::f_from_slice(chain)?.f_to_device(world.device())?;
+    fn send_state(&self, world: &World, sender: u32, words: &[u8]) -> Result<(), Failure> {
+        let words = Tensor::f_from_slice(words)?.f_to_device(world.device())?;
         let mut tensors = self.state();
-        tensors.push(chain);
+        tensors.push(words);
         world.broadcast(&mut tensors, sender)
     }
 
@@ -106,19 +113,21 @@ impl Trainer<'_> {
         &mut self,
         world: &World,
         sender: u32,
-        chain_bytes: usize,
+        num_bytes: usize,
     ) -> Result<(), Failure> {
-        let chain = Tensor::f_from_slice(&vec![0_u8; chain_bytes])?;
-        let chain = chain.f_to_device(world.device())?;
+        let words = Tensor::f_from_slice(&vec![0_u8; num_bytes])?;
+        let words = words.f_to_device(world.device())?;
         let mut tensors = self.state();
-        tensors.push(chain.shallow_clone());
+        tensors.push(words.shallow_clone());
         world.broadcast(&mut tensors, sender)?;
-        let mut bytes = vec![0; chain_bytes];
-        chain
+        let mut bytes = vec![0; num_bytes];
+        words
             .f_to_device(Device::Cpu)?
-            .f_copy_data_u8(&mut bytes, chain_bytes)?;
-        self.chain = Chain::from_bytes(&bytes)
-            .ok_or_else(|| Failure::Internal("a ledger that cannot be read".to_owned()))?;
+            .f_copy_data_u8(&mut bytes, num_bytes)?;
+        let read = Mark::from_bytes(&bytes);
+        (self.mark, self.chain) = read
+            .and_then(|(mark, chain)| Some((mark, Chain::from_bytes(chain)?)))
+            .ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use roundhouse_elastic::ledger::Terms;
 use roundhouse_elastic::saving::{self, Decision};
 use roundhouse_elastic::{Batch, CheckpointId, Origin, Place};
 
-use super::Trainer;
+use super::{Trainer, terms_of};
 use crate::checkpoint::manifest::SCHEMA_VERSION;
 use crate::checkpoint::{self, Directory, Identity, Manifest, NamedTensors, News, Saver};
 use crate::failure::Failure;
@@ -114,7 +114,7 @@ impl Trainer<'_> {
         let Some(keeping) = &mut self.keeping else {
             return Ok(());
         };
-        let saved_step = (origin == Origin::Loaded).then_some(self.committed_steps);
+        let saved_step = (origin == Origin::Loaded).then_some(self.mark.step);
         keeping.saver.enter(generation, place.rank, saved_step);
         keeping.ledger = (place.rank == 0)
             .then(|| Ledger::open(&keeping.directory, generation, terms, &self.chain))
@@ -132,7 +132,7 @@ impl Trainer<'_> {
     }
 
     pub(super) fn terms(&self) -> Terms {
-        Terms::of(&self.course, self.config.seed)
+        terms_of(&self.config, &self.course)
     }
 
     /// What this rank brings to a step's end.
@@ -178,7 +178,7 @@ impl Trainer<'_> {
                 return Ok(());
             };
             keeping.hear(self.generation, self.reporter)?;
-            let is_time = may_begin && !keeping.saver.has(self.committed_steps);
+            let is_time = may_begin && !keeping.saver.has(self.mark.step);
             let own = keeping.standing(is_time);
             let sum = self.world()?.sum_saving(&own)?;
             self.chain.forget_through(sum.durable_line);
@@ -199,7 +199,7 @@ impl Trainer<'_> {
         let (rank, world_size) = (world.rank(), world.size());
         let id = CheckpointId {
             generation: self.generation,
-            step: self.committed_steps,
+            step: self.mark.step,
         };
         match saving::decide(&sum.stages, u64::from(world_size), is_due) {
             Decision::None => Ok(()),
@@ -228,7 +228,7 @@ impl Trainer<'_> {
         let Some(keeping) = &mut self.keeping else {
             return Ok(());
         };
-        self.saved_head = head;
+        self.saved = (head, self.mark);
         let started = std::time::Instant::now();
         keeping.saver.begin(id, rank, world_size, &state)?;
         self.reporter.checkpoint_begun(started.elapsed());
@@ -247,14 +247,15 @@ impl Trainer<'_> {
     }
 
     fn complete(&mut self, rank: u32, world_size: u32) {
-        let (course, head) = (self.course, self.saved_head);
+        let (course, (head, mark)) = (self.course, self.saved);
+        let pace = self.scaling.is_on().then_some(mark.pace);
         let Some(keeping) = &mut self.keeping else {
             return;
         };
         let ledger = keeping.ledger.as_ref().map(Ledger::progress);
         let (identity, table) = (&keeping.identity, keeping.saver.table().clone());
         let manifest = |id: CheckpointId| {
-            let position = course.position(id.step);
+            let position = course.position_at(mark.samples);
             Some((
                 Manifest {
                     schema_version: SCHEMA_VERSION,
@@ -263,6 +264,7 @@ impl Trainer<'_> {
                     step: id.step,
                     epoch: position.epoch,
                     cursor: position.cursor,
+                    pace,
                     world_size,
                     training: identity.clone(),
                     config_hash: identity.hash(&table),

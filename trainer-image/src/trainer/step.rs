@@ -18,7 +18,7 @@ impl Trainer<'_> {
     /// One optimizer step of the whole world. Until the update every error leaves the weights as
     /// they were; the update itself is local and waits for nobody.
     pub(super) fn step(&mut self) -> Result<Event, Failure> {
-        let Some(batch) = self.course.next_batch(self.committed_steps) else {
+        let Some(batch) = self.course.batch_at(&self.mark) else {
             self.evaluate()?;
             self.finish()?;
             return Ok(Event::Finished);
@@ -32,8 +32,7 @@ impl Trainer<'_> {
         let started = Instant::now();
         faults::slow_down();
         let mut sections = Sections::default();
-        let committed_samples = self.course.committed_samples(self.committed_steps);
-        let learning_rate = self.rates.rate(committed_samples);
+        let learning_rate = self.rates.rate(self.mark.samples) * self.scaling.factor(&self.mark);
         let order = Permutation::new(self.course.num_samples(), self.config.seed, batch.epoch);
         let model = self.model.as_mut();
 
@@ -54,7 +53,7 @@ impl Trainer<'_> {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_done(started.elapsed());
         }
-        let step = self.committed_steps + 1;
+        let step = batch.step;
         if !end.agreement.all_finite {
             return Err(Failure::Diverged {
                 step,
@@ -67,14 +66,14 @@ impl Trainer<'_> {
             self.optimizer
                 .step(model.parameters_mut(), learning_rate, step)
         })?;
-        self.committed_steps = step;
+        self.mark = self.mark.after(batch.num_samples());
         faults::point(Point::Commit, replicas.world().rank(), step);
 
         let loss = end.loss_sum / batch.num_samples() as f64;
         self.keep(&batch, loss, &end.saving)?;
         self.reporter.commit(&StepReport {
             step,
-            epoch: self.course.position(step).epoch,
+            epoch: self.course.position_at(self.mark.samples).epoch,
             num_samples: batch.num_samples(),
             loss,
             gradient_norm,
@@ -99,7 +98,7 @@ impl Trainer<'_> {
         let every = u64::from(self.config.eval.every_epochs);
         batch.ends_epoch
             && (batch.epoch + 1).checked_rem(every) == Some(0)
-            && self.committed_steps < self.course.total_steps()
+            && self.mark.samples < self.course.total_samples()
     }
 
     fn evaluate(&mut self) -> Result<(), Failure> {

@@ -14,3 +14,4 @@ mod faults;
 mod harness;
 mod input;
 mod parity;
+mod scaling;

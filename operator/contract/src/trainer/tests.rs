@@ -37,7 +37,7 @@ fn an_unknown_key_is_named() {
 #[test]
 fn each_impossible_value_names_its_field() {
     type Change = fn(&mut TrainerConfig);
-    let cases: [(&str, Change); 11] = [
+    let cases: [(&str, Change); 12] = [
         ("epochs", |c| c.epochs = None),
         ("steps", |c| c.steps = Some(5)),
         ("globalBatchSize", |c| c.global_batch_size = 0),
@@ -58,6 +58,13 @@ fn each_impossible_value_names_its_field() {
         }),
         ("optimizer.momentum", |c| c.optimizer.momentum = 1.0),
         ("schedule.gamma", |c| c.schedule.gamma = 0.0),
+        ("scaleBatch.referenceReplicas", |c| {
+            c.scale_batch = Some(ScaleBatch {
+                reference_replicas: 0,
+                rule: crate::RateRule::Linear,
+                warmup_steps: 0,
+            });
+        }),
     ];
     for (field, change) in cases {
         let mut config = parse(|_| {}).unwrap();

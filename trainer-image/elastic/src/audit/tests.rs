@@ -213,3 +213,85 @@ fn a_file_reads_back_without_what_was_cut_off() {
 fn nothing_is_no_proof() {
     assert_eq!(audit(Vec::new(), &[]), Err(Finding::Empty));
 }
+
+/// The terms of [`course`] if ten samples are for two workers.
+fn scaled_terms() -> Terms {
+    Terms {
+        reference_replicas: Some(2),
+        ..terms()
+    }
+}
+
+/// Files whose generations have steps of so many samples: 25 an epoch.
+fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
+    let mut head = Head::start(&scaled_terms());
+    let (mut epoch, mut start) = (0, 0);
+    let mut files = Vec::new();
+    for (generation, sizes) in generations {
+        let previous = (head.step > 0).then_some(head);
+        let mut lines = Vec::new();
+        for size in *sizes {
+            let batch = crate::course::Batch {
+                step: head.step + 1,
+                epoch,
+                places: start..start + size,
+                ends_epoch: start + size == 25,
+            };
+            lines.push(head.next(&batch, *generation, 0.5));
+            head = lines[lines.len() - 1].head();
+            (epoch, start) = if batch.ends_epoch {
+                (epoch + 1, 0)
+            } else {
+                (epoch, start + size)
+            };
+        }
+        let course = scaled_terms();
+        files.push(File {
+            header: Header {
+                generation: *generation,
+                previous,
+                course,
+            },
+            lines,
+        });
+    }
+    files
+}
+
+#[test]
+fn batches_that_follow_the_workers_are_proven() {
+    // One worker, three, two; the last step is cut off by the end of training.
+    let files = scaled_ledger(&[
+        (1, &[5, 5, 5]),
+        (2, &[10]),
+        (3, &[15, 10]),
+        (4, &[10, 10, 3]),
+    ]);
+    let proof = audit(files, &[]).unwrap();
+    assert_eq!((proof.num_steps, proof.num_samples), (9, 73));
+    assert_eq!((proof.num_epochs, proof.cursor), (2, 23));
+    // The only step of a generation: whether it is whole, no other line tells.
+    assert!(audit(scaled_ledger(&[(1, &[3]), (2, &[5, 5])]), &[]).is_ok());
+}
+
+#[test]
+fn a_batch_that_changes_within_a_generation_or_that_no_workers_have_is_named() {
+    for (sizes, step) in [
+        (&[5, 5, 10, 5][..], 3),
+        (&[10, 5, 10], 2),
+        (&[10, 11], 2),
+        (&[6, 6, 6], 1),
+    ] {
+        let finding = audit(scaled_ledger(&[(1, sizes)]), &[]).unwrap_err();
+        let found = match finding {
+            Finding::SamplesLeftOut { step, .. } | Finding::SamplesRepeated { step, .. } => step,
+            other => panic!("{sizes:?}: {other}"),
+        };
+        assert_eq!(found, step, "{sizes:?}");
+    }
+    // Without a reference number of workers no batch is another one.
+    let mut files = scaled_ledger(&[(1, &[5, 5])]);
+    files[0].header.course = terms();
+    rehash(&mut files[0]);
+    assert!(audit(files, &[]).is_err());
+}

@@ -1,0 +1,51 @@
+//! Where the batch of a line has to end.
+
+use crate::ledger::{Line, Terms};
+
+/// The batches of a ledger, followed line by line.
+#[derive(Debug)]
+pub(super) struct Batches<'terms> {
+    terms: &'terms Terms,
+    generation: u64,
+    /// Samples of a whole batch of the generation, once they are known.
+    whole: Option<u64>,
+}
+
+impl<'terms> Batches<'terms> {
+    pub(super) const fn new(terms: &'terms Terms) -> Self {
+        Self {
+            terms,
+            generation: 0,
+            whole: None,
+        }
+    }
+
+    /// The place after the last of a line that begins at `cursor`.
+    ///
+    /// If the batch follows the workers, it is the same throughout a generation and one that some
+    /// number of them has. Smaller are the last of an epoch and that of a training which may have been
+    /// made longer later, after which another generation comes.
+    pub(super) fn end(&mut self, line: &Line, cursor: u64, next: Option<&Line>) -> u64 {
+        let whole_end = |whole: u64| self.terms.num_samples.min(cursor.saturating_add(whole));
+        if self.terms.reference_replicas.is_none() {
+            return whole_end(self.terms.global_batch);
+        }
+        if self.generation != line.generation {
+            self.generation = line.generation;
+            self.whole = None;
+        }
+        let found = line.end.saturating_sub(cursor);
+        let may_be_smaller = line.end == self.terms.num_samples
+            || next.is_none_or(|next| next.generation != line.generation);
+        match self.whole {
+            Some(whole) if may_be_smaller && (1..=whole).contains(&found) => line.end,
+            Some(whole) => whole_end(whole),
+            None if may_be_smaller => line.end.max(cursor + 1).min(self.terms.num_samples),
+            None if self.terms.has_batch(found) => {
+                self.whole = Some(found);
+                line.end
+            }
+            None => whole_end(self.terms.global_batch),
+        }
+    }
+}

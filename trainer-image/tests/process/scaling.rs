@@ -1,0 +1,119 @@
+//! `onScale: ScaleBatch`: the batch follows the workers, the rate the batch, and no sample is used twice
+//! or left out.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use roundhouse_contract::Phase;
+use roundhouse_elastic::Line;
+use serde_json::{Value, json};
+
+use crate::harness::{Job, assert_proven, config, every_steps};
+
+const NUM_SAMPLES: u64 = 1_500;
+const BATCH: u64 = 32;
+
+/// Batches of 32 for each worker.
+fn scaled() -> Value {
+    let mut config = config();
+    config["globalBatchSize"] = json!(BATCH);
+    config["scaleBatch"] = json!({"referenceReplicas": 1, "warmupSteps": 30});
+    config
+}
+
+/// The lines of a ledger by step.
+fn lines(volume: &Path) -> BTreeMap<u64, Line> {
+    let entries = std::fs::read_dir(volume.join("ledger")).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let mut all = BTreeMap::new();
+    for path in paths {
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().skip(1);
+        let lines = lines.map(|line| serde_json::from_str::<Line>(line).unwrap());
+        all.extend(lines.map(|line| (line.step, line)));
+    }
+    all
+}
+
+#[test]
+fn the_batch_follows_the_workers_and_each_sample_is_used_once_per_epoch() {
+    const EPOCHS: u64 = 60;
+    let mut config = scaled();
+    config.as_object_mut().unwrap().remove("steps");
+    config["epochs"] = json!(EPOCHS);
+    let volume = tempfile::tempdir().unwrap();
+    let mut job = Job::keeping(&config, 3, every_steps(volume.path().to_owned(), 200));
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    let passes = |generation: u64, members: &[u32]| {
+        job.issue_to(generation, members);
+        job.wait_for_nodes(members, "a step of the generation", |status| {
+            status.generation == generation && status.phase == Phase::Training
+        });
+        let at = job.status(members[0], 0).unwrap().step;
+        job.wait_for_nodes(members, "forty more steps", |status| status.step > at + 40);
+    };
+    passes(1, &[0]);
+    passes(2, &[0, 1, 2]);
+    job.dismiss(3, 1);
+    passes(3, &[0, 2]);
+    for (node, code) in [(0, 0), (1, 143), (2, 0)] {
+        assert_eq!(job.exit_code(node), Some(code), "{}", job.logs());
+    }
+    let lines = lines(volume.path());
+    assert_proven(volume.path(), lines.len() as u64);
+    let num_samples: u64 = lines.values().map(|line| line.end - line.start).sum();
+    assert_eq!(num_samples, EPOCHS * NUM_SAMPLES);
+    for line in lines.values() {
+        let whole = BATCH * [0, 1, 3, 2][usize::try_from(line.generation).unwrap()];
+        let end = NUM_SAMPLES.min(line.start + whole);
+        assert_eq!(line.end, end, "{line:?}");
+    }
+    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    assert_eq!(progress.step, lines.len() as u64);
+    assert_eq!(
+        (progress.total_steps, progress.epoch),
+        (progress.step, EPOCHS)
+    );
+    // The rate has arrived at that of two workers.
+    let rate = "roundhouse_train_learning_rate 0.1";
+    let metrics = job.metrics(0, 0);
+    assert!(metrics.lines().any(|line| line == rate), "{metrics}");
+}
+
+/// What a checkpoint says of the batch.
+fn pace(volume: &Path, generation: u64, step: u64) -> Value {
+    let name = format!("checkpoints/gen-{generation:010}-step-{step:012}/manifest.json");
+    let text = std::fs::read_to_string(volume.join(name)).unwrap();
+    serde_json::from_str::<Value>(&text).unwrap()["pace"].clone()
+}
+
+/// One worker, three, two, each from the checkpoint of those before; the weights in the end.
+fn train_in_three_parts() -> Vec<u8> {
+    let volume = tempfile::tempdir().unwrap();
+    let mut weights = Vec::new();
+    // Counted in steps of one worker; three have not finished the warm-up when they end.
+    for (generation, workers, until) in [(1, 1, 20), (2, 3, 80), (3, 2, 240)] {
+        let mut config = scaled();
+        config["steps"] = json!(until);
+        let checkpoint = every_steps(volume.path().to_owned(), 1_000);
+        let mut job = Job::keeping(&config, workers, checkpoint);
+        job.issue_when_ready(generation);
+        weights = job.complete();
+    }
+    assert_proven(volume.path(), 20 + 20 + 82);
+    // Two thirds of the way from one to three, and from there on.
+    let pace = pace(volume.path(), 3, 122);
+    assert_eq!(
+        (&pace["batch"], &pace["sinceStep"]),
+        (&json!(64), &json!(40))
+    );
+    let from = pace["fromFactor"].as_f64().unwrap();
+    assert!((from - (1.0 + 2.0 * 20.0 / 30.0)).abs() < 1e-12, "{from}");
+    weights
+}
+
+#[test]
+fn the_same_changes_at_the_same_steps_give_the_same_weights() {
+    assert!(train_in_three_parts() == train_in_three_parts());
+}
