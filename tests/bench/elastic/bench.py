@@ -49,6 +49,8 @@ def seconds(value):
 def timed(outcomes, limit):
     """Median and worst, or how many did not come."""
     times = [it.seconds for it in outcomes if it.seconds is not None]
+    if not outcomes:
+        return "-"
     missing = len(outcomes) - len(times)
     never = f"not within {limit:.0f} s ({missing} of {len(outcomes)})"
     if not times:
@@ -73,8 +75,8 @@ def paused(outcomes):
 
 def rows(results, systems, limit):
     for event, title in EVENTS.items():
-        of = [results[system, event] for system in systems if (system, event) in results]
-        if not of:
+        of = [results.get((system, event), []) for system in systems]
+        if not any(of):
             continue
         yield [title, *(timed(outcomes, limit) for outcomes in of)]
         if event == "grow":
@@ -86,9 +88,17 @@ def rows(results, systems, limit):
 def table(results, systems, limit):
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     machine = f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB; median and worst"
-    repeats = max(map(len, results.values()))
+    repeats = max(map(len, results.values()), default=0)
     lines = [[f"{machine} of {repeats}", *(SYSTEMS[system] for system in systems)], ["---"] * (len(systems) + 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *rows(results, systems, limit)])
+
+
+def tell(notes, name, outcome):
+    """A line for whoever waits, and all of it for the notes."""
+    told = {key: value for key, value in dataclasses.asdict(outcome).items() if key != "note"}
+    print(f"    {name}: {json.dumps(told)}", file=sys.stderr, flush=True)
+    with open(notes, "a", encoding="utf-8") as file:
+        print(f"{name}: {json.dumps(told)}\n{outcome.note}", file=file)
 
 
 def main():
@@ -105,15 +115,15 @@ def main():
     options = parser.parse_args()
     setting = Setting(options.programs, options.python, options.data, options.limit, options.at_step)
     results, systems = {}, options.systems.split(",")
-    with open(options.notes, "a", encoding="utf-8") as notes:
-        for event in options.events.split(","):
-            for system in systems:
+    try:
+        for system in systems:
+            for event in options.events.split(","):
                 for repeat in range(options.repeats):
                     outcome = measure(setting, system, event, repeat)
                     results.setdefault((system, event), []).append(outcome)
-                    told = {key: value for key, value in dataclasses.asdict(outcome).items() if key != "note"}
-                    print(f"    {SYSTEMS[system]}, {event} {repeat + 1}: {json.dumps(told)}", file=sys.stderr, flush=True)
-                    print(f"{system} {event} {repeat + 1} {json.dumps(told)}\n{outcome.note}", file=notes, flush=True)
+                    tell(options.notes, f"{SYSTEMS[system]}, {event} {repeat + 1}", outcome)
+    except KeyboardInterrupt:
+        print("interrupted: the table has what was measured until then", file=sys.stderr)
     print(table(results, systems, options.limit))
 
 

@@ -23,7 +23,7 @@ class Run:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-"))
         self.file, self.dir = self.home / "job.yaml", self.home / "run"
         self.save(workers)
-        self.steps, self.is_over = [], False
+        self.steps, self.seen, self.is_over = [], set(), False
         command = [programs / "kubectl-roundhouse", "run", "--local", "-f", self.file, "--data", data, "--dir", self.dir]
         with open(self.home / "output", "wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -75,7 +75,8 @@ class Run:
         offsets[path] = offsets.get(path, 0) + len(whole)
         for line in map(json.loads, whole.splitlines()):
             # A file begins with a header, and with lines of the generation before that the disk may lack.
-            if "step" in line and line["generation"] == int(path.stem.removeprefix("gen-")):
+            if "step" in line and line["hash"] not in self.seen:
+                self.seen.add(line["hash"])
                 self.steps.append(Step(now, line["step"], str(line["generation"]), 0))
 
     def worlds(self):
