@@ -48,6 +48,10 @@ cluster-down: ## Remove the local cluster, and all it started
 bench: ## Print the figures of README's table (needs a few minutes)
 	@tests/support/make/bench
 
+.PHONY: bench-elastic
+bench-elastic: ## Recovery and growth beside torchrun's, on this machine (20 min; fetches 3 GB the first time)
+	@tests/support/make/bench-elastic
+
 .PHONY: deny
 deny: ## Licences, sources and known vulnerabilities of the dependencies
 	@tests/support/make/deny

@@ -25,6 +25,9 @@ const HOST_DEADLINE: Duration = Duration::from_secs(15);
 /// One try to connect.
 const CONNECT_TRY: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks at how many have come: shorter in a small world, since nobody trains meanwhile.
+const PAUSE_PER_RANK: Duration = Duration::from_micros(100);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// Counter of the ranks that have come, in the generation's part of the store.
 const ARRIVED: &str = "arrived";
 
@@ -129,6 +132,7 @@ fn gather(
     is_pointless: &mut impl FnMut() -> bool,
 ) -> Result<bool, Failure> {
     let world_size = i64::from(place.world_size);
+    let pause = pause_between_looks(place.world_size);
     let mut num_arrived = store.add(ARRIVED, 1)?;
     while num_arrived < world_size {
         if is_pointless() {
@@ -141,10 +145,17 @@ fn gather(
                 GATHER_DEADLINE.as_secs()
             )));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
         num_arrived = store.add(ARRIVED, 0)?;
     }
     Ok(true)
+}
+
+/// All ranks ask one store, so more of them ask less often.
+fn pause_between_looks(world_size: u32) -> Duration {
+    PAUSE_PER_RANK
+        .saturating_mul(world_size)
+        .clamp(SHORTEST_PAUSE, PAUSE)
 }
 
 fn host(port: u16, timeout: Duration) -> Result<Store, Failure> {
@@ -159,5 +170,17 @@ fn host(port: u16, timeout: Duration) -> Result<Store, Failure> {
             }
             Err(_) => std::thread::sleep(PAUSE),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_larger_the_world_the_less_often_a_rank_asks() {
+        assert_eq!(pause_between_looks(2), SHORTEST_PAUSE);
+        assert_eq!(pause_between_looks(100), Duration::from_millis(10));
+        assert_eq!(pause_between_looks(u32::MAX), PAUSE);
     }
 }

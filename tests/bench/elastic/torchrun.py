@@ -1,0 +1,178 @@
+"""One run of three torchrun agents on this machine, watched through the lines that its workers append."""
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+from steps import Outcome, Step, children, usual
+
+# Of PyTorch's documentation of elastic jobs; more restarts than any run needs.
+OPTIONS = ["--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench"]
+# A host name of this machine need not resolve.
+OPTIONS += ["--local-addr=127.0.0.1"]
+# What an agent gets, what the script gets, and variables. Tuned: short waits, and the workers' store is not shared by
+# all rounds of the rendezvous. With the shared one an agent that joins later waits for an address that rank 0 tells in
+# the first round only, and restart counts that differ part the workers (pytorch issue 135712).
+CONFS = {
+    "defaults": ([], [], {}),
+    "tuned": (
+        ["--rdzv-conf=join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"],
+        ["--timeout=10"],
+        {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+    ),
+}
+NEWS = re.compile(r"(error|fail|restart|rendezvous|timed? ?out|signal)", re.IGNORECASE)
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Run:
+    """The agents and their workers."""
+
+    def __init__(self, setting, conf, agents):
+        self.setting = setting
+        self.rdzv, self.script, self.variables = CONFS[conf]
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchrun-"))
+        self.port = free_port()
+        self.agents = []
+        for _ in range(agents):
+            self.add_agent()
+
+    def add_agent(self):
+        command = [self.setting.python, "-m", "torch.distributed.run", *OPTIONS, *self.rdzv]
+        command += [f"--rdzv-endpoint=127.0.0.1:{self.port}", pathlib.Path(__file__).with_name("train.py")]
+        command += [f"--data={self.setting.data}", f"--out={self.home}", *self.script]
+        with open(self.home / f"agent-{len(self.agents)}.log", "wb") as log:
+            # What torchrun itself sets for more than one worker per agent.
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.variables}
+            agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        self.agents.append(agent)
+
+    def lines(self):
+        """All steps of all ranks, by time; with it, per step, the samples as (epoch, first, last)."""
+        found = []
+        for path in self.home.glob("steps-*"):
+            _, rank, pid = path.name.split("-")
+            for line in path.read_text().splitlines():
+                at, number, world, first, last, epoch = line.split()
+                step = Step(float(at), int(number), f"{rank}-{pid}", int(world))
+                found.append((step, (int(epoch), int(first), int(last))))
+        return sorted(found, key=lambda it: it[0].at)
+
+    def steps(self):
+        return [step for step, _ in self.lines()]
+
+    def wait(self, limit, condition):
+        """What it is when it comes to be true; falsy if it does not in so many seconds."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if value := condition():
+                return value
+            if all(agent.poll() is not None for agent in self.agents):
+                return None
+            time.sleep(0.02)
+        return None
+
+    def processes(self):
+        agents = [agent.pid for agent in self.agents if agent.poll() is None]
+        return {agent: children(agent) for agent in agents}
+
+    def end(self):
+        """Ends all that this run has started."""
+        workers = {pid for of in self.processes().values() for pid in of} | {int(s.life.split("-")[1]) for s in self.steps()}
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.kill()
+            agent.wait()
+        for worker in workers:
+            try:
+                if str(self.home).encode() in pathlib.Path(f"/proc/{worker}/cmdline").read_bytes():
+                    os.kill(worker, signal.SIGKILL)
+            except OSError:
+                pass
+
+    def news(self):
+        """What the agents said last that sounds like news."""
+        said = []
+        for number, _ in enumerate(self.agents):
+            text = (self.home / f"agent-{number}.log").read_text(errors="replace")
+            said += [f"agent {number}: {line.strip()[:200]}" for line in text.splitlines() if NEWS.search(line)][-4:]
+        return "\n".join(said)
+
+
+def account(run, known):
+    """Steps lost, samples used twice, samples left out: from the lines of all ranks, a step counting once per world."""
+    reached = max(step.number for step in run.steps() if step.life in known)
+    again = [step for step in run.steps() if step.life not in known]
+    lost = reached + 1 - min(step.number for step in again) if again else None
+    used, samples = {}, {}
+    for step, (epoch, first, last) in run.lines():
+        world = step.life in known
+        used.setdefault((world, step.number), set()).add((epoch, first, last))
+        samples[step.number] = epoch
+    size = lambda key: sum(last - first for _, first, last in used[key])
+    twice = [number for world, number in used if world and (False, number) in used]
+    repeated = sum(min(size((True, number)), size((False, number))) for number in twice)
+    missing = set(range(1, max(samples) + 1)) - set(samples)
+    return lost, repeated, len(missing) * 64
+
+
+def begin(setting, conf, agents):
+    run = Run(setting, conf, agents)
+    reached = lambda: [s for s in run.steps() if s.number >= setting.at_step and s.world == agents]
+    if not run.wait(setting.limit, reached):
+        note = run.news()
+        run.end()
+        return None, Outcome(None, note=f"did not begin within {setting.limit} s\n{note}")
+    return run, None
+
+
+def result(run, known, since, first, before, pause=None):
+    time.sleep(2)
+    lost, repeated, skipped = account(run, known) if first else (None, None, None)
+    note = run.news()
+    run.end()
+    seconds, world = (first.at - since, first.world) if first else (None, None)
+    return Outcome(seconds, pause, usual(before), lost, repeated, skipped, world, note)
+
+
+def kill(setting, conf, repeat, whole_agent):
+    """kill -9 of a worker, or of its agent, too; never of the agent that hosts the rendezvous."""
+    run, failure = begin(setting, conf, 3)
+    if failure:
+        return failure
+    known = {step.life for step in run.steps()}
+    if whole_agent:
+        host = run.agents[0].pid
+        agent = [pid for pid in run.processes() if pid != host][repeat % 2]
+        victims = [agent, *run.processes()[agent]]
+    else:
+        victims = [int(life.split("-")[1]) for life in known if life.startswith(f"{repeat % 3}-")]
+    before = [step for step in run.steps() if step.life.startswith("0-")]
+    since = time.time()
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.life not in known])
+    return result(run, known, since, first and first[0], before)
+
+
+def grow(setting, conf, _repeat):
+    """A third agent."""
+    run, failure = begin(setting, conf, 2)
+    if failure:
+        return failure
+    known = {step.life for step in run.steps()}
+    before = [step for step in run.steps() if step.life.startswith("0-")]
+    since = time.time()
+    run.add_agent()
+    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.world == 3])
+    pause = first and first[0].at - max(step.at for step in run.steps() if step.life in known)
+    return result(run, known, since, first and first[0], before, pause)
