@@ -102,6 +102,13 @@ fn bad_specs() -> Vec<Case> {
             json!({"replicas": 2, "maxReplicas": 1}),
             "must not be above workers.maxReplicas",
         ),
+        ("activeDeadlineSeconds", json!(0), "activeDeadlineSeconds"),
+        ("suspend", json!("yes"), "suspend"),
+    ]
+}
+
+fn bad_scaling() -> Vec<Case> {
+    vec![
         (
             "elastic",
             json!({"onScale": "ScaleBatch"}),
@@ -127,15 +134,13 @@ fn bad_specs() -> Vec<Case> {
             json!({"mode": "Restart", "onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 1}}),
             "is for the built-in trainer",
         ),
-        ("activeDeadlineSeconds", json!(0), "activeDeadlineSeconds"),
-        ("suspend", json!("yes"), "suspend"),
     ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
     let stage = Stage::new().await;
-    for (field, value, words) in bad_specs() {
+    for (field, value, words) in bad_specs().into_iter().chain(bad_scaling()) {
         let mut wrong = job(1);
         wrong["spec"][field] = value.clone();
         let message = refusal(&stage, &wrong).await;
