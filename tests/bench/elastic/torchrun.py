@@ -34,6 +34,11 @@ def free_port():
         return sock.getsockname()[1]
 
 
+def listens(port):
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Run:
     """The agents and their workers."""
 
@@ -43,7 +48,12 @@ class Run:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchrun-"))
         self.port = free_port()
         self.agents = []
-        for _ in range(agents):
+        # The first one hosts the rendezvous; who comes while nobody does would.
+        self.add_agent()
+        if not self.wait(setting.limit, lambda: listens(self.port)):
+            self.end()
+            raise SystemExit(f"no rendezvous within {setting.limit} s; {self.home} has the logs")
+        for _ in range(agents - 1):
             self.add_agent()
 
     def add_agent(self):
@@ -77,7 +87,7 @@ class Run:
             if value := condition():
                 return value
             if all(agent.poll() is not None for agent in self.agents):
-                return None
+                return None  # None is left to come back.
             time.sleep(0.02)
         return None
 
