@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -150,6 +151,8 @@ def result(run, known, since, first, before, pause=None):
     lost, repeated, skipped = account(run, known) if first else (None, None, None)
     note = run.news()
     run.end()
+    if first:
+        shutil.rmtree(run.home, ignore_errors=True)
     seconds, world = (first.at - since, first.world) if first else (None, None)
     return Outcome(seconds, pause, usual(before), lost, repeated, skipped, world, note)
 
