@@ -17,7 +17,7 @@ OPTIONS = ["--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-b
 OPTIONS += ["--local-addr=127.0.0.1"]
 # What an agent gets, what the script gets, and variables. Tuned: short waits, and the workers' store is not shared by
 # all rounds of the rendezvous. With the shared one an agent that joins later waits for an address that rank 0 tells in
-# the first round only, and restart counts that differ part the workers (pytorch issue 135712).
+# the first round only, and restarted workers find addresses of those before them. See pytorch issue 135712, too.
 CONFS = {
     "defaults": ([], [], {}),
     "tuned": (
