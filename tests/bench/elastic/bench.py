@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--events", default=",".join(EVENTS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=120, help="seconds to wait for a step")
+    parser.add_argument("--limit", type=float, default=60, help="seconds to wait for a step")
     parser.add_argument("--at-step", type=int, default=225, help="when it is done; every 50th has a checkpoint")
     options = parser.parse_args()
     setting = Setting(options.programs, options.python, options.data, options.limit, options.at_step)

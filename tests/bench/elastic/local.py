@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -138,7 +139,7 @@ def result(run, before, first, since, pause=None):
     if not proven:
         failed(run, f"the proof ({verdict})")
     committed = [step for step in run.steps if step.life == before[-1].life][-1].number
-    return Outcome(
+    outcome = Outcome(
         seconds=first.at - since,
         pause=pause,
         usual=usual(before),
@@ -149,6 +150,8 @@ def result(run, before, first, since, pause=None):
         world=int(run.worlds()[first.life]),
         note=verdict,
     )
+    shutil.rmtree(run.home, ignore_errors=True)
+    return outcome
 
 
 def kill(setting, repeat, whole_agent):

@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ OPTIONS = ["--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-b
 OPTIONS += ["--local-addr=127.0.0.1"]
 # What an agent gets, what the script gets, and variables. Tuned: short waits, and the workers' store is not shared by
 # all rounds of the rendezvous. With the shared one an agent that joins later waits for an address that rank 0 tells in
-# the first round only, and restart counts that differ part the workers (pytorch issue 135712).
+# the first round only, and restarted workers find addresses of those before them. See pytorch issue 135712, too.
 CONFS = {
     "defaults": ([], [], {}),
     "tuned": (
@@ -34,6 +35,11 @@ def free_port():
         return sock.getsockname()[1]
 
 
+def listens(port):
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Run:
     """The agents and their workers."""
 
@@ -43,7 +49,12 @@ class Run:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchrun-"))
         self.port = free_port()
         self.agents = []
-        for _ in range(agents):
+        # The first one hosts the rendezvous; who comes while nobody does would.
+        self.add_agent()
+        if not self.wait(setting.limit, lambda: listens(self.port)):
+            self.end()
+            raise SystemExit(f"no rendezvous within {setting.limit} s; {self.home} has the logs")
+        for _ in range(agents - 1):
             self.add_agent()
 
     def add_agent(self):
@@ -77,7 +88,7 @@ class Run:
             if value := condition():
                 return value
             if all(agent.poll() is not None for agent in self.agents):
-                return None
+                return None  # None is left to come back.
             time.sleep(0.02)
         return None
 
@@ -140,6 +151,8 @@ def result(run, known, since, first, before, pause=None):
     lost, repeated, skipped = account(run, known) if first else (None, None, None)
     note = run.news()
     run.end()
+    if first:
+        shutil.rmtree(run.home, ignore_errors=True)
     seconds, world = (first.at - since, first.world) if first else (None, None)
     return Outcome(seconds, pause, usual(before), lost, repeated, skipped, world, note)
 
