@@ -4,4 +4,5 @@ pub mod apiserver;
 pub mod cluster;
 pub mod local;
 pub mod manifests;
+pub mod nodes;
 pub mod weights;
