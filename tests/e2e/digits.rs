@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_tests::cluster::{TestNamespace, until};
-use roundhouse_tests::manifests;
+use roundhouse_tests::{local, manifests, nodes};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 async fn apply(space: &TestNamespace, change: impl Fn(&mut Value)) {
@@ -154,19 +155,8 @@ async fn a_killed_worker_is_an_incident_and_the_other_goes_on_without_a_restart(
     })
     .await
     .unwrap();
-    let pid = std::process::Command::new(manifests::repository().join("tests/cluster/cluster"))
-        .args(["pid", &space.name, "digits-worker-1-0"])
-        .output()
-        .unwrap();
-    let pid = String::from_utf8(pid.stdout).unwrap().trim().to_owned();
-    assert!(!pid.is_empty());
-    assert!(
-        std::process::Command::new("kill")
-            .args(["-9", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let agent = nodes::agent(&space.name, "digits-worker-1-0").unwrap();
+    assert!(local::send(agent, Signal::KILL));
     let job = space
         .ends("digits", ConditionType::Succeeded)
         .await

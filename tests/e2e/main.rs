@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod digits;
+mod faults;
 mod isolation;
 mod parity;
 mod refusals;

@@ -1,12 +1,12 @@
 //! Restart mode on real pods: an image that knows nothing of Roundhouse.
 
-use std::process::Command;
 use std::time::Duration;
 
 use kube::api::LogParams;
 use roundhouse_api::ConditionType;
 use roundhouse_tests::cluster::{TestNamespace, until};
-use roundhouse_tests::manifests;
+use roundhouse_tests::{local, nodes};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 fn job() -> Value {
@@ -35,18 +35,6 @@ async fn log(space: &TestNamespace, pod: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The only child of a pod's agent: the script.
-fn script_of(space: &TestNamespace, pod: &str) -> String {
-    let agent = Command::new(manifests::repository().join("tests/cluster/cluster"))
-        .args(["pid", &space.name, pod])
-        .output()
-        .unwrap();
-    let agent = String::from_utf8(agent.stdout).unwrap();
-    let agent = agent.trim();
-    let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"));
-    children.unwrap().trim().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_container() {
     let space = TestNamespace::create("e2e-restart", false).await.unwrap();
@@ -65,10 +53,8 @@ async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_
     })
     .await
     .unwrap();
-    let script = script_of(&space, "script-worker-1-0");
-    assert!(!script.is_empty());
-    let killed = Command::new("kill").args(["-9", &script]).status();
-    assert!(killed.unwrap().success());
+    let script = nodes::process(&space.name, "script-worker-1-0").unwrap();
+    assert!(local::send(script, Signal::KILL));
 
     let job = space
         .ends("script", ConditionType::Succeeded)

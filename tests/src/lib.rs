@@ -4,5 +4,6 @@ pub mod apiserver;
 pub mod cluster;
 pub mod local;
 pub mod manifests;
+pub mod nodes;
 pub mod processes;
 pub mod weights;

@@ -2,7 +2,9 @@
 //!
 //! A collective blocks until its peers answer or its timeout passes. A newer generation that is heard of
 //! meanwhile says that the operator has decided: after a short patience, in which a healthy world
-//! would have reached its step boundary, the group is aborted and the collective fails.
+//! would have reached its step boundary, the group is aborted and the collective fails. So it is, after a
+//! longer one, when steps go on but somebody never hears of the newer generation: its kubelet is silent, and
+//! whoever is to join would wait for ever.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +20,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// step so far, the wait is over.
 const PATIENCE: Duration = Duration::from_secs(2);
 const STEPS_OF_PATIENCE: u32 = 3;
+/// After this, or so many of the longest step, who has not heard of a newer generation is left behind. A
+/// kubelet tells it within a second.
+const PATIENCE_WITH_THE_DEAF: Duration = Duration::from_secs(15);
 
 /// The thread that watches, and what it is told.
 #[derive(Clone, Debug, Default)]
@@ -34,14 +39,26 @@ struct Watched {
 }
 
 impl Watched {
-    /// Whether the wait is over, given the newest generation and since when it is known.
+    /// Whether the wait is over, given the newest generation and since when one newer than the group's
+    /// is known.
     fn is_over(&self, newest: u64, known_since: Instant, now: Instant) -> bool {
         let Some((generation, _)) = &self.group else {
             return false;
         };
-        let since = self.moved_at.map_or(known_since, |at| at.max(known_since));
-        let patience = PATIENCE.max(self.longest_step * STEPS_OF_PATIENCE);
-        newest > *generation && now.saturating_duration_since(since) >= patience
+        let steps = self.longest_step * STEPS_OF_PATIENCE;
+        let known_for = now.saturating_duration_since(known_since);
+        let moved_for = self
+            .moved_at
+            .map_or(known_for, |at| now.saturating_duration_since(at));
+        let is_stuck = known_for.min(moved_for) >= PATIENCE.max(steps);
+        let is_unheard = known_for >= PATIENCE_WITH_THE_DEAF.max(steps);
+        newest > *generation && (is_stuck || is_unheard)
+    }
+
+    /// Whether a generation is newer than the group's.
+    fn is_newer(&self, generation: u64) -> bool {
+        let guarded = self.group.as_ref().map(|(guarded, _)| *guarded);
+        guarded.is_some_and(|guarded| generation > guarded)
     }
 }
 
@@ -61,12 +78,17 @@ impl Interrupter {
                 // Until nobody else holds it.
                 while Arc::strong_count(&watched) > 1 {
                     std::thread::sleep(LOOK_INTERVAL);
-                    if let Some(document) = watch.poll()
+                    let document = watch.poll();
+                    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(document) = document
                         && document.generation > newest
                     {
-                        (newest, known_since) = (document.generation, Instant::now());
+                        // Newer ones, one after the other, do not put it off.
+                        if !watched.is_newer(newest) {
+                            known_since = Instant::now();
+                        }
+                        newest = document.generation;
                     }
-                    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
                     if watched.is_over(newest, known_since, Instant::now())
                         && let Some((_, group)) = watched.group.take()
                     {

@@ -28,7 +28,10 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     if fingerprint(&members) != draft.members.raised_for {
         return None;
     }
-    let unready = members.into_iter().filter(|pod| !pod.ready);
+    // Of one whose node does not answer nothing is known; that is no failure.
+    let unready = members
+        .into_iter()
+        .filter(|pod| !pod.ready && !pod.unreachable);
     let mut next = None::<Duration>;
     let mut found = None;
     for pod in unready {

@@ -85,6 +85,8 @@ fn a_pod_that_lived_long_is_replaced_at_once() {
 fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
     let mut world = trains(3);
     world.lingering = true;
+    // It is long since their generation was issued.
+    world.seconds_pass(60);
     world.is_unreachable(1, true);
     let plan = world.plan();
     assert_eq!(created(&plan), [(1, 1)]);

@@ -27,9 +27,9 @@ cluster_pid() { # NAMESPACE POD [CONTAINER]: a container's main process as a pid
     done
 }
 
-cluster_node() { # kill|start NODE, partition|pause NODE on|off
+cluster_node() { # kill|start NODE, partition|pause|kubelet NODE on|off
   local action=${1:-} node=${2:-} switch=${3:-}
-  case $action in kill | start | partition | pause) ;; *) echo "give kill, start, partition or pause" >&2; return 2 ;; esac
+  case $action in kill | start | partition | pause | kubelet) ;; *) echo "give kill, start, partition, pause or kubelet" >&2; return 2 ;; esac
   other_node "$node"
   case $action:$switch in
     kill:) # a machine is lost: the wire first, so that not even a closing packet gets out
@@ -48,7 +48,11 @@ cluster_node() { # kill|start NODE, partition|pause NODE on|off
     partition:off) in_control_net ip link set "to-$node" up ;;
     pause:on) freeze "$node" 1 ;;
     pause:off) thaw "$node" ;;
-    *) echo "usage: cluster node kill|start NODE, cluster node partition|pause NODE on|off" >&2; return 2 ;;
+    kubelet:off) # nothing else: containers run on
+      touch "$(home_of "$node")/run/kubelet.down"
+      cluster_exec -n "$node" bash -c "kill -KILL $(cat "$(home_of "$node")/run/kubelet.pid")" ;;
+    kubelet:on) rm -f "$(home_of "$node")/run/kubelet.down" ;;
+    *) echo "usage: cluster node kill|start NODE, cluster node partition|pause|kubelet NODE on|off" >&2; return 2 ;;
   esac
 }
 

@@ -1,0 +1,9 @@
+//! Faults on real kubelets. Whatever happens, the job succeeds with the weights of an undisturbed training,
+//! its ledger is proven, and nobody restarts because somebody else failed.
+
+mod drill;
+mod fault;
+mod nodes;
+mod operator;
+mod pods;
+mod proof;

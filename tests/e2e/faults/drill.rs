@@ -1,0 +1,190 @@
+//! An elastic job of three workers on which something is tried out. Its steps are slowed down, so that it
+//! still trains when the fault is over.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use roundhouse_api::TrainingJobStatus;
+use roundhouse_contract::{Action, Membership, labels};
+use roundhouse_elastic::ledger;
+use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::{local, manifests};
+use serde_json::{Value, json};
+
+/// The job's name.
+pub(super) const JOB: &str = "digits";
+/// For whatever a fault leads to.
+pub(super) const DEADLINE: Duration = Duration::from_secs(120);
+const STEP_MILLISECONDS: &str = "50";
+/// Committed steps that show that a generation trains.
+const SOME_STEPS: usize = 5;
+
+/// A job and what is known of it.
+pub(super) struct Drill {
+    pub(super) space: TestNamespace,
+    pub(super) spec: Value,
+    shared: PathBuf,
+    newest: AtomicU64,
+}
+
+impl Drill {
+    /// Applies the job, with one worker on each node if they are to be spread.
+    pub(super) async fn start(name: &str, steps: u64, spread: bool) -> Self {
+        let space = TestNamespace::create(name, true).await.unwrap();
+        let shared = shared_directory(name);
+        let mut job = local::job(3, steps);
+        job["metadata"]["name"] = json!(JOB);
+        let spec = &mut job["spec"];
+        spec["elastic"]["joinWindowSeconds"] = json!(5);
+        spec["trainer"]["data"]["volume"] = json!({"configMap": {"name": "digits-data"}});
+        spec["checkpoint"] = json!({"volume": {"hostPath": {"path": shared}}, "everySteps": 50});
+        spec["workers"]["template"] = template(spread);
+        let spec = spec.clone();
+        for object in manifests::read("examples/digits.yaml").unwrap() {
+            if object["kind"] == "ConfigMap" {
+                space.create_object(&object).await.unwrap();
+            }
+        }
+        space.create_object(&job).await.unwrap();
+        Self {
+            space,
+            spec,
+            shared,
+            newest: AtomicU64::new(0),
+        }
+    }
+
+    /// The job's status. Generations only grow: whoever looks sees to it.
+    pub(super) async fn status(&self) -> anyhow::Result<TrainingJobStatus> {
+        let job = self.space.jobs().get(JOB).await?;
+        let status = job.status.unwrap_or_default();
+        let now = status.membership.as_ref().map_or(0, |it| it.generation);
+        let before = self.newest.fetch_max(now, Ordering::Relaxed);
+        ensure!(before <= now, "generation {before} became {now}");
+        Ok(status)
+    }
+
+    /// Waits until so many workers commit steps in a generation after that one, and returns its number.
+    pub(super) async fn trains(&self, workers: u32, after: u64) -> u64 {
+        let trains = until("the workers train", DEADLINE, || async {
+            let status = self.status().await?;
+            ensure!(!status.is_terminal(), "it ended before");
+            let membership = status
+                .membership
+                .filter(|it| it.generation > after && it.nodes == workers);
+            let generation = membership.map(|it| it.generation);
+            Ok(generation.filter(|it| self.num_committed(*it) >= SOME_STEPS))
+        });
+        self.or_dump(trains.await).await
+    }
+
+    /// Steps that a generation has committed so far.
+    pub(super) fn num_committed(&self, generation: u64) -> usize {
+        let file = self
+            .state()
+            .join("ledger")
+            .join(ledger::file_name(generation));
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().count().saturating_sub(1)
+    }
+
+    /// Where the job's checkpoints and its ledger are.
+    pub(super) fn state(&self) -> PathBuf {
+        self.shared.join(&self.space.name).join(JOB)
+    }
+
+    /// The weights that it wrote at its end.
+    pub(super) fn weights(&self) -> anyhow::Result<Vec<u8>> {
+        std::fs::read(self.shared.join("weights.safetensors")).context("the weights")
+    }
+
+    /// Pods of the job.
+    pub(super) async fn pods(&self) -> anyhow::Result<Vec<Pod>> {
+        let selector = ListParams::default().labels(&format!("{}={JOB}", labels::JOB_NAME));
+        Ok(self.space.pods().list(&selector).await?.items)
+    }
+
+    /// Pods of a generation's members, by node rank.
+    pub(super) async fn members(&self, generation: u64) -> Vec<Pod> {
+        let mut members: Vec<(u32, Pod)> = Vec::new();
+        for pod in self.pods().await.unwrap() {
+            let document = pod.annotations().get(labels::MEMBERSHIP);
+            let document: Option<Membership> =
+                document.and_then(|text| serde_json::from_str(text).ok());
+            if let Some(document) = document
+                && document.generation == generation
+                && document.action == Action::Join
+            {
+                members.push((document.node_rank, pod));
+            }
+        }
+        members.sort_by_key(|(node_rank, _)| *node_rank);
+        members.into_iter().map(|(_, pod)| pod).collect()
+    }
+
+    /// Waits until a pod is gone.
+    pub(super) async fn is_gone(&self, pod: &str) {
+        let what = format!("{pod} is gone");
+        let gone = until(&what, DEADLINE, || async {
+            Ok(self
+                .space
+                .pods()
+                .get_opt(pod)
+                .await?
+                .is_none()
+                .then_some(()))
+        });
+        self.or_dump(gone.await).await;
+    }
+
+    /// What was awaited; if it did not come, the test fails and shows the state.
+    pub(super) async fn or_dump<T>(&self, awaited: anyhow::Result<T>) -> T {
+        if awaited.is_err() {
+            println!("{}", self.space.dump().await);
+        }
+        awaited.unwrap()
+    }
+}
+
+/// A directory of this machine, which all nodes of the local cluster see.
+fn shared_directory(name: &str) -> PathBuf {
+    let repository = manifests::repository().canonicalize().unwrap();
+    let shared = repository.join("target/cluster/state/volumes").join(name);
+    std::fs::create_dir_all(&shared).unwrap();
+    std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o777)).unwrap();
+    shared
+}
+
+/// The image's own trainer, but for its name: this one can be told to take its time.
+fn template(spread: bool) -> Value {
+    let trainer = local::programs().unwrap().join("roundhouse-train");
+    let mut template = json!({"spec": {
+        "volumes": [{"name": "slow", "hostPath": {"path": trainer, "type": "File"}}],
+        "containers": [{
+            "name": labels::TRAINER_CONTAINER,
+            "env": [
+                {"name": "ROUNDHOUSE_FAULT_STEP_MILLISECONDS", "value": STEP_MILLISECONDS},
+                {"name": "ROUNDHOUSE_SAVE_WEIGHTS", "value": "/checkpoints/weights.safetensors"},
+            ],
+            "volumeMounts": [{
+                "name": "slow", "mountPath": "/usr/local/bin/roundhouse-train", "readOnly": true,
+            }],
+        }],
+    }});
+    if spread {
+        template["spec"]["topologySpreadConstraints"] = json!([{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": {"matchLabels": {labels::JOB_NAME: JOB}},
+        }]);
+    }
+    template
+}

@@ -1,0 +1,105 @@
+//! What can befall one worker, and what must come of it.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, EvictParams};
+use roundhouse_tests::cluster::until;
+use roundhouse_tests::{local, nodes};
+use rustix::process::Signal;
+
+use super::drill::{DEADLINE, Drill};
+
+/// What befalls a worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// `kill -9` of rank 0's process.
+    KillRankZero,
+    /// `kill -9` of another rank's process.
+    KillAnother,
+    /// `kubectl delete pod`.
+    Delete,
+    /// `kubectl delete pod --grace-period=0 --force`.
+    DeleteByForce,
+    /// `kubectl drain` of its node: cordoned, then the pod is evicted.
+    Drain,
+}
+
+impl Fault {
+    /// A name for a namespace.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::KillRankZero => "kill-zero",
+            Self::KillAnother => "kill-another",
+            Self::Delete => "delete",
+            Self::DeleteByForce => "force-delete",
+            Self::Drain => "drain",
+        }
+    }
+
+    /// Failures that the job's status shows.
+    pub(super) const fn incidents(self) -> u32 {
+        match self {
+            Self::KillRankZero | Self::KillAnother => 1,
+            Self::Delete | Self::DeleteByForce | Self::Drain => 0,
+        }
+    }
+
+    /// Whom it befalls, and whom it does not, of members by node rank.
+    pub(super) fn victim(self, members: &[Pod]) -> (String, Vec<String>) {
+        let mut names: Vec<String> = members.iter().map(ResourceExt::name_any).collect();
+        let victim = match self {
+            Self::KillRankZero => names.remove(0),
+            _ => names.remove(1),
+        };
+        (victim, names)
+    }
+
+    /// Lets it happen, and waits until the kubelet has done its part.
+    pub(super) async fn strikes(self, drill: &Drill, victim: &str) {
+        let pods = drill.space.pods();
+        match self {
+            Self::KillRankZero | Self::KillAnother => {
+                let rank = nodes::process(&drill.space.name, victim).unwrap();
+                assert!(local::send(rank, Signal::KILL));
+                restarts(&pods, victim).await;
+            }
+            Self::Delete => {
+                let gracefully = DeleteParams::default();
+                pods.delete(victim, &gracefully).await.unwrap();
+                drill.is_gone(victim).await;
+            }
+            Self::DeleteByForce => {
+                let at_once = DeleteParams::default().grace_period(0);
+                pods.delete(victim, &at_once).await.unwrap();
+                drill.is_gone(victim).await;
+            }
+            Self::Drain => {
+                let pod = pods.get(victim).await.unwrap();
+                let node = pod.spec.unwrap().node_name.unwrap();
+                let all: Api<Node> = Api::all(drill.space.client.clone());
+                all.cordon(&node).await.unwrap();
+                let evicted = pods.evict(victim, &EvictParams::default()).await;
+                drill.is_gone(victim).await;
+                all.uncordon(&node).await.unwrap();
+                evicted.unwrap();
+            }
+        }
+    }
+}
+
+async fn restarts(pods: &Api<Pod>, name: &str) {
+    until("its container restarts", DEADLINE, || async {
+        let status = pods.get(name).await?.status.unwrap_or_default();
+        let containers = status.container_statuses.unwrap_or_default();
+        let running = containers.first().is_some_and(|it| {
+            it.restart_count == 1
+                && it
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.running.is_some())
+        });
+        Ok(running.then_some(()))
+    })
+    .await
+    .unwrap();
+}

@@ -1,0 +1,120 @@
+//! A machine is lost, cut off, or silent, with the worker on it. Not beside other tests: their workers may
+//! be on it, too.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::Api;
+use roundhouse_tests::cluster::until;
+use roundhouse_tests::nodes::local_cluster;
+
+use super::drill::{DEADLINE, Drill};
+use super::operator;
+
+/// In a box of its own; control plane and operator are elsewhere.
+const NODE: &str = "node2";
+const STEPS: u64 = 600;
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// All its processes end at once.
+    Lost,
+    /// Its network ends, and its processes do not know.
+    CutOff,
+    /// Its kubelet ends, and nothing else.
+    Silent,
+}
+
+/// A fault that lasts; when it is dropped the node heals.
+struct Lasting(Fault);
+
+impl Lasting {
+    fn begins(fault: Fault) -> Self {
+        match fault {
+            Fault::Lost => node(&["kill", NODE]),
+            Fault::CutOff => node(&["partition", NODE, "on"]),
+            Fault::Silent => node(&["kubelet", NODE, "off"]),
+        }
+        Self(fault)
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        match self.0 {
+            Fault::Lost => node(&["start", NODE]),
+            Fault::CutOff => node(&["partition", NODE, "off"]),
+            Fault::Silent => node(&["kubelet", NODE, "on"]),
+        }
+    }
+}
+
+fn node(action: &[&str]) {
+    local_cluster(&[&["node"], action].concat()).unwrap();
+}
+
+async fn is_ready(drill: &Drill, wanted: bool) {
+    let nodes: Api<Node> = Api::all(drill.space.client.clone());
+    until("the node's state is known", DEADLINE, || async {
+        let status = nodes.get(NODE).await?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let ready = conditions
+            .iter()
+            .any(|it| it.type_ == "Ready" && it.status == "True");
+        Ok((ready == wanted).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+/// The others go on, the worker is replaced, and what comes back with the node ends.
+async fn a_node_fails(name: &str, fault: Fault, operator_is_away: bool) {
+    let drill = Drill::start(name, STEPS, true).await;
+    let client = drill.space.client.clone();
+    operator::runs(&client, true).await;
+    is_ready(&drill, true).await;
+    let first = drill.trains(3, 0).await;
+    let on_node = |pod: &k8s_openapi::api::core::v1::Pod| {
+        pod.spec.as_ref().and_then(|it| it.node_name.as_deref()) == Some(NODE)
+    };
+    let members = drill.members(first).await;
+    let (there, elsewhere): (Vec<_>, Vec<_>) = members.into_iter().partition(on_node);
+    assert_eq!(there.len(), 1, "one worker on each node");
+    if operator_is_away {
+        operator::runs(&client, false).await;
+    }
+    let lasting = Lasting::begins(fault);
+    is_ready(&drill, false).await;
+    if operator_is_away {
+        operator::runs(&client, true).await;
+    }
+    let second = drill.trains(3, first).await;
+    assert!(!drill.members(second).await.iter().any(on_node));
+    // Who is left behind commits nothing any more, cut off or not.
+    let left_behind = drill.num_committed(first);
+    drop(lasting);
+    is_ready(&drill, true).await;
+    drill.is_gone(&there[0].name_any()).await;
+    assert_eq!(drill.num_committed(first), left_behind);
+    let survivors: Vec<String> = elsewhere.iter().map(ResourceExt::name_any).collect();
+    drill.succeeds(0, &survivors).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_a_lost_machine_is_replaced() {
+    a_node_fails("e2e-node-lost", Fault::Lost, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_cut_off_neither_commits_nor_blocks_anybody() {
+    a_node_fails("e2e-node-cut-off", Fault::CutOff, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_kubelet_is_silent_is_replaced() {
+    a_node_fails("e2e-node-silent", Fault::Silent, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_was_away_when_a_machine_was_lost_catches_up() {
+    a_node_fails("e2e-node-lost-away", Fault::Lost, true).await;
+}

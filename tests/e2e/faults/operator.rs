@@ -1,0 +1,75 @@
+//! The operator is away while something happens to workers, and catches up when it is back.
+//! Not beside other tests: it is everybody's operator.
+
+use futures::future::join_all;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use roundhouse_contract::labels;
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use super::drill::{DEADLINE, Drill};
+use super::fault::Fault;
+
+const NAMESPACE: &str = "roundhouse-system";
+const STEPS: u64 = 600;
+
+/// Starts or stops the operator, and waits until it is so.
+pub(super) async fn runs(client: &Client, wanted: bool) {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let scale = Patch::Merge(json!({"spec": {"replicas": u8::from(wanted)}}));
+    deployments
+        .patch_scale("roundhouse", &PatchParams::default(), &scale)
+        .await
+        .unwrap();
+    let operator = format!("{}=operator", labels::APP_COMPONENT);
+    until("the operator is there, or gone", DEADLINE, || async {
+        let deployment = deployments.get("roundhouse").await?;
+        let ready = deployment.status.and_then(|it| it.ready_replicas);
+        let pods = pods.list(&ListParams::default().labels(&operator)).await?;
+        let so = if wanted {
+            ready == Some(1)
+        } else {
+            pods.items.is_empty()
+        };
+        Ok(so.then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_was_away_during_faults_catches_up() {
+    let faults = [
+        Fault::KillRankZero,
+        Fault::KillAnother,
+        Fault::DeleteByForce,
+        Fault::Drain,
+    ];
+    let client = Client::try_default().await.unwrap();
+    runs(&client, true).await;
+    let drills = join_all(faults.map(|fault| async move {
+        let name = format!("e2e-away-{}", fault.name());
+        let drill = Drill::start(&name, STEPS, false).await;
+        let first = drill.trains(3, 0).await;
+        let (victim, survivors) = fault.victim(&drill.members(first).await);
+        (fault, drill, first, victim, survivors)
+    }))
+    .await;
+    runs(&client, false).await;
+    let strikes = drills
+        .iter()
+        .map(|(fault, drill, _, victim, _)| fault.strikes(drill, victim));
+    join_all(strikes).await;
+    runs(&client, true).await;
+    let ends = drills
+        .into_iter()
+        .map(|(fault, drill, first, _, survivors)| async move {
+            drill.trains(3, first).await;
+            drill.succeeds(fault.incidents(), &survivors).await;
+        });
+    join_all(ends).await;
+}

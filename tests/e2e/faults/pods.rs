@@ -1,0 +1,95 @@
+//! Something happens to one worker, or to their number, while the operator looks on.
+
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use roundhouse_api::ConditionType;
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use super::drill::{DEADLINE, Drill, JOB};
+use super::fault::Fault;
+
+/// Of 50 ms: long enough for a worker to come back.
+const STEPS: u64 = 600;
+
+async fn a_worker_is_lost_and_comes_back(fault: Fault) {
+    let name = format!("e2e-{}", fault.name());
+    let drill = Drill::start(&name, STEPS, false).await;
+    let first = drill.trains(3, 0).await;
+    let (victim, survivors) = fault.victim(&drill.members(first).await);
+    fault.strikes(&drill, &victim).await;
+    drill.trains(3, first).await;
+    drill.succeeds(fault.incidents(), &survivors).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_rank_zero_is_an_incident_and_training_goes_on() {
+    a_worker_is_lost_and_comes_back(Fault::KillRankZero).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_killed_rank_is_an_incident_and_training_goes_on() {
+    a_worker_is_lost_and_comes_back(Fault::KillAnother).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_pod_is_replaced_and_no_incident() {
+    a_worker_is_lost_and_comes_back(Fault::Delete).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_deleted_by_force_is_replaced_and_no_incident() {
+    a_worker_is_lost_and_comes_back(Fault::DeleteByForce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_worker_moves_and_is_no_incident() {
+    a_worker_is_lost_and_comes_back(Fault::Drain).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_scaled_down_and_up_again_trains_on() {
+    let drill = Drill::start("e2e-scale", STEPS, false).await;
+    let mut generation = drill.trains(3, 0).await;
+    let mut workers = drill.members(generation).await;
+    for replicas in [1, 3] {
+        let scale = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        let jobs = drill.space.jobs();
+        jobs.patch_scale(JOB, &PatchParams::default(), &scale)
+            .await
+            .unwrap();
+        generation = drill.trains(replicas, generation).await;
+        if replicas == 1 {
+            workers = drill.members(generation).await;
+        }
+    }
+    let survivors: Vec<String> = workers.iter().map(ResourceExt::name_any).collect();
+    drill.succeeds(0, &survivors).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_job_goes_on_where_it_was() {
+    let drill = Drill::start("e2e-suspend", STEPS / 2, false).await;
+    let first = drill.trains(3, 0).await;
+    suspend(&drill, true).await;
+    until("the workers have left", DEADLINE, || async {
+        let suspended = drill.status().await?.is_true(ConditionType::Suspended);
+        Ok((suspended && drill.pods().await?.is_empty()).then_some(()))
+    })
+    .await
+    .unwrap();
+    let committed = drill.num_committed(first);
+    suspend(&drill, false).await;
+    drill.trains(3, first).await;
+    // Asked to leave together, they left after a step whose checkpoint they wrote.
+    assert_eq!(drill.num_committed(first), committed);
+    drill.succeeds(0, &[]).await;
+}
+
+async fn suspend(drill: &Drill, suspend: bool) {
+    let patch = Patch::Merge(json!({"spec": {"suspend": suspend}}));
+    let jobs = drill.space.jobs();
+    jobs.patch(JOB, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}

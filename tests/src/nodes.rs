@@ -1,0 +1,40 @@
+//! What tests do to nodes and containers of the local cluster: the commands of `tests/cluster/cluster`.
+
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::manifests::repository;
+
+/// Runs a command of the local cluster and returns what it said.
+///
+/// # Errors
+/// It failed.
+pub fn local_cluster(arguments: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(repository().join("tests/cluster/cluster"));
+    let output = command.args(arguments).output()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    ensure!(output.status.success(), "cluster {arguments:?}: {said}");
+    Ok(said)
+}
+
+/// The agent of a worker: its container's main process, as a process of this machine.
+///
+/// # Errors
+/// It does not run.
+pub fn agent(namespace: &str, pod: &str) -> anyhow::Result<u32> {
+    let said = local_cluster(&["pid", namespace, pod])?;
+    said.parse().with_context(|| format!("{pod}: {said}"))
+}
+
+/// The only child of a worker's agent: the process that trains.
+///
+/// # Errors
+/// There is none, or more than one.
+pub fn process(namespace: &str, pod: &str) -> anyhow::Result<u32> {
+    let agent = agent(namespace, pod)?;
+    let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
+    let child = children.trim();
+    child.parse().with_context(|| format!("{pod}: {child}"))
+}
