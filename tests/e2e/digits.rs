@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_tests::cluster::{TestNamespace, until};
-use roundhouse_tests::{local, manifests, nodes};
+use roundhouse_tests::{manifests, nodes, processes};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ async fn a_killed_worker_is_an_incident_and_the_other_goes_on_without_a_restart(
     .await
     .unwrap();
     let agent = nodes::agent(&space.name, "digits-worker-1-0").unwrap();
-    assert!(local::send(agent, Signal::KILL));
+    assert!(processes::send(agent, Signal::KILL));
     let job = space
         .ends("digits", ConditionType::Succeeded)
         .await

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::api::LogParams;
 use roundhouse_api::ConditionType;
 use roundhouse_tests::cluster::{TestNamespace, until};
-use roundhouse_tests::{local, nodes};
+use roundhouse_tests::{nodes, processes};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_
     .await
     .unwrap();
     let script = nodes::process(&space.name, "script-worker-1-0").unwrap();
-    assert!(local::send(script, Signal::KILL));
+    assert!(processes::send(script, Signal::KILL));
 
     let job = space
         .ends("script", ConditionType::Succeeded)

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams};
 use roundhouse_tests::cluster::until;
-use roundhouse_tests::{local, nodes};
+use roundhouse_tests::{nodes, processes};
 use rustix::process::Signal;
 
 use super::drill::{DEADLINE, Drill};
@@ -60,7 +60,7 @@ impl Fault {
         match self {
             Self::KillRankZero | Self::KillAnother => {
                 let rank = nodes::process(&drill.space.name, victim).unwrap();
-                assert!(local::send(rank, Signal::KILL));
+                assert!(processes::send(rank, Signal::KILL));
                 restarts(&pods, victim).await;
             }
             Self::Delete => {

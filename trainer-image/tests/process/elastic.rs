@@ -196,3 +196,21 @@ fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
     }
     assert_same(&job, &expected, "a stopped rank");
 }
+
+#[test]
+fn a_rank_that_never_hears_of_a_generation_holds_nobody_up_for_ever() {
+    let mut config = config();
+    config["steps"] = json!(10_000_000);
+    let job = Job::start(&config, &crate::harness::digits(), 3, 1);
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    job.issue_to(1, &[0, 1]);
+    job.wait_for_nodes(&[0, 1], "committed steps", |status| status.step > 5);
+    let issued_at = Instant::now();
+    job.issue_to(2, &[0, 2]);
+    job.wait_for_nodes(&[0, 2], "steps without it", |status| {
+        status.generation == 2 && status.phase == Phase::Training
+    });
+    println!("left behind after {:.1?}", issued_at.elapsed());
+    let last = job.status(1, 0).unwrap();
+    assert_eq!((last.generation, last.phase), (1, Phase::Stranded));
+}
