@@ -2,7 +2,7 @@
 //! still trains when the fault is over.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 pub(super) const JOB: &str = "digits";
 /// For whatever a fault leads to.
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
-const STEP_MILLISECONDS: &str = "50";
+/// Milliseconds added to each step until all is over.
+const PAUSE: u64 = 50;
 /// Committed steps that show that a generation trains.
 const SOME_STEPS: usize = 5;
 
@@ -38,6 +39,7 @@ impl Drill {
     pub(super) async fn start(name: &str, steps: u64, spread: bool) -> Self {
         let space = TestNamespace::create(name, true).await.unwrap();
         let shared = shared_directory(name);
+        set_pace(&shared, PAUSE);
         let mut job = local::job(3, steps);
         job["metadata"]["name"] = json!(JOB);
         let spec = &mut job["spec"];
@@ -104,6 +106,11 @@ impl Drill {
         std::fs::read(self.shared.join("weights.safetensors")).context("the weights")
     }
 
+    /// From now on it trains as fast as it can.
+    pub(super) fn hurry(&self) {
+        set_pace(&self.shared, 0);
+    }
+
     /// Pods of the job.
     pub(super) async fn pods(&self) -> anyhow::Result<Vec<Pod>> {
         let selector = ListParams::default().labels(&format!("{}={JOB}", labels::JOB_NAME));
@@ -161,6 +168,10 @@ fn shared_directory(name: &str) -> PathBuf {
     shared
 }
 
+fn set_pace(shared: &Path, milliseconds: u64) {
+    std::fs::write(shared.join("pace"), milliseconds.to_string()).unwrap();
+}
+
 /// The image's own trainer, but for its name: this one can be told to take its time.
 fn template(spread: bool) -> Value {
     let trainer = local::programs().unwrap().join("roundhouse-train");
@@ -169,7 +180,7 @@ fn template(spread: bool) -> Value {
         "containers": [{
             "name": labels::TRAINER_CONTAINER,
             "env": [
-                {"name": "ROUNDHOUSE_FAULT_STEP_MILLISECONDS", "value": STEP_MILLISECONDS},
+                {"name": "ROUNDHOUSE_FAULT_STEP_FILE", "value": "/checkpoints/pace"},
                 {"name": "ROUNDHOUSE_SAVE_WEIGHTS", "value": "/checkpoints/weights.safetensors"},
             ],
             "volumeMounts": [{

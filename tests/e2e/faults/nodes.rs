@@ -12,7 +12,8 @@ use super::operator;
 
 /// In a box of its own; control plane and operator are elsewhere.
 const NODE: &str = "node2";
-const STEPS: u64 = 600;
+/// Of 50 ms: until the node is given up, the worker is replaced, and the node is back.
+const STEPS: u64 = 2_400;
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {

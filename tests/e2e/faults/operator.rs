@@ -14,7 +14,7 @@ use super::drill::{DEADLINE, Drill};
 use super::fault::Fault;
 
 const NAMESPACE: &str = "roundhouse-system";
-const STEPS: u64 = 600;
+const STEPS: u64 = 1_000;
 
 /// Starts or stops the operator, and waits until it is so.
 pub(super) async fn runs(client: &Client, wanted: bool) {

@@ -10,7 +10,7 @@ use super::drill::{DEADLINE, Drill, JOB};
 use super::fault::Fault;
 
 /// Of 50 ms: long enough for a worker to come back.
-const STEPS: u64 = 600;
+const STEPS: u64 = 1_000;
 
 async fn a_worker_is_lost_and_comes_back(fault: Fault) {
     let name = format!("e2e-{}", fault.name());

@@ -16,6 +16,7 @@ const TOLERANCE: f32 = 1e-6;
 impl Drill {
     /// Waits for the end and proves what must be true of it; the survivors are pods that never restarted.
     pub(super) async fn succeeds(self, incidents: u32, survivors: &[String]) {
+        self.hurry();
         let job = self.space.ends(JOB, ConditionType::Succeeded).await;
         let status = job.unwrap().status.unwrap();
         assert_eq!(status.incidents.total, incidents, "{status:?}");
