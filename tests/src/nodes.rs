@@ -1,5 +1,7 @@
 //! What tests do to nodes and containers of the local cluster: the commands of `tests/cluster/cluster`.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -37,4 +39,16 @@ pub fn process(namespace: &str, pod: &str) -> anyhow::Result<u32> {
     let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
     let child = children.trim();
     child.parse().with_context(|| format!("{pod}: {child}"))
+}
+
+/// A directory of this machine that all nodes of the local cluster see, and whose files any user may write.
+///
+/// # Errors
+/// It cannot be made.
+pub fn shared_directory(name: &str) -> anyhow::Result<PathBuf> {
+    let repository = repository().canonicalize()?;
+    let shared = repository.join("target/cluster/state/volumes").join(name);
+    std::fs::create_dir_all(&shared)?;
+    std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o777))?;
+    Ok(shared)
 }

@@ -1,7 +1,6 @@
 //! An elastic job of three workers on which something is tried out. Its steps are slowed down, so that it
 //! still trains when the fault is over.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::{Action, Membership, labels};
 use roundhouse_elastic::ledger;
 use roundhouse_tests::cluster::{TestNamespace, until};
-use roundhouse_tests::{local, manifests};
+use roundhouse_tests::{local, manifests, nodes};
 use serde_json::{Value, json};
 
 /// The job's name.
@@ -38,7 +37,7 @@ impl Drill {
     /// Applies the job, with one worker on each node if they are to be spread.
     pub(super) async fn start(name: &str, steps: u64, spread: bool) -> Self {
         let space = TestNamespace::create(name, true).await.unwrap();
-        let shared = shared_directory(name);
+        let shared = nodes::shared_directory(name).unwrap();
         set_pace(&shared, PAUSE);
         let mut job = local::job(3, steps);
         job["metadata"]["name"] = json!(JOB);
@@ -157,15 +156,6 @@ impl Drill {
         }
         awaited.unwrap()
     }
-}
-
-/// A directory of this machine, which all nodes of the local cluster see.
-fn shared_directory(name: &str) -> PathBuf {
-    let repository = manifests::repository().canonicalize().unwrap();
-    let shared = repository.join("target/cluster/state/volumes").join(name);
-    std::fs::create_dir_all(&shared).unwrap();
-    std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o777)).unwrap();
-    shared
 }
 
 fn set_pace(shared: &Path, milliseconds: u64) {

@@ -7,6 +7,8 @@ cd "$repo"
 : "${CARGO_TARGET_DIR:=$(tests/support/make/target-dir)}"
 : "${LIBTORCH:=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu}"
 : "${CLUSTER:=local}" "${NODES:=1}" "${NAMESPACE:=default}"
+# What is built here is built in many clones, seldom twice in one: incremental data only take room.
+export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export ROUNDHOUSE_CACHE CARGO_TARGET_DIR LIBTORCH CLUSTER NODES NAMESPACE
 case $CLUSTER in
   local) ;;
@@ -21,6 +23,15 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN {printf "%.1f s", b - a}'; }
 say() { printf '%s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 need() { command -v "$1" >/dev/null || die "$1 is not installed: $2"; }
+# room GIB: that much of the disk is free, for which builds of other checkouts may have to go.
+room() {
+  local place free
+  tests/support/make/target-dir --make-room "$1" > /dev/null
+  for place in "$repo" "$ROUNDHOUSE_CACHE"; do
+    free=$(df --output=avail -B1G "$place" | tail -n 1 | tr -d ' ')
+    [ "$free" -ge "$1" ] || die "$free GiB are free where $place is, and $1 are needed; what Roundhouse keeps and builds anew when needed is in $ROUNDHOUSE_CACHE ($(du -sh "$ROUNDHOUSE_CACHE" | cut -f1))"
+  done
+}
 
 # step NAME COMMAND...: one line while it runs and its time after; its output goes to a log, whose end
 # is shown if it fails. A line a minute says that a long one is alive.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tch::Tensor;
 
 use crate::harness::{Job, assert_proven, config, every_steps};
+use crate::parity::difference;
 
 /// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
 const TOLERANCE: f64 = 1e-6;
@@ -35,17 +36,12 @@ pub(crate) fn undisturbed(config: &Value) -> Vec<(String, Tensor)> {
 pub(crate) fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
     let steps = job.status(0, 0).map_or(0, |status| status.step).max(100);
     let tolerance = TOLERANCE * steps as f64 / 100.0;
-    let weights = job.weights();
-    assert_eq!(weights.len(), expected.len());
-    for ((name, ours), (_, theirs)) in weights.iter().zip(expected) {
-        let scale = theirs.abs().max().double_value(&[]);
-        let difference = (ours - theirs).abs().max().double_value(&[]) / scale;
-        assert!(
-            difference <= tolerance,
-            "{what}: {name} differs by {difference:e}\n{}",
-            job.logs()
-        );
-    }
+    let found = difference(&job.weights(), expected);
+    assert!(
+        found <= tolerance,
+        "{what}: the weights differ by {found:e}\n{}",
+        job.logs()
+    );
 }
 
 /// Kills one rank of `world` at a point, goes on without it, and later with another in its place.

@@ -9,7 +9,7 @@ use crate::harness::{Job, config};
 const TOLERANCE: f64 = 1e-6;
 
 /// Greatest relative difference between two sets of weights.
-fn difference(left: &[(String, Tensor)], right: &[(String, Tensor)]) -> f64 {
+pub(crate) fn difference(left: &[(String, Tensor)], right: &[(String, Tensor)]) -> f64 {
     assert_eq!(left.len(), right.len());
     left.iter()
         .zip(right)

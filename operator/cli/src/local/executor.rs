@@ -56,15 +56,9 @@ impl Executor {
 
     /// What the first worker of the newest generation tells.
     pub(crate) fn progress(&self) -> Option<ProgressSample> {
-        let place = |worker: &&Worker| {
-            let membership = worker.observed().membership?;
-            (membership.node_rank == 0).then_some(membership.generation)
-        };
-        let first = self
-            .workers
-            .values()
-            .filter(|worker| place(worker).is_some());
-        let progress = first.max_by_key(place)?.progress(&self.setting)?;
+        let firsts = self.workers.values().filter(|it| it.leads().is_some());
+        let newest = firsts.max_by_key(|it| it.leads())?;
+        let progress = newest.progress(&self.setting)?;
         Some(ProgressSample {
             progress,
             at: Timestamp::now(),

@@ -206,6 +206,12 @@ impl Worker {
         }
     }
 
+    /// The generation of which it is the first worker, if it is.
+    pub(crate) fn leads(&self) -> Option<u64> {
+        let membership = self.membership.as_ref()?;
+        (membership.node_rank == 0).then_some(membership.generation)
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
