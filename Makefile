@@ -49,7 +49,7 @@ bench: ## Print the figures of README's table (needs a few minutes)
 	@tests/support/make/bench
 
 .PHONY: bench-elastic
-bench-elastic: ## Recovery and growth beside torchrun's, on this machine (20 min; fetches 3 GB the first time)
+bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min; fetches 3 GB the first time)
 	@tests/support/make/bench-elastic
 
 .PHONY: deny

@@ -1,4 +1,6 @@
-"""Recovery and growth of `kubectl-roundhouse run --local` and of torchrun, in one run; prints a Markdown table.
+"""Recovery and growth of Roundhouse and of torchrun, in one run; prints a Markdown table.
+
+Pods are those of the local cluster, on which Roundhouse is installed.
 
 Progress goes to stderr. What torchrun's agents said is kept in --notes.
 """
@@ -11,6 +13,8 @@ import statistics
 import sys
 
 import local
+import pods
+import scripts
 import torchrun
 
 EVENTS = {
@@ -20,6 +24,8 @@ EVENTS = {
 }
 SYSTEMS = {
     "local": "Roundhouse, local executor",
+    "pods": "Roundhouse, pods",
+    "restart": "PyTorch script on Roundhouse's pods",
     "defaults": "torchrun, defaults",
     "tuned": "torchrun, tuned",
 }
@@ -34,9 +40,12 @@ class Setting:
     at_step: int
 
 
+OURS = {"local": local, "pods": pods, "restart": scripts}
+
+
 def measure(setting, system, event, repeat):
-    if system == "local":
-        return local.grow(setting, repeat) if event == "grow" else local.kill(setting, repeat, event == "agent")
+    if ours := OURS.get(system):
+        return ours.grow(setting, repeat) if event == "grow" else ours.kill(setting, repeat, event == "agent")
     if event == "grow":
         return torchrun.grow(setting, system, repeat)
     return torchrun.kill(setting, system, repeat, event == "agent")

@@ -1,4 +1,4 @@
-"""One run of three torchrun agents on this machine, watched through the lines that its workers append."""
+"""One run of three torchrun agents on this machine, watched through the lines that train.py appends."""
 import os
 import pathlib
 import re
@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 import time
 
-from steps import Outcome, Step, children, usual
+import lines
+from steps import Outcome, children
 
 # Of PyTorch's documentation of elastic jobs; more restarts than any run needs.
 OPTIONS = ["--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench"]
@@ -49,6 +50,7 @@ class Run:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchrun-"))
         self.port = free_port()
         self.agents = []
+        self.steps = lambda: lines.steps(self.home)
         # The first one hosts the rendezvous; who comes while nobody does would.
         self.add_agent()
         if not self.wait(setting.limit, lambda: listens(self.port)):
@@ -66,20 +68,6 @@ class Run:
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.variables}
             agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         self.agents.append(agent)
-
-    def lines(self):
-        """All steps of all ranks, by time; with it, per step, the samples as (epoch, first, last)."""
-        found = []
-        for path in self.home.glob("steps-*"):
-            _, rank, pid = path.name.split("-")
-            for line in path.read_text().splitlines():
-                at, number, world, first, last, epoch = line.split()
-                step = Step(float(at), int(number), f"{rank}-{pid}", int(world))
-                found.append((step, (int(epoch), int(first), int(last))))
-        return sorted(found, key=lambda it: it[0].at)
-
-    def steps(self):
-        return [step for step, _ in self.lines()]
 
     def wait(self, limit, condition):
         """What it is when it comes to be true; falsy if it does not in so many seconds."""
@@ -119,23 +107,6 @@ class Run:
         return "\n".join(said)
 
 
-def account(run, known):
-    """Steps lost, samples used twice, samples left out: from the lines of all ranks, a step counting once per world."""
-    reached = max(step.number for step in run.steps() if step.life in known)
-    again = [step for step in run.steps() if step.life not in known]
-    lost = reached + 1 - min(step.number for step in again) if again else None
-    used, samples = {}, {}
-    for step, (epoch, first, last) in run.lines():
-        world = step.life in known
-        used.setdefault((world, step.number), set()).add((epoch, first, last))
-        samples[step.number] = epoch
-    size = lambda key: sum(last - first for _, first, last in used[key])
-    twice = [number for world, number in used if world and (False, number) in used]
-    repeated = sum(min(size((True, number)), size((False, number))) for number in twice)
-    missing = set(range(1, max(samples) + 1)) - set(samples)
-    return lost, repeated, len(missing) * 64
-
-
 def begin(setting, conf, agents):
     run = Run(setting, conf, agents)
     reached = lambda: [s for s in run.steps() if s.number >= setting.at_step and s.world == agents]
@@ -148,13 +119,12 @@ def begin(setting, conf, agents):
 
 def result(run, known, since, first, before, pause=None):
     time.sleep(2)
-    lost, repeated, skipped = account(run, known) if first else (None, None, None)
     note = run.news()
+    shown = lines.outcome(run.home, known, since, first, before, note, pause)
     run.end()
     if first:
         shutil.rmtree(run.home, ignore_errors=True)
-    seconds, world = (first.at - since, first.world) if first else (None, None)
-    return Outcome(seconds, pause, usual(before), lost, repeated, skipped, world, note)
+    return shown
 
 
 def kill(setting, conf, repeat, whole_agent):

@@ -59,7 +59,8 @@ def main():
     model = DistributedDataParallel(net)
 
     ordered, order = None, None
-    lines = os.open(options.out / f"steps-{rank}-{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    # Processes of containers have the same number again and again.
+    lines = os.open(options.out / f"steps-{rank}-{os.getpid()}-{time.time_ns()}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     while step < options.steps:
         if ordered != epoch:
             ordered, order = epoch, torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))

@@ -119,3 +119,13 @@ async fn a_worker_whose_kubelet_is_silent_is_replaced() {
 async fn an_operator_that_was_away_when_a_machine_was_lost_catches_up() {
     a_node_fails("e2e-node-lost-away", Fault::Lost, true).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_was_away_when_a_worker_was_cut_off_catches_up() {
+    a_node_fails("e2e-node-cut-away", Fault::CutOff, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_was_away_when_a_kubelet_fell_silent_catches_up() {
+    a_node_fails("e2e-node-silent-away", Fault::Silent, true).await;
+}

@@ -1,0 +1,110 @@
+"""A job's ledger, watched while it grows, and what a kill or a growth showed in it."""
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+
+from steps import Outcome, Step, usual
+
+LOOK_SECONDS = 0.001
+FORMED = re.compile(r"generation (\d+): rank \d+ of (\d+)")
+
+
+class Ledger:
+    """A thread stamps each line with the time it is first seen."""
+
+    def __init__(self, state):
+        self.state = state
+        self.steps, self.seen, self.is_over = [], set(), False
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        ledger, offsets = self.state / "ledger", {}
+        while not self.is_over:
+            time.sleep(LOOK_SECONDS)
+            try:
+                names = os.listdir(ledger)
+            except FileNotFoundError:
+                continue
+            for name in sorted(names):
+                self.read(ledger / name, offsets)
+
+    def read(self, path, offsets):
+        with open(path, "rb") as file:
+            file.seek(offsets.get(path, 0))
+            text = file.read()
+        now = time.time()
+        whole = text[: text.rfind(b"\n") + 1]
+        offsets[path] = offsets.get(path, 0) + len(whole)
+        for line in map(json.loads, whole.splitlines()):
+            # A file begins with a header, and with lines of the generation before that the disk may lack.
+            if "step" in line and line["hash"] not in self.seen:
+                self.seen.add(line["hash"])
+                self.steps.append(Step(now, line["step"], str(line["generation"]), 0))
+
+    def newer(self, life):
+        """Steps of generations after that one."""
+        return [step for step in self.steps if int(step.life) > int(life)]
+
+    def close(self):
+        self.is_over = True
+        self.thread.join()
+
+
+def worlds(logs):
+    """The world size of each generation, as the processes' logs have it."""
+    return dict(FORMED.findall("".join(log.read_text(errors="replace") for log in logs)))
+
+
+def audit(programs, state):
+    """Whether the steps are proven, and the auditor's verdict."""
+    command = [programs / "roundhouse-train", "audit", state]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode == 0, (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+def outcome(run, before, first, since, verdict, pause=None):
+    """What a proven run showed: `first` is the first step after what was done to it."""
+    steps = run.ledger.steps
+    committed = [step for step in steps if step.life == before[-1].life][-1].number
+    return Outcome(
+        seconds=first.at - since,
+        pause=pause,
+        usual=usual(before),
+        lost=committed + 1 - steps[steps.index(first)].number,
+        # The auditor has proven it.
+        repeated=0,
+        skipped=0,
+        world=int(run.worlds()[first.life]),
+        note=verdict,
+    )
+
+
+def kill(run, setting, victims):
+    """kill -9 of processes of a run; what it showed."""
+    ledger, before = run.ledger, list(run.ledger.steps)
+    since = time.time()
+    for victim in victims:
+        os.kill(victim, 9)
+    if not run.wait(setting.limit, lambda: ledger.newer(before[-1].life)):
+        run.fail("a step after the kill")
+    # Until all three train again.
+    run.wait(setting.limit, lambda: run.worlds().get(ledger.steps[-1].life) == "3")
+    time.sleep(0.5)
+    return run.result(before, ledger.newer(before[-1].life)[0], since)
+
+
+def grow(run, setting, add):
+    """A third worker, by `add`; what it showed."""
+    ledger, before = run.ledger, list(run.ledger.steps)
+    since = time.time()
+    add()
+    if not run.wait(setting.limit, lambda: run.worlds().get(ledger.steps[-1].life) == "3"):
+        run.fail("a step of three")
+    time.sleep(0.5)
+    first = ledger.newer(before[-1].life)[0]
+    last = ledger.steps[ledger.steps.index(first) - 1]
+    return run.result(before, first, since, pause=first.at - last.at)

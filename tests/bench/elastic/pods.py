@@ -1,0 +1,70 @@
+"""One run on pods of the local cluster, watched through the volume, which is a directory of this machine."""
+import shutil
+import time
+
+import ledger
+from cluster import Namespace, shared_directory
+from job import job
+from ledger import Ledger
+from steps import children
+
+JOB = "digits"
+
+
+class Run:
+    """A TrainingJob in a namespace of its own."""
+
+    def __init__(self, setting, workers):
+        self.programs = setting.programs
+        self.space = Namespace("bench-elastic-pods")
+        self.volume = shared_directory(self.space.name)
+        manifest = job(workers, self.volume)
+        manifest["spec"]["trainer"]["data"]["volume"] = {"configMap": {"name": "digits-data"}}
+        self.space.apply(*self.space.example_data(), manifest)
+        self.ledger = Ledger(self.volume / self.space.name / JOB)
+        if not self.wait(setting.limit, lambda: self.ledger.steps and self.ledger.steps[-1].number >= setting.at_step):
+            self.fail(f"step {setting.at_step}")
+
+    def worlds(self):
+        return ledger.worlds(self.space.logs())
+
+    def wait(self, limit, condition):
+        """Whether it came to be true in so many seconds."""
+        deadline = time.monotonic() + limit
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def fail(self, what):
+        """Ends all with what kubectl says."""
+        text = self.space.describe(JOB)
+        self.ledger.close()
+        self.space.delete()
+        raise SystemExit(f"{what} did not come\n{text}")
+
+    def result(self, before, first, since, pause=None):
+        """Ends it, and says what it showed."""
+        self.space.kubectl("delete", "trainingjob", JOB, "--wait")
+        self.ledger.close()
+        proven, verdict = ledger.audit(self.programs, self.ledger.state)
+        if not proven:
+            self.fail(f"the proof ({verdict})")
+        shown = ledger.outcome(self, before, first, since, verdict, pause)
+        self.space.delete()
+        shutil.rmtree(self.volume, ignore_errors=True)
+        return shown
+
+
+def kill(setting, repeat, whole_agent):
+    """kill -9 of a rank's process, or of its agent, which is the container's first process."""
+    run = Run(setting, 3)
+    agent = run.space.process(f"{JOB}-worker-{repeat % 3}-0")
+    return ledger.kill(run, setting, [agent] if whole_agent else children(agent))
+
+
+def grow(setting, _repeat):
+    """A third worker, by kubectl scale."""
+    run = Run(setting, 2)
+    return ledger.grow(run, setting, lambda: run.space.kubectl("scale", f"tj/{JOB}", "--replicas=3"))

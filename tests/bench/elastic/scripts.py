@@ -1,0 +1,105 @@
+"""One run of train.py, an ordinary PyTorch script, on pods with `elastic.mode: Restart`."""
+import os
+import shutil
+import time
+
+import lines
+from cluster import REPOSITORY, Namespace, shared_directory
+from steps import children
+
+JOB = "script"
+# An image would hold Python and PyTorch, 5 GB of them. The pods of this machine's cluster see its own instead.
+SYSTEM = ["/usr", "/lib", "/lib64"]
+
+
+def manifest(setting, workers, out):
+    """The script's job. Collectives may take ten seconds, as in torchrun's tuned run."""
+    # A virtual environment points at the Python that it was made with.
+    home, base = setting.python.parents[1], setting.python.resolve().parents[1]
+    read_only = [*SYSTEM, str(home), str(base), str(setting.data.resolve()), str(REPOSITORY / "tests/bench/elastic")]
+    paths = [(path, True) for path in dict.fromkeys(read_only)] + [(str(out), False)]
+    script = [str(setting.python), "-u", str(REPOSITORY / "tests/bench/elastic/train.py")]
+    container = {
+        "name": "trainer",
+        "image": "localhost/toolbox:1",
+        "command": script,
+        "args": [f"--data={setting.data.resolve()}", f"--out={out}", "--timeout=10"],
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "OMP_NUM_THREADS", "value": "1"}],
+        "volumeMounts": [
+            {"name": f"path-{number}", "mountPath": path, "readOnly": read_only}
+            for number, (path, read_only) in enumerate(paths)
+        ],
+    }
+    volumes = [{"name": f"path-{number}", "hostPath": {"path": path}} for number, (path, _) in enumerate(paths)]
+    return {
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": JOB},
+        "spec": {
+            "elastic": {"mode": "Restart"},
+            "workers": {
+                "replicas": workers,
+                "minReplicas": 2,
+                "template": {"spec": {"containers": [container], "volumes": volumes}},
+            },
+        },
+    }
+
+
+class Run:
+    """The job in a namespace of its own."""
+
+    def __init__(self, setting, workers):
+        self.space = Namespace("bench-elastic-script")
+        self.out = shared_directory(self.space.name)
+        self.space.apply(manifest(setting, workers, self.out))
+        reached = lambda: [s for s in self.steps() if s.number >= setting.at_step and s.world == workers]
+        if not self.wait(setting.limit, reached):
+            text = self.space.describe(JOB)
+            self.space.delete()
+            raise SystemExit(f"step {setting.at_step} did not come\n{text}")
+        self.known = {step.life for step in self.steps()}
+        self.before = [step for step in self.steps() if step.life.startswith("0-")]
+
+    def steps(self):
+        return lines.steps(self.out)
+
+    def wait(self, limit, condition):
+        """What it is when it comes to be true; falsy if it does not in so many seconds."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if value := condition():
+                return value
+            time.sleep(0.02)
+        return None
+
+    def result(self, since, first, pause=None):
+        """Ends it, and says what it showed."""
+        time.sleep(2)
+        note = self.space.describe(JOB)
+        shown = lines.outcome(self.out, self.known, since, first, self.before, note, pause)
+        self.space.delete()
+        shutil.rmtree(self.out, ignore_errors=True)
+        return shown
+
+
+def kill(setting, repeat, whole_agent):
+    """kill -9 of a script, or of the worker's agent, which is the container's first process."""
+    run = Run(setting, 3)
+    agent = run.space.process(f"{JOB}-worker-{repeat % 3}-0")
+    victims = [agent] if whole_agent else children(agent)
+    since = time.time()
+    for victim in victims:
+        os.kill(victim, 9)
+    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.life not in run.known])
+    return run.result(since, first and first[0])
+
+
+def grow(setting, _repeat):
+    """A third worker, by kubectl scale."""
+    run = Run(setting, 2)
+    since = time.time()
+    run.space.kubectl("scale", f"tj/{JOB}", "--replicas=3")
+    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.world == 3])
+    pause = first and first[0].at - max(step.at for step in run.steps() if step.life in run.known)
+    return run.result(since, first and first[0], pause)
