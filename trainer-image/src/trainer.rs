@@ -21,11 +21,13 @@ use crate::report::{Reporter, say_error};
 use crate::signals::LeaveRequest;
 use crate::strategy::DataParallel;
 
+mod door;
 mod form;
 mod lobby;
 mod save;
 mod step;
 
+use door::Door;
 use lobby::{enter_lobby, look, meet_peers};
 use save::Keeping;
 
@@ -51,6 +53,7 @@ pub struct Trainer<'reporter> {
     replicas: Option<DataParallel>,
     machine: Machine,
     peers: Option<Peers>,
+    door: Door,
     leave: LeaveRequest,
     reporter: &'reporter mut Reporter,
 }
@@ -120,6 +123,7 @@ impl<'reporter> Trainer<'reporter> {
             replicas: None,
             machine,
             peers,
+            door: Door::default(),
             leave,
             reporter,
         })

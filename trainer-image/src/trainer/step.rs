@@ -24,6 +24,7 @@ impl Trainer<'_> {
             return Ok(Event::Finished);
         };
         let saving = self.saving()?;
+        let newest_seen = self.newest_for_all();
         let Some(replicas) = &mut self.replicas else {
             return Err(Failure::Internal(
                 "a step before its world was formed".to_owned(),
@@ -44,7 +45,7 @@ impl Trainer<'_> {
         let standing = Standing {
             finite: is_finite,
             leaving: self.machine.is_leaving(),
-            newest_seen: self.machine.newest_generation(),
+            newest_seen,
             saving,
         };
         let end = sections.time(Section::Communication, || {

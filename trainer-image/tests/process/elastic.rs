@@ -7,7 +7,7 @@ use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use crate::harness::{Job, assert_proven, config, every_steps};
+use crate::harness::{Job, assert_proven, config, digits, every_steps};
 use crate::parity::difference;
 
 /// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
@@ -134,12 +134,41 @@ fn a_job_grows_and_shrinks_while_it_trains() {
     assert_eq!(job.exit_code(0), Some(143));
     assert_eq!(job.exit_code(1), Some(143));
     job.respawn(1);
+    job.wait_for_nodes(&[1], "the lobby", |status| status.phase.is_ready());
     job.issue_to(4, &[2, 3, 1]);
     for node in [1, 2, 3] {
         assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
     }
     assert_same(&job, &expected, "1, 4, 2, 3 workers");
     assert_proven(volume.path(), 4_000);
+}
+
+#[test]
+fn a_world_trains_on_until_a_late_newcomer_is_at_the_door() {
+    let mut config = config();
+    config["steps"] = json!(10_000_000);
+    let job = Job::start(&config, &digits(), 3, 1);
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    job.issue_to(1, &[0, 1]);
+    job.wait_for_nodes(&[0, 1], "committed steps", |status| status.step > 5);
+    job.tell(2, &[0, 1, 2], &[0, 1]);
+    // Far more than they do before they read the file.
+    let at = job.status(0, 0).unwrap().step;
+    job.wait_for_nodes(&[0, 1], "many more steps", |status| status.step > at + 500);
+    assert_eq!(job.status(0, 0).unwrap().generation, 1);
+    job.tell(2, &[0, 1, 2], &[2]);
+    job.wait_for("a step of all three", |status| {
+        status.generation == 2 && status.phase == Phase::Training
+    });
+    // One that never comes is not waited for without end: at the store the others hear of what is newer.
+    job.tell(3, &[0, 1, 2, 3], &[0, 1, 2]);
+    job.wait_for("an end of patience", |status| {
+        status.phase == Phase::Forming
+    });
+    job.issue_to(4, &[0, 1, 2]);
+    job.wait_for("a step without it", |status| {
+        status.generation == 4 && status.phase == Phase::Training
+    });
 }
 
 #[test]

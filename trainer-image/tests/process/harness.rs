@@ -179,7 +179,12 @@ impl Job {
 
     /// Issues a generation of some workers, in node-rank order.
     pub(crate) fn issue_to(&self, generation: u64, members: &[u32]) {
-        for (place, node) in (0..).zip(members) {
+        self.tell(generation, members, members);
+    }
+
+    /// Tells some of a generation's members of it.
+    pub(crate) fn tell(&self, generation: u64, members: &[u32], whom: &[u32]) {
+        for (place, node) in (0..).zip(members).filter(|(_, node)| whom.contains(node)) {
             self.write(generation, *node, Action::Join, place, members);
         }
     }
