@@ -1,5 +1,7 @@
 //! The training of one process: the driver of the state machine.
 
+use std::time::Duration;
+
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{
@@ -49,6 +51,8 @@ pub struct Trainer<'reporter> {
     saved: (Head, Mark),
     keeping: Option<Keeping>,
     replicas: Option<DataParallel>,
+    /// What its last step took without its peers; zero before the first of a generation.
+    own_time: Duration,
     machine: Machine,
     peers: Option<Peers>,
     leave: LeaveRequest,
@@ -118,6 +122,7 @@ impl<'reporter> Trainer<'reporter> {
             saved: (head, mark),
             keeping,
             replicas: None,
+            own_time: Duration::ZERO,
             machine,
             peers,
             leave,
