@@ -68,7 +68,7 @@ impl Sections {
     #[must_use]
     pub fn own_time(&self) -> Duration {
         let all: Duration = self.spent.iter().sum();
-        all - self.spent(Section::Communication)
+        all.saturating_sub(self.spent(Section::Communication))
     }
 
     /// Time spent in a section.
@@ -95,8 +95,9 @@ mod tests {
 
     #[test]
     fn a_wait_is_no_time_of_ones_own() {
-        let mut sections = Sections::default();
-        sections.spent = [1, 2, 30, 4, 5].map(Duration::from_millis);
+        let mut sections = Sections {
+            spent: [1, 2, 30, 4, 5].map(Duration::from_millis),
+        };
         assert_eq!(sections.own_time(), Duration::from_millis(38));
         sections.waited_in_backward(Duration::from_millis(20));
         assert_eq!(sections.spent(Section::Backward), Duration::from_millis(10));

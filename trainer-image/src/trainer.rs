@@ -51,8 +51,9 @@ pub struct Trainer<'reporter> {
     saved: (Head, Mark),
     keeping: Option<Keeping>,
     replicas: Option<DataParallel>,
-    /// What its last step took without its peers; zero before the first of a generation.
-    own_time: Duration,
+    /// What its last step took without its peers, and how unevenly that was split; zero before the first of a
+    /// generation.
+    last_step: (Duration, Option<f64>),
     machine: Machine,
     peers: Option<Peers>,
     leave: LeaveRequest,
@@ -122,7 +123,7 @@ impl<'reporter> Trainer<'reporter> {
             saved: (head, mark),
             keeping,
             replicas: None,
-            own_time: Duration::ZERO,
+            last_step: (Duration::ZERO, None),
             machine,
             peers,
             leave,

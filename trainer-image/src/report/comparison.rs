@@ -23,7 +23,7 @@ impl Comparison {
 }
 
 impl Reporter {
-    /// What each rank's own part of the step before took, in seconds, and how unevenly the step is split. One
+    /// What each rank's own part of the step before took, in seconds, and how unevenly that was split. One
     /// rank compares them: the one that is asked for progress.
     pub fn compare(&mut self, own_seconds: &[f64], unevenness: Option<f64>) {
         if self.status.rank != Some(0) {

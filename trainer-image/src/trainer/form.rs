@@ -22,7 +22,7 @@ impl Trainer<'_> {
             keeping.leave();
         }
         self.replicas = None;
-        self.own_time = Duration::ZERO;
+        self.last_step = (Duration::ZERO, None);
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
         }

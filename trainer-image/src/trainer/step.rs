@@ -46,7 +46,7 @@ impl Trainer<'_> {
             leaving: self.machine.is_leaving(),
             newest_seen: self.machine.newest_generation(),
             saving,
-            own_time: self.own_time,
+            own_time: self.last_step.0,
         };
         let end = sections.time(Section::Communication, || {
             replicas.world().end_step(local_loss, &standing)
@@ -70,9 +70,9 @@ impl Trainer<'_> {
         self.mark = self.mark.after(batch.num_samples());
         faults::point(Point::Commit, replicas.world().rank(), step);
 
-        self.own_time = sections.own_time();
+        self.reporter.compare(&end.own_seconds, self.last_step.1);
         let unevenness = replicas.unevenness(batch.num_samples());
-        self.reporter.compare(&end.own_seconds, unevenness);
+        self.last_step = (sections.own_time(), unevenness);
 
         let loss = end.loss_sum / batch.num_samples() as f64;
         self.keep(&batch, loss, &end.saving)?;
