@@ -1,6 +1,7 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
 //! process of that rank kill itself there, as `kill -9` would, and each step lasts longer by the
-//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names. Without the feature there is nothing.
+//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>`
+//! if there is one. Without the feature there is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,10 @@ pub fn slow_down() {
     let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_STEP_FILE") else {
         return;
     };
-    let told = std::fs::read_to_string(file).unwrap_or_default();
+    let index = std::env::var(roundhouse_contract::environment::WORKER_INDEX).unwrap_or_default();
+    let told = std::fs::read_to_string(format!("{file}-{index}"))
+        .or_else(|_| std::fs::read_to_string(file))
+        .unwrap_or_default();
     if let Ok(milliseconds) = told.trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }

@@ -1,5 +1,7 @@
 //! The training of one process: the driver of the state machine.
 
+use std::time::Duration;
+
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{
@@ -51,6 +53,9 @@ pub struct Trainer<'reporter> {
     saved: (Head, Mark),
     keeping: Option<Keeping>,
     replicas: Option<DataParallel>,
+    /// What its last step took without its peers, and how unevenly that was split; zero before the first of a
+    /// generation.
+    last_step: (Duration, Option<f64>),
     machine: Machine,
     peers: Option<Peers>,
     door: Door,
@@ -121,6 +126,7 @@ impl<'reporter> Trainer<'reporter> {
             saved: (head, mark),
             keeping,
             replicas: None,
+            last_step: (Duration::ZERO, None),
             machine,
             peers,
             door: Door::default(),

@@ -36,10 +36,12 @@ pub struct Standing {
     pub newest_seen: u64,
     /// What it has to say about checkpoints and ledger.
     pub saving: Saving,
+    /// What its step before took without its peers; zero if there was none in this generation.
+    pub own_time: Duration,
 }
 
 /// What a step's end tells all ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepEnd {
     /// Sum over all samples of the step.
     pub loss_sum: f64,
@@ -47,6 +49,8 @@ pub struct StepEnd {
     pub agreement: Agreement,
     /// See [`SavingSum`].
     pub saving: SavingSum,
+    /// [`Standing::own_time`] of each rank.
+    pub own_seconds: Vec<f64>,
 }
 
 /// Numbers that one rank's [`Claim`] takes, with the length of its chain.
@@ -138,24 +142,31 @@ impl World {
     }
 
     /// The small collective at the end of each step: the loss of all samples, and what the ranks
-    /// agree on. One sum does it all, for each rank writes its generation into a slot of its own.
+    /// agree on. One sum does it all, for each rank has slots of its own for its generation and its time.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn end_step(&self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
         const HEAD: usize = 3 + Saving::NUM_NUMBERS;
-        let mut values = vec![0.0; HEAD + self.size as usize];
+        let num_ranks = self.size as usize;
+        let times = HEAD + num_ranks;
+        let mut values = vec![0.0; times + num_ranks];
         values[0] = if own.finite { local_loss_sum } else { 0.0 };
         values[1] = f64::from(u8::from(!own.finite));
         values[2] = f64::from(u8::from(own.leaving));
         values[3..HEAD].copy_from_slice(&own.saving.to_numbers(self.rank));
         values[HEAD + self.rank as usize] = own.newest_seen as f64;
+        values[times + self.rank as usize] = own.own_time.as_secs_f64();
         let sums = self.sum(&values)?;
-        let newest: Vec<u64> = sums[HEAD..].iter().map(|value| whole(*value)).collect();
+        let newest: Vec<u64> = sums[HEAD..times]
+            .iter()
+            .map(|value| whole(*value))
+            .collect();
         Ok(StepEnd {
             loss_sum: sums[0],
             agreement: Agreement::of(&newest, whole(sums[1]), whole(sums[2])),
             saving: SavingSum::of(&sums[3..HEAD]),
+            own_seconds: sums[times..].to_vec(),
         })
     }
 
@@ -263,12 +274,14 @@ mod tests {
                 is_time: true,
                 durable_line: 4,
             },
+            own_time: Duration::from_millis(250),
         };
         let end = world.end_step(2.5, &fine).unwrap();
         assert!((end.loss_sum - 2.5).abs() < f64::EPSILON);
         assert_eq!(end.agreement.newest_generation, 7);
         assert!(end.agreement.all_finite);
         assert!(!end.agreement.all_leave);
+        assert_eq!(end.own_seconds, [0.25]);
         assert_eq!(end.saving.stages.num_durable, 1);
         assert!(end.saving.is_time && end.saving.durable_line == 4);
         assert_eq!(world.sum_saving(&fine.saving).unwrap(), end.saving);

@@ -47,7 +47,8 @@ pub struct RankStatus {
     pub generation: u64,
     /// Committed steps.
     pub step: u64,
-    /// Progress of the whole job; on every rank, the same but for the moment of writing.
+    /// Progress of the whole job; on every rank, the same but for the moment of writing, and for the
+    /// straggler, of which rank 0 tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }

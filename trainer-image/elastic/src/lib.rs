@@ -17,6 +17,7 @@ pub mod scaling;
 pub mod schedule;
 pub mod shard;
 pub mod state;
+pub mod straggler;
 
 pub use agreement::Agreement;
 pub use checkpoint::CheckpointId;
@@ -28,3 +29,4 @@ pub use permutation::Permutation;
 pub use scaling::{Mark, Pace, Scaling};
 pub use schedule::RateSchedule;
 pub use state::{Claim, Origin, StateSource};
+pub use straggler::{StepTimes, Straggler};

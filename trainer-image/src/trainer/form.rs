@@ -1,5 +1,7 @@
 //! Entering a generation: meet, agree, share the state, hook the gradients.
 
+use std::time::Duration;
+
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Chain, Claim, Event, Mark, Origin, Place};
 use tch::{Device, Tensor};
@@ -20,6 +22,7 @@ impl Trainer<'_> {
             keeping.leave();
         }
         self.replicas = None;
+        self.last_step = (Duration::ZERO, None);
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
         }

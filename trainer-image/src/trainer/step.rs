@@ -31,8 +31,8 @@ impl Trainer<'_> {
             ));
         };
         let started = Instant::now();
-        faults::slow_down();
         let mut sections = Sections::default();
+        sections.time(Section::Data, faults::slow_down);
         let learning_rate = self.rates.rate(self.mark.samples) * self.scaling.factor(&self.mark);
         let order = Permutation::new(self.course.num_samples(), self.config.seed, batch.epoch);
         let model = self.model.as_mut();
@@ -47,6 +47,7 @@ impl Trainer<'_> {
             leaving: self.machine.is_leaving(),
             newest_seen,
             saving,
+            own_time: self.last_step.0,
         };
         let end = sections.time(Section::Communication, || {
             replicas.world().end_step(local_loss, &standing)
@@ -69,6 +70,10 @@ impl Trainer<'_> {
         })?;
         self.mark = self.mark.after(batch.num_samples());
         faults::point(Point::Commit, replicas.world().rank(), step);
+
+        self.reporter.compare(&end.own_seconds, self.last_step.1);
+        let unevenness = replicas.unevenness(batch.num_samples());
+        self.last_step = (sections.own_time(), unevenness);
 
         let loss = end.loss_sum / batch.num_samples() as f64;
         self.keep(&batch, loss, &end.saving)?;

@@ -39,7 +39,8 @@ pub(crate) struct Job {
     procs_per_worker: u32,
     ports: Vec<u16>,
     processes: Vec<Child>,
-    faults: Vec<(u32, String)>,
+    /// Of some worker: name and value.
+    variables: Vec<(u32, &'static str, String)>,
     checkpoint: Option<CheckpointEnvironment>,
 }
 
@@ -71,7 +72,7 @@ impl Job {
             procs_per_worker,
             ports: (0..nodes).map(|_| free_port()).collect(),
             processes: Vec::new(),
-            faults: Vec::new(),
+            variables: Vec::new(),
             checkpoint: None,
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
@@ -93,7 +94,21 @@ impl Job {
     pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
-        job.faults.push((node, fault.to_owned()));
+        job.variables
+            .push((node, "ROUNDHOUSE_FAULT", fault.to_owned()));
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
+    /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
+    pub(crate) fn slowed(config: &Value, nodes: u32, node: u32, milliseconds: u64) -> Self {
+        let mut job = Self::new(config, nodes, 2);
+        let pace = job.path("pace");
+        std::fs::write(&pace, milliseconds.to_string()).unwrap();
+        let pace = pace.to_string_lossy().into_owned();
+        job.variables
+            .push((node, "ROUNDHOUSE_FAULT_STEP_FILE", pace));
         job.spawn(&digits());
         job.issue_when_ready(1);
         job
@@ -115,7 +130,7 @@ impl Job {
 
     /// Starts another process in place of a worker of one process that has ended.
     pub(crate) fn respawn(&mut self, node: u32) {
-        self.faults.clear();
+        self.variables.clear();
         let _ = std::fs::remove_dir_all(self.run_dir(node));
         std::fs::create_dir(self.run_dir(node)).unwrap();
         let process = self.command(node, 0, &digits()).spawn().unwrap();
@@ -148,8 +163,10 @@ impl Job {
         };
         let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
         let mut command = trainer();
-        if let Some((_, fault)) = self.faults.iter().find(|(doomed, _)| *doomed == node) {
-            command.env("ROUNDHOUSE_FAULT", fault);
+        for (of, name, value) in &self.variables {
+            if *of == node {
+                command.env(name, value);
+            }
         }
         command
             .envs(environment.to_pairs())

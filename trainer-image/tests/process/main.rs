@@ -15,3 +15,4 @@ mod harness;
 mod input;
 mod parity;
 mod scaling;
+mod straggler;
