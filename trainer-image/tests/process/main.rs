@@ -13,5 +13,8 @@ mod elastic;
 mod faults;
 mod harness;
 mod input;
+mod mount;
 mod parity;
 mod scaling;
+mod slow_volumes;
+mod volumes;
