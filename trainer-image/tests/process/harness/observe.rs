@@ -66,6 +66,14 @@ impl Job {
         value.unwrap_or(0.0)
     }
 
+    /// The most steps that any process has committed.
+    pub(crate) fn step(&self) -> u64 {
+        let statuses = self
+            .ranks()
+            .filter_map(|(node, local)| self.status(node, local));
+        statuses.map(|status| status.step).max().unwrap_or(0)
+    }
+
     /// What rank 0 says of the volume.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.status(0, 0)?.progress?.checkpoint_error
