@@ -145,6 +145,28 @@ fn a_second_run_with_its_directory_goes_on_where_the_first_was() {
 }
 
 #[test]
+fn a_job_whose_volume_hangs_says_so_and_succeeds_only_once_its_result_is_saved() {
+    const VOLUME_PATIENCE: (&str, &str) = ("ROUNDHOUSE_VOLUME_PATIENCE_SECONDS", "5");
+    let mut wanted = job(2, 1_500);
+    wanted["spec"]["checkpoint"] =
+        serde_json::json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50});
+    let mut run = LocalRun::start(&wanted, &[VOLUME_PATIENCE]).unwrap();
+    run.slow_down(PAUSE).unwrap();
+    run.wait_for("steps", |run| run.step() > 120).unwrap();
+    run.pace_volume("hold").unwrap();
+    let says = |words: &'static str| move |run: &LocalRun| run.output().contains(words);
+    run.wait_for("word of it", says("trouble with checkpoints: "))
+        .unwrap();
+    run.wait_for("its end", says("VolumeFailed")).unwrap();
+    assert!(!run.output().contains("Succeeded"), "{}", run.output());
+    run.pace_volume("0").unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    run.audit().unwrap();
+    let output = run.output();
+    assert!(output.contains("loaded checkpoint"), "{output}");
+}
+
+#[test]
 fn whoever_ends_the_executor_ends_all_its_processes() {
     let mut run = LocalRun::start(&job(2, 1_000_000), &[]).unwrap();
     run.wait_for("steps", |run| run.step() > 5).unwrap();

@@ -220,6 +220,17 @@ impl LocalRun {
         indices
     }
 
+    /// Each access to the volume of the checkpoints takes so many milliseconds longer, or waits (`hold`).
+    ///
+    /// # Errors
+    /// The file that says so cannot be written.
+    pub fn pace_volume(&self, pace: &str) -> anyhow::Result<()> {
+        let file = self.directory.path().join("pace-of-volume");
+        let partial = file.with_extension("partial");
+        std::fs::write(&partial, pace)?;
+        Ok(std::fs::rename(&partial, &file)?)
+    }
+
     /// The last status of each worker's first process.
     #[must_use]
     pub fn statuses(&self) -> Vec<RankStatus> {
@@ -311,6 +322,10 @@ fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> 
         .arg(directory.join("weights.safetensors"))
         .envs(variables.iter().copied())
         .env("ROUNDHOUSE_FAULT_STEP_FILE", directory.join("pace"))
+        .env(
+            "ROUNDHOUSE_FAULT_VOLUME_FILE",
+            directory.join("pace-of-volume"),
+        )
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()?;

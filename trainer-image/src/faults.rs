@@ -1,7 +1,9 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
 //! process of that rank kill itself there, as `kill -9` would, and each step lasts longer by the
 //! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>`
-//! if there is one. Without the feature there is nothing.
+//! if there is one. Each access to the checkpoint volume takes longer by those in the file that
+//! `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`. Without the feature there is
+//! nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,22 @@ pub fn slow_down() {
     }
 }
 
+/// Makes an access to the checkpoint volume last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn volume() {
+    const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+    let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_VOLUME_FILE") else {
+        return;
+    };
+    let told = || std::fs::read_to_string(&file).unwrap_or_default();
+    while told().trim() == "hold" {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    if let Ok(milliseconds) = told().trim().parse() {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
 /// Does nothing.
 #[cfg(not(feature = "faults"))]
 pub const fn point(_: Point, _: u32, _: u64) {}
@@ -53,3 +71,7 @@ pub const fn point(_: Point, _: u32, _: u64) {}
 /// Does nothing.
 #[cfg(not(feature = "faults"))]
 pub const fn slow_down() {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn volume() {}

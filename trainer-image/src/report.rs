@@ -84,6 +84,7 @@ impl Reporter {
                 rank: None,
                 generation: 0,
                 step: 0,
+                volume_moves: 0,
                 progress: None,
             },
             progress: Progress::default(),

@@ -25,13 +25,15 @@ use crate::strategy::DataParallel;
 
 mod door;
 mod form;
+mod keeping;
+mod last_save;
 mod lobby;
 mod save;
 mod step;
 
 use door::Door;
+use keeping::Keeping;
 use lobby::{enter_lobby, look, meet_peers};
-use save::Keeping;
 
 /// Everything a process needs to train, and how far it has come.
 #[derive(Debug)]
@@ -98,9 +100,11 @@ impl<'reporter> Trainer<'reporter> {
         let mut mark = scaling.start();
         let mut head = Head::start(&identity.course);
         let mut keeping = None;
-        if let Some(settings) = launch.checkpoint.clone() {
+        if let Some(settings) = &launch.checkpoint {
             let mut state = NamedTensors::of(model.parameters(), optimizer.as_ref());
-            let (started, loaded) = Keeping::start(settings, identity, &mut state)?;
+            let patience = launch.volume_patience;
+            let (started, loaded) =
+                Keeping::start(settings, patience, identity, &mut state, reporter)?;
             keeping = Some(started);
             if let Some(manifest) = loaded {
                 claim = manifest.claim();

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roundhouse_c10d::{GroupOptions, ProcessGroup, ReduceOp, Store};
-use roundhouse_elastic::{Agreement, Claim, Origin, Place, StateSource};
+use roundhouse_elastic::{Agreement, Place};
 use tch::{Device, Tensor};
 
 use crate::device;
 use crate::failure::Failure;
 
 pub mod saving;
+pub mod state;
 
 pub use saving::{Saving, SavingSum};
+pub use state::Agreed;
 
 /// This process among its peers.
 #[derive(Debug)]
@@ -52,9 +54,6 @@ pub struct StepEnd {
     /// [`Standing::own_time`] of each rank.
     pub own_seconds: Vec<f64>,
 }
-
-/// Numbers that one rank's [`Claim`] takes, with the length of its chain.
-const CLAIM: usize = 4;
 
 impl World {
     /// A world of one.
@@ -178,39 +177,6 @@ impl World {
         Ok(SavingSum::of(&self.sum(&own.to_numbers(self.rank))?))
     }
 
-    /// Who has the state to go on with, given what each rank says of its own, and how many bytes of
-    /// unwritten ledger that state comes with.
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when all states are torn.
-    pub fn agree_on_state(
-        &self,
-        own: &Claim,
-        chain_bytes: usize,
-    ) -> Result<(StateSource, usize), Failure> {
-        let Claim {
-            origin,
-            generation,
-            step,
-        } = *own;
-        // Each rank has slots of its own.
-        let mut values = vec![0.0; CLAIM * self.size as usize];
-        let own = [origin.code(), generation, step, chain_bytes as u64].map(|value| value as f64);
-        values[CLAIM * self.rank as usize..][..CLAIM].copy_from_slice(&own);
-        let sums: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
-        let claims: Vec<Claim> = sums
-            .chunks_exact(CLAIM)
-            .map(|slots| Claim {
-                origin: Origin::from_code(slots[0]),
-                generation: slots[1],
-                step: slots[2],
-            })
-            .collect();
-        let source = StateSource::of(&claims).ok_or(Failure::StateLost)?;
-        let chain_bytes = sums[CLAIM * source.rank + CLAIM - 1];
-        Ok((source, usize::try_from(chain_bytes).unwrap_or_default()))
-    }
-
     /// Waits until all ranks are here.
     ///
     /// # Errors
@@ -259,6 +225,7 @@ fn whole(value: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use roundhouse_elastic::saving::Stage;
+    use roundhouse_elastic::{Claim, Origin};
 
     use super::*;
 
@@ -272,6 +239,8 @@ mod tests {
             saving: Saving {
                 stage: Stage::Durable,
                 is_time: true,
+                is_stuck: true,
+                gives_up: false,
                 durable_line: 4,
             },
             own_time: Duration::from_millis(250),
@@ -284,6 +253,7 @@ mod tests {
         assert_eq!(end.own_seconds, [0.25]);
         assert_eq!(end.saving.stages.num_durable, 1);
         assert!(end.saving.is_time && end.saving.durable_line == 4);
+        assert!(end.saving.num_stuck == 1 && !end.saving.gives_up);
         assert_eq!(world.sum_saving(&fine.saving).unwrap(), end.saving);
         let diverged = Standing {
             finite: false,
@@ -297,7 +267,8 @@ mod tests {
             generation: 2,
             step: 3,
         };
-        let (source, chain_bytes) = world.agree_on_state(&claim, 48).unwrap();
-        assert_eq!((source.claim, chain_bytes), (claim, 48));
+        let agreed = world.agree_on_state(&claim, 48, 9).unwrap();
+        let numbers = (agreed.chain_bytes, agreed.first_generation);
+        assert_eq!((agreed.source.claim, numbers), (claim, (48, 9)));
     }
 }

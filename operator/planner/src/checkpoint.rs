@@ -30,7 +30,7 @@ pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     if let Some(error) = &told.error
         && before.error.as_ref() != Some(error)
     {
-        let message = format!("no checkpoint could be written: {error}");
+        let message = format!("trouble with checkpoints: {error}");
         draft
             .events
             .push(event(EventType::Warning, "CheckpointFailed", message));
@@ -45,7 +45,7 @@ pub(crate) fn warning(status: &TrainingJobStatus) -> String {
         .as_ref()
         .and_then(|checkpoint| checkpoint.error.as_ref());
     error.map_or_else(String::new, |error| {
-        format!("; the last checkpoint failed: {error}")
+        format!("; trouble with checkpoints: {error}")
     })
 }
 

@@ -270,11 +270,11 @@ fn the_newest_checkpoint_is_shown_and_one_that_fails_is_told_once() {
         world.observed.status.checkpoint.as_ref().unwrap().step,
         Some(40)
     );
-    assert!(message(&world).ends_with("the last checkpoint failed: no space left"));
+    assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
     assert_eq!(world.state(), "Training");
     told(&mut world, 70, Some(40), Some("no space left"));
     assert!(world.plan().events.is_empty());
     told(&mut world, 80, Some(80), None);
     world.settle();
-    assert!(!message(&world).contains("failed"));
+    assert!(!message(&world).contains("trouble"));
 }

@@ -6,6 +6,7 @@ use roundhouse_contract::Phase;
 use roundhouse_elastic::{Batch, Event, Permutation};
 
 use super::Trainer;
+use super::last_save::Purpose;
 use crate::evaluate::evaluate;
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -129,8 +130,8 @@ impl Trainer<'_> {
     fn save_before_leaving(&mut self) -> Result<(), Failure> {
         self.leave.hold_on();
         self.reporter.enter(Phase::Saving);
-        match self.save_now() {
-            Err(failure @ Failure::PeerLost(_)) => {
+        match self.save_now(Purpose::Leaving) {
+            Err(failure @ (Failure::PeerLost(_) | Failure::Unsaved { .. })) => {
                 say_error(&format!("no checkpoint of the last step: {failure}"));
                 Ok(())
             }
@@ -140,12 +141,18 @@ impl Trainer<'_> {
 
     /// Nobody ends before the results are written: whoever ends with success knows that they are.
     fn finish(&mut self) -> Result<(), Failure> {
+        self.leave.hold_on();
         self.reporter.enter(Phase::Saving);
-        self.save_now()?;
+        let saved = self.save_now(Purpose::Result);
+        if !matches!(saved, Ok(()) | Err(Failure::Unsaved { .. })) {
+            return saved;
+        }
+        // The weights may be for another volume.
         let world = self.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
             weights::save(path, self.model.parameters())?;
         }
-        world.barrier()
+        world.barrier()?;
+        saved
     }
 }

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::environment::{CheckpointEnvironment, VOLUME_PATIENCE_SECONDS};
 use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
-use roundhouse_contract::{LaunchEnvironment, Phase, RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{LaunchEnvironment, Phase};
 use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
+
+mod observe;
 
 const DEADLINE: Duration = Duration::from_mins(2);
 
@@ -42,6 +44,7 @@ pub(crate) struct Job {
     /// Of some worker: name and value.
     variables: Vec<(u32, &'static str, String)>,
     checkpoint: Option<CheckpointEnvironment>,
+    patience: Option<u64>,
 }
 
 impl Job {
@@ -74,6 +77,7 @@ impl Job {
             processes: Vec::new(),
             variables: Vec::new(),
             checkpoint: None,
+            patience: None,
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -122,6 +126,32 @@ impl Job {
         job
     }
 
+    /// The same with a volume that is waited for so many seconds, and access to which is paced from the start.
+    pub(crate) fn patient(
+        config: &Value,
+        nodes: u32,
+        checkpoint: CheckpointEnvironment,
+        seconds: u64,
+        pace: &str,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(checkpoint);
+        job.patience = Some(seconds);
+        job.pace_volume(pace);
+        job.spawn(&digits());
+        job
+    }
+
+    /// Each access to the volume takes so many milliseconds longer, or all of them wait (`hold`).
+    pub(crate) fn pace_volume(&self, pace: &str) {
+        replace(&self.path("pace-of-volume"), pace);
+    }
+
+    /// Each step takes so many milliseconds longer.
+    pub(crate) fn pace_steps(&self, milliseconds: u64) {
+        replace(&self.path("pace-of-steps"), &milliseconds.to_string());
+    }
+
     /// Where the checkpoints of a doomed job are.
     pub(crate) fn volume(&self) -> &Path {
         let checkpoint = self.checkpoint.as_ref();
@@ -163,6 +193,12 @@ impl Job {
         };
         let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
         let mut command = trainer();
+        command
+            .env("ROUNDHOUSE_FAULT_VOLUME_FILE", self.path("pace-of-volume"))
+            .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"));
+        if let Some(seconds) = self.patience {
+            command.env(VOLUME_PATIENCE_SECONDS, seconds.to_string());
+        }
         for (of, name, value) in &self.variables {
             if *of == node {
                 command.env(name, value);
@@ -224,59 +260,7 @@ impl Job {
             },
             issued_at: "2026-01-01T00:00:00Z".to_owned(),
         };
-        let partial = self.path("partial");
-        std::fs::write(&partial, document.to_json().unwrap()).unwrap();
-        std::fs::rename(&partial, self.membership_file(node)).unwrap();
-    }
-
-    /// Waits until the status of every process satisfies a condition.
-    pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&RankStatus) -> bool) {
-        self.wait_until(what, || {
-            self.ranks()
-                .all(|(node, local)| self.status(node, local).is_some_and(|s| condition(&s)))
-        });
-    }
-
-    /// Waits until the status of some processes satisfies a condition.
-    pub(crate) fn wait_for_nodes(
-        &self,
-        nodes: &[u32],
-        what: &str,
-        condition: impl Fn(&RankStatus) -> bool,
-    ) {
-        self.wait_until(what, || {
-            nodes.iter().all(|node| {
-                self.status(*node, 0)
-                    .is_some_and(|status| condition(&status))
-            })
-        });
-    }
-
-    fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + DEADLINE;
-        while !condition() {
-            assert!(Instant::now() < deadline, "no {what}\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The last status of a process.
-    pub(crate) fn status(&self, node: u32, local_rank: u32) -> Option<RankStatus> {
-        let text = std::fs::read_to_string(paths::rank_status(&self.run_dir(node), local_rank));
-        text.ok().map(|text| serde_json::from_str(&text).unwrap())
-    }
-
-    /// Why a process failed, as it says itself.
-    pub(crate) fn failure(&self, node: u32, local_rank: u32) -> TerminationMessage {
-        let path = paths::rank_failure(&self.run_dir(node), local_rank);
-        let text = std::fs::read_to_string(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), self.logs()));
-        TerminationMessage::parse(&text).unwrap()
-    }
-
-    /// The metrics of a process.
-    pub(crate) fn metrics(&self, node: u32, local_rank: u32) -> String {
-        std::fs::read_to_string(paths::rank_metrics(&self.run_dir(node), local_rank)).unwrap()
+        replace(&self.membership_file(node), &document.to_json().unwrap());
     }
 
     /// Sends a signal to a process, by rank.
@@ -326,18 +310,6 @@ impl Job {
         let mut weights = Tensor::read_safetensors(self.path("weights.safetensors")).unwrap();
         weights.sort_by(|left, right| left.0.cmp(&right.0));
         weights
-    }
-
-    /// What the processes printed.
-    pub(crate) fn logs(&self) -> String {
-        self.ranks()
-            .map(|(node, local)| {
-                let name = format!("log-{node}-{local}");
-                let text = std::fs::read_to_string(self.path(&name)).unwrap_or_default();
-                format!("--- {name}\n{text}")
-            })
-            .collect::<Vec<_>>()
-            .join("\n")
     }
 
     fn ranks(&self) -> impl Iterator<Item = (u32, u32)> {
@@ -398,6 +370,13 @@ pub(crate) fn assert_proven(volume: &Path, steps: u64) {
     let (code, text) = audit(volume);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(&format!("proven: {steps} of ")), "{text}");
+}
+
+/// Writes a file at once or not at all.
+fn replace(path: &Path, text: &str) {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, text).unwrap();
+    std::fs::rename(&partial, path).unwrap();
 }
 
 fn free_port() -> u16 {
