@@ -17,6 +17,14 @@ pub(crate) fn differs(status: &TrainingJobStatus, progress: &Progress) -> bool {
     told.is_some() && told != status.checkpoint
 }
 
+/// Whether progress tells of trouble that the status does not.
+#[must_use]
+pub fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
+    let known = status.checkpoint.as_ref().and_then(|it| it.error.as_ref());
+    let told = told(progress).and_then(|it| it.error);
+    told.is_some() && told.as_ref() != known
+}
+
 /// Takes over what progress tells. A failure is an event, once for each new error.
 pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     let Some(mut told) = told(progress) else {
