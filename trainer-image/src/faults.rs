@@ -1,6 +1,7 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
 //! process of that rank kill itself there, as `kill -9` would, and each step lasts longer by the
-//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names. Without the feature there is nothing.
+//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names. `ROUNDHOUSE_FAULT_BACKEND=nccl` has
+//! processes on CPUs meet over a stand-in for NCCL. Without the feature there is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,12 +10,16 @@ pub enum Point {
     Forward,
     /// Before the backward pass that synchronizes: the others are in theirs.
     Backward,
+    /// After the backward pass, before the ranks agree: the others wait for its word.
+    Agree,
     /// After all ranks have agreed to commit the step, before the optimizer changes the weights.
     Update,
     /// After it.
     Commit,
     /// While a generation is formed, before the state is shared; the step is the last committed one.
     Share,
+    /// After the ranks have agreed who has the state, before it is sent; the step is the process' own.
+    State,
     /// When half of a checkpoint's part is written; the step is the checkpoint's.
     Checkpoint,
     /// When all parts and the manifest of a checkpoint are written, before it gets its name: rank 0.
@@ -40,6 +45,13 @@ pub fn slow_down() {
     if let Ok(milliseconds) = told.trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
+}
+
+/// Whether the stand-in for NCCL is to be used.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn stands_in_for_nccl() -> bool {
+    std::env::var("ROUNDHOUSE_FAULT_BACKEND").is_ok_and(|told| told == "nccl")
 }
 
 /// Does nothing.

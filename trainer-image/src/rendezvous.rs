@@ -3,7 +3,7 @@
 //! Process 0 of each worker hosts a store for its whole life; only the one of the master is used.
 //! The master's worker, or another, may come up later than the rest, so all first gather at the
 //! store: until a deadline, or until a newer generation makes it pointless. Only then the process
-//! group is built, which cannot be interrupted.
+//! group is built.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -92,12 +92,12 @@ impl Rendezvous {
         }
         World::form(
             place,
-            &store,
+            store,
             self.own_address,
             self.device,
             self.collective_timeout,
+            is_pointless,
         )
-        .map(Some)
     }
 }
 

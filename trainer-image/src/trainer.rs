@@ -25,6 +25,7 @@ mod form;
 mod lobby;
 mod save;
 mod step;
+mod transfer;
 
 use lobby::{enter_lobby, look, meet_peers};
 use save::Keeping;

@@ -47,6 +47,7 @@ impl Trainer<'_> {
             newest_seen: self.machine.newest_generation(),
             saving,
         };
+        faults::point(Point::Agree, replicas.world().rank(), batch.step);
         let end = sections.time(Section::Communication, || {
             replicas.world().end_step(local_loss, &standing)
         })?;

@@ -12,10 +12,10 @@ use crate::parity::difference;
 
 /// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
 const TOLERANCE: f64 = 1e-6;
-const STEPS: u64 = 60;
+pub(crate) const STEPS: u64 = 60;
 const FAULT_AT: u64 = 20;
 
-fn short() -> Value {
+pub(crate) fn short() -> Value {
     let mut config = config();
     config["steps"] = json!(STEPS);
     config

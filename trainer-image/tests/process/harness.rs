@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::environment::{COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment};
 use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
 use roundhouse_contract::{LaunchEnvironment, Phase, RankStatus, TerminationMessage, paths};
 use serde_json::{Value, json};
@@ -41,6 +41,7 @@ pub(crate) struct Job {
     processes: Vec<Child>,
     faults: Vec<(u32, String)>,
     checkpoint: Option<CheckpointEnvironment>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Job {
@@ -73,6 +74,7 @@ impl Job {
             processes: Vec::new(),
             faults: Vec::new(),
             checkpoint: None,
+            environment: Vec::new(),
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -96,6 +98,21 @@ impl Job {
         job.faults.push((node, fault.to_owned()));
         job.spawn(&digits());
         job.issue_when_ready(1);
+        job
+    }
+
+    /// Starts the processes of a job over the stand-in for NCCL, some of which may be doomed; they enter the
+    /// lobby by themselves. It saves a checkpoint every twenty steps.
+    pub(crate) fn over_nccl(config: &Value, nodes: u32, faults: &[(u32, &str)]) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(job.path("volume"), 20));
+        let own = |(node, fault): &(u32, &str)| (*node, (*fault).to_owned());
+        job.faults = faults.iter().map(own).collect();
+        job.environment = vec![
+            ("ROUNDHOUSE_FAULT_BACKEND", "nccl".to_owned()),
+            (COLLECTIVE_TIMEOUT_SECONDS, "5".to_owned()),
+        ];
+        job.spawn(&digits());
         job
     }
 
@@ -153,6 +170,7 @@ impl Job {
         }
         command
             .envs(environment.to_pairs())
+            .envs(self.environment.iter().cloned())
             .env("ROUNDHOUSE_SAVE_WEIGHTS", self.path("weights.safetensors"))
             .stdout(log.try_clone().unwrap())
             .stderr(log);
@@ -179,8 +197,15 @@ impl Job {
 
     /// Issues a generation of some workers, in node-rank order.
     pub(crate) fn issue_to(&self, generation: u64, members: &[u32]) {
+        self.tell(generation, members, members);
+    }
+
+    /// Issues a generation of which some of its members hear.
+    pub(crate) fn tell(&self, generation: u64, members: &[u32], who: &[u32]) {
         for (place, node) in (0..).zip(members) {
-            self.write(generation, *node, Action::Join, place, members);
+            if who.contains(node) {
+                self.write(generation, *node, Action::Join, place, members);
+            }
         }
     }
 
@@ -304,6 +329,11 @@ impl Job {
         let mut weights = Tensor::read_safetensors(self.path("weights.safetensors")).unwrap();
         weights.sort_by(|left, right| left.0.cmp(&right.0));
         weights
+    }
+
+    /// What the process of a worker printed.
+    pub(crate) fn log(&self, node: u32) -> String {
+        std::fs::read_to_string(self.path(&format!("log-{node}-0"))).unwrap_or_default()
     }
 
     /// What the processes printed.

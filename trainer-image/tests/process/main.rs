@@ -13,5 +13,6 @@ mod elastic;
 mod faults;
 mod harness;
 mod input;
+mod nccl;
 mod parity;
 mod scaling;
