@@ -16,6 +16,8 @@ pub enum Point {
     Update,
     /// After it.
     Commit,
+    /// When all ranks of a generation have gathered, before they connect; the step is the generation.
+    Connect,
     /// While a generation is formed, before the state is shared; the step is the last committed one.
     Share,
     /// After the ranks have agreed who has the state, before it is sent; the step is the process' own.

@@ -13,6 +13,7 @@ use tch::Device;
 use super::World;
 use crate::device;
 use crate::failure::Failure;
+use crate::faults::{self, Point};
 
 /// Between two looks at whether it is still worth it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -39,6 +40,7 @@ impl World {
             name: format!("gen{}", place.generation),
         };
         let (rank, size) = (place.rank, place.world_size);
+        faults::point(Point::Connect, rank, place.generation);
         let (sender, connected) = channel();
         std::thread::Builder::new()
             .name("connecting".to_owned())

@@ -22,8 +22,9 @@ pub(super) fn hear(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f64>>
     let (values, witness) = sums.split_at(sums.len() / 2);
     let (factor, size) = (factor(turn), f64::from(world_size));
     let is_true = |(value, witness): (&f64, &f64)| {
+        let error = (value + witness / factor - size).abs();
         // A comparison with NaN is false.
-        (value + witness / factor - size).abs() <= TOLERANCE * value.abs().max(size)
+        value.is_finite() && error <= TOLERANCE * value.abs().max(size)
     };
     let all_true = values.iter().zip(witness).all(is_true);
     all_true.then(|| values.to_vec())

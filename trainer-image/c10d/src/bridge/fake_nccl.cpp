@@ -106,8 +106,13 @@ struct Device {
 
   // Hangs until a neighbour aborts; false: this rank itself does, or has no use for the group any more.
   bool waits_for_neighbours() {
+    bool can_hear = true;
     while (true) {
-      if (has_neighbour_aborted()) return true;
+      try {
+        if (can_hear && store->check({kAborted})) return true;
+      } catch (const std::exception&) {
+        can_hear = false; // the store's host is the peer that is gone
+      }
       std::unique_lock<std::mutex> lock(mutex);
       if (changed.wait_for(lock, kLookInterval, [&] { return is_over(); })) return false;
     }
@@ -118,14 +123,6 @@ struct Device {
       return collective.start(*gloo)->wait();
     } catch (const std::exception&) {
       return false;
-    }
-  }
-
-  bool has_neighbour_aborted() {
-    try {
-      return store->check({kAborted});
-    } catch (const std::exception&) {
-      return false; // the store's host is the peer that is gone
     }
   }
 };
