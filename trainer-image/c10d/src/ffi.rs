@@ -40,6 +40,7 @@ unsafe extern "C" {
         prefix: *const c_char,
         out: *mut *mut RhStore,
     ) -> c_int;
+    pub(crate) fn rh_store_set_timeout(store: *const RhStore, timeout_ms: i64) -> c_int;
     pub(crate) fn rh_store_port(store: *const RhStore) -> u16;
     pub(crate) fn rh_store_set(
         store: *const RhStore,
