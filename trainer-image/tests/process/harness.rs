@@ -102,15 +102,21 @@ impl Job {
     }
 
     /// Starts the processes of a job over the stand-in for NCCL, some of which may be doomed; they enter the
-    /// lobby by themselves. It saves a checkpoint every twenty steps.
-    pub(crate) fn over_nccl(config: &Value, nodes: u32, faults: &[(u32, &str)]) -> Self {
+    /// lobby by themselves. It saves a checkpoint every twenty steps. After the timeout NCCL itself takes note
+    /// of a collective that hangs.
+    pub(crate) fn over_nccl(
+        config: &Value,
+        nodes: u32,
+        faults: &[(u32, &str)],
+        timeout_seconds: u32,
+    ) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
         let own = |(node, fault): &(u32, &str)| (*node, (*fault).to_owned());
         job.faults = faults.iter().map(own).collect();
         job.environment = vec![
             ("ROUNDHOUSE_FAULT_BACKEND", "nccl".to_owned()),
-            (COLLECTIVE_TIMEOUT_SECONDS, "5".to_owned()),
+            (COLLECTIVE_TIMEOUT_SECONDS, timeout_seconds.to_string()),
         ];
         job.spawn(&digits());
         job

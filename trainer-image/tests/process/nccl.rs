@@ -10,6 +10,9 @@ use tch::Tensor;
 use crate::elastic::{STEPS, assert_same, short, undisturbed};
 use crate::harness::{Job, assert_proven, config};
 
+/// Longer than a test: what ends before has been ended.
+const NEVER: u32 = 86_400;
+
 fn of_steps(steps: u64) -> Value {
     let mut config = config();
     config["steps"] = json!(steps);
@@ -32,7 +35,7 @@ fn assert_done(job: &mut Job, nodes: &[u32], what: &str) {
 /// of them has aborted the first one's group.
 fn survive(config: &Value, victim: u32, fault: &str, expected: &[(String, Tensor)]) -> Vec<usize> {
     let what = format!("rank {fault}");
-    let mut job = Job::over_nccl(config, 3, &[(victim, fault)]);
+    let mut job = Job::over_nccl(config, 3, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
     assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
     let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
@@ -86,10 +89,11 @@ fn a_rank_killed_while_a_generation_is_formed_over_nccl_is_gone_before_the_next(
     }
 }
 
-/// Only one of the survivors hears of the next generation and aborts; that ends the others' collective, too.
-fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32, words: &str) {
+/// One of the survivors does not hear of the next generation, but the others abort, and that ends its collective
+/// with garbage. Nothing but that garbage tells it.
+fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32) {
     let expected = undisturbed(&short());
-    let mut job = Job::over_nccl(&short(), nodes, &[(victim, fault)]);
+    let mut job = Job::over_nccl(&short(), nodes, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
     assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
     let survivors: Vec<u32> = (0..nodes).filter(|node| *node != victim).collect();
@@ -102,7 +106,6 @@ fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32, words
     job.wait_for_nodes(&[deaf], "word of the abort", |status| {
         status.phase == Phase::Stranded
     });
-    assert!(job.log(deaf).contains(words), "{}", job.logs());
     job.tell(2, &survivors, &[deaf]);
     assert_done(&mut job, &survivors, fault);
     assert_eq!(num_aborts(&job, deaf, 1), 1, "{}", job.logs());
@@ -112,21 +115,21 @@ fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32, words
 
 #[test]
 fn garbage_of_a_neighbour_that_aborts_is_no_sum() {
-    garbage_of_a_neighbour(3, 1, "1:20:Agree", 0, "a sum that nobody has given");
-    garbage_of_a_neighbour(3, 1, "1:0:Share", 2, "a sum that nobody has given");
+    garbage_of_a_neighbour(3, 1, "1:20:Agree", 0);
+    garbage_of_a_neighbour(3, 1, "1:0:Share", 2);
 }
 
 #[test]
 fn garbage_of_a_neighbour_that_aborts_is_no_state() {
     // Rank 3 gets what rank 0 sends by way of rank 2.
-    garbage_of_a_neighbour(4, 2, "2:0:State", 3, "a state that nobody has sent");
+    garbage_of_a_neighbour(4, 2, "2:0:State", 3);
 }
 
 #[test]
 fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
     let config = of_steps(2_000);
     let expected = undisturbed(&config);
-    let mut job = Job::over_nccl(&config, 4, &[]);
+    let mut job = Job::over_nccl(&config, 4, &[], NEVER);
     job.wait_for("the lobby", |status| status.phase.is_ready());
     let passes = |generation: u64, members: &[u32]| {
         job.issue_to(generation, members);
@@ -152,7 +155,7 @@ fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
 fn a_silent_peer_over_nccl_is_left_behind() {
     let config = of_steps(4_000);
     let expected = undisturbed(&config);
-    let mut job = Job::over_nccl(&config, 3, &[]);
+    let mut job = Job::over_nccl(&config, 3, &[], 5);
     job.issue_when_ready(1);
     job.wait_for("committed steps", |status| status.step > 5);
     job.signal(1, "-STOP");
@@ -175,7 +178,7 @@ fn a_silent_peer_over_nccl_is_left_behind() {
 
 #[test]
 fn a_silent_peer_over_nccl_strands_the_others_although_no_collective_fails() {
-    let job = Job::over_nccl(&of_steps(10_000_000), 3, &[]);
+    let job = Job::over_nccl(&of_steps(10_000_000), 3, &[], 5);
     job.issue_when_ready(1);
     job.wait_for("committed steps", |status| status.step > 5);
     job.signal(1, "-STOP");
