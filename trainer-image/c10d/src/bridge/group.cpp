@@ -1,10 +1,10 @@
 // Process groups: Gloo, and NCCL where it is compiled in.
 #include "bridge.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #ifdef USE_C10D_NCCL
-#include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -52,7 +52,7 @@ int rh_group_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, 
     auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store->store, rank, size, options);
     auto group = rh_wrap(store->store, rank, size, name, c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
     const at::Device own(at::kCUDA, static_cast<c10::DeviceIndex>(device));
-    const c10::cuda::CUDAGuard guard(own); // this thread may be a new one
+    const c10::DeviceGuard guard(own); // this thread may be a new one (CUDAGuard would need libcudart)
     group->setBoundDeviceId(own);
     backend->setSequenceNumberForGroup();
     backend->eagerConnectSingleDevice(own);
