@@ -26,6 +26,9 @@ fn main() -> Result<(), String> {
         // The wheel leaves gloo's headers out; libtorch.sh puts the distribution's there.
         .include(libtorch.join("include-gloo"))
         .files(SOURCES.iter().map(|source| format!("src/bridge/{source}")));
+    if std::env::var_os("CARGO_FEATURE_FAKE_NCCL").is_some() {
+        build.file("src/bridge/fake_nccl.cpp");
+    }
     if std::env::var_os("CARGO_FEATURE_NCCL").is_some() {
         build.define("USE_C10D_NCCL", None);
         let includes = std::env::var_os("LIBTORCH_CUDA_INCLUDE")

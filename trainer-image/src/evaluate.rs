@@ -53,11 +53,21 @@ pub fn evaluate(
         num_right += right_b.f_sum(Kind::Int64)?.f_int64_value(&[])?;
         losses += loss_sum(&scores_bc, &samples.labels_b)?.f_double_value(&[])?;
     }
-    let sums = world.sum(&[num_right as f64, losses])?;
+    // Only numbers can be summed; what is none is counted.
+    let (losses, not_finite) = if losses.is_finite() {
+        (losses, 0.0)
+    } else {
+        (0.0, 1.0)
+    };
+    let sums = world.sum(&[num_right as f64, losses, not_finite])?;
     let total = num_samples.max(1) as f64;
     Ok(Evaluation {
         accuracy: sums[0] / total,
-        loss: sums[1] / total,
+        loss: if sums[2] > 0.0 {
+            f64::NAN
+        } else {
+            sums[1] / total
+        },
         num_samples,
     })
 }

@@ -2,8 +2,8 @@
 //! process of that rank kill itself there, as `kill -9` would, and each step lasts longer by the
 //! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>`
 //! if there is one. Each access to the checkpoint volume takes longer by those in the file that
-//! `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`. Without the feature there is
-//! nothing.
+//! `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`. `ROUNDHOUSE_FAULT_BACKEND=nccl`
+//! has processes on CPUs meet over a stand-in for NCCL. Without the feature there is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,12 +12,18 @@ pub enum Point {
     Forward,
     /// Before the backward pass that synchronizes: the others are in theirs.
     Backward,
+    /// After the backward pass, before the ranks agree: the others wait for its word.
+    Agree,
     /// After all ranks have agreed to commit the step, before the optimizer changes the weights.
     Update,
     /// After it.
     Commit,
+    /// When all ranks of a generation have gathered, before they connect; the step is the generation.
+    Connect,
     /// While a generation is formed, before the state is shared; the step is the last committed one.
     Share,
+    /// After the ranks have agreed who has the state, before it is sent; the step is the process' own.
+    State,
     /// When half of a checkpoint's part is written; the step is the checkpoint's.
     Checkpoint,
     /// When all parts and the manifest of a checkpoint are written, before it gets its name: rank 0.
@@ -62,6 +68,13 @@ pub fn volume() {
     if let Ok(milliseconds) = told().trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
+}
+
+/// Whether the stand-in for NCCL is to be used.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn stands_in_for_nccl() -> bool {
+    std::env::var("ROUNDHOUSE_FAULT_BACKEND").is_ok_and(|told| told == "nccl")
 }
 
 /// Does nothing.

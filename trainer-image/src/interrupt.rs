@@ -4,7 +4,8 @@
 //! meanwhile says that the operator has decided: after a short patience, in which a healthy world
 //! would have reached its step boundary, the group is aborted and the collective fails. So it is, after a
 //! longer one, when steps go on but somebody never hears of the newer generation: its kubelet is silent, and
-//! whoever is to join would wait for ever.
+//! whoever is to join would wait for ever. NCCL has no timeout that a collective would tell; what its own
+//! watch has seen is looked at here, and ends the wait, too.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,7 @@ use roundhouse_c10d::ProcessGroup;
 
 use crate::failure::Failure;
 use crate::membership::MembershipWatch;
+use crate::world::let_go;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Without a step boundary for so long after a newer generation was seen, or for this many of the longest
@@ -55,6 +57,17 @@ impl Watched {
         newest > *generation && (is_stuck || is_unheard)
     }
 
+    /// The group, if the wait for its peers is over. It is nobody's to abort again.
+    fn take_if_over(&mut self, newest: u64, known_since: Instant) -> Option<Arc<ProcessGroup>> {
+        let is_over = self.is_over(newest, known_since, Instant::now());
+        let group = &self.group;
+        let has_failed = || group.as_ref().is_some_and(|(_, group)| group.has_failed());
+        if is_over || has_failed() {
+            return self.group.take().map(|(_, group)| group);
+        }
+        None
+    }
+
     /// Whether a generation is newer than the group's.
     fn is_newer(&self, generation: u64) -> bool {
         let guarded = self.group.as_ref().map(|(guarded, _)| *guarded);
@@ -89,11 +102,13 @@ impl Interrupter {
                         }
                         newest = document.generation;
                     }
-                    if watched.is_over(newest, known_since, Instant::now())
-                        && let Some((_, group)) = watched.group.take()
-                    {
+                    let over = watched.take_if_over(newest, known_since);
+                    // An abort may take a while, and the training thread has things to say.
+                    drop(watched);
+                    if let Some(group) = over {
                         // Whoever waits gets the error; here there is nothing to be done about one.
                         let _ = group.abort();
+                        let_go(group);
                     }
                 }
             })

@@ -3,7 +3,7 @@
 //! Process 0 of each worker hosts a store for its whole life; only the one of the master is used.
 //! The master's worker, or another, may come up later than the rest, so all first gather at the
 //! store: until a deadline, or until a newer generation makes it pointless. Only then the process
-//! group is built, which cannot be interrupted.
+//! group is built.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use crate::world::World;
 const GATHER_DEADLINE: Duration = Duration::from_mins(2);
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
+const LOOPBACK: &str = "127.0.0.1";
 /// One try to connect.
 const CONNECT_TRY: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -86,29 +87,32 @@ impl Rendezvous {
             return Ok(Some(World::alone()));
         }
         let deadline = Instant::now() + GATHER_DEADLINE;
-        let connected;
-        let store = match &self.own_store {
-            Some(store) if place.rank == 0 => store,
-            Some(_) | None => match connect(&place.master, deadline, &mut is_pointless)? {
-                Some(store) => {
-                    connected = store;
-                    &connected
-                }
-                None => return Ok(None),
-            },
+        // The host, too, has a new connection for each generation: one that nobody waits for any more may still
+        // be waiting for a key on its own.
+        let own = |store: &Store| Master {
+            address: LOOPBACK.to_owned(),
+            port: store.port(),
         };
-        let store = part_of(store, place.generation)?;
+        let own = self.own_store.as_ref().map(own);
+        let master = own.filter(|_| place.rank == 0);
+        let master = master.as_ref().unwrap_or(&place.master);
+        let Some(store) = connect(master, deadline, &mut is_pointless)? else {
+            return Ok(None);
+        };
+        // The others may be slower than the connection was: NCCL's first rank loads a lot before it sets its key.
+        store.set_timeout(self.collective_timeout)?;
+        let store = part_of(&store, place.generation)?;
         if !gather(place, &store, deadline, &mut is_pointless)? {
             return Ok(None);
         }
         World::form(
             place,
-            &store,
+            store,
             self.own_address,
             self.device,
             self.collective_timeout,
+            is_pointless,
         )
-        .map(Some)
     }
 }
 

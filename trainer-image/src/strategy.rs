@@ -58,8 +58,9 @@ impl DataParallel {
         let reducer = match reducer {
             Ok(reducer) => reducer,
             Err(error) => {
+                let failure = world.explain(error);
                 world.abandon();
-                return Err(error.into());
+                return Err(failure);
             }
         };
         Ok(Self {
@@ -83,9 +84,8 @@ impl DataParallel {
         let sample = split.at_places(0..1, &Permutation::new(split.num_samples(), 0, 0))?;
         let loss = self.forward(model, &sample)?;
         self.backward(&loss, 1.0, true)?;
-        Ok(roundhouse_c10d::zero_grad(
-            model.parameters_mut().tensors_mut(),
-        )?)
+        roundhouse_c10d::zero_grad(model.parameters_mut().tensors_mut())?;
+        self.world.check()
     }
 
     /// Gives up a world that broke; the model stays, its gradients are worth nothing.
@@ -113,7 +113,8 @@ impl DataParallel {
     }
 
     /// Leaves in `model` the mean gradient of the batch, the same on all ranks; returns the sum of
-    /// the losses of this rank's samples.
+    /// the losses of this rank's samples. Over NCCL the gradients of a world that breaks may be garbage, and
+    /// only the collective at the step's end tells: nothing is to be done with them before.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone: the step is lost, the weights are as before.
@@ -155,7 +156,8 @@ impl DataParallel {
     /// Sum of the losses of some samples.
     fn forward(&mut self, model: &dyn Model, samples: &Samples) -> Result<Tensor, Failure> {
         if let Some(reducer) = &mut self.reducer {
-            reducer.prepare_for_forward()?;
+            let prepared = reducer.prepare_for_forward();
+            prepared.map_err(|error| self.world.explain(error))?;
         }
         let scores_bc = model.forward(&samples.images_bchw)?;
         Ok(loss_sum(&scores_bc, &samples.labels_b)?)
@@ -164,9 +166,11 @@ impl DataParallel {
     fn backward(&mut self, loss: &Tensor, scale: f64, is_last: bool) -> Result<(), Failure> {
         // Only the last micro-batch synchronizes; the others add up on this rank.
         if let (Some(reducer), true) = (&mut self.reducer, is_last) {
-            reducer.prepare_for_backward()?;
+            let prepared = reducer.prepare_for_backward();
+            prepared.map_err(|error| self.world.explain(error))?;
         }
-        Ok(roundhouse_c10d::backward(&loss.f_mul_scalar(scale)?)?)
+        let done = roundhouse_c10d::backward(&loss.f_mul_scalar(scale)?);
+        done.map_err(|error| self.world.explain(error))
     }
 }
 

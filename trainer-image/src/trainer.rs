@@ -30,6 +30,7 @@ mod last_save;
 mod lobby;
 mod save;
 mod step;
+mod transfer;
 
 use door::Door;
 use keeping::Keeping;

@@ -3,17 +3,19 @@
 //! A world of one has no process group and no socket; everything else is the same for it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use roundhouse_c10d::{GroupOptions, ProcessGroup, ReduceOp, Store};
-use roundhouse_elastic::{Agreement, Place};
+use roundhouse_c10d::{ProcessGroup, ReduceOp};
+use roundhouse_elastic::Agreement;
 use tch::{Device, Tensor};
 
-use crate::device;
 use crate::failure::Failure;
 
+pub mod forming;
 pub mod saving;
 pub mod state;
+mod witness;
 
 pub use saving::{Saving, SavingSum};
 pub use state::Agreed;
@@ -25,6 +27,7 @@ pub struct World {
     size: u32,
     device: Device,
     group: Option<Arc<ProcessGroup>>,
+    num_sums: AtomicU64,
 }
 
 /// What one rank brings to a step's end.
@@ -64,34 +67,8 @@ impl World {
             size: 1,
             device: Device::Cpu,
             group: None,
+            num_sums: AtomicU64::new(0),
         }
-    }
-
-    /// Builds the process group of a generation in its part of the store; returns when all its
-    /// ranks have come.
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when one did not come before the timeout.
-    pub fn form(
-        place: &Place,
-        store: &Store,
-        own_address: std::net::IpAddr,
-        device: Device,
-        timeout: Duration,
-    ) -> Result<Self, Failure> {
-        let options = GroupOptions {
-            backend: device::backend(device),
-            timeout,
-            address: own_address,
-            name: format!("gen{}", place.generation),
-        };
-        let group = ProcessGroup::new(store, place.rank, place.world_size, &options)?;
-        Ok(Self {
-            rank: place.rank,
-            size: place.world_size,
-            device,
-            group: Some(Arc::new(group)),
-        })
     }
 
     /// Rank of this process.
@@ -124,7 +101,7 @@ impl World {
         self.group.clone()
     }
 
-    /// Sums over all ranks, element by element.
+    /// Sums numbers from 0 to 2^53 over all ranks, element by element. What it returns every rank has given.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
@@ -132,12 +109,18 @@ impl World {
         let Some(group) = &self.group else {
             return Ok(values.to_vec());
         };
-        let mut tensor = Tensor::f_from_slice(values)?.f_to_device(self.device)?;
+        let turn = self.num_sums.fetch_add(1, Ordering::Relaxed);
+        let values = witness::add(values, turn);
+        let mut tensor = Tensor::f_from_slice(&values)?.f_to_device(self.device)?;
         group.all_reduce(&mut tensor, ReduceOp::Sum)?;
+        // This copy waits for the device, and returns garbage if the group is aborted meanwhile.
         let tensor = tensor.f_to_device(Device::Cpu)?;
         let mut sums = vec![0.0; values.len()];
         tensor.f_copy_data(&mut sums, values.len())?;
-        Ok(sums)
+        group.check()?;
+        witness::hear(&sums, turn, self.size).ok_or_else(|| {
+            Failure::PeerLost("a sum that nobody has given: a peer aborts the group".to_owned())
+        })
     }
 
     /// The small collective at the end of each step: the loss of all samples, and what the ranks
@@ -177,30 +160,44 @@ impl World {
         Ok(SavingSum::of(&self.sum(&own.to_numbers(self.rank))?))
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks are here. A sum: a barrier of NCCL makes only the device wait.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn barrier(&self) -> Result<(), Failure> {
-        if let Some(group) = &self.group {
-            group.barrier()?;
-        }
-        Ok(())
+        self.sum(&[0.0]).map(|_| ())
     }
 
-    /// Ends a world that broke: whoever still waits in one of its collectives gets an error at once.
+    /// Ends a world that broke: whoever still waits in one of its collectives hears of it at once. If it is
+    /// being aborted already, that is waited for, so that the next group does not begin within it.
     pub fn abandon(self) {
         let Some(group) = self.group else { return };
         // A connection that is gone already needs no cutting.
         let _ = group.abort();
-        // Its destructor waits for the library's threads, and nobody should wait for it. Without a
-        // thread it is dropped here.
-        let _ = std::thread::Builder::new()
-            .name("abandoned".to_owned())
-            .spawn(move || drop(group));
+        let_go(group);
     }
 
-    /// Overwrites the tensors of all ranks with those of one.
+    /// Fails once the group was aborted: what its collectives have left is garbage then.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`].
+    pub fn check(&self) -> Result<(), Failure> {
+        Ok(self.group.as_ref().map_or(Ok(()), |group| group.check())?)
+    }
+
+    /// What an error of the Reducer means. Garbage makes its own checks fail ("DDP expects same model across
+    /// all ranks"), so over a library that does not tell its failures every error may be a peer's.
+    #[must_use]
+    pub fn explain(&self, error: roundhouse_c10d::Error) -> Failure {
+        match &self.group {
+            Some(group) if group.check().is_err() || !group.backend().tells_failures() => {
+                Failure::PeerLost(error.to_string())
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// Overwrites the tensors of all ranks with those of one. That they came whole is for the caller to find out.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
@@ -210,6 +207,14 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Drops a group. Its destructor waits for the library's threads, and nobody should wait for it. Without a
+/// thread it is dropped here.
+pub(crate) fn let_go(group: Arc<ProcessGroup>) {
+    let _ = std::thread::Builder::new()
+        .name("abandoned".to_owned())
+        .spawn(move || drop(group));
 }
 
 /// Steps and generations stay far below 2^53, so a 64-bit float carries them exactly.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub mod checkpoint;
+pub mod nccl;
 pub mod script;
 
 pub use checkpoint::CheckpointEnvironment;

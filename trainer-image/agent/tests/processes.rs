@@ -29,6 +29,7 @@ impl Agent {
 
     fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
+            .env("NCCL_NVLS_ENABLE", "2")
             .args(options)
             .args(["--procs", &procs.to_string(), "--grace-seconds", "1"])
             .args(["--http-address", "127.0.0.1:0", "--worker-index", "3"])
@@ -302,4 +303,13 @@ fn collectives_of_the_processes_give_up_before_the_watchdog() {
     let mut agent = Agent::start_with(dir, 1, script, &["--stall-timeout-seconds", "20"]);
     agent.finish();
     assert!(agent.stdout().contains("timeout 10\n"));
+}
+
+#[test]
+fn processes_are_told_to_outlive_their_nccl_groups_and_the_users_word_counts() {
+    let script = "echo settings $TORCH_NCCL_ASYNC_ERROR_HANDLING $TORCH_NCCL_NONBLOCKING_TIMEOUT $NCCL_NVLS_ENABLE";
+    let mut agent = Agent::start(1, script);
+    agent.finish();
+    let text = agent.stdout();
+    assert!(text.contains("settings 0 30 2\n"), "{text}");
 }

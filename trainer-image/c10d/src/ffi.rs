@@ -40,6 +40,7 @@ unsafe extern "C" {
         prefix: *const c_char,
         out: *mut *mut RhStore,
     ) -> c_int;
+    pub(crate) fn rh_store_set_timeout(store: *const RhStore, timeout_ms: i64) -> c_int;
     pub(crate) fn rh_store_port(store: *const RhStore) -> u16;
     pub(crate) fn rh_store_set(
         store: *const RhStore,
@@ -80,6 +81,16 @@ unsafe extern "C" {
         name: *const c_char,
         out: *mut *mut RhGroup,
     ) -> c_int;
+    #[cfg(feature = "fake-nccl")]
+    pub(crate) fn rh_group_fake_nccl(
+        store: *const RhStore,
+        rank: c_int,
+        size: c_int,
+        timeout_ms: i64,
+        address: *const c_char,
+        name: *const c_char,
+        out: *mut *mut RhGroup,
+    ) -> c_int;
     pub(crate) fn rh_group_all_reduce(
         group: *const RhGroup,
         tensor: *mut C_tensor,
@@ -97,6 +108,7 @@ unsafe extern "C" {
         root: c_int,
     ) -> c_int;
     pub(crate) fn rh_group_barrier(group: *const RhGroup) -> c_int;
+    pub(crate) fn rh_group_failed(group: *const RhGroup, out: *mut bool) -> c_int;
     pub(crate) fn rh_group_abort(group: *const RhGroup) -> c_int;
     pub(crate) fn rh_group_free(group: *mut RhGroup) -> c_int;
 

@@ -1,62 +1,30 @@
 //! Process groups and their collectives.
 
 use std::ffi::c_int;
-use std::net::IpAddr;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
 use crate::connections::{self, Connections};
-use crate::error::{Error, Result, c_string, check};
+use crate::error::{Error, ErrorKind, Result, c_string, check};
 use crate::ffi;
 use crate::store::{Store, make, milliseconds};
 
-/// Which library moves the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// CPU tensors over TCP.
-    Gloo,
-    /// CUDA tensors.
-    #[cfg(feature = "nccl")]
-    Nccl {
-        /// Index of the device of this rank.
-        device: u16,
-    },
-}
+mod options;
 
-/// How a group is built.
-#[derive(Clone, Debug)]
-pub struct GroupOptions {
-    /// Which library moves the data.
-    pub backend: Backend,
-    /// After this long without a peer's answer a collective fails.
-    pub timeout: Duration,
-    /// This process's own address, where Gloo listens.
-    pub address: IpAddr,
-    /// Name of the group, in messages.
-    pub name: String,
-}
-
-/// What an all-reduce computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReduceOp {
-    /// Sum over ranks.
-    Sum,
-    /// Smallest over ranks.
-    Min,
-    /// Greatest over ranks.
-    Max,
-}
+pub use options::{Backend, GroupOptions, ReduceOp};
 
 /// The ranks of one generation. Every collective must be called by all of them, in one order.
 #[derive(Debug)]
 pub struct ProcessGroup {
     raw: NonNull<ffi::RhGroup>,
+    backend: Backend,
     connections: Connections,
-    aborted: AtomicBool,
+    is_aborted: AtomicBool,
+    aborted: OnceLock<Result<()>>,
     rank: u32,
     world_size: u32,
 }
@@ -94,16 +62,26 @@ impl ProcessGroup {
                 let (device, name) = (c_int::from(device), name.as_ptr());
                 ffi::rh_group_nccl(store.as_ptr(), own, size, timeout, device, name, out)
             }),
+            #[cfg(feature = "fake-nccl")]
+            // SAFETY: as above.
+            Backend::FakeNccl => make(|out| unsafe {
+                let (address, name) = (address.as_ptr(), name.as_ptr());
+                ffi::rh_group_fake_nccl(store.as_ptr(), own, size, timeout, address, name, out)
+            }),
         }?;
         let connections = match options.backend {
             Backend::Gloo => Connections::opened_since(&before, store.port()),
             #[cfg(feature = "nccl")]
             Backend::Nccl { .. } => Connections::default(),
+            #[cfg(feature = "fake-nccl")]
+            Backend::FakeNccl => Connections::opened_since(&before, store.port()),
         };
         Ok(Self {
             raw,
+            backend: options.backend,
             connections,
-            aborted: AtomicBool::new(false),
+            is_aborted: AtomicBool::new(false),
+            aborted: OnceLock::new(),
             rank,
             world_size,
         })
@@ -121,7 +99,14 @@ impl ProcessGroup {
         self.world_size
     }
 
-    /// Combines the tensor of all ranks, in place.
+    /// Which library moves the data.
+    #[must_use]
+    pub const fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Combines the tensor of all ranks, in place. With NCCL the result is there when it has been read by the
+    /// CPU, and it is one if [`Self::check`] then says that the group was not aborted.
     ///
     /// # Errors
     /// A peer is gone or silent, or the tensor is not dense and contiguous.
@@ -132,21 +117,23 @@ impl ProcessGroup {
             ReduceOp::Min => 1,
             ReduceOp::Max => 2,
         };
-        // SAFETY: group and tensor are live; the bridge keeps neither.
-        check(unsafe {
-            ffi::rh_group_all_reduce(self.raw.as_ptr(), tensor.as_mut_ptr(), operation)
+        self.collective(|group| {
+            // SAFETY: group and tensor are live; the bridge keeps neither.
+            unsafe { ffi::rh_group_all_reduce(group, tensor.as_mut_ptr(), operation) }
         })
     }
 
-    /// Copies the tensor of rank `root` into that of all ranks.
+    /// Copies the tensor of rank `root` into that of all ranks; when it is there, see [`Self::all_reduce`].
     ///
     /// # Errors
     /// A peer is gone or silent, the tensor is not dense and contiguous, or there is no such rank.
     pub fn broadcast(&self, tensor: &mut Tensor, root: u32) -> Result<()> {
         fit(tensor)?;
         let root = self.root(root)?;
-        // SAFETY: group and tensor are live; the bridge keeps neither.
-        check(unsafe { ffi::rh_group_broadcast(self.raw.as_ptr(), tensor.as_mut_ptr(), root) })
+        self.collective(|group| {
+            // SAFETY: group and tensor are live; the bridge keeps neither.
+            unsafe { ffi::rh_group_broadcast(group, tensor.as_mut_ptr(), root) }
+        })
     }
 
     /// [`Self::broadcast`] of many tensors, packed into few messages.
@@ -157,39 +144,70 @@ impl ProcessGroup {
         tensors.iter().try_for_each(fit)?;
         let root = self.root(root)?;
         let pointers: Vec<*mut C_tensor> = tensors.iter_mut().map(Tensor::as_mut_ptr).collect();
-        // SAFETY: group, tensors and the list of pointers are live; the bridge keeps none.
-        check(unsafe {
-            ffi::rh_group_broadcast_coalesced(
-                self.raw.as_ptr(),
-                pointers.as_ptr(),
-                pointers.len(),
-                root,
-            )
+        let (list, count) = (pointers.as_ptr(), pointers.len());
+        self.collective(|group| {
+            // SAFETY: group, tensors and the list of pointers are live; the bridge keeps none.
+            unsafe { ffi::rh_group_broadcast_coalesced(group, list, count, root) }
         })
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks are here. With NCCL it may be the device alone that waits.
     ///
     /// # Errors
     /// A peer is gone or silent.
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: the group is live.
-        check(unsafe { ffi::rh_group_barrier(self.raw.as_ptr()) })
+        self.collective(|group| unsafe { ffi::rh_group_barrier(group) })
     }
 
-    /// Makes pending collectives fail, here and on all ranks, and all later ones. From any thread; NCCL
-    /// bears only one abort per group, so that only the first call does something. Gloo has none: its
-    /// connections are cut.
+    /// A collective on a group that was aborted before it, or meanwhile, has failed, whatever came of it.
+    fn collective(&self, call: impl FnOnce(*const ffi::RhGroup) -> c_int) -> Result<()> {
+        self.check()?;
+        let result = check(call(self.raw.as_ptr()));
+        self.check().and(result)
+    }
+
+    /// Whether results that have been waited for can be results: nobody in this process had begun to abort
+    /// the group.
+    ///
+    /// # Errors
+    /// The group was aborted; what its collectives have left is garbage.
+    pub fn check(&self) -> Result<()> {
+        if self.is_aborted.load(Ordering::SeqCst) {
+            return Err(Error {
+                kind: ErrorKind::ConnectionLost,
+                message: "the process group was aborted".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether the library has seen a collective fail that itself will never tell: then [`Self::abort`] is
+    /// to end it.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let mut failed = false;
+        // SAFETY: the group is live, `failed` valid for a write.
+        let mut ask = || check(unsafe { ffi::rh_group_failed(self.raw.as_ptr(), &raw mut failed) });
+        !self.backend.tells_failures() && self.check().is_ok() && ask().is_ok() && failed
+    }
+
+    /// Makes pending collectives end, here and on all ranks, and all later ones fail. From any thread: NCCL
+    /// bears only one abort per group, so whoever comes second waits until the first is done. Gloo has none:
+    /// its connections are cut.
     ///
     /// # Errors
     /// The library refused.
     pub fn abort(&self) -> Result<()> {
-        if self.aborted.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        self.connections.cut();
-        // SAFETY: the group is live; aborting while another thread waits is what it is for.
-        check(unsafe { ffi::rh_group_abort(self.raw.as_ptr()) })
+        // First of all: whoever is woken by the abort must know why.
+        self.is_aborted.store(true, Ordering::SeqCst);
+        let abort = || {
+            // SAFETY: the group is live; aborting while another thread waits is what it is for.
+            let result = check(unsafe { ffi::rh_group_abort(self.raw.as_ptr()) });
+            self.connections.cut();
+            result
+        };
+        self.aborted.get_or_init(abort).clone()
     }
 
     fn root(&self, root: u32) -> Result<c_int> {

@@ -50,6 +50,16 @@ impl Store {
         })
     }
 
+    /// How long a key is waited for from now on, here and through prefixes. At first as long as it took
+    /// at most to connect.
+    ///
+    /// # Errors
+    /// None that a caller can cause.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        // SAFETY: `raw` is live.
+        check(unsafe { ffi::rh_store_set_timeout(self.raw.as_ptr(), milliseconds(timeout)) })
+    }
+
     /// The port it is served on.
     #[must_use]
     pub const fn port(&self) -> u16 {

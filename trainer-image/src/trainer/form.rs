@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 
 use super::keeping::Keeping;
 use super::lobby::listen;
-use super::{Peers, Trainer};
+use super::{Peers, Trainer, transfer};
 use crate::checkpoint::NamedTensors;
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -97,6 +97,7 @@ impl Trainer<'_> {
         if let Some(keeping) = &mut self.keeping {
             keeping.count_from(first_generation);
         }
+        faults::point(Point::State, world.rank(), self.mark.step);
         if source.must_send {
             let sender = u32::try_from(source.rank).unwrap_or_default();
             if world.rank() == sender {
@@ -115,10 +116,13 @@ impl Trainer<'_> {
     }
 
     fn send_state(&self, world: &World, sender: u32, words: &[u8]) -> Result<(), Failure> {
-        let words = Tensor::f_from_slice(words)?.f_to_device(world.device())?;
         let mut tensors = self.state();
-        tensors.push(words);
-        world.broadcast(&mut tensors, sender)
+        let digest = transfer::digest(&tensors, words)?;
+        let words = [words, &digest].concat();
+        tensors.push(Tensor::f_from_slice(&words)?.f_to_device(world.device())?);
+        world.broadcast(&mut tensors, sender)?;
+        // Nobody who sends takes harm from it, but an aborted group is left at once.
+        world.check()
     }
 
     fn receive_state(
@@ -127,16 +131,24 @@ impl Trainer<'_> {
         sender: u32,
         num_bytes: usize,
     ) -> Result<(), Failure> {
-        let words = Tensor::f_from_slice(&vec![0_u8; num_bytes])?;
-        let words = words.f_to_device(world.device())?;
+        let mut bytes = vec![0_u8; num_bytes + transfer::DIGEST_BYTES];
+        let words = Tensor::f_from_slice(&bytes)?.f_to_device(world.device())?;
         let mut tensors = self.state();
         tensors.push(words.shallow_clone());
         world.broadcast(&mut tensors, sender)?;
-        let mut bytes = vec![0; num_bytes];
+        let length = bytes.len();
         words
             .f_to_device(Device::Cpu)?
-            .f_copy_data_u8(&mut bytes, num_bytes)?;
-        let read = Mark::from_bytes(&bytes);
+            .f_copy_data_u8(&mut bytes, length)?;
+        let (words, digest) = bytes.split_at(num_bytes);
+        let is_whole = transfer::digest(&self.state(), words)? == digest;
+        world.check()?;
+        if !is_whole {
+            return Err(Failure::PeerLost(
+                "a state that nobody has sent: a peer aborts the group".to_owned(),
+            ));
+        }
+        let read = Mark::from_bytes(words);
         (self.mark, self.chain) = read
             .and_then(|(mark, chain)| Some((mark, Chain::from_bytes(chain)?)))
             .ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))?;

@@ -50,6 +50,7 @@ impl Trainer<'_> {
             saving,
             own_time: self.last_step.0,
         };
+        faults::point(Point::Agree, replicas.world().rank(), batch.step);
         let end = sections.time(Section::Communication, || {
             replicas.world().end_step(local_loss, &standing)
         })?;

@@ -12,10 +12,10 @@ use crate::parity::difference;
 
 /// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
 const TOLERANCE: f64 = 1e-6;
-const STEPS: u64 = 60;
+pub(crate) const STEPS: u64 = 60;
 const FAULT_AT: u64 = 20;
 
-fn short() -> Value {
+pub(crate) fn short() -> Value {
     let mut config = config();
     config["steps"] = json!(STEPS);
     config
@@ -109,6 +109,23 @@ fn a_rank_killed_while_a_generation_is_formed_is_gone_before_the_next() {
         assert_same(&job, &expected, &format!("rank {victim} while forming"));
         assert_proven(job.volume(), 2_000);
     }
+}
+
+#[test]
+fn a_rank_killed_before_the_others_have_connected_to_it_costs_them_no_timeout() {
+    let expected = undisturbed(&short());
+    let mut job = Job::doomed(&short(), 3, 1, "1:1:Connect");
+    assert_eq!(job.exit_code(1), None, "{}", job.logs());
+    let begun = Instant::now();
+    job.issue_to(2, &[0, 2]);
+    job.wait_for_nodes(&[0, 2], "generation 2", |status| status.generation == 2);
+    let elapsed = begun.elapsed();
+    println!("the others have left it after {elapsed:.1?}");
+    assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
+    for node in [0, 2] {
+        assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
+    }
+    assert_same(&job, &expected, "a rank that never connected");
 }
 
 #[test]

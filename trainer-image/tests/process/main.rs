@@ -14,6 +14,7 @@ mod faults;
 mod harness;
 mod input;
 mod mount;
+mod nccl;
 mod parity;
 mod scaling;
 mod slow_volumes;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roundhouse_contract::environment::COLLECTIVE_TIMEOUT_SECONDS;
+use roundhouse_contract::environment::{COLLECTIVE_TIMEOUT_SECONDS, nccl};
 use roundhouse_contract::{ExitCode, TerminationMessage, termination::Reason};
 use rustix::process::Signal;
 use tokio::time::Instant;
@@ -30,6 +30,9 @@ pub(crate) async fn run(
         let mut environment = options.launch_environment(local_rank).to_pairs();
         let timeout = limits.collective_timeout.as_secs();
         environment.insert(COLLECTIVE_TIMEOUT_SECONDS, timeout.to_string());
+        // The user's word counts.
+        let is_free = |(name, _): &(&str, String)| std::env::var_os(name).is_none();
+        environment.extend(nccl::settings(timeout).into_iter().filter(is_free));
         environment
     })?;
     let mut worker = Worker {

@@ -27,6 +27,11 @@ struct RhReducer {
   std::shared_ptr<TimedReducer> reducer;
 };
 
+// The process group whose collectives a backend does, on tensors of one kind of device.
+c10::intrusive_ptr<c10d::ProcessGroup> rh_wrap(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const char* name, c10::DeviceType device,
+    c10d::ProcessGroup::BackendType type, const c10::intrusive_ptr<c10d::Backend>& backend);
+
 // Keeps the exception's text for rh_error_message() and says of what kind it is.
 int rh_caught(std::exception_ptr exception) noexcept;
 

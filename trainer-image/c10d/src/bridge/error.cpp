@@ -29,6 +29,10 @@ int rh_caught(std::exception_ptr exception) noexcept {
   } catch (const c10::DistStoreError& error) {
     message = error.what_without_backtrace();
     return contains("imed out") || contains("timeout") ? RH_TIMEOUT : RH_CONNECTION_LOST;
+  } catch (const c10::DistBackendError& error) {
+    // NCCL: a peer is gone, or the communicator was aborted because one is.
+    message = error.what_without_backtrace();
+    return contains("imed out") || contains("timeout") ? RH_TIMEOUT : RH_CONNECTION_LOST;
   } catch (const c10::Error& error) {
     message = error.what_without_backtrace();
   } catch (const std::exception& error) {

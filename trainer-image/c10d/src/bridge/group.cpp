@@ -1,6 +1,7 @@
 // Process groups: Gloo, and NCCL where it is compiled in.
 #include "bridge.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #ifdef USE_C10D_NCCL
@@ -12,7 +13,13 @@ using std::chrono::milliseconds;
 namespace {
 constexpr size_t kBroadcastBufferBytes = size_t{250} << 20; // as torch's DistributedDataParallel
 
-c10::intrusive_ptr<c10d::ProcessGroup> wrap(
+// Waits for a collective; the error of a peer that is gone is thrown here.
+void finish(const c10::intrusive_ptr<c10d::Work>& work) {
+  if (work) work->wait();
+}
+} // namespace
+
+c10::intrusive_ptr<c10d::ProcessGroup> rh_wrap(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const char* name, c10::DeviceType device,
     c10d::ProcessGroup::BackendType type, const c10::intrusive_ptr<c10d::Backend>& backend) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
@@ -22,12 +29,6 @@ c10::intrusive_ptr<c10d::ProcessGroup> wrap(
   return group;
 }
 
-// Waits for a collective; the error of a peer that is gone is thrown here.
-void finish(const c10::intrusive_ptr<c10d::Work>& work) {
-  if (work) work->wait();
-}
-} // namespace
-
 extern "C" {
 
 int rh_group_gloo(const RhStore* store, int rank, int size, int64_t timeout_ms, const char* address, const char* name, RhGroup** out) {
@@ -36,7 +37,7 @@ int rh_group_gloo(const RhStore* store, int rank, int size, int64_t timeout_ms, 
     // Without a device Gloo guesses one from the host name.
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
     auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store->store, rank, size, options);
-    *out = new RhGroup{wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend)};
+    *out = new RhGroup{rh_wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend)};
   });
 }
 
@@ -45,14 +46,19 @@ int rh_group_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, 
   return rh_guard([&] {
     auto options = c10d::ProcessGroupNCCL::Options::create(true);
     options->timeout = milliseconds(timeout_ms);
-    options->config.blocking = 0; // so that abort() can interrupt the connecting, too
+    options->config.blocking = 0; // so that connecting has a timeout: TORCH_NCCL_NONBLOCKING_TIMEOUT
     options->group_name = name;
     for (int i = 0; i < size; i++) options->global_ranks_in_group.push_back(i);
     auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store->store, rank, size, options);
-    auto group = wrap(store->store, rank, size, name, c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
-    group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+    auto group = rh_wrap(store->store, rank, size, name, c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
+    const at::Device own(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+    const c10::DeviceGuard guard(own); // this thread may be a new one (CUDAGuard would need libcudart)
+    group->setBoundDeviceId(own);
     backend->setSequenceNumberForGroup();
-    backend->eagerConnectSingleDevice(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+    backend->eagerConnectSingleDevice(own);
+    // Waits until all are connected. The first collective would do so, too, but with the lock held that abort()
+    // needs; here nobody else has the group yet.
+    backend->getCommPtr();
     *out = new RhGroup{group};
   });
 }
@@ -90,6 +96,11 @@ int rh_group_broadcast_coalesced(const RhGroup* group, torch::Tensor* const* ten
 
 int rh_group_barrier(const RhGroup* group) {
   return rh_guard([&] { finish(group->group->barrier()); });
+}
+
+// Whether the library's own watch has seen an error or a timeout. NCCL's collectives tell nobody of either.
+int rh_group_failed(const RhGroup* group, bool* out) {
+  return rh_guard([&] { *out = group->group->getDefaultBackend()->getError() != c10d::ErrorType::SUCCESS; });
 }
 
 // NCCL: once per group and from one thread, or two aborts wait for each other. Gloo has none in 2.11.

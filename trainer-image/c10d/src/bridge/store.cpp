@@ -27,6 +27,10 @@ int rh_store_prefix(const RhStore* store, const char* prefix, RhStore** out) {
   });
 }
 
+int rh_store_set_timeout(const RhStore* store, int64_t timeout_ms) {
+  return rh_guard([&] { store->store->setTimeout(milliseconds(timeout_ms)); });
+}
+
 uint16_t rh_store_port(const RhStore* store) {
   return store->port;
 }

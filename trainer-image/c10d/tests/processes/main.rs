@@ -10,6 +10,8 @@
     clippy::float_cmp
 )]
 
+#[cfg(feature = "fake-nccl")]
+mod nccl;
 mod support;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! Starts this test program once per rank and collects what each prints.
 
+#[cfg(feature = "fake-nccl")]
+pub mod abort;
 pub mod rank;
 
 use std::io::{BufRead, BufReader};
@@ -13,7 +15,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The processes of one test, and the store they meet in.
 pub struct World {
-    _store: Store,
+    /// Where they meet.
+    pub store: Store,
     ranks: Vec<Rank>,
 }
 
@@ -75,10 +78,7 @@ impl World {
                 }
             })
             .collect();
-        Self {
-            _store: store,
-            ranks,
-        }
+        Self { store, ranks }
     }
 
     pub fn wait_for_line(&mut self, rank: usize, wanted: &str) {

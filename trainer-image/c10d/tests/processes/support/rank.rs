@@ -28,7 +28,7 @@ pub fn main() {
         .prefix("gen1")
         .unwrap();
     let options = GroupOptions {
-        backend: Backend::Gloo,
+        backend: backend(),
         timeout,
         address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         name: "gen1".to_owned(),
@@ -39,8 +39,20 @@ pub fn main() {
         "parity" => parity(&group, i64::from(number("MICRO"))),
         "slow_rank" => slow_rank(&group),
         "train_for_ever" => train_for_ever(&group),
+        #[cfg(feature = "fake-nccl")]
+        "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
+        #[cfg(feature = "fake-nccl")]
+        "train_until_aborted" => super::abort::train_until_aborted(group, &store),
         other => panic!("no program {other}"),
     }
+}
+
+fn backend() -> Backend {
+    #[cfg(feature = "fake-nccl")]
+    if std::env::var("BACKEND").is_ok_and(|told| told == "nccl") {
+        return Backend::FakeNccl;
+    }
+    Backend::Gloo
 }
 
 fn collectives(group: &ProcessGroup) {
@@ -179,25 +191,53 @@ fn slow_rank(group: &ProcessGroup) {
 }
 
 fn train_for_ever(group: &ProcessGroup) {
-    tch::manual_seed(3);
-    let vars = nn::VarStore::new(Device::Cpu);
-    let model = network(&vars.root());
-    let images = Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu));
-    let labels = Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu));
-    let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
+    let mut trainer = Trainer::new(group);
     for step in 0.. {
-        let mut run = || {
-            zero_grad(&mut vars.trainable_variables())?;
-            reducer.prepare_for_forward()?;
-            let loss = model.forward(&images).cross_entropy_for_logits(&labels);
-            reducer.prepare_for_backward()?;
-            backward(&loss)
-        };
-        if let Err(error) = run() {
+        if let Err(error) = trainer.step() {
             assert!(error.is_peer_lost(), "{error:?}");
             println!("peer lost at step {step}: {error}");
             return;
         }
         println!("step {step}");
+    }
+}
+
+/// Computes gradients of a small network, again and again.
+pub struct Trainer {
+    vars: nn::VarStore,
+    model: nn::Sequential,
+    images: Tensor,
+    labels: Tensor,
+    reducer: Reducer,
+}
+
+impl Trainer {
+    pub fn new(group: &ProcessGroup) -> Self {
+        tch::manual_seed(3);
+        let vars = nn::VarStore::new(Device::Cpu);
+        let model = network(&vars.root());
+        let reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets());
+        Self {
+            model,
+            images: Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu)),
+            labels: Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu)),
+            reducer: reducer.unwrap(),
+            vars,
+        }
+    }
+
+    pub fn step(&mut self) -> roundhouse_c10d::Result<()> {
+        zero_grad(&mut self.vars.trainable_variables())?;
+        self.reducer.prepare_for_forward()?;
+        let scores = self.model.forward(&self.images);
+        let loss = scores.cross_entropy_for_logits(&self.labels);
+        self.reducer.prepare_for_backward()?;
+        backward(&loss)
+    }
+
+    pub fn gradients_are_finite(&self) -> bool {
+        let vars = self.vars.trainable_variables();
+        vars.iter()
+            .all(|var| var.grad().isfinite().all().int64_value(&[]) == 1)
     }
 }

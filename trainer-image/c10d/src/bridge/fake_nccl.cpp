@@ -1,0 +1,238 @@
+// A stand-in for NCCL on CPUs, for tests. Gloo moves the data; the rest is as ProcessGroupNCCL does it:
+// - Collectives are done one after the other by a "device", here a thread. A peer that is dead or silent is no
+//   error: its collective, and all after it, hang.
+// - Only abort() ends that. The collectives return normally then, with garbage. So may one that is under way on
+//   a neighbour: NCCL's kernels pass on what they have when they are aborted (prims_ll.h: readLL stops waiting,
+//   storeLL sets the flag of fresh data all the same).
+// - After abort() every collective throws. A second abort(), or to free the group within one, waits for minutes
+//   in NCCL; here it ends the process.
+#include "bridge.h"
+
+#include <ATen/core/ivalue.h>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using Tensors = std::vector<at::Tensor>;
+using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+template <class T>
+using Ptr = c10::intrusive_ptr<T>;
+
+namespace {
+constexpr char kAborted[] = "fake-nccl-aborted"; // set by a rank that aborts, in the generation's part of the store
+constexpr auto kNever = std::chrono::hours(24); // Gloo's timeout, so that nothing ends by itself
+constexpr auto kLookInterval = milliseconds(10);
+constexpr auto kAbortTakes = milliseconds(50); // long enough for a test to meet it
+
+[[noreturn]] void defect(const char* what) {
+  std::fprintf(stderr, "fake NCCL: %s\n", what);
+  std::fflush(stderr);
+  std::abort();
+}
+
+struct Collective {
+  std::function<Ptr<c10d::Work>(c10d::Backend&)> start; // on `copies`
+  Tensors results, copies;
+  bool keeps_input; // the root of a broadcast only reads its own
+  Future future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  steady_clock::time_point since = steady_clock::now();
+
+  void finish(bool is_whole) {
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < results.size(); i++) {
+      if (is_whole) results[i].copy_(copies[i]);
+      else if (!keeps_input) spoil(results[i]);
+    }
+    future->markCompleted(results);
+  }
+
+  // Garbage that could be meant. What is not received is left as it was, so integers, by which the Reducer tells
+  // the layout of its buckets, stay what they were.
+  static void spoil(at::Tensor& tensor) {
+    if (tensor.scalar_type() == at::kFloat) tensor.fill_(std::numeric_limits<float>::quiet_NaN());
+    else if (tensor.scalar_type() == at::kDouble || tensor.scalar_type() == at::kByte) tensor.fill_(1);
+  }
+};
+
+struct FakeWork : c10d::Work {
+  explicit FakeWork(std::shared_ptr<Collective> collective) : collective(std::move(collective)) {}
+  std::shared_ptr<Collective> collective;
+
+  bool isCompleted() override { return collective->future->completed(); }
+  bool isSuccess() const override { return collective->future->completed(); }
+  // NCCL's returns at once, and whoever reads the tensor waits. A CPU's reader cannot, so it is done here.
+  bool wait(milliseconds /*timeout*/) override {
+    collective->future->wait();
+    return true;
+  }
+  Future getFuture() override { return collective->future; }
+  Tensors result() override { return collective->results; }
+};
+
+// What the thread shares with the group, which may be gone before it.
+struct Device {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Collective>> queue;
+  bool is_aborting = false, is_aborted = false, is_freed = false;
+  Ptr<c10d::Store> store;
+  Ptr<c10d::ProcessGroupGloo> gloo;
+
+  bool is_over() const { return is_aborted || is_freed; }
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return is_over() || !queue.empty(); });
+      if (is_over()) return;
+      const auto first = queue.front();
+      lock.unlock();
+      const bool is_whole = does(*first);
+      if (!is_whole && !waits_for_neighbours()) return;
+      lock.lock();
+      if (is_over()) return;
+      queue.pop_front();
+      lock.unlock();
+      first->finish(is_whole);
+      lock.lock();
+      // A collective that broke was the last one.
+      if (!is_whole) changed.wait(lock, [&] { return is_over(); });
+    }
+  }
+
+  // Hangs until a neighbour aborts; false: this rank itself does, or has no use for the group any more.
+  bool waits_for_neighbours() {
+    bool can_hear = true;
+    while (true) {
+      try {
+        if (can_hear && store->check({kAborted})) return true;
+      } catch (const std::exception&) {
+        can_hear = false; // the store's host is the peer that is gone
+      }
+      std::unique_lock<std::mutex> lock(mutex);
+      if (changed.wait_for(lock, kLookInterval, [&] { return is_over(); })) return false;
+    }
+  }
+
+  bool does(Collective& collective) {
+    try {
+      return collective.start(*gloo)->wait();
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+};
+
+class FakeNccl : public c10d::Backend {
+ public:
+  // As NCCL's, returns when all are connected, and fails after the timeout.
+  FakeNccl(const Ptr<c10d::Store>& store, int rank, int size, milliseconds timeout, const char* address, std::string name)
+      : Backend(rank, size), timeout_(timeout), name_(std::move(name)) {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    device_->store = store;
+    device_->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    device_->gloo->setTimeout(kNever);
+    std::thread([device = device_] { device->run(); }).detach();
+  }
+
+  ~FakeNccl() override {
+    std::unique_lock<std::mutex> lock(device_->mutex);
+    if (device_->is_aborting) defect("a group is freed while it is being aborted");
+    device_->is_freed = true;
+    spoil_all(lock);
+  }
+
+  const std::string getBackendName() const override { return "fake-nccl"; }
+
+  void abort() override {
+    std::unique_lock<std::mutex> lock(device_->mutex);
+    if (device_->is_aborting) defect("two threads abort one group");
+    if (device_->is_aborted) defect("a group is aborted twice");
+    device_->is_aborting = device_->is_aborted = true;
+    std::fprintf(stderr, "fake NCCL: %s is aborted\n", name_.c_str());
+    tell_neighbours();
+    spoil_all(lock);
+    lock.unlock();
+    std::this_thread::sleep_for(kAbortTakes);
+    lock.lock();
+    device_->is_aborting = false;
+  }
+
+  // What NCCL's own watchdog would have seen.
+  c10d::ErrorType getError() override {
+    const std::lock_guard<std::mutex> lock(device_->mutex);
+    const bool hangs = !device_->queue.empty() && steady_clock::now() - device_->queue.front()->since > timeout_;
+    return hangs ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::SUCCESS;
+  }
+
+  Ptr<c10d::Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return enqueue(tensors, [options](c10d::Backend& gloo, Tensors& copies) { return gloo.allreduce(copies, options); });
+  }
+
+  Ptr<c10d::Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    const bool sends = options.rootRank == getRank();
+    return enqueue(tensors, [options](c10d::Backend& gloo, Tensors& copies) { return gloo.broadcast(copies, options); }, sends);
+  }
+
+  Ptr<c10d::Work> allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    auto input = inputs.at(0).clone();
+    return enqueue(outputs.at(0), [options, input](c10d::Backend& gloo, Tensors& copies) {
+      std::vector<Tensors> outputs{copies};
+      Tensors inputs{input};
+      return gloo.allgather(outputs, inputs, options);
+    });
+  }
+
+  Ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
+    Tensors none;
+    return enqueue(none, [options](c10d::Backend& gloo, Tensors&) { return gloo.barrier(options); });
+  }
+
+ private:
+  template <class Start>
+  Ptr<c10d::Work> enqueue(const Tensors& results, Start start, bool keeps_input = false) {
+    auto collective = std::make_shared<Collective>();
+    collective->results = results;
+    for (const auto& tensor : results) collective->copies.push_back(tensor.detach().clone());
+    collective->keeps_input = keeps_input;
+    collective->start = [start, copies = collective->copies](c10d::Backend& gloo) mutable { return start(gloo, copies); };
+    const std::lock_guard<std::mutex> lock(device_->mutex);
+    if (device_->is_aborted) C10_THROW_ERROR(DistBackendError, "NCCL communicator was aborted");
+    device_->queue.push_back(collective);
+    device_->changed.notify_all();
+    return c10::make_intrusive<FakeWork>(collective);
+  }
+
+  void spoil_all(std::unique_lock<std::mutex>& lock) {
+    const auto pending = std::exchange(device_->queue, {});
+    device_->changed.notify_all();
+    lock.unlock();
+    for (const auto& collective : pending) collective->finish(false);
+    lock.lock();
+  }
+
+  void tell_neighbours() {
+    try {
+      device_->store->set(kAborted, std::vector<uint8_t>{1});
+    } catch (const std::exception&) {
+      // Its host is gone: then those who are left hang.
+    }
+  }
+
+  const milliseconds timeout_;
+  const std::string name_;
+  const std::shared_ptr<Device> device_ = std::make_shared<Device>();
+};
+} // namespace
+
+extern "C" int rh_group_fake_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, const char* address, const char* name, RhGroup** out) {
+  return rh_guard([&] {
+    auto backend = c10::make_intrusive<FakeNccl>(store->store, rank, size, milliseconds(timeout_ms), address, name);
+    *out = new RhGroup{rh_wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend)};
+  });
+}

@@ -1,0 +1,51 @@
+//! What NCCL's ways to fail ask of a group, over a stand-in for it. The stand-in ends a process that aborts its
+//! group twice, or frees it within an abort.
+
+use crate::support::World;
+use crate::support::abort::{ABORT, TELL};
+
+const NCCL: (&str, &str) = ("BACKEND", "nccl");
+
+/// Kills one of two ranks in the midst of a program, then has the other one abort; what that one printed. With a
+/// third rank its garbage could be a neighbour's, of which a group is told nothing.
+fn killed_and_aborted(program: &str) -> String {
+    let mut world = World::start(2, program, &[NCCL]);
+    world.wait_for_line(1, "step 3");
+    world.kill(1);
+    let store = world.store.prefix("gen1").unwrap().prefix(TELL).unwrap();
+    store.add(ABORT, 1).unwrap();
+    let survivor = world.finish().swap_remove(0);
+    survivor.assert_success();
+    assert!(survivor.text.contains("aborted"), "{}", survivor.text);
+    survivor.text
+}
+
+#[test]
+fn collectives_over_nccl_give_the_same_values() {
+    for size in [1, 2, 4] {
+        for output in World::start(size, "collectives", &[NCCL]).finish() {
+            output.assert_success();
+            assert!(output.text.contains("collectives ok"), "{}", output.text);
+        }
+    }
+}
+
+#[test]
+fn ddp_over_nccl_equals_one_process() {
+    for output in World::start(3, "parity", &[NCCL, ("MICRO", "3")]).finish() {
+        output.assert_success();
+        let difference = output.number("difference");
+        assert!(difference <= 1e-6, "{difference:e}");
+    }
+}
+
+#[test]
+fn after_an_abort_there_are_errors_and_never_garbage() {
+    killed_and_aborted("sum_until_aborted");
+}
+
+#[test]
+fn gradients_of_an_aborted_group_are_followed_by_errors() {
+    let text = killed_and_aborted("train_until_aborted");
+    assert!(text.contains("garbage true"), "{text}");
+}

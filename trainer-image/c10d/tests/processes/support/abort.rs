@@ -1,0 +1,91 @@
+//! Ranks over the stand-in for NCCL whose group is aborted when the test says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use roundhouse_c10d::{ProcessGroup, ReduceOp, Store};
+use tch::{Kind, Tensor};
+
+use super::rank::Trainer;
+
+/// Counter that the test raises when the group is to be aborted, in a part of the store of its own.
+pub const ABORT: &str = "abort";
+pub const TELL: &str = "tell";
+
+/// Two threads that abort the group once the test says so; whether they have begun.
+fn abort_when_told(group: &Arc<ProcessGroup>, store: &Store) -> Arc<AtomicBool> {
+    let begun = Arc::new(AtomicBool::new(false));
+    for _ in 0..2 {
+        let (group, begun) = (Arc::clone(group), Arc::clone(&begun));
+        let store = store.prefix(TELL).unwrap();
+        std::thread::spawn(move || {
+            while store.add(ABORT, 0).unwrap() == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            begun.store(true, Ordering::SeqCst);
+            group.abort().unwrap();
+        });
+    }
+    begun
+}
+
+/// Every result is either right or an error, and after the first error there are only errors, at once.
+pub fn sum_until_aborted(group: ProcessGroup, store: &Store) {
+    let group = Arc::new(group);
+    let begun = abort_when_told(&group, store);
+    let size = i64::from(group.world_size());
+    for step in 0_i64.. {
+        let mut tensor = Tensor::from_slice(&[step as f64; 100]);
+        if let Err(error) = group.all_reduce(&mut tensor, ReduceOp::Sum) {
+            assert!(begun.load(Ordering::SeqCst), "{error} before any abort");
+            assert!(error.is_peer_lost(), "{error:?}");
+            break;
+        }
+        let sums = Vec::<f64>::try_from(tensor).unwrap();
+        assert!(sums.iter().all(|sum| *sum == (step * size) as f64));
+        println!("step {step}");
+    }
+    only_errors_at_once(&group);
+    println!("aborted");
+}
+
+/// Garbage in the gradients is not told by the backward pass, but by whatever follows it.
+pub fn train_until_aborted(group: ProcessGroup, store: &Store) {
+    let group = Arc::new(group);
+    let begun = abort_when_told(&group, store);
+    let mut trainer = Trainer::new(&group);
+    for step in 0.. {
+        let result = trainer.step();
+        if group.check().is_err() {
+            println!(
+                "garbage {}",
+                result.is_ok() && !trainer.gradients_are_finite()
+            );
+            break;
+        }
+        assert!(!begun.load(Ordering::SeqCst) || group.check().is_err());
+        assert!(result.is_ok() && trainer.gradients_are_finite());
+        println!("step {step}");
+    }
+    only_errors_at_once(&group);
+    // As the trainer does: first the Reducer, then the group.
+    drop(trainer);
+    println!("aborted");
+}
+
+fn only_errors_at_once(group: &ProcessGroup) {
+    let asked = Instant::now();
+    let mut tensor = Tensor::zeros([3], (Kind::Float, tch::Device::Cpu));
+    let errors = [
+        group.all_reduce(&mut tensor, ReduceOp::Max).unwrap_err(),
+        group.broadcast(&mut tensor, 0).unwrap_err(),
+        group.broadcast_coalesced(&mut [tensor], 0).unwrap_err(),
+        group.barrier().unwrap_err(),
+        group.check().unwrap_err(),
+    ];
+    assert!(errors.iter().all(roundhouse_c10d::Error::is_peer_lost));
+    assert!(asked.elapsed() < Duration::from_secs(2));
+    group.abort().unwrap();
+    assert!(!group.has_failed());
+}

@@ -1,0 +1,198 @@
+//! The same over a stand-in for NCCL, whose collectives hang when a peer dies and end with garbage when the group
+//! is aborted. It ends a process that aborts a group twice.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::Phase;
+use serde_json::{Value, json};
+use tch::Tensor;
+
+use crate::elastic::{STEPS, assert_same, short, undisturbed};
+use crate::harness::{Job, assert_proven, config};
+
+/// Longer than a test: what ends before has been ended.
+const NEVER: u32 = 86_400;
+
+fn of_steps(steps: u64) -> Value {
+    let mut config = config();
+    config["steps"] = json!(steps);
+    config
+}
+
+fn num_aborts(job: &Job, node: u32, generation: u64) -> usize {
+    let words = format!("gen{generation} is aborted");
+    job.log(node).matches(&words).count()
+}
+
+fn assert_done(job: &mut Job, nodes: &[u32], what: &str) {
+    for node in nodes {
+        let code = job.exit_code(*node as usize);
+        assert_eq!(code, Some(0), "{what}\n{}", job.logs());
+    }
+}
+
+/// Kills a rank of three at a point; the survivors must hear of the next generation to get out. How often each
+/// of them has aborted the first one's group.
+fn survive(config: &Value, victim: u32, fault: &str, expected: &[(String, Tensor)]) -> Vec<usize> {
+    let what = format!("rank {fault}");
+    let mut job = Job::over_nccl(config, 3, &[(victim, fault)], NEVER);
+    job.issue_when_ready(1);
+    assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
+    let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+    let begun = Instant::now();
+    job.issue_to(2, &survivors);
+    assert_done(&mut job, &survivors, &what);
+    println!(
+        "{what}: done {:.1?} after the next generation",
+        begun.elapsed()
+    );
+    assert_same(&job, expected, &what);
+    assert_proven(job.volume(), config["steps"].as_u64().unwrap());
+    let aborts = |node: &u32| {
+        assert_eq!(num_aborts(&job, *node, 2), 0, "{what}\n{}", job.logs());
+        num_aborts(&job, *node, 1)
+    };
+    survivors.iter().map(aborts).collect()
+}
+
+#[test]
+fn a_rank_killed_over_nccl_costs_the_others_nothing_but_the_step() {
+    let config = short();
+    let expected = undisturbed(&config);
+    for point in ["Forward", "Backward", "Agree", "Update", "Commit"] {
+        for victim in 0..3 {
+            let fault = format!("{victim}:20:{point}");
+            let aborts = survive(&config, victim, &fault, &expected);
+            assert_eq!(aborts, [1, 1], "{fault}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_killed_while_a_generation_is_formed_over_nccl_is_gone_before_the_next() {
+    let config = short();
+    let expected = undisturbed(&config);
+    // Before they connect, before they agree who has the state, and before it is sent.
+    for (fault, most) in [
+        ("1:1:Connect", 0),
+        ("0:0:Share", 1),
+        ("2:0:Share", 1),
+        ("2:0:State", 1),
+    ] {
+        let victim = fault[..1].parse().unwrap();
+        let aborts = survive(&config, victim, fault, &expected);
+        // Who is not connected yet has nothing to abort.
+        assert!(
+            aborts.iter().all(|aborts| *aborts <= most),
+            "{fault}: {aborts:?}"
+        );
+    }
+}
+
+/// One of the survivors does not hear of the next generation, but the others abort, and that ends its collective
+/// with garbage. Nothing but that garbage tells it.
+fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32) {
+    let expected = undisturbed(&short());
+    let mut job = Job::over_nccl(&short(), nodes, &[(victim, fault)], NEVER);
+    job.issue_when_ready(1);
+    assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
+    let survivors: Vec<u32> = (0..nodes).filter(|node| *node != victim).collect();
+    let others: Vec<u32> = survivors
+        .iter()
+        .copied()
+        .filter(|node| *node != deaf)
+        .collect();
+    job.tell(2, &survivors, &others);
+    job.wait_for_nodes(&[deaf], "word of the abort", |status| {
+        status.phase == Phase::Stranded
+    });
+    job.tell(2, &survivors, &[deaf]);
+    assert_done(&mut job, &survivors, fault);
+    assert_eq!(num_aborts(&job, deaf, 1), 1, "{}", job.logs());
+    assert_same(&job, &expected, fault);
+    assert_proven(job.volume(), STEPS);
+}
+
+#[test]
+fn garbage_of_a_neighbour_that_aborts_is_no_sum() {
+    garbage_of_a_neighbour(3, 1, "1:20:Agree", 0);
+    garbage_of_a_neighbour(3, 1, "1:0:Share", 2);
+}
+
+#[test]
+fn garbage_of_a_neighbour_that_aborts_is_no_state() {
+    // Rank 3 gets what rank 0 sends by way of rank 2.
+    garbage_of_a_neighbour(4, 2, "2:0:State", 3);
+}
+
+#[test]
+fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
+    let config = of_steps(2_000);
+    let expected = undisturbed(&config);
+    let mut job = Job::over_nccl(&config, 4, &[], NEVER);
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    let passes = |generation: u64, members: &[u32]| {
+        job.issue_to(generation, members);
+        job.wait_for_nodes(members, "a step of the generation", |status| {
+            status.generation == generation && status.phase == Phase::Training
+        });
+        let at = job.status(members[0], 0).unwrap().step;
+        job.wait_for_nodes(members, "twenty more steps", |status| status.step > at + 20);
+    };
+    passes(1, &[0, 1]);
+    passes(2, &[0, 1, 2, 3]);
+    job.dismiss(3, 3);
+    job.dismiss(3, 0);
+    passes(3, &[1, 2]);
+    assert_eq!([job.exit_code(0), job.exit_code(3)], [Some(143); 2]);
+    assert_done(&mut job, &[1, 2], "2, 4, 2 workers");
+    assert!(!job.logs().contains("is aborted"), "{}", job.logs());
+    assert_same(&job, &expected, "2, 4, 2 workers");
+    assert_proven(job.volume(), 2_000);
+}
+
+#[test]
+fn a_silent_peer_over_nccl_is_left_behind() {
+    let config = of_steps(4_000);
+    let expected = undisturbed(&config);
+    let mut job = Job::over_nccl(&config, 3, &[], 5);
+    job.issue_when_ready(1);
+    job.wait_for("committed steps", |status| status.step > 5);
+    job.signal(1, "-STOP");
+    let stopped_at = Instant::now();
+    job.issue_to(2, &[0, 2]);
+    job.wait_for_nodes(&[0, 2], "a step without it", |status| {
+        status.generation == 2 && status.phase == Phase::Training
+    });
+    println!("the others go on after {:.1?}", stopped_at.elapsed());
+    // What the others waited for it with may be on its way to it.
+    let last = job.status(0, 0).unwrap().step + 1;
+    job.signal(1, "-CONT");
+    job.wait_for_nodes(&[1], "word of it", |status| status.phase == Phase::Stranded);
+    assert!(job.status(1, 0).unwrap().step <= last, "{}", job.logs());
+    job.dismiss(2, 1);
+    assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
+    assert_done(&mut job, &[0, 2], "a stopped rank");
+    assert_same(&job, &expected, "a stopped rank");
+}
+
+#[test]
+fn a_silent_peer_over_nccl_strands_the_others_although_no_collective_fails() {
+    let job = Job::over_nccl(&of_steps(10_000_000), 3, &[], 5);
+    job.issue_when_ready(1);
+    job.wait_for("committed steps", |status| status.step > 5);
+    job.signal(1, "-STOP");
+    let stopped_at = Instant::now();
+    // Nobody tells them anything: what ends the wait is the library's own timeout, five seconds here.
+    job.wait_for_nodes(&[0, 2], "a timeout", |status| {
+        status.phase == Phase::Stranded
+    });
+    assert!(stopped_at.elapsed() >= Duration::from_secs(4));
+    let step = job.status(0, 0).unwrap().step;
+    job.issue_to(2, &[0, 2]);
+    job.wait_for_nodes(&[0, 2], "more steps", |status| {
+        status.generation == 2 && status.step > step
+    });
+    assert_eq!(num_aborts(&job, 0, 1), 1, "{}", job.logs());
+    job.signal(1, "-KILL");
+}
