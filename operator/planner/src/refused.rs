@@ -43,6 +43,9 @@ pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> P
     }
 }
 
+/// Reason of the Running condition meanwhile.
+pub(crate) const REFUSED: &str = "Refused";
+
 /// A plan that the API server did not let happen: told in its words, once. What the plan has decided is
 /// stored, so that nothing is decided twice. `before`: the status as last written.
 #[must_use]
@@ -59,7 +62,7 @@ pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: T
             &mut refused.status,
             kind,
             false,
-            "Refused",
+            REFUSED,
             message.clone(),
             now,
         );
@@ -67,7 +70,7 @@ pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: T
     if !told {
         refused
             .events
-            .push(event(EventType::Warning, "Refused", message));
+            .push(event(EventType::Warning, REFUSED, message));
     }
     refused
 }
