@@ -56,6 +56,52 @@ fn saving_the_file_rescales_the_job() {
 }
 
 #[test]
+fn the_worker_that_the_others_wait_for_goes_first() {
+    let mut run = LocalRun::start(&job(3, 1_500), &[]).unwrap();
+    run.slow_down(10).unwrap();
+    run.slow_down_worker(1, 40).unwrap();
+    run.wait_for("word of the straggler", |run| {
+        let mut told = run.statuses().into_iter().filter_map(|it| it.progress);
+        let factor = told.find_map(|progress| progress.straggler);
+        factor.is_some_and(|it| it.node_rank == 1 && it.factor > 2.0)
+    })
+    .unwrap();
+    run.scale(2).unwrap();
+    run.wait_for("two workers", |run| {
+        run.agents().len() == 2 && generation(run) == 2
+    })
+    .unwrap();
+    assert_eq!(run.workers(), [0, 2], "{}", run.output());
+    let said = run.output().matches("node rank 1 takes").count();
+    assert_eq!(said, 1, "{}", run.output());
+    run.wait_for("word that it is over", |run| {
+        let mut told = run.statuses().into_iter().filter(|it| it.generation == 2);
+        told.any(|it| it.rank == Some(0) && it.progress.is_some_and(|it| it.straggler.is_none()))
+    })
+    .unwrap();
+    run.slow_down(0).unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+}
+
+#[test]
+fn a_worker_that_hangs_is_one_incident() {
+    let mut job = job(3, 1_000);
+    job["spec"]["stallTimeoutSeconds"] = 6.into();
+    // A second incident would end it.
+    job["spec"]["failurePolicy"] = serde_json::json!({"maxIncidents": 1});
+    let mut run = LocalRun::start(&job, &[]).unwrap();
+    run.slow_down(20).unwrap();
+    // Soon after a generation's issue its members' words are not believed at once.
+    run.wait_for("steps", |run| run.step() > 200).unwrap();
+    assert!(send(run.agents()[1].ranks[0], Signal::STOP));
+    run.wait_for("word of its end", |run| run.output().contains("Stalled"))
+        .unwrap();
+    assert!(run.output().contains("PeersLost"), "{}", run.output());
+    run.slow_down(0).unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+}
+
+#[test]
 fn a_job_that_was_suspended_goes_on_bit_for_bit() {
     let mut straight = LocalRun::start(&job(2, 1_500), &[]).unwrap();
     assert!(straight.end().unwrap().success(), "{}", straight.output());
@@ -96,6 +142,28 @@ fn a_second_run_with_its_directory_goes_on_where_the_first_was() {
         "{}",
         first.output()
     );
+}
+
+#[test]
+fn a_job_whose_volume_hangs_says_so_and_succeeds_only_once_its_result_is_saved() {
+    const VOLUME_PATIENCE: (&str, &str) = ("ROUNDHOUSE_VOLUME_PATIENCE_SECONDS", "5");
+    let mut wanted = job(2, 1_500);
+    wanted["spec"]["checkpoint"] =
+        serde_json::json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50});
+    let mut run = LocalRun::start(&wanted, &[VOLUME_PATIENCE]).unwrap();
+    run.slow_down(PAUSE).unwrap();
+    run.wait_for("steps", |run| run.step() > 120).unwrap();
+    run.pace_volume("hold").unwrap();
+    let says = |words: &'static str| move |run: &LocalRun| run.output().contains(words);
+    run.wait_for("word of it", says("trouble with checkpoints: "))
+        .unwrap();
+    run.wait_for("its end", says("VolumeFailed")).unwrap();
+    assert!(!run.output().contains("Succeeded"), "{}", run.output());
+    run.pace_volume("0").unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    run.audit().unwrap();
+    let output = run.output();
+    assert!(output.contains("loaded checkpoint"), "{output}");
 }
 
 #[test]

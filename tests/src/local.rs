@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail, ensure};
-use roundhouse_contract::{RankStatus, paths};
+use roundhouse_contract::{RankStatus, environment, paths};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -135,6 +135,15 @@ impl LocalRun {
         )?)
     }
 
+    /// Makes each step of one worker last longer than those of the others, from now on.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn slow_down_worker(&self, index: u32, milliseconds: u64) -> anyhow::Result<()> {
+        let file = self.directory.path().join(format!("pace-{index}"));
+        Ok(std::fs::write(file, milliseconds.to_string())?)
+    }
+
     /// What it printed, and the logs of its workers.
     #[must_use]
     pub fn output(&self) -> String {
@@ -195,6 +204,31 @@ impl LocalRun {
                 ranks: children(pid),
             })
             .collect()
+    }
+
+    /// Indices of the workers that run now.
+    #[must_use]
+    pub fn workers(&self) -> Vec<u32> {
+        let index = |agent: &Agent| {
+            let environment = read(Path::new(&format!("/proc/{}/environ", agent.pid)));
+            let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
+            let found = variables.find(|(name, _)| *name == environment::WORKER_INDEX);
+            found?.1.parse().ok()
+        };
+        let mut indices: Vec<u32> = self.agents().iter().filter_map(index).collect();
+        indices.sort_unstable();
+        indices
+    }
+
+    /// Each access to the volume of the checkpoints takes so many milliseconds longer, or waits (`hold`).
+    ///
+    /// # Errors
+    /// The file that says so cannot be written.
+    pub fn pace_volume(&self, pace: &str) -> anyhow::Result<()> {
+        let file = self.directory.path().join("pace-of-volume");
+        let partial = file.with_extension("partial");
+        std::fs::write(&partial, pace)?;
+        Ok(std::fs::rename(&partial, &file)?)
     }
 
     /// The last status of each worker's first process.
@@ -288,6 +322,10 @@ fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> 
         .arg(directory.join("weights.safetensors"))
         .envs(variables.iter().copied())
         .env("ROUNDHOUSE_FAULT_STEP_FILE", directory.join("pace"))
+        .env(
+            "ROUNDHOUSE_FAULT_VOLUME_FILE",
+            directory.join("pace-of-volume"),
+        )
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()?;

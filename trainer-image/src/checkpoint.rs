@@ -15,6 +15,7 @@ pub mod directory;
 pub mod job;
 pub mod load;
 pub mod manifest;
+pub mod pulse;
 pub mod saver;
 pub mod shard;
 pub mod snapshot;
@@ -23,6 +24,7 @@ pub mod writer;
 pub use directory::Directory;
 pub use load::Loaded;
 pub use manifest::{Identity, Manifest};
+pub use pulse::{Pulse, Standstill};
 pub use saver::{News, Saver};
 pub use snapshot::{NamedTensors, Table};
 

@@ -8,8 +8,9 @@ use clap::{Args, Parser, Subcommand};
 use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::{
     COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
-    SAVE_WEIGHTS, checkpoint,
+    DEFAULT_VOLUME_PATIENCE_SECONDS, SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint,
 };
+use roundhouse_elastic::Patience;
 
 use crate::failure::Failure;
 use crate::launch::Launch;
@@ -91,6 +92,15 @@ struct Train {
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
     collective_timeout_seconds: u64,
+    /// How long the checkpoint volume may take or give nothing before a load or the last save is given up.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = VOLUME_PATIENCE_SECONDS,
+        default_value_t = DEFAULT_VOLUME_PATIENCE_SECONDS,
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
+    volume_patience_seconds: u64,
     #[command(flatten)]
     keeping: Keeping,
 }
@@ -149,6 +159,7 @@ impl Cli {
             run_dir,
             save_weights,
             collective_timeout_seconds,
+            volume_patience_seconds,
             keeping,
         } = self.train;
         let launch = match (config, data_dir) {
@@ -161,6 +172,7 @@ impl Cli {
         Ok(Launch {
             save_weights: save_weights.filter(|path| !path.as_os_str().is_empty()),
             collective_timeout: Duration::from_secs(collective_timeout_seconds),
+            volume_patience: Patience::new(Duration::from_secs(volume_patience_seconds)),
             ..launch
         })
     }

@@ -1,6 +1,7 @@
 //! Why a process ends before its training is complete, and the exit code that says so.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use roundhouse_c10d::ErrorKind;
 use roundhouse_contract::ExitCode;
@@ -94,6 +95,28 @@ pub enum Failure {
         /// What is wrong with the newest.
         reason: String,
     },
+    /// The last state could not be written, so that training would be complete without a result.
+    #[error(
+        "{}: training is complete, and the state after step {step} could not be saved: {reason}; it goes on \
+         from the newest checkpoint when the volume is mended",
+        dir.display()
+    )]
+    Unsaved {
+        /// Where.
+        dir: PathBuf,
+        /// Committed steps.
+        step: u64,
+        /// What kept it from being saved.
+        reason: String,
+    },
+    /// The volume gives nothing.
+    #[error("{}: the volume has not answered for {} s", dir.display(), waited.as_secs())]
+    VolumeSilent {
+        /// Where.
+        dir: PathBuf,
+        /// For how long.
+        waited: Duration,
+    },
     /// Asked to leave.
     #[error("asked to leave; stopped after step {step}")]
     Left {
@@ -128,6 +151,7 @@ impl Failure {
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
             Self::Data { .. } | Self::NoCheckpointUsable { .. } => ExitCode::DataInvalid,
             Self::PeerLost(_) | Self::StateLost | Self::Fenced { .. } => ExitCode::PeerLost,
+            Self::Unsaved { .. } | Self::VolumeSilent { .. } => ExitCode::VolumeFailed,
             Self::Left { .. } => ExitCode::Left,
             Self::Io { .. } | Self::Torch(_) | Self::Internal(_) => ExitCode::Internal,
         }

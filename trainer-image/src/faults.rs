@@ -1,7 +1,9 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
 //! process of that rank kill itself there, as `kill -9` would, and each step lasts longer by the
-//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names. `ROUNDHOUSE_FAULT_BACKEND=nccl` has
-//! processes on CPUs meet over a stand-in for NCCL. Without the feature there is nothing.
+//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>`
+//! if there is one. Each access to the checkpoint volume takes longer by those in the file that
+//! `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`. `ROUNDHOUSE_FAULT_BACKEND=nccl`
+//! has processes on CPUs meet over a stand-in for NCCL. Without the feature there is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,10 @@ pub fn slow_down() {
     let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_STEP_FILE") else {
         return;
     };
-    let told = std::fs::read_to_string(file).unwrap_or_default();
+    let index = std::env::var(roundhouse_contract::environment::WORKER_INDEX).unwrap_or_default();
+    let told = std::fs::read_to_string(format!("{file}-{index}"))
+        .or_else(|_| std::fs::read_to_string(file))
+        .unwrap_or_default();
     if let Ok(milliseconds) = told.trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
@@ -56,6 +61,22 @@ pub fn stands_in_for_nccl() -> bool {
     std::env::var("ROUNDHOUSE_FAULT_BACKEND").is_ok_and(|told| told == "nccl")
 }
 
+/// Makes an access to the checkpoint volume last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn volume() {
+    const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+    let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_VOLUME_FILE") else {
+        return;
+    };
+    let told = || std::fs::read_to_string(&file).unwrap_or_default();
+    while told().trim() == "hold" {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    if let Ok(milliseconds) = told().trim().parse() {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
 /// Does nothing.
 #[cfg(not(feature = "faults"))]
 pub const fn point(_: Point, _: u32, _: u64) {}
@@ -63,3 +84,7 @@ pub const fn point(_: Point, _: u32, _: u64) {}
 /// Does nothing.
 #[cfg(not(feature = "faults"))]
 pub const fn slow_down() {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn volume() {}

@@ -6,11 +6,17 @@ use std::time::Duration;
 
 use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::{
-    CheckpointEnvironment, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, EnvironmentInvalid, POD_IP,
+    CheckpointEnvironment, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, DEFAULT_VOLUME_PATIENCE_SECONDS,
+    EnvironmentInvalid, POD_IP,
 };
+use roundhouse_elastic::Patience;
 
 /// How long a collective waits for its peers unless told otherwise.
 pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
+
+/// How long the checkpoint volume is waited for unless told otherwise.
+pub const VOLUME_PATIENCE: Patience =
+    Patience::new(Duration::from_secs(DEFAULT_VOLUME_PATIENCE_SECONDS));
 
 /// Everything that does not come from the configuration file.
 #[derive(Clone, Debug)]
@@ -33,6 +39,8 @@ pub struct Launch {
     pub checkpoint: Option<CheckpointEnvironment>,
     /// How long a collective waits for its peers.
     pub collective_timeout: Duration,
+    /// How long the checkpoint volume may take or give nothing.
+    pub volume_patience: Patience,
 }
 
 /// Where the process' place in a generation comes from.
@@ -88,6 +96,7 @@ impl Launch {
             save_weights: None,
             checkpoint,
             collective_timeout: COLLECTIVE_TIMEOUT,
+            volume_patience: VOLUME_PATIENCE,
         })
     }
 
@@ -104,6 +113,7 @@ impl Launch {
             save_weights: None,
             checkpoint: None,
             collective_timeout: COLLECTIVE_TIMEOUT,
+            volume_patience: VOLUME_PATIENCE,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use roundhouse_elastic::ledger::Terms;
 use roundhouse_elastic::{Chain, Line};
@@ -15,7 +16,7 @@ mod appender;
 use appender::{Appender, Message};
 
 /// What is known of the file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct State {
     /// Step of the last line that is durable.
     durable: u64,
@@ -25,15 +26,30 @@ struct State {
     error: Option<String>,
     /// A newer generation that has written here.
     fenced: Option<u64>,
+    /// When the volume last answered, well or ill: once a second unless it hangs.
+    answered_at: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Shared {
+    fn new(durable: u64) -> Self {
+        Self {
+            state: Mutex::new(State {
+                durable,
+                num_tries: 0,
+                error: None,
+                fenced: None,
+                answered_at: Instant::now(),
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
     /// Numbers and texts: whoever panicked with them left them whole.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,8 +88,7 @@ impl Ledger {
         chain: &Chain,
     ) -> Result<Self, Failure> {
         let (messages, inbox) = channel();
-        let shared = Arc::new(Shared::default());
-        shared.set(|state| state.durable = chain.durable().step);
+        let shared = Arc::new(Shared::new(chain.durable().step));
         let appender = Appender::new(directory.clone(), generation, terms, chain.clone());
         let told = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -98,6 +113,12 @@ impl Ledger {
     #[must_use]
     pub fn error(&self) -> Option<String> {
         self.shared.state().error.clone()
+    }
+
+    /// For how long the volume has not answered at all.
+    #[must_use]
+    pub fn stands_still(&self) -> Duration {
+        self.shared.state().answered_at.elapsed()
     }
 
     /// A newer generation that has written a ledger or a checkpoint.

@@ -62,13 +62,27 @@ fn run(launch: Launch) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What to write if the process is asked to leave and its step boundary does not come in time.
-fn last_words(launch: &Launch) -> impl FnOnce() + Send + use<> {
+/// What to write if the process is asked to leave and its step boundary, or the end of the save after it, does
+/// not come in time.
+fn last_words(launch: &Launch) -> impl FnOnce(bool) + Send + use<> {
     let files = launch
         .run_dir
         .as_deref()
         .map(|directory| RunFiles::new(directory, launch.local_rank));
-    move || {
+    let dir = launch
+        .checkpoint
+        .as_ref()
+        .map(|checkpoint| checkpoint.dir.clone());
+    move |is_saving| {
+        let message = match dir.filter(|_| is_saving) {
+            Some(dir) => format!(
+                "asked to leave; {}: the state of its last step was not saved in time",
+                dir.display()
+            ),
+            None => "asked to leave; its peers neither left nor formed a generation without it"
+                .to_owned(),
+        };
+        say_error(&message);
         let Some(files) = files else { return };
         let status = files.read_status();
         files.write_failure(&TerminationMessage {
@@ -76,8 +90,7 @@ fn last_words(launch: &Launch) -> impl FnOnce() + Send + use<> {
             rank: status.as_ref().and_then(|status| status.rank),
             generation: status.as_ref().map_or(0, |status| status.generation),
             step: status.as_ref().map_or(0, |status| status.step),
-            message: "asked to leave; its peers neither left nor formed a generation without it"
-                .to_owned(),
+            message,
             progress: None,
         });
     }

@@ -63,6 +63,17 @@ impl Rendezvous {
         })
     }
 
+    /// How many ranks stand at this process' store for a generation that it is the master of.
+    ///
+    /// # Errors
+    /// It has no store, or that does not answer.
+    pub fn num_arrived(&self, generation: u64) -> Result<u32, Failure> {
+        let store = self.own_store.as_ref();
+        let store = store.ok_or_else(|| Failure::Internal("no store of its own".to_owned()))?;
+        let arrived = part_of(store, generation)?.add(ARRIVED, 0)?;
+        Ok(u32::try_from(arrived).unwrap_or_default())
+    }
+
     /// Forms the world of a generation. `None` when `is_pointless` became true before.
     ///
     /// # Errors
@@ -90,7 +101,7 @@ impl Rendezvous {
         };
         // The others may be slower than the connection was: NCCL's first rank loads a lot before it sets its key.
         store.set_timeout(self.collective_timeout)?;
-        let store = store.prefix(&format!("gen{}", place.generation))?;
+        let store = part_of(&store, place.generation)?;
         if !gather(place, &store, deadline, &mut is_pointless)? {
             return Ok(None);
         }
@@ -103,6 +114,11 @@ impl Rendezvous {
             is_pointless,
         )
     }
+}
+
+/// A generation's part of a store.
+fn part_of(store: &Store, generation: u64) -> Result<Store, Failure> {
+    Ok(store.prefix(&format!("gen{generation}"))?)
 }
 
 /// The master's store; `None` when it became pointless.

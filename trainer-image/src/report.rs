@@ -13,11 +13,13 @@ use crate::launch::Launch;
 use crate::sections::Sections;
 
 mod checkpoints;
+mod comparison;
 pub mod files;
 pub mod meter;
 pub mod metrics;
 
 use checkpoints::Troubles;
+use comparison::Comparison;
 use files::RunFiles;
 use meter::Meter;
 use metrics::Metrics;
@@ -59,6 +61,7 @@ pub struct Reporter {
     metrics_due: Instant,
     line_due: Instant,
     troubles: Troubles,
+    comparison: Comparison,
 }
 
 impl Reporter {
@@ -81,6 +84,7 @@ impl Reporter {
                 rank: None,
                 generation: 0,
                 step: 0,
+                volume_moves: 0,
                 progress: None,
             },
             progress: Progress::default(),
@@ -88,6 +92,7 @@ impl Reporter {
             metrics_due: now,
             line_due: now + LINE_INTERVAL,
             troubles: Troubles::default(),
+            comparison: Comparison::new(launch.local_world_size),
         };
         reporter.enter(Phase::Preparing);
         Ok(reporter)
@@ -115,6 +120,7 @@ impl Reporter {
         self.progress.generation = *generation;
         self.progress.world_size = *world_size;
         self.meter = Meter::default();
+        self.forget_comparison();
         self.metrics.set_place(*generation, *world_size);
         say(&format!(
             "generation {generation}: rank {rank} of {world_size}, store at {}:{}",
@@ -239,6 +245,7 @@ impl Reporter {
             checkpoint_step: _,
             checkpoint_at: _,
             checkpoint_error: _,
+            straggler: _,
         } = &self.progress;
         let percent = 100 * step / (*total_steps).max(1);
         let loss = loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));

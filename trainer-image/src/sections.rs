@@ -9,9 +9,11 @@ pub enum Section {
     Data,
     /// The model and the loss.
     Forward,
-    /// Gradients, with the reduction between ranks that overlaps them.
+    /// Gradients, with the reduction between ranks that overlaps them; on a GPU also what the passes before
+    /// have left to be done.
     Backward,
-    /// Collectives that nothing overlaps: the agreement at the step's end.
+    /// What nothing overlaps: the rest of the reduction, the agreement at the step's end, and in both the
+    /// wait for slower ranks.
     Communication,
     /// Gradient norm and the update of the weights.
     Optimizer,
@@ -55,6 +57,20 @@ impl Sections {
         result
     }
 
+    /// So much of the backward pass was a wait: it counts as communication.
+    pub fn waited_in_backward(&mut self, waited: Duration) {
+        let waited = waited.min(self.spent(Section::Backward));
+        self.spent[Section::Backward as usize] -= waited;
+        self.spent[Section::Communication as usize] += waited;
+    }
+
+    /// What this rank spent on its own part of the step, whatever its peers did.
+    #[must_use]
+    pub fn own_time(&self) -> Duration {
+        let all: Duration = self.spent.iter().sum();
+        all.saturating_sub(self.spent(Section::Communication))
+    }
+
     /// Time spent in a section.
     #[must_use]
     pub const fn spent(&self, section: Section) -> Duration {
@@ -75,5 +91,23 @@ mod tests {
         });
         assert!(sections.spent(Section::Backward) >= Duration::from_millis(2));
         assert_eq!(sections.spent(Section::Data), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_wait_is_no_time_of_ones_own() {
+        let mut sections = Sections {
+            spent: [1, 2, 30, 4, 5].map(Duration::from_millis),
+        };
+        assert_eq!(sections.own_time(), Duration::from_millis(38));
+        sections.waited_in_backward(Duration::from_millis(20));
+        assert_eq!(sections.spent(Section::Backward), Duration::from_millis(10));
+        assert_eq!(sections.own_time(), Duration::from_millis(18));
+        // A clock that was set meanwhile takes no more than there was.
+        sections.waited_in_backward(Duration::from_secs(1));
+        assert_eq!(sections.own_time(), Duration::from_millis(8));
+        assert_eq!(
+            sections.spent(Section::Communication),
+            Duration::from_millis(34)
+        );
     }
 }

@@ -29,12 +29,12 @@ struct Flags {
 }
 
 impl LeaveRequest {
-    /// Catches the signals from now on. `last_words` runs before the process ends because its
-    /// step boundary did not come in time.
+    /// Catches the signals from now on. `last_words` runs before the process ends because its step boundary
+    /// did not come in time or, if it is told so, the save after it did not end.
     ///
     /// # Errors
     /// The operating system refused the handler or the thread.
-    pub fn listen(last_words: impl FnOnce() + Send + 'static) -> Result<Self, Failure> {
+    pub fn listen(last_words: impl FnOnce(bool) + Send + 'static) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| Failure::Internal(format!("signals: {error}"));
         let request = Self::default();
         let flags = Arc::clone(&request.0);
@@ -45,10 +45,11 @@ impl LeaveRequest {
                 if signals.forever().next().is_some() {
                     flags.is_made.store(true, Ordering::Relaxed);
                     std::thread::sleep(PATIENCE);
-                    if flags.holds_on.load(Ordering::Relaxed) {
+                    let holds_on = flags.holds_on.load(Ordering::Relaxed);
+                    if holds_on {
                         std::thread::sleep(SAVE_PATIENCE);
                     }
-                    last_words();
+                    last_words(holds_on);
                     // Not the ordinary exit: its destructors would wait for the blocked thread.
                     signal_hook::low_level::exit(ExitCode::Left.code());
                 }

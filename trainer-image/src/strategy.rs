@@ -8,7 +8,7 @@ use roundhouse_c10d::{Reducer, ReducerOptions};
 use roundhouse_contract::trainer::Ddp;
 use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::shard::shard;
-use roundhouse_elastic::{Batch, Permutation};
+use roundhouse_elastic::{Batch, Permutation, straggler};
 use tch::{Reduction, TchError, Tensor};
 
 use crate::data::{Samples, Split};
@@ -106,6 +106,12 @@ impl DataParallel {
         &self.world
     }
 
+    /// How unevenly a batch of so many samples is split; see [`straggler::unevenness`].
+    #[must_use]
+    pub fn unevenness(&self, num_samples: u64) -> Option<f64> {
+        straggler::unevenness(num_samples, self.world.size(), self.micro_batch_size)
+    }
+
     /// Leaves in `model` the mean gradient of the batch, the same on all ranks; returns the sum of
     /// the losses of this rank's samples. Over NCCL the gradients of a world that breaks may be garbage, and
     /// only the collective at the step's end tells: nothing is to be done with them before.
@@ -135,8 +141,16 @@ impl DataParallel {
             if is_last {
                 faults::point(Point::Backward, self.world.rank(), batch.step);
             }
-            sections.time(Section::Backward, || self.backward(&loss, scale, is_last))?;
-            loss_sum += loss.f_double_value(&[])?;
+            loss_sum += sections.time(Section::Backward, || {
+                self.backward(&loss, scale, is_last)?;
+                // On a GPU the host waits here until the pass is done.
+                Ok::<f64, Failure>(loss.f_double_value(&[])?)
+            })?;
+        }
+        if let Some(reducer) = &mut self.reducer {
+            let waited = reducer.waited();
+            let waited = waited.map_err(|error| self.world.explain(error))?;
+            sections.waited_in_backward(waited.unwrap_or_default());
         }
         Ok(loss_sum)
     }

@@ -1,5 +1,7 @@
 //! The training of one process: the driver of the state machine.
 
+use std::time::Duration;
+
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{
@@ -21,14 +23,18 @@ use crate::report::{Reporter, say_error};
 use crate::signals::LeaveRequest;
 use crate::strategy::DataParallel;
 
+mod door;
 mod form;
+mod keeping;
+mod last_save;
 mod lobby;
 mod save;
 mod step;
 mod transfer;
 
+use door::Door;
+use keeping::Keeping;
 use lobby::{enter_lobby, look, meet_peers};
-use save::Keeping;
 
 /// Everything a process needs to train, and how far it has come.
 #[derive(Debug)]
@@ -50,8 +56,12 @@ pub struct Trainer<'reporter> {
     saved: (Head, Mark),
     keeping: Option<Keeping>,
     replicas: Option<DataParallel>,
+    /// What its last step took without its peers, and how unevenly that was split; zero before the first of a
+    /// generation.
+    last_step: (Duration, Option<f64>),
     machine: Machine,
     peers: Option<Peers>,
+    door: Door,
     leave: LeaveRequest,
     reporter: &'reporter mut Reporter,
 }
@@ -91,9 +101,11 @@ impl<'reporter> Trainer<'reporter> {
         let mut mark = scaling.start();
         let mut head = Head::start(&identity.course);
         let mut keeping = None;
-        if let Some(settings) = launch.checkpoint.clone() {
+        if let Some(settings) = &launch.checkpoint {
             let mut state = NamedTensors::of(model.parameters(), optimizer.as_ref());
-            let (started, loaded) = Keeping::start(settings, identity, &mut state)?;
+            let patience = launch.volume_patience;
+            let (started, loaded) =
+                Keeping::start(settings, patience, identity, &mut state, reporter)?;
             keeping = Some(started);
             if let Some(manifest) = loaded {
                 claim = manifest.claim();
@@ -119,8 +131,10 @@ impl<'reporter> Trainer<'reporter> {
             saved: (head, mark),
             keeping,
             replicas: None,
+            last_step: (Duration::ZERO, None),
             machine,
             peers,
+            door: Door::default(),
             leave,
             reporter,
         })

@@ -4,18 +4,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use roundhouse_c10d::{ProcessGroup, ReduceOp};
-use roundhouse_elastic::{Agreement, Claim, Origin, StateSource};
+use roundhouse_elastic::Agreement;
 use tch::{Device, Tensor};
 
 use crate::failure::Failure;
 
 pub mod forming;
 pub mod saving;
+pub mod state;
 mod witness;
 
 pub use saving::{Saving, SavingSum};
+pub use state::Agreed;
 
 /// This process among its peers.
 #[derive(Debug)]
@@ -38,10 +41,12 @@ pub struct Standing {
     pub newest_seen: u64,
     /// What it has to say about checkpoints and ledger.
     pub saving: Saving,
+    /// What its step before took without its peers; zero if there was none in this generation.
+    pub own_time: Duration,
 }
 
 /// What a step's end tells all ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepEnd {
     /// Sum over all samples of the step.
     pub loss_sum: f64,
@@ -49,10 +54,9 @@ pub struct StepEnd {
     pub agreement: Agreement,
     /// See [`SavingSum`].
     pub saving: SavingSum,
+    /// [`Standing::own_time`] of each rank.
+    pub own_seconds: Vec<f64>,
 }
-
-/// Numbers that one rank's [`Claim`] takes, with the length of its chain.
-const CLAIM: usize = 4;
 
 impl World {
     /// A world of one.
@@ -120,24 +124,31 @@ impl World {
     }
 
     /// The small collective at the end of each step: the loss of all samples, and what the ranks
-    /// agree on. One sum does it all, for each rank writes its generation into a slot of its own.
+    /// agree on. One sum does it all, for each rank has slots of its own for its generation and its time.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn end_step(&self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
         const HEAD: usize = 3 + Saving::NUM_NUMBERS;
-        let mut values = vec![0.0; HEAD + self.size as usize];
+        let num_ranks = self.size as usize;
+        let times = HEAD + num_ranks;
+        let mut values = vec![0.0; times + num_ranks];
         values[0] = if own.finite { local_loss_sum } else { 0.0 };
         values[1] = f64::from(u8::from(!own.finite));
         values[2] = f64::from(u8::from(own.leaving));
         values[3..HEAD].copy_from_slice(&own.saving.to_numbers(self.rank));
         values[HEAD + self.rank as usize] = own.newest_seen as f64;
+        values[times + self.rank as usize] = own.own_time.as_secs_f64();
         let sums = self.sum(&values)?;
-        let newest: Vec<u64> = sums[HEAD..].iter().map(|value| whole(*value)).collect();
+        let newest: Vec<u64> = sums[HEAD..times]
+            .iter()
+            .map(|value| whole(*value))
+            .collect();
         Ok(StepEnd {
             loss_sum: sums[0],
             agreement: Agreement::of(&newest, whole(sums[1]), whole(sums[2])),
             saving: SavingSum::of(&sums[3..HEAD]),
+            own_seconds: sums[times..].to_vec(),
         })
     }
 
@@ -147,39 +158,6 @@ impl World {
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn sum_saving(&self, own: &Saving) -> Result<SavingSum, Failure> {
         Ok(SavingSum::of(&self.sum(&own.to_numbers(self.rank))?))
-    }
-
-    /// Who has the state to go on with, given what each rank says of its own, and how many bytes of
-    /// unwritten ledger that state comes with.
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when all states are torn.
-    pub fn agree_on_state(
-        &self,
-        own: &Claim,
-        chain_bytes: usize,
-    ) -> Result<(StateSource, usize), Failure> {
-        let Claim {
-            origin,
-            generation,
-            step,
-        } = *own;
-        // Each rank has slots of its own.
-        let mut values = vec![0.0; CLAIM * self.size as usize];
-        let own = [origin.code(), generation, step, chain_bytes as u64].map(|value| value as f64);
-        values[CLAIM * self.rank as usize..][..CLAIM].copy_from_slice(&own);
-        let sums: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
-        let claims: Vec<Claim> = sums
-            .chunks_exact(CLAIM)
-            .map(|slots| Claim {
-                origin: Origin::from_code(slots[0]),
-                generation: slots[1],
-                step: slots[2],
-            })
-            .collect();
-        let source = StateSource::of(&claims).ok_or(Failure::StateLost)?;
-        let chain_bytes = sums[CLAIM * source.rank + CLAIM - 1];
-        Ok((source, usize::try_from(chain_bytes).unwrap_or_default()))
     }
 
     /// Waits until all ranks are here. A sum: a barrier of NCCL makes only the device wait.
@@ -252,6 +230,7 @@ fn whole(value: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use roundhouse_elastic::saving::Stage;
+    use roundhouse_elastic::{Claim, Origin};
 
     use super::*;
 
@@ -265,16 +244,21 @@ mod tests {
             saving: Saving {
                 stage: Stage::Durable,
                 is_time: true,
+                is_stuck: true,
+                gives_up: false,
                 durable_line: 4,
             },
+            own_time: Duration::from_millis(250),
         };
         let end = world.end_step(2.5, &fine).unwrap();
         assert!((end.loss_sum - 2.5).abs() < f64::EPSILON);
         assert_eq!(end.agreement.newest_generation, 7);
         assert!(end.agreement.all_finite);
         assert!(!end.agreement.all_leave);
+        assert_eq!(end.own_seconds, [0.25]);
         assert_eq!(end.saving.stages.num_durable, 1);
         assert!(end.saving.is_time && end.saving.durable_line == 4);
+        assert!(end.saving.num_stuck == 1 && !end.saving.gives_up);
         assert_eq!(world.sum_saving(&fine.saving).unwrap(), end.saving);
         let diverged = Standing {
             finite: false,
@@ -288,7 +272,8 @@ mod tests {
             generation: 2,
             step: 3,
         };
-        let (source, chain_bytes) = world.agree_on_state(&claim, 48).unwrap();
-        assert_eq!((source.claim, chain_bytes), (claim, 48));
+        let agreed = world.agree_on_state(&claim, 48, 9).unwrap();
+        let numbers = (agreed.chain_bytes, agreed.first_generation);
+        assert_eq!((agreed.source.claim, numbers), (claim, (48, 9)));
     }
 }

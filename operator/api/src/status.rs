@@ -78,7 +78,7 @@ pub struct CheckpointStatus {
     /// When it was committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
-    /// Why the last attempt failed; absent when it did not.
+    /// Why the last attempt failed, or waits for the volume; absent when all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_024))]
     pub error: Option<String>,

@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Progress;
 use roundhouse_planner::status::counted;
-use roundhouse_planner::{Observed, Plan, ValidatedJob, plan, validate};
+use roundhouse_planner::{
+    Observed, Plan, ProgressSample, ValidatedJob, is_in_new_trouble, plan, validate,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::render::{View, plain};
@@ -184,8 +186,13 @@ impl Run {
     }
 
     fn show(&mut self) {
-        if let Some(sample) = self.executor.progress() {
-            self.progress = Some(sample.progress);
+        if let Some(ProgressSample { progress, at: _ }) = self.executor.progress() {
+            let status = self.job.status.as_ref();
+            if status.is_some_and(|status| is_in_new_trouble(status, &progress)) {
+                // Steps alone are no reason to plan.
+                self.last = None;
+            }
+            self.progress = Some(progress);
         }
         self.screen
             .show(&View::of(&self.job, self.progress.clone()));

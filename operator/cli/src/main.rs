@@ -57,7 +57,8 @@ async fn main() -> ExitCode {
         match command {
             Command::Run(options) => local::run(&options).await,
             Command::Watch { name, timeout } => {
-                watch::watch(&connect().await?, &name, Duration::from_secs(timeout)).await
+                let cluster = connect().await?;
+                Box::pin(watch::watch(&cluster, &name, Duration::from_secs(timeout))).await
             }
             Command::Metrics { name, filter } => {
                 metrics::print(&connect().await?, &name, &filter).await

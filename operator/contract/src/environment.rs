@@ -63,6 +63,11 @@ pub const CHECKPOINT_EVERY_STEPS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS";
 pub const CHECKPOINT_EVERY_SECONDS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS";
 /// How many of the newest checkpoints are kept; not set: 2.
 pub const CHECKPOINT_KEEP: &str = "ROUNDHOUSE_CHECKPOINT_KEEP";
+/// How long the checkpoint volume may take or give nothing before a load or the last save is given up, in
+/// seconds; it is told of after a tenth of it. Not set: [`DEFAULT_VOLUME_PATIENCE_SECONDS`].
+pub const VOLUME_PATIENCE_SECONDS: &str = "ROUNDHOUSE_VOLUME_PATIENCE_SECONDS";
+/// How long the checkpoint volume is waited for if nobody says otherwise.
+pub const DEFAULT_VOLUME_PATIENCE_SECONDS: u64 = 600;
 /// Place of the process on its worker, from 0 (as torchrun).
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Processes of the worker (as torchrun).

@@ -13,6 +13,8 @@ pub enum ExitCode {
     DataInvalid,
     /// A defect of Roundhouse itself.
     Internal,
+    /// The checkpoint volume took or gave nothing for too long; temporary.
+    VolumeFailed,
     /// A peer or the rendezvous store was lost; temporary.
     PeerLost,
     /// No progress: ended by the agent's watchdog.
@@ -25,11 +27,12 @@ pub enum ExitCode {
 
 impl ExitCode {
     /// Every code, in numeric order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Done,
         Self::ConfigInvalid,
         Self::DataInvalid,
         Self::Internal,
+        Self::VolumeFailed,
         Self::PeerLost,
         Self::Stalled,
         Self::HardwareFault,
@@ -44,6 +47,7 @@ impl ExitCode {
             Self::ConfigInvalid => 64,
             Self::DataInvalid => 65,
             Self::Internal => 70,
+            Self::VolumeFailed => 74,
             Self::PeerLost => 75,
             Self::Stalled => 76,
             Self::HardwareFault => 77,

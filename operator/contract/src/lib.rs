@@ -21,7 +21,7 @@ pub use environment::{LaunchEnvironment, ScriptEnvironment};
 pub use exit_code::ExitCode;
 pub use membership::{Action, Incarnation, Master, Membership};
 pub use mode::Mode;
-pub use progress::{Progress, ScriptProgress};
+pub use progress::{Progress, ScriptProgress, Straggler};
 pub use rank_status::{Phase, RankStatus};
 pub use scale::{OnScale, RateRule, ScaleBatch};
 pub use termination::{Reason, TerminationMessage};

@@ -1,6 +1,6 @@
 //! How far training has come: what rank 0 tells the agent, the agent the operator, the operator
-//! the user. What it says about checkpoints has a place of its own in the job's status, so the
-//! schema of the progress there leaves it out.
+//! the user. What it says about checkpoints has a place of its own in the job's status, and the
+//! straggler is for the operator alone, so the schema of the progress there leaves them out.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,20 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub checkpoint_error: Option<String>,
+    /// The worker that all others wait for, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub straggler: Option<Straggler>,
+}
+
+/// A worker that is much slower than the others of its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Straggler {
+    /// Its place in the generation.
+    pub node_rank: u32,
+    /// How many times as long as the others it takes for its own part of a step.
+    pub factor: f64,
 }
 
 /// How far a script is, in its own words: the file [`crate::environment::script::PROGRESS_FILE`],
@@ -104,7 +118,21 @@ mod tests {
         let text = serde_json::to_string(&progress).unwrap();
         assert!(!text.contains("eval"), "{text}");
         assert!(!text.contains("checkpoint"), "{text}");
+        assert!(!text.contains("straggler"), "{text}");
         assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
+        let with_straggler = Progress {
+            straggler: Some(Straggler {
+                node_rank: 2,
+                factor: 2.3,
+            }),
+            ..progress
+        };
+        let text = serde_json::to_string(&with_straggler).unwrap();
+        assert!(text.contains(r#"{"nodeRank":2,"factor":2.3}"#), "{text}");
+        assert_eq!(
+            serde_json::from_str::<Progress>(&text).unwrap(),
+            with_straggler
+        );
     }
 
     #[test]

@@ -47,9 +47,19 @@ pub struct RankStatus {
     pub generation: u64,
     /// Committed steps.
     pub step: u64,
-    /// Progress of the whole job; on every rank, the same but for the moment of writing.
+    /// Bytes and files that have gone between it and the checkpoint volume: while they grow, a long save or
+    /// load is not a hang.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub volume_moves: u64,
+    /// Progress of the whole job; on every rank, the same but for the moment of writing, and for the
+    /// straggler, of which rank 0 tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]
@@ -63,6 +73,7 @@ mod tests {
             rank: None,
             generation: 0,
             step: 0,
+            volume_moves: 0,
             progress: None,
         };
         let text = serde_json::to_string(&status).unwrap();

@@ -19,6 +19,8 @@ pub enum Reason {
     DataInvalid,
     /// [`ExitCode::Internal`].
     InternalError,
+    /// [`ExitCode::VolumeFailed`].
+    VolumeFailed,
     /// [`ExitCode::PeerLost`].
     PeerLost,
     /// [`ExitCode::Stalled`].
@@ -42,6 +44,7 @@ impl Reason {
             ExitCode::ConfigInvalid => Self::ConfigInvalid,
             ExitCode::DataInvalid => Self::DataInvalid,
             ExitCode::Internal => Self::InternalError,
+            ExitCode::VolumeFailed => Self::VolumeFailed,
             ExitCode::PeerLost => Self::PeerLost,
             ExitCode::Stalled => Self::Stalled,
             ExitCode::HardwareFault => Self::HardwareFault,
@@ -57,6 +60,7 @@ impl Reason {
             Self::ConfigInvalid => "ConfigInvalid",
             Self::DataInvalid => "DataInvalid",
             Self::InternalError => "InternalError",
+            Self::VolumeFailed => "VolumeFailed",
             Self::PeerLost => "PeerLost",
             Self::Stalled => "Stalled",
             Self::HardwareFault => "HardwareFault",

@@ -17,6 +17,14 @@ pub(crate) fn differs(status: &TrainingJobStatus, progress: &Progress) -> bool {
     told.is_some() && told != status.checkpoint
 }
 
+/// Whether progress tells of trouble that the status does not.
+#[must_use]
+pub fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
+    let known = status.checkpoint.as_ref().and_then(|it| it.error.as_ref());
+    let told = told(progress).and_then(|it| it.error);
+    told.is_some() && told.as_ref() != known
+}
+
 /// Takes over what progress tells. A failure is an event, once for each new error.
 pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     let Some(mut told) = told(progress) else {
@@ -30,7 +38,7 @@ pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     if let Some(error) = &told.error
         && before.error.as_ref() != Some(error)
     {
-        let message = format!("no checkpoint could be written: {error}");
+        let message = format!("trouble with checkpoints: {error}");
         draft
             .events
             .push(event(EventType::Warning, "CheckpointFailed", message));
@@ -45,7 +53,7 @@ pub(crate) fn warning(status: &TrainingJobStatus) -> String {
         .as_ref()
         .and_then(|checkpoint| checkpoint.error.as_ref());
     error.map_or_else(String::new, |error| {
-        format!("; the last checkpoint failed: {error}")
+        format!("; trouble with checkpoints: {error}")
     })
 }
 

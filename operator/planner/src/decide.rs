@@ -125,15 +125,16 @@ impl<'a> Draft<'a> {
         self.show_progress();
     }
 
-    /// Takes over a newer sample of progress, not too often.
+    /// Takes over a newer sample of progress, not too often, but trouble at once.
     fn show_progress(&mut self) {
         let Some(ProgressSample { progress, at }) = &self.observed.progress else {
             return;
         };
         let due = self.status.progress.as_ref().is_none_or(|shown| {
-            at.duration_since(shown.updated_at.0) >= PROGRESS_INTERVAL
-                && (shown.progress.step != progress.step
-                    || checkpoint::differs(&self.status, progress))
+            let is_time = at.duration_since(shown.updated_at.0) >= PROGRESS_INTERVAL;
+            let differs =
+                shown.progress.step != progress.step || checkpoint::differs(&self.status, progress);
+            is_time && differs || checkpoint::is_in_new_trouble(&self.status, progress)
         });
         if due && progress.generation == self.members.generation && !self.status.is_terminal() {
             self.status.progress = Some(JobProgress {

@@ -51,7 +51,8 @@ fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'stati
 }
 
 /// One incident per generation: a member failed. Its number in the status says that it is counted.
-/// Who lost a peer may be seen before the peer: the failure that explains the others takes its place.
+/// Who lost a peer may be seen before the peer: the failure that explains the others takes its place. A
+/// process that hangs is ended long after its peers, and when they have the next generation already.
 fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let counted = draft.status.incidents.last_generation == Some(generation);
@@ -59,6 +60,12 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         return;
     }
     if let Some(failure) = first_failure(generation, failures) {
+        if !counted && is_late_cause(draft, failure) {
+            // Of this generation nothing more is counted, either: it was never there.
+            draft.status.incidents.last_generation = Some(generation);
+            draft.recorded = true;
+            return tell(draft, failure);
+        }
         let words = failure.end.and_then(|end| end.message.as_ref());
         if !counted {
             count(draft, words.map_or(0, |message| message.step));
@@ -120,6 +127,17 @@ fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     if is_newer {
         tell(draft, newest);
     }
+}
+
+/// Whether a failure is why an earlier generation broke, which is counted already: the process has said of no
+/// generation since that it is in it, and what was told last is that its peers had lost somebody.
+fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
+    let words = failure.end.and_then(|end| end.message.as_ref());
+    let counted = draft.status.incidents.last_generation;
+    let last = draft.status.last_failure.as_ref();
+    !failure.is_collateral()
+        && words.is_some_and(|words| counted.is_some_and(|counted| words.generation <= counted))
+        && last.is_some_and(stranded::is_told)
 }
 
 fn is_collateral(failure: Option<&LastFailure>) -> bool {

@@ -27,6 +27,7 @@ mod waiting;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use checkpoint::is_in_new_trouble;
 pub use decide::plan;
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, ProgressSample, Termination, Waiting,

@@ -55,7 +55,7 @@ impl<'a> Members<'a> {
                 }
             }
         }
-        for index in victims(&workers, job.replicas) {
+        for index in victims(&workers, job.replicas, straggler(&workers, observed)) {
             let pod = workers.remove(&index);
             surplus.extend(pod.map(|pod| (pod, DeleteReason::ScaledDown)));
         }
@@ -139,16 +139,37 @@ impl<'a> Members<'a> {
 }
 
 /// Who goes when fewer are wanted: first whoever will have to go anyway, because the node is cordoned or
-/// does not answer, then who has not trained yet, then the highest index.
-fn victims(workers: &BTreeMap<u32, &Pod>, wanted: u32) -> Vec<u32> {
+/// does not answer, then who has not trained yet and thus has no part in it, then who holds the others up,
+/// then the highest index.
+fn victims(workers: &BTreeMap<u32, &Pod>, wanted: u32, straggler: Option<u32>) -> Vec<u32> {
     let excess = workers.len().saturating_sub(wanted as usize);
     let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();
     order.sort_by_key(|(index, pod)| {
         let stays = !pod.cordoned && !pod.unreachable;
-        (stays, is_survivor(pod), Reverse(*index))
+        let keeps_up = straggler != Some(*index);
+        (stays, is_survivor(pod), keeps_up, Reverse(*index))
     });
     let first = order.into_iter().take(excess);
     first.map(|(index, _)| index).collect()
+}
+
+/// The worker that the newest generation waits for. What is told of an older one is about other places.
+fn straggler(workers: &BTreeMap<u32, &Pod>, observed: &Observed) -> Option<u32> {
+    let progress = &observed.progress.as_ref()?.progress;
+    let place = progress.straggler?.node_rank;
+    let newest = observed.status.membership.as_ref()?.generation;
+    let holds_it = |pod: &Pod| {
+        pod.membership.as_ref().is_some_and(|document| {
+            document.generation == newest
+                && document.action == MembershipAction::Join
+                && document.node_rank == place
+        })
+    };
+    let mut holders = workers
+        .iter()
+        .filter(|(_, pod)| is_same_incarnation(pod) && holds_it(pod));
+    let (index, _) = holders.next().filter(|_| progress.generation == newest)?;
+    Some(*index)
 }
 
 /// Fingerprint of a set of workers, in whatever order.

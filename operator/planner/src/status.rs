@@ -86,6 +86,8 @@ pub fn rounded(progress: &Progress) -> Progress {
         checkpoint_step: None,
         checkpoint_at: None,
         checkpoint_error: None,
+        // It is for the planner, not for the status.
+        straggler: None,
     }
 }
 

@@ -54,6 +54,14 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     found
 }
 
+/// What a failure of this kind is called.
+const PEERS_LOST: &str = "PeersLost";
+
+/// Whether a failure is one of this kind.
+pub(crate) fn is_told(failure: &LastFailure) -> bool {
+    failure.exit_code.is_none() && failure.reason == PEERS_LOST
+}
+
 /// What is told of it.
 pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
     let generation = draft.members.generation;
@@ -62,7 +70,7 @@ pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
         worker: pod.name.clone(),
         rank: None,
         node: pod.node.clone(),
-        reason: "PeersLost".to_owned(),
+        reason: PEERS_LOST.to_owned(),
         exit_code: None,
         step: None,
         message: format!(

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use roundhouse_contract::Action as Instruction;
+use roundhouse_contract::{Action as Instruction, Progress, Straggler};
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Action, DeleteReason, Plan, PlanReason};
+use roundhouse_planner::{Action, DeleteReason, Plan, PlanReason, ProgressSample};
 
 /// So many workers train; one is enough.
 fn trains(workers: u32) -> World {
@@ -39,6 +39,36 @@ fn indices(world: &World) -> Vec<u32> {
     let mut indices: Vec<_> = alive.map(|pod| pod.index.unwrap()).collect();
     indices.sort_unstable();
     indices
+}
+
+/// Rank 0 tells of a worker that the others of a generation wait for.
+fn straggles(world: &mut World, generation: u64, node_rank: u32) {
+    let progress = Progress {
+        generation,
+        step: 40,
+        straggler: Some(Straggler {
+            node_rank,
+            factor: 2.3,
+        }),
+        ..Progress::default()
+    };
+    let at = world.now;
+    world.observed.progress = Some(ProgressSample { progress, at });
+}
+
+fn swap_places(world: &mut World, one: usize, other: usize) {
+    let place = |at: usize| {
+        world.observed.pods[at]
+            .membership
+            .as_ref()
+            .unwrap()
+            .node_rank
+    };
+    let (first, second) = (place(one), place(other));
+    for (at, place) in [(one, second), (other, first)] {
+        let document = world.observed.pods[at].membership.as_mut();
+        document.unwrap().node_rank = place;
+    }
 }
 
 #[test]
@@ -163,9 +193,10 @@ fn a_pod_that_never_goes_does_not_hold_up_its_replacement() {
 }
 
 #[test]
-fn fewer_workers_leave_out_cordoned_nodes_then_newcomers_then_the_highest_index() {
+fn fewer_workers_leave_out_cordoned_nodes_then_newcomers_then_the_straggler_then_the_highest_index()
+{
     type Change = fn(&mut World);
-    let cases: [(&str, Change, [u32; 3]); 5] = [
+    let cases: [(&str, Change, [u32; 3]); 10] = [
         ("all alike", |_| (), [0, 1, 2]),
         (
             "a cordoned node",
@@ -189,6 +220,36 @@ fn fewer_workers_leave_out_cordoned_nodes_then_newcomers_then_the_highest_index(
                 w.observed.pods[2].membership = None;
             },
             [1, 2, 3],
+        ),
+        ("a straggler", |w| straggles(w, 1, 1), [0, 2, 3]),
+        (
+            "a straggler by its place, whatever its index",
+            |w| {
+                straggles(w, 1, 1);
+                swap_places(w, 0, 1);
+            },
+            [1, 2, 3],
+        ),
+        (
+            "a straggler of a generation that is over",
+            |w| straggles(w, 0, 1),
+            [0, 1, 2],
+        ),
+        (
+            "a cordoned node before a straggler",
+            |w| {
+                straggles(w, 1, 1);
+                w.observed.pods[2].cordoned = true;
+            },
+            [0, 1, 3],
+        ),
+        (
+            "a newcomer before a straggler",
+            |w| {
+                straggles(w, 1, 1);
+                w.observed.pods[2].membership = None;
+            },
+            [0, 1, 3],
         ),
     ];
     for (name, change, left) in cases {

@@ -1,6 +1,7 @@
 //! A generation that breaks although nobody dies.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use roundhouse_contract::Reason;
 use roundhouse_planner::PlanReason;
 use roundhouse_planner::testing::{World, world};
 
@@ -62,6 +63,75 @@ fn survivors_of_a_worker_that_left_are_no_second_incident() {
     world.is_ready(2, false);
     world.settle();
     assert_eq!(world.observed.status.incidents.total, 0);
+}
+
+/// Worker 1 of three hangs: its peers lose it and get generation 2, of which it never hears.
+fn hanging() -> World {
+    let mut world = world(3);
+    world.job.min_replicas = 1;
+    let mut world = world.training();
+    world.seconds_pass(60);
+    world.is_ready(0, false);
+    world.is_ready(2, false);
+    world.settle();
+    assert_eq!(
+        (generation(&world), incidents(&world)),
+        (2, (1, "PeersLost"))
+    );
+    world.seconds_pass(10);
+    world
+}
+
+fn incidents(world: &World) -> (u32, &str) {
+    let status = &world.observed.status;
+    let last = status.last_failure.as_ref();
+    (status.incidents.total, &last.unwrap().reason)
+}
+
+#[test]
+fn a_hang_is_one_incident_however_late_its_worker_is_ended() {
+    let mut world = hanging();
+    world.ends(1, 76, 40);
+    world.settle();
+    assert_eq!(generation(&world), 3, "the others go on at once");
+    assert_eq!(incidents(&world), (1, "Stalled"));
+    world.is_ready(0, true);
+    world.is_ready(2, true);
+    world.restarts(1);
+    world.prepared(1);
+    world.seconds_pass(60);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!((generation(&world), incidents(&world)), (4, (1, "Stalled")));
+}
+
+#[test]
+fn what_fails_after_a_generation_broke_is_its_cause_once_and_only_if_it_was_never_in_the_next() {
+    // Exit code, the generation that the process says it is in, and what is counted then.
+    let cases = [
+        ("a hang", 76, 1, (1, "Stalled")),
+        ("a kill, as when memory ran out", 137, 1, (1, "Killed")),
+        ("a hang in the generation after it", 76, 2, (2, "Stalled")),
+        ("one that lost its peers, too", 75, 1, (2, "PeerLost")),
+    ];
+    for (name, exit_code, said, expected) in cases {
+        let mut world = hanging();
+        world.ends(1, exit_code, 40);
+        let end = world.observed.pods[1].container.termination.as_mut();
+        let words = end.unwrap().message.as_mut().unwrap();
+        words.generation = said;
+        if exit_code == 137 {
+            words.reason = Reason::Killed;
+        }
+        world.settle();
+        assert_eq!(incidents(&world), expected, "{name}");
+        // Another failure is another incident.
+        world.is_ready(0, true);
+        world.is_ready(2, true);
+        world.seconds_pass(60);
+        world.ends(2, 137, 50);
+        world.settle();
+        assert_eq!(incidents(&world).0, expected.0 + 1, "{name}");
+    }
 }
 
 #[test]

@@ -23,6 +23,11 @@ fn checkpoint() -> Checkpoint {
 }
 
 fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+    world.seconds_pass(10);
+    told_now(world, step, checkpoint, error);
+}
+
+fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
     let progress = Progress {
         generation: 1,
         step,
@@ -32,7 +37,6 @@ fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&st
         checkpoint_error: error.map(str::to_owned),
         ..Progress::default()
     };
-    world.seconds_pass(10);
     let at = world.now;
     world.observed.progress = Some(ProgressSample { progress, at });
 }
@@ -270,11 +274,25 @@ fn the_newest_checkpoint_is_shown_and_one_that_fails_is_told_once() {
         world.observed.status.checkpoint.as_ref().unwrap().step,
         Some(40)
     );
-    assert!(message(&world).ends_with("the last checkpoint failed: no space left"));
+    assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
     assert_eq!(world.state(), "Training");
     told(&mut world, 70, Some(40), Some("no space left"));
     assert!(world.plan().events.is_empty());
     told(&mut world, 80, Some(80), None);
     world.settle();
-    assert!(!message(&world).contains("failed"));
+    assert!(!message(&world).contains("trouble"));
+}
+
+#[test]
+fn trouble_with_a_checkpoint_is_shown_at_once_and_other_progress_when_it_is_time() {
+    let mut world = trains();
+    told(&mut world, 50, Some(40), None);
+    world.settle();
+    told_now(&mut world, 51, Some(40), Some("no space left"));
+    world.settle();
+    assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
+    told_now(&mut world, 52, Some(52), None);
+    world.settle();
+    let shown = world.observed.status.progress.as_ref().unwrap();
+    assert_eq!(shown.progress.step, 51);
 }

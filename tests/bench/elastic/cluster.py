@@ -54,8 +54,9 @@ class Namespace:
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     def logs(self):
-        """Log files of the namespace's containers, on all nodes."""
-        return STATE.glob(f"node*/podlogs/{self.name}_*/*/*.log")
+        """Log files of the namespace's containers; the first node's are apart from the others'."""
+        below = f"podlogs/{self.name}_*/*/*.log"
+        return [*STATE.glob(below), *STATE.glob(f"node*/{below}")]
 
     def describe(self, job):
         """What a person would look at."""

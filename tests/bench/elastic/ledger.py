@@ -18,7 +18,7 @@ class Ledger:
     def __init__(self, state):
         self.state = state
         self.steps, self.seen, self.is_over = [], set(), False
-        self.thread = threading.Thread(target=self.watch)
+        self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
 
     def watch(self):
@@ -66,7 +66,7 @@ def audit(programs, state):
     return done.returncode == 0, (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
-def outcome(run, before, first, since, verdict, pause=None):
+def outcome(run, before, first, since, world, verdict, pause=None):
     """What a proven run showed: `first` is the first step after what was done to it."""
     steps = run.ledger.steps
     committed = [step for step in steps if step.life == before[-1].life][-1].number
@@ -78,7 +78,7 @@ def outcome(run, before, first, since, verdict, pause=None):
         # The auditor has proven it.
         repeated=0,
         skipped=0,
-        world=int(run.worlds()[first.life]),
+        world=int(world),
         note=verdict,
     )
 

@@ -74,7 +74,7 @@ class Run:
         proven, verdict = ledger.audit(self.programs, self.dir / "state")
         if not proven:
             self.fail(f"the proof ({verdict})")
-        shown = ledger.outcome(self, before, first, since, verdict, pause)
+        shown = ledger.outcome(self, before, first, since, self.worlds()[first.life], verdict, pause)
         shutil.rmtree(self.home, ignore_errors=True)
         return shown
 

@@ -46,12 +46,14 @@ class Run:
 
     def result(self, before, first, since, pause=None):
         """Ends it, and says what it showed."""
+        # The logs go with the pods.
+        world = self.worlds()[first.life]
         self.space.kubectl("delete", "trainingjob", JOB, "--wait")
         self.ledger.close()
         proven, verdict = ledger.audit(self.programs, self.ledger.state)
         if not proven:
             self.fail(f"the proof ({verdict})")
-        shown = ledger.outcome(self, before, first, since, verdict, pause)
+        shown = ledger.outcome(self, before, first, since, world, verdict, pause)
         self.space.delete()
         shutil.rmtree(self.volume, ignore_errors=True)
         return shown

@@ -1,7 +1,8 @@
 //! When a process counts as hung. Pure: what the processes last said and the time go in, a stall
 //! comes out.
 //!
-//! A sign of progress is any change of phase, generation or step. How long may pass without one is
+//! A sign of progress is any change of phase, generation or step; for who loads or saves a checkpoint, any
+//! byte of it, too: in training a save must not hide a hang. How long may pass without one is
 //! learned from the longest span seen in the same phase ([`limits`]). Time counts only while the
 //! watchdog itself looks: what passes between two looks is capped, so that a suspended machine or a
 //! stopped agent accuses nobody.
@@ -135,8 +136,16 @@ impl Spans {
     }
 }
 
-fn key(status: Option<&RankStatus>) -> Option<(Phase, u64, u64)> {
-    status.map(|status| (status.phase, status.generation, status.step))
+fn key(status: Option<&RankStatus>) -> Option<(Phase, u64, u64, u64)> {
+    status.map(|status| {
+        let waits_for_volume = matches!(status.phase, Phase::Preparing | Phase::Saving);
+        let moves = if waits_for_volume {
+            status.volume_moves
+        } else {
+            0
+        };
+        (status.phase, status.generation, status.step, moves)
+    })
 }
 
 fn generation(status: Option<&RankStatus>) -> u64 {
@@ -204,6 +213,7 @@ impl Stall {
                     rank: _,
                     generation,
                     step,
+                    volume_moves: _,
                     progress: _,
                 } = status;
                 format!(

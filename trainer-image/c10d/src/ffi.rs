@@ -124,6 +124,7 @@ unsafe extern "C" {
     pub(crate) fn rh_zero_grad(parameters: *const *mut C_tensor, count: usize) -> c_int;
     pub(crate) fn rh_reducer_prepare_for_forward(reducer: *mut RhReducer) -> c_int;
     pub(crate) fn rh_reducer_prepare_for_backward(reducer: *mut RhReducer) -> c_int;
+    pub(crate) fn rh_reducer_waited(reducer: *mut RhReducer, out: *mut i64) -> c_int;
     pub(crate) fn rh_reducer_free(reducer: *mut RhReducer) -> c_int;
     pub(crate) fn rh_backward(loss: *const C_tensor) -> c_int;
 }

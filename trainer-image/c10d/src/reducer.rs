@@ -2,6 +2,7 @@
 //! of `DistributedDataParallel` (Li et al., VLDB 2020).
 
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use tch::Tensor;
 use torch_sys::C_tensor;
@@ -101,6 +102,19 @@ impl Reducer {
     pub fn prepare_for_backward(&mut self) -> Result<()> {
         // SAFETY: the reducer is live and borrowed exclusively.
         check(unsafe { ffi::rh_reducer_prepare_for_backward(self.raw.as_ptr()) })
+    }
+
+    /// How long the last backward pass that synchronized went on after this rank had all its own
+    /// gradients: it waited for its peers, and for what was left of the reduction. `None` before the
+    /// first. On a GPU it returns when the reduction has ended.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn waited(&mut self) -> Result<Option<Duration>> {
+        let mut nanoseconds = -1;
+        // SAFETY: the reducer is live and borrowed exclusively; the number outlives the call.
+        check(unsafe { ffi::rh_reducer_waited(self.raw.as_ptr(), &raw mut nanoseconds) })?;
+        Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
     }
 }
 

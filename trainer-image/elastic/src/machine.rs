@@ -136,6 +136,28 @@ impl Machine {
         self.newest_generation
     }
 
+    /// The generation that it trains in, if it does.
+    #[must_use]
+    pub const fn current_generation(&self) -> Option<u64> {
+        match &self.state {
+            State::Training(place) => Some(place.generation),
+            State::Lobby | State::Forming(_) | State::Ended(_) => None,
+        }
+    }
+
+    /// The place in a newer generation that awaits it while it trains, if one does.
+    #[must_use]
+    pub const fn pending(&self) -> Option<&Place> {
+        match (&self.state, &self.summons) {
+            (State::Training(now), Some(Summons::Join(next)))
+                if next.generation > now.generation && !self.leave_requested =>
+            {
+                Some(next)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it was asked to leave and has not left yet.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {

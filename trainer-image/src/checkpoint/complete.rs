@@ -1,6 +1,6 @@
 //! Completing a checkpoint whose parts are all durable, and deleting those that are old.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use roundhouse_elastic::CheckpointId;
@@ -33,7 +33,8 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Man
         manifest.shards.push(read_record(&partial, name)?);
     }
     let text = serde_json::to_vec_pretty(&manifest)?;
-    shard::write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
+    let pulse = directory.pulse();
+    pulse.write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
     for name in &records {
         // They say nothing that the manifest does not.
         let _ = std::fs::remove_file(partial.join(name));
@@ -41,8 +42,14 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Man
     sync_directory(&partial)?;
     faults::point(Point::Complete, 0, id.step);
     let complete = directory.checkpoint(id);
-    std::fs::rename(&partial, &complete)?;
+    if Manifest::read(&complete).is_ok() {
+        // It had got its name, and that could not be made durable then: the same state of the same world.
+        std::fs::remove_dir_all(&partial)?;
+    } else {
+        std::fs::rename(&partial, &complete)?;
+    }
     sync_directory(&directory.checkpoints())?;
+    pulse.beat(1);
     Ok(manifest)
 }
 
@@ -77,6 +84,14 @@ pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Res
         remove(&path)?;
     }
     Ok(())
+}
+
+/// Makes room after a save that failed: what it has written so far goes, and so does all that the next one to
+/// be completed would remove. On a full volume nothing is ever completed otherwise.
+pub fn make_room(directory: &Directory, failed: CheckpointId, keep: u32) {
+    // Whatever keeps it from being removed keeps the next one from being written, and is told of then.
+    let _ = remove(&directory.partial(failed));
+    let _ = delete_old(directory, failed, keep);
 }
 
 /// Deletes a checkpoint. Its manifest goes first: what is left of it is none.

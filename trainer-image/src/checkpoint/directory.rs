@@ -6,23 +6,35 @@ use std::path::{Path, PathBuf};
 
 use roundhouse_elastic::{CheckpointId, ledger};
 
-/// Paths below the directory of the checkpoints.
+use super::pulse::Pulse;
+
+/// Paths below the directory of the checkpoints, and what moves there; its clones share that.
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
+    pulse: Pulse,
 }
 
 impl Directory {
     /// The directory; it need not be there yet.
     #[must_use]
-    pub const fn new(root: PathBuf) -> Self {
-        Self { root }
+    pub fn new(root: PathBuf) -> Self {
+        Self {
+            root,
+            pulse: Pulse::default(),
+        }
     }
 
     /// Its path.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// What moves there.
+    #[must_use]
+    pub const fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
 
     /// Where the checkpoints are.

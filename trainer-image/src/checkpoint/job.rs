@@ -43,9 +43,9 @@ fn settle(file: &PathBuf, first: u64) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let draft = folder.join(format!(".{}", std::process::id()));
     let mut written = std::fs::File::create(&draft)?;
-    writeln!(written, "{first}")?;
-    written.sync_all()?;
-    let linked = std::fs::hard_link(&draft, file);
+    let linked = writeln!(written, "{first}")
+        .and_then(|()| written.sync_all())
+        .and_then(|()| std::fs::hard_link(&draft, file));
     std::fs::remove_file(&draft)?;
     match linked {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

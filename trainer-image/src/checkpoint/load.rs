@@ -80,7 +80,7 @@ fn load(
         check(&manifest, id).map_err(|reason| about(&path, reason))?;
         let mut bytes = Vec::with_capacity(usize::try_from(table.num_bytes()).unwrap_or(0));
         for shard in &manifest.shards {
-            bytes.extend(shard::read(&path, shard)?);
+            bytes.extend(shard::read(&path, shard, directory.pulse())?);
         }
         Ok(bytes)
     };

@@ -9,6 +9,7 @@ use roundhouse_elastic::checkpoint::pieces;
 use roundhouse_elastic::saving::Stage;
 
 use super::manifest::Manifest;
+use super::pulse::{Pulse, Standstill};
 use super::writer::{self, Done, Job};
 use super::{Directory, NamedTensors, Table};
 use crate::failure::Failure;
@@ -52,6 +53,7 @@ struct Flight {
     id: CheckpointId,
     stage: Stage,
     begun: Instant,
+    has_skipped: bool,
 }
 
 /// Saves this rank's parts, and on rank 0 completes the checkpoints.
@@ -65,6 +67,8 @@ pub struct Saver {
     num_begun: u64,
     flight: Option<Flight>,
     begun_at: Instant,
+    pulse: Pulse,
+    standstill: Standstill,
     /// Step of the newest checkpoint that is complete or may become it; rank 0 alone goes by it.
     newest_step: Option<u64>,
 }
@@ -74,9 +78,13 @@ impl Saver {
     ///
     /// # Errors
     /// The operating system refused the thread.
-    pub fn start(settings: &CheckpointEnvironment, table: Table) -> Result<Self, Failure> {
-        let directory = Directory::new(settings.dir.clone());
-        let (jobs, results) = writer::start(directory, table.clone(), settings.keep)
+    pub fn start(
+        settings: &CheckpointEnvironment,
+        directory: &Directory,
+        table: Table,
+    ) -> Result<Self, Failure> {
+        let pulse = directory.pulse().clone();
+        let (jobs, results) = writer::start(directory.clone(), table.clone(), settings.keep)
             .map_err(|error| Failure::Internal(format!("the checkpoint thread: {error}")))?;
         Ok(Self {
             every_seconds: settings.every_seconds,
@@ -87,6 +95,8 @@ impl Saver {
             num_begun: 0,
             flight: None,
             begun_at: Instant::now(),
+            standstill: Standstill::new(&pulse),
+            pulse,
             newest_step: None,
         })
     }
@@ -140,10 +150,26 @@ impl Saver {
         self.newest_step == Some(step)
     }
 
-    /// Since when the save in flight is in flight.
+    /// Another save is due, and left out because of the one in flight.
+    pub const fn skip(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.has_skipped = true;
+        }
+    }
+
+    /// Step of the save in flight, how long it has lasted, and whether another was left out because of it.
     #[must_use]
-    pub fn in_flight_since(&self) -> Option<Instant> {
-        self.flight.as_ref().map(|flight| flight.begun)
+    pub fn in_flight(&self) -> Option<(u64, Duration, bool)> {
+        let flight = self.flight.as_ref();
+        flight.map(|flight| (flight.id.step, flight.begun.elapsed(), flight.has_skipped))
+    }
+
+    /// For how long nothing has moved of what this rank writes.
+    pub fn stands_still(&mut self) -> Duration {
+        if self.stage() != Stage::Busy {
+            self.standstill = Standstill::new(&self.pulse);
+        }
+        self.standstill.look(&self.pulse)
     }
 
     /// Copies this rank's part of the state and has it written. Returns when the copy is made.
@@ -164,6 +190,7 @@ impl Saver {
         let pieces = pieces(&self.table.sizes(), rank, world_size);
         state.copy_out(&pieces, &mut buffer)?;
         self.num_begun += 1;
+        self.standstill = Standstill::new(&self.pulse);
         self.begun_at = begun;
         self.newest_step = Some(id.step);
         self.flight = Some(Flight {
@@ -171,6 +198,7 @@ impl Saver {
             id,
             stage: Stage::Busy,
             begun,
+            has_skipped: false,
         });
         self.give(Job::Write {
             save: self.num_begun,
@@ -195,6 +223,7 @@ impl Saver {
             return;
         };
         flight.stage = Stage::Busy;
+        self.standstill = Standstill::new(&self.pulse);
         let save = flight.save;
         self.give(Job::Complete {
             save,

@@ -1,8 +1,7 @@
 //! One rank's part of a checkpoint: a safetensors file. A tensor that is in it whole has its type and
 //! shape; of one that the ranks cut, each part holds plain bytes under its name.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use roundhouse_elastic::checkpoint::Piece;
@@ -12,6 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::about;
 use super::manifest::{PieceRecord, Shard};
+use super::pulse::Pulse;
 use super::snapshot::{Table, TensorRecord};
 use crate::faults::{self, Point};
 
@@ -43,6 +43,8 @@ pub struct Part<'state> {
     pub table: &'state Table,
     /// The bytes of this part, in the order of the table.
     pub bytes: &'state [u8],
+    /// Moves with what is written.
+    pub pulse: &'state Pulse,
 }
 
 /// Writes a part and its record to a directory; both are durable when it returns.
@@ -62,7 +64,9 @@ fn try_write(directory: &Path, part: &Part<'_>) -> io::Result<()> {
         world_size,
         table,
         bytes,
+        pulse,
     } = *part;
+    faults::volume();
     std::fs::create_dir_all(directory)?;
     let pieces = records(table, rank, world_size);
     let shard = Shard {
@@ -72,7 +76,7 @@ fn try_write(directory: &Path, part: &Part<'_>) -> io::Result<()> {
     };
     let header = header(table, &shard.pieces).map_err(io::Error::other)?;
     let (first, second) = bytes.split_at(bytes.len() / 2);
-    write_durably(&directory.join(&shard.file), |file| {
+    pulse.write_durably(&directory.join(&shard.file), |file| {
         file.write_all(&header)?;
         file.write_all(first)?;
         faults::point(Point::Checkpoint, rank, id.step);
@@ -80,14 +84,14 @@ fn try_write(directory: &Path, part: &Part<'_>) -> io::Result<()> {
     })?;
     let record = serde_json::to_vec(&shard)?;
     let path = directory.join(record_name(rank, world_size));
-    write_durably(&path, |file| file.write_all(&record))
+    pulse.write_durably(&path, |file| file.write_all(&record))
 }
 
 /// Reads the bytes of a part, after checking all there is to check.
 ///
 /// # Errors
 /// What is wrong with it, in a sentence.
-pub fn read(directory: &Path, shard: &Shard) -> Result<Vec<u8>, String> {
+pub fn read(directory: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, String> {
     // It says which file of this directory, and nothing else.
     let path = directory.join(&shard.file);
     if path.parent() != Some(directory) || shard.file == ".." {
@@ -96,7 +100,7 @@ pub fn read(directory: &Path, shard: &Shard) -> Result<Vec<u8>, String> {
             format!("{:?} is no file of it", shard.file),
         ));
     }
-    let file = std::fs::read(&path).map_err(|error| about(&path, error))?;
+    let file = pulse.read(&path).map_err(|error| about(&path, error))?;
     let tensors = SafeTensors::deserialize(&file).map_err(|error| about(&path, error))?;
     let mut bytes = Vec::with_capacity(file.len());
     for PieceRecord { tensor, start, end } in &shard.pieces {
@@ -161,16 +165,6 @@ fn info(record: &TensorRecord, piece: &PieceRecord, at: usize, size: usize) -> T
     }
 }
 
-/// Writes a file and waits until it is durable.
-pub(super) fn write_durably(
-    path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    write(&mut file)?;
-    file.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +198,7 @@ mod tests {
                     world_size,
                     table: &table,
                     bytes: &bytes[range],
+                    pulse: &Pulse::default(),
                 };
                 write(directory, &part).unwrap();
                 let record = std::fs::read(directory.join(record_name(rank, world_size))).unwrap();
@@ -219,7 +214,7 @@ mod tests {
             let shards = write_all(directory.path(), world_size);
             let read: Vec<u8> = shards
                 .iter()
-                .flat_map(|shard| read(directory.path(), shard).unwrap())
+                .flat_map(|shard| read(directory.path(), shard, &Pulse::default()).unwrap())
                 .collect();
             assert_eq!(read, (0..28).collect::<Vec<u8>>(), "{world_size} ranks");
         }
@@ -249,7 +244,7 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             std::fs::write(&path, &bad).unwrap();
-            if read(directory.path(), &shards[1]).is_err() {
+            if read(directory.path(), &shards[1], &Pulse::default()).is_err() {
                 outcomes += 1;
             } else {
                 // Padding, or a type or shape of the same size: the bytes are right.
@@ -258,11 +253,14 @@ mod tests {
         }
         assert!(outcomes > good.len() / 2, "{outcomes} of {}", good.len());
         std::fs::write(&path, &good[..good.len() - 1]).unwrap();
-        assert!(read(directory.path(), &shards[1]).is_err());
+        assert!(read(directory.path(), &shards[1], &Pulse::default()).is_err());
         for file in ["../x", "/etc/passwd", "..", "a/b"] {
             let mut outside = shards[1].clone();
             file.clone_into(&mut outside.file);
-            assert!(read(directory.path(), &outside).is_err(), "{file}");
+            assert!(
+                read(directory.path(), &outside, &Pulse::default()).is_err(),
+                "{file}"
+            );
         }
     }
 }

@@ -116,6 +116,7 @@ impl Thread {
                     world_size,
                     table: &self.table,
                     bytes: &buffer,
+                    pulse: self.directory.pulse(),
                 };
                 let result = shard::write(&self.directory.partial(id), &part);
                 self.tell(Done::Written {
@@ -129,8 +130,7 @@ impl Thread {
                 manifest,
                 ledger,
             } => self.complete(save, *manifest, &ledger),
-            // It is in nobody's way; whoever completes the next one removes it, too.
-            Job::Discard(id) => drop(complete::remove(&self.directory.partial(id))),
+            Job::Discard(id) => complete::make_room(&self.directory, id, self.keep),
             Job::Survey(generation) => self.survey(generation),
         }
     }
@@ -148,6 +148,10 @@ impl Thread {
             .wait_for(id.step)
             .and_then(|()| complete::complete(&self.directory, manifest));
         let is_complete = result.is_ok();
+        if !is_complete {
+            // Before it is told: the next save may begin at once.
+            complete::make_room(&self.directory, id, self.keep);
+        }
         self.tell(Done::Completed {
             save,
             result: result.map(|manifest| (Box::new(manifest), started.elapsed())),

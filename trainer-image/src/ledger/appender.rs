@@ -11,6 +11,7 @@ use roundhouse_elastic::{Chain, Line};
 
 use super::Shared;
 use crate::checkpoint::{Directory, about};
+use crate::faults;
 
 /// How often lines are made durable. They are in the file at once, so that the death of a process
 /// loses none; this is for that of a node. It is how often the fence is looked at, too.
@@ -32,6 +33,8 @@ pub(super) struct Appender {
     header: Header,
     chain: Chain,
     file: Option<File>,
+    /// Whether the file's name is durable.
+    is_named: bool,
     /// Length of the file up to its last whole line.
     length: u64,
     /// Length of the file up to the last line that is durable.
@@ -54,6 +57,7 @@ impl Appender {
             },
             chain,
             file: None,
+            is_named: false,
             length: 0,
             durable_length: 0,
             num_written: 0,
@@ -111,6 +115,7 @@ impl Appender {
     }
 
     fn try_write(&mut self) -> io::Result<()> {
+        faults::volume();
         if self.file.is_none() {
             self.create()?;
         }
@@ -142,7 +147,6 @@ impl Appender {
         let file = File::create_new(self.path()).inspect_err(|error| {
             self.is_taken |= error.kind() == io::ErrorKind::AlreadyExists;
         })?;
-        File::open(&directory)?.sync_all()?;
         self.file = Some(file);
         Ok(())
     }
@@ -157,7 +161,9 @@ impl Appender {
         else {
             return Ok(());
         };
-        if let Err(error) = file.sync_data() {
+        if let Err(error) =
+            name_durably(&self.directory, &mut self.is_named).and_then(|()| file.sync_data())
+        {
             self.length = self.durable_length;
             self.num_written = 0;
             return Err(about(&self.path(), error));
@@ -180,6 +186,7 @@ impl Appender {
             state.durable = durable;
             state.num_tries += u64::from(has_synced);
             state.error = result.err();
+            state.answered_at = Instant::now();
             if newest > own || self.is_taken {
                 state.fenced = Some(newest.max(own));
             }
@@ -190,4 +197,13 @@ impl Appender {
         let name = ledger::file_name(self.header.generation);
         self.directory.ledger().join(name)
     }
+}
+
+/// Makes the name of a file in the ledger's directory durable, once.
+fn name_durably(directory: &Directory, is_named: &mut bool) -> io::Result<()> {
+    if !*is_named {
+        File::open(directory.ledger())?.sync_all()?;
+        *is_named = true;
+    }
+    Ok(())
 }

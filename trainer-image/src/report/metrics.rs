@@ -26,6 +26,7 @@ pub struct Metrics {
     samples_per_second: Gauge,
     samples: Counter,
     step_seconds: Histogram,
+    step_own_seconds: Histogram,
     section_seconds: CounterVec,
     gradient_norm: Gauge,
     world_size: IntGauge,
@@ -42,8 +43,6 @@ impl Metrics {
     /// A name is taken twice: a defect.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let (start, factor, count) = STEP_BUCKETS;
-        let buckets = prometheus::exponential_buckets(start, factor, count)?;
         let metrics = Self {
             step: int_gauge(&registry, "step", "Committed optimizer steps")?,
             epoch: int_gauge(&registry, "epoch", "Epoch of the next step, from 0")?,
@@ -59,20 +58,19 @@ impl Metrics {
                 "samples_total",
                 "Samples of committed steps, all ranks together",
             )?,
-            step_seconds: register(
+            step_seconds: histogram(&registry, "step_seconds", "Wall time of a step")?,
+            step_own_seconds: histogram(
                 &registry,
-                Histogram::with_opts(
-                    HistogramOpts::new("roundhouse_train_step_seconds", "Wall time of a step")
-                        .buckets(buckets),
-                )?,
+                "step_own_seconds",
+                "What this rank spent on its own part of a step, without waiting for others",
             )?,
             section_seconds: register(
                 &registry,
                 CounterVec::new(
                     Opts::new(
                         "roundhouse_train_step_section_seconds_total",
-                        "Time of steps by section; backward includes the gradient reduction that \
-                         overlaps it, communication is what nothing overlaps",
+                        "Time of steps by section; the gradient reduction overlaps backward, communication is \
+                         what is left of it, the agreement at the end and the wait for slower ranks",
                     ),
                     &["section"],
                 )?,
@@ -122,6 +120,8 @@ impl Metrics {
         self.samples_per_second.set(samples_per_second);
         self.samples.inc_by(*num_samples as f64);
         self.step_seconds.observe(duration.as_secs_f64());
+        self.step_own_seconds
+            .observe(sections.own_time().as_secs_f64());
         self.gradient_norm.set(*gradient_norm);
         for section in Section::ALL {
             self.section_seconds
@@ -155,6 +155,14 @@ fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Co
         registry,
         Counter::new(format!("roundhouse_train_{name}"), help)?,
     )
+}
+
+/// Of the lengths that steps have.
+fn histogram(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Histogram> {
+    let (start, factor, count) = STEP_BUCKETS;
+    let buckets = prometheus::exponential_buckets(start, factor, count)?;
+    let options = HistogramOpts::new(format!("roundhouse_train_{name}"), help).buckets(buckets);
+    register(registry, Histogram::with_opts(options)?)
 }
 
 fn register<M: prometheus::core::Collector + Clone + 'static>(
@@ -209,6 +217,7 @@ mod tests {
             "roundhouse_train_world_size 4",
             "roundhouse_train_samples_total 128",
             "roundhouse_train_step_seconds_count 2",
+            "roundhouse_train_step_own_seconds_count 2",
             "roundhouse_train_step_seconds_bucket{le=\"0.004\"} 2",
             "roundhouse_train_step_section_seconds_total{section=\"communication\"} 0",
         ] {

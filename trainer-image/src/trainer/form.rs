@@ -1,16 +1,19 @@
 //! Entering a generation: meet, agree, share the state, hook the gradients.
 
+use std::time::Duration;
+
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Chain, Claim, Event, Mark, Origin, Place};
 use tch::{Device, Tensor};
 
+use super::keeping::Keeping;
 use super::lobby::listen;
 use super::{Peers, Trainer, transfer};
 use crate::checkpoint::NamedTensors;
 use crate::failure::Failure;
 use crate::faults::{self, Point};
 use crate::strategy::DataParallel;
-use crate::world::World;
+use crate::world::{Agreed, World};
 
 impl Trainer<'_> {
     /// The same script whoever it is for, a first generation or a later one: meet, agree who has
@@ -20,6 +23,7 @@ impl Trainer<'_> {
             keeping.leave();
         }
         self.replicas = None;
+        self.last_step = (Duration::ZERO, None);
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
         }
@@ -48,7 +52,7 @@ impl Trainer<'_> {
                 .interrupter
                 .guard(place.generation, world.shared_group());
         }
-        let origin = match self.share_state(&world, self.token(place.generation)) {
+        let origin = match self.share_state(&world, place.generation) {
             Ok(origin) => origin,
             Err(failure) => {
                 world.abandon();
@@ -84,7 +88,15 @@ impl Trainer<'_> {
             step: self.mark.step,
         };
         let words = [self.mark.to_bytes(), self.chain.to_bytes()].concat();
-        let (source, num_bytes) = world.agree_on_state(&claim, words.len())?;
+        let first_generation = self.keeping.as_ref().map_or(0, Keeping::first_generation);
+        let Agreed {
+            source,
+            chain_bytes,
+            first_generation,
+        } = world.agree_on_state(&claim, words.len(), first_generation)?;
+        if let Some(keeping) = &mut self.keeping {
+            keeping.count_from(first_generation);
+        }
         faults::point(Point::State, world.rank(), self.mark.step);
         if source.must_send {
             let sender = u32::try_from(source.rank).unwrap_or_default();
@@ -92,14 +104,14 @@ impl Trainer<'_> {
                 self.send_state(world, sender, &words)?;
             } else {
                 self.origin = Origin::Torn;
-                self.receive_state(world, sender, num_bytes)?;
+                self.receive_state(world, sender, chain_bytes)?;
             }
         }
         // All have the same mark and the same number of workers now, so all go on alike.
         let workers = world.size() / self.launch.local_world_size.max(1);
         self.mark = self.scaling.go_on(self.mark, workers);
         self.origin = Origin::Live;
-        self.generation = generation;
+        self.generation = first_generation + generation;
         Ok(source.claim.origin)
     }
 

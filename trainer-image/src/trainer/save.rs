@@ -1,110 +1,16 @@
 //! Checkpoints and ledger in the loop: what each step's end adds to them and takes from them.
 
-use std::time::Duration;
-
-use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::ledger::Terms;
 use roundhouse_elastic::saving::{self, Decision};
 use roundhouse_elastic::{Batch, CheckpointId, Origin, Place};
 
 use super::{Trainer, terms_of};
 use crate::checkpoint::manifest::SCHEMA_VERSION;
-use crate::checkpoint::{self, Directory, Identity, Manifest, NamedTensors, News, Saver};
+use crate::checkpoint::{Manifest, NamedTensors};
 use crate::failure::Failure;
 use crate::ledger::Ledger;
-use crate::report::{Reporter, say};
 use crate::strategy::DataParallel;
 use crate::world::{Saving, SavingSum, World};
-
-/// How often the ranks ask each other how far they are when training waits for a save.
-const PAUSE: Duration = Duration::from_millis(10);
-/// A save that takes longer than this while the next one is due is worth telling.
-const SLOW: Duration = Duration::from_mins(1);
-
-/// What a process with a checkpoint directory has.
-#[derive(Debug)]
-pub(super) struct Keeping {
-    settings: CheckpointEnvironment,
-    directory: Directory,
-    identity: Identity,
-    saver: Saver,
-    ledger: Option<Ledger>,
-    /// Added to the job's generations.
-    first_generation: u64,
-}
-
-impl Keeping {
-    /// Starts saving, and loads the newest checkpoint into `state` if there is one.
-    pub(super) fn start(
-        settings: CheckpointEnvironment,
-        identity: Identity,
-        state: &mut NamedTensors,
-    ) -> Result<(Self, Option<Manifest>), Failure> {
-        let directory = Directory::new(settings.dir.clone());
-        let first_generation =
-            checkpoint::job::first_generation(&directory, settings.job_uid.as_deref());
-        let table = state.table()?;
-        let loaded = checkpoint::load::newest(&directory, &identity, &table)?;
-        let manifest = match loaded {
-            None => None,
-            Some(loaded) => {
-                state.copy_in(&loaded.bytes)?;
-                say(&format!(
-                    "loaded checkpoint {}: step {} of generation {}",
-                    directory.checkpoint(loaded.id).display(),
-                    loaded.id.step,
-                    loaded.id.generation
-                ));
-                Some(loaded.manifest)
-            }
-        };
-        let saver = Saver::start(&settings, table)?;
-        let keeping = Self {
-            settings,
-            directory,
-            identity,
-            saver,
-            ledger: None,
-            first_generation,
-        };
-        Ok((keeping, manifest))
-    }
-
-    /// The generation is over.
-    pub(super) fn leave(&mut self) {
-        self.saver.abandon();
-        self.ledger = None;
-    }
-
-    /// What this rank has to say at a step's end.
-    fn standing(&self, is_time: bool) -> Saving {
-        Saving {
-            stage: self.saver.stage(),
-            is_time,
-            durable_line: self.ledger.as_ref().map_or(0, Ledger::durable),
-        }
-    }
-
-    /// Reports what has happened; a newer generation ends the process.
-    fn hear(&mut self, generation: u64, reporter: &mut Reporter) -> Result<(), Failure> {
-        let mut newer = self.ledger.as_ref().and_then(Ledger::fenced);
-        for news in self.saver.poll() {
-            match news {
-                News::Fenced(found) => newer = Some(found),
-                news => reporter.checkpoint(&news),
-            }
-        }
-        reporter.ledger(self.ledger.as_ref().and_then(Ledger::error));
-        match newer {
-            Some(newer) => Err(Failure::Fenced {
-                dir: self.directory.root().to_owned(),
-                generation,
-                newer,
-            }),
-            None => Ok(()),
-        }
-    }
-}
 
 impl Trainer<'_> {
     /// The state is agreed on: rank 0 begins the generation's ledger. `origin` is where the state that
@@ -122,15 +28,6 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The number of a generation among all that write to the directory, those of earlier jobs included.
-    pub(super) fn token(&self, generation: u64) -> u64 {
-        let first = self
-            .keeping
-            .as_ref()
-            .map_or(0, |keeping| keeping.first_generation);
-        first + generation
-    }
-
     pub(super) fn terms(&self) -> Terms {
         terms_of(&self.config, &self.course)
     }
@@ -141,7 +38,8 @@ impl Trainer<'_> {
             return Ok(Saving::default());
         };
         keeping.hear(self.generation, self.reporter)?;
-        Ok(keeping.standing(keeping.saver.is_time()))
+        let is_time = keeping.saver.is_time();
+        Ok(keeping.standing(is_time))
     }
 
     /// The step of `batch` is committed: its line joins the ledger, and saves go on.
@@ -162,39 +60,13 @@ impl Trainer<'_> {
             ledger.append(line);
         }
         self.chain.forget_through(sum.durable_line);
-        let is_due = sum.is_time || saving::is_due_at(batch.step, keeping.settings.every_steps);
-        self.proceed(sum, is_due)
-    }
-
-    /// Saves the state of this step and waits until that is done, on all ranks; a save in flight is
-    /// waited for, too. A volume that fails is told of and holds up nobody.
-    pub(super) fn save_now(&mut self) -> Result<(), Failure> {
-        if self.keeping.is_none() {
-            return Ok(());
-        }
-        let mut may_begin = true;
-        loop {
-            let Some(keeping) = &mut self.keeping else {
-                return Ok(());
-            };
-            keeping.hear(self.generation, self.reporter)?;
-            let is_time = may_begin && !keeping.saver.has(self.mark.step);
-            let own = keeping.standing(is_time);
-            let sum = self.world()?.sum_saving(&own)?;
-            self.chain.forget_through(sum.durable_line);
-            let is_idle = sum.stages == saving::Stages::default();
-            if is_idle && !sum.is_time {
-                return Ok(());
-            }
-            // Only one try: what has failed just now would fail again.
-            may_begin &= !(is_idle && sum.is_time);
-            self.proceed(&sum, sum.is_time)?;
-            std::thread::sleep(PAUSE);
-        }
+        let is_due = sum.is_time || saving::is_due_at(batch.step, keeping.every_steps);
+        self.proceed(sum, is_due)?;
+        self.tell_delay(sum)
     }
 
     /// Does what all ranks conclude from a sum.
-    fn proceed(&mut self, sum: &SavingSum, is_due: bool) -> Result<(), Failure> {
+    pub(super) fn proceed(&mut self, sum: &SavingSum, is_due: bool) -> Result<(), Failure> {
         let world = self.world()?;
         let (rank, world_size) = (world.rank(), world.size());
         let id = CheckpointId {
@@ -236,14 +108,10 @@ impl Trainer<'_> {
     }
 
     fn skip(&mut self) {
-        let since = self
-            .keeping
-            .as_ref()
-            .and_then(|keeping| keeping.saver.in_flight_since());
-        let slow = since
-            .map(|since| since.elapsed())
-            .filter(|elapsed| *elapsed > SLOW);
-        self.reporter.checkpoint_skipped(slow);
+        if let Some(keeping) = &mut self.keeping {
+            keeping.saver.skip();
+        }
+        self.reporter.checkpoint_skipped();
     }
 
     fn complete(&mut self, rank: u32, world_size: u32) {

@@ -6,6 +6,7 @@ use roundhouse_contract::Phase;
 use roundhouse_elastic::{Batch, Event, Permutation};
 
 use super::Trainer;
+use super::last_save::Purpose;
 use crate::evaluate::evaluate;
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -24,14 +25,15 @@ impl Trainer<'_> {
             return Ok(Event::Finished);
         };
         let saving = self.saving()?;
+        let newest_seen = self.newest_for_all();
         let Some(replicas) = &mut self.replicas else {
             return Err(Failure::Internal(
                 "a step before its world was formed".to_owned(),
             ));
         };
         let started = Instant::now();
-        faults::slow_down();
         let mut sections = Sections::default();
+        sections.time(Section::Data, faults::slow_down);
         let learning_rate = self.rates.rate(self.mark.samples) * self.scaling.factor(&self.mark);
         let order = Permutation::new(self.course.num_samples(), self.config.seed, batch.epoch);
         let model = self.model.as_mut();
@@ -44,8 +46,9 @@ impl Trainer<'_> {
         let standing = Standing {
             finite: is_finite,
             leaving: self.machine.is_leaving(),
-            newest_seen: self.machine.newest_generation(),
+            newest_seen,
             saving,
+            own_time: self.last_step.0,
         };
         faults::point(Point::Agree, replicas.world().rank(), batch.step);
         let end = sections.time(Section::Communication, || {
@@ -69,6 +72,10 @@ impl Trainer<'_> {
         })?;
         self.mark = self.mark.after(batch.num_samples());
         faults::point(Point::Commit, replicas.world().rank(), step);
+
+        self.reporter.compare(&end.own_seconds, self.last_step.1);
+        let unevenness = replicas.unevenness(batch.num_samples());
+        self.last_step = (sections.own_time(), unevenness);
 
         let loss = end.loss_sum / batch.num_samples() as f64;
         self.keep(&batch, loss, &end.saving)?;
@@ -124,8 +131,8 @@ impl Trainer<'_> {
     fn save_before_leaving(&mut self) -> Result<(), Failure> {
         self.leave.hold_on();
         self.reporter.enter(Phase::Saving);
-        match self.save_now() {
-            Err(failure @ Failure::PeerLost(_)) => {
+        match self.save_now(Purpose::Leaving) {
+            Err(failure @ (Failure::PeerLost(_) | Failure::Unsaved { .. })) => {
                 say_error(&format!("no checkpoint of the last step: {failure}"));
                 Ok(())
             }
@@ -135,12 +142,18 @@ impl Trainer<'_> {
 
     /// Nobody ends before the results are written: whoever ends with success knows that they are.
     fn finish(&mut self) -> Result<(), Failure> {
+        self.leave.hold_on();
         self.reporter.enter(Phase::Saving);
-        self.save_now()?;
+        let saved = self.save_now(Purpose::Result);
+        if !matches!(saved, Ok(()) | Err(Failure::Unsaved { .. })) {
+            return saved;
+        }
+        // The weights may be for another volume.
         let world = self.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
             weights::save(path, self.model.parameters())?;
         }
-        world.barrier()
+        world.barrier()?;
+        saved
     }
 }

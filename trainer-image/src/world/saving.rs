@@ -12,6 +12,10 @@ pub struct Saving {
     pub stage: Stage,
     /// Whether it is time for a save; rank 0's clock alone counts.
     pub is_time: bool,
+    /// Whether the volume has taken nothing from it for as long as is worth telling.
+    pub is_stuck: bool,
+    /// Whether it waits for the volume no longer.
+    pub gives_up: bool,
     /// Step of the last line that is durable in the ledger; rank 0's alone counts.
     pub durable_line: u64,
 }
@@ -23,13 +27,17 @@ pub struct SavingSum {
     pub stages: Stages,
     /// Whether rank 0 says that it is time for a save.
     pub is_time: bool,
+    /// Ranks from which the volume takes nothing.
+    pub num_stuck: u64,
+    /// Whether a rank waits for the volume no longer.
+    pub gives_up: bool,
     /// Step of the last line that is durable in the ledger; 0 if there is none.
     pub durable_line: u64,
 }
 
 impl Saving {
     /// Numbers that it takes in a sum.
-    pub const NUM_NUMBERS: usize = 5;
+    pub const NUM_NUMBERS: usize = 7;
 
     /// What a rank adds to the sum.
     #[must_use]
@@ -37,6 +45,8 @@ impl Saving {
         let Self {
             stage,
             is_time,
+            is_stuck,
+            gives_up,
             durable_line,
         } = *self;
         let stages = Stages::one(stage);
@@ -46,6 +56,8 @@ impl Saving {
             stages.num_durable,
             stages.num_failed,
             u64::from(is_time) * leads,
+            u64::from(is_stuck),
+            u64::from(gives_up),
             durable_line * leads,
         ]
         .map(|value| value as f64)
@@ -64,7 +76,9 @@ impl SavingSum {
                 num_failed: at(2),
             },
             is_time: at(3) > 0,
-            durable_line: at(4),
+            num_stuck: at(4),
+            gives_up: at(5) > 0,
+            durable_line: at(6),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! When all workers are lost, or a volume is bad: training goes on from the newest whole checkpoint, or
-//! in spite of there being none, and the ledger proves that no sample was used twice.
+//! When all workers are lost: training goes on from the newest whole checkpoint, and the ledger proves that no
+//! sample was used twice.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -12,29 +12,29 @@ use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, audit, config, every_steps};
 
 const STEPS: u64 = 400;
-const EVERY: u64 = 20;
+pub(crate) const EVERY: u64 = 20;
 
-fn training() -> Value {
+pub(crate) fn training() -> Value {
     let mut config = config();
     config["steps"] = json!(STEPS);
     config
 }
 
 /// A training that would outlast the test.
-fn endless() -> Value {
+pub(crate) fn endless() -> Value {
     let mut config = config();
     config["steps"] = json!(10_000_000);
     config
 }
 
-fn start(config: &Value, world: u32, volume: &Path, generation: u64) -> Job {
+pub(crate) fn start(config: &Value, world: u32, volume: &Path, generation: u64) -> Job {
     let job = Job::keeping(config, world, every_steps(volume.to_owned(), EVERY));
     job.issue_when_ready(generation);
     job
 }
 
 /// Trains until there is a checkpoint, and not to the end; then all are gone at once.
-fn train_and_kill(world: u32, volume: &Path, generation: u64) {
+pub(crate) fn train_and_kill(world: u32, volume: &Path, generation: u64) {
     // The same training, but that its end is far away.
     let mut job = start(&endless(), world, volume, generation);
     wait_for_checkpoint(&job);
@@ -44,7 +44,7 @@ fn train_and_kill(world: u32, volume: &Path, generation: u64) {
     assert_eq!(job.exit_codes(), vec![None; world as usize]);
 }
 
-fn wait_for_checkpoint(job: &Job) {
+pub(crate) fn wait_for_checkpoint(job: &Job) {
     job.wait_for_nodes(&[0], "a checkpoint", |status| {
         let progress = status.progress.as_ref();
         progress.is_some_and(|progress| progress.checkpoint_step.is_some())
@@ -52,26 +52,26 @@ fn wait_for_checkpoint(job: &Job) {
 }
 
 /// The complete ones, the oldest first.
-fn checkpoints(volume: &Path) -> Vec<PathBuf> {
+pub(crate) fn checkpoints(volume: &Path) -> Vec<PathBuf> {
     let mut paths = everything(volume);
     paths.retain(|path| path.extension().is_none());
     paths
 }
 
-fn everything(volume: &Path) -> Vec<PathBuf> {
+pub(crate) fn everything(volume: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(volume.join("checkpoints")).unwrap();
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths
 }
 
-fn step_of(checkpoint: &Path) -> u64 {
+pub(crate) fn step_of(checkpoint: &Path) -> u64 {
     let name = checkpoint.file_name().unwrap().to_str().unwrap();
     name.rsplit_once('-').unwrap().1.parse().unwrap()
 }
 
 /// Length of a training that goes on for a while after the newest checkpoint.
-fn beyond(volume: &Path) -> Value {
+pub(crate) fn beyond(volume: &Path) -> Value {
     let newest = checkpoints(volume).iter().map(|path| step_of(path)).max();
     let mut config = config();
     config["steps"] = json!(newest.unwrap() + 200);
@@ -195,38 +195,6 @@ fn the_checkpoint_of_another_training_is_refused_by_name() {
         assert_eq!(failure.reason, Reason::ConfigInvalid);
         assert!(failure.message.contains(word), "{}", failure.message);
     }
-}
-
-#[test]
-fn training_goes_on_when_the_volume_cannot_be_written() {
-    let directory = tempfile::tempdir().unwrap();
-    let volume = directory.path().join("volume");
-    std::fs::write(&volume, "a file in the place of the directory").unwrap();
-    let config = training();
-    let mut job = start(&config, 2, &volume, 1);
-    job.complete();
-    assert_same(&job, &undisturbed(&config), "without a volume");
-    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
-    let error = progress.checkpoint_error.unwrap();
-    assert!(error.contains("Not a directory"), "{error}");
-    assert_eq!(progress.checkpoint_step, None);
-    let failures = job
-        .metrics(0, 0)
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("roundhouse_train_checkpoint_failures_total ")?
-                .parse()
-                .ok()
-        })
-        .unwrap_or(0.0);
-    assert!(failures >= 1.0, "{}", job.metrics(0, 0));
-    // Said when it begins, not each time.
-    assert_eq!(
-        job.logs().matches("error: checkpoint:").count(),
-        2,
-        "{}",
-        job.logs()
-    );
 }
 
 #[test]

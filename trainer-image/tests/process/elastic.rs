@@ -7,7 +7,7 @@ use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use crate::harness::{Job, assert_proven, config, every_steps};
+use crate::harness::{Job, assert_proven, config, digits, every_steps};
 use crate::parity::difference;
 
 /// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
@@ -34,7 +34,7 @@ pub(crate) fn undisturbed(config: &Value) -> Vec<(String, Tensor)> {
 }
 
 pub(crate) fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
-    let steps = job.status(0, 0).map_or(0, |status| status.step).max(100);
+    let steps = job.step().max(100);
     let tolerance = TOLERANCE * steps as f64 / 100.0;
     let found = difference(&job.weights(), expected);
     assert!(
@@ -151,12 +151,41 @@ fn a_job_grows_and_shrinks_while_it_trains() {
     assert_eq!(job.exit_code(0), Some(143));
     assert_eq!(job.exit_code(1), Some(143));
     job.respawn(1);
+    job.wait_for_nodes(&[1], "the lobby", |status| status.phase.is_ready());
     job.issue_to(4, &[2, 3, 1]);
     for node in [1, 2, 3] {
         assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
     }
     assert_same(&job, &expected, "1, 4, 2, 3 workers");
     assert_proven(volume.path(), 4_000);
+}
+
+#[test]
+fn a_world_trains_on_until_a_late_newcomer_is_at_the_door() {
+    let mut config = config();
+    config["steps"] = json!(10_000_000);
+    let job = Job::start(&config, &digits(), 3, 1);
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    job.issue_to(1, &[0, 1]);
+    job.wait_for_nodes(&[0, 1], "committed steps", |status| status.step > 5);
+    job.tell(2, &[0, 1, 2], &[0, 1]);
+    // Far more than they do before they read the file.
+    let at = job.status(0, 0).unwrap().step;
+    job.wait_for_nodes(&[0, 1], "many more steps", |status| status.step > at + 500);
+    assert_eq!(job.status(0, 0).unwrap().generation, 1);
+    job.tell(2, &[0, 1, 2], &[2]);
+    job.wait_for("a step of all three", |status| {
+        status.generation == 2 && status.phase == Phase::Training
+    });
+    // One that never comes is not waited for without end: at the store the others hear of what is newer.
+    job.tell(3, &[0, 1, 2, 3], &[0, 1, 2]);
+    job.wait_for("an end of patience", |status| {
+        status.phase == Phase::Forming
+    });
+    job.issue_to(4, &[0, 1, 2]);
+    job.wait_for("a step without it", |status| {
+        status.generation == 4 && status.phase == Phase::Training
+    });
 }
 
 #[test]
@@ -198,10 +227,11 @@ fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
     let elapsed = stopped_at.elapsed();
     println!("the others go on after {elapsed:.1?}");
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
-    let last = job.status(1, 0).unwrap().step;
+    let reached = job.status(0, 0).unwrap().step;
     job.signal(1, "-CONT");
     job.wait_for_nodes(&[1], "word of it", |status| status.phase == Phase::Stranded);
-    assert!(job.status(1, 0).unwrap().step <= last + 1);
+    let last = job.status(1, 0).unwrap();
+    assert!(last.generation == 1 && last.step <= reached, "{last:?}");
     job.dismiss(2, 1);
     assert_eq!(job.exit_code(1), Some(143));
     for node in [0, 2] {
@@ -224,6 +254,7 @@ fn a_rank_that_never_hears_of_a_generation_holds_nobody_up_for_ever() {
         status.generation == 2 && status.phase == Phase::Training
     });
     println!("left behind after {:.1?}", issued_at.elapsed());
-    let last = job.status(1, 0).unwrap();
-    assert_eq!((last.generation, last.phase), (1, Phase::Stranded));
+    job.wait_for_nodes(&[1], "word of it", |status| {
+        (status.generation, status.phase) == (1, Phase::Stranded)
+    });
 }

@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::{COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment};
+use roundhouse_contract::environment::{CheckpointEnvironment, VOLUME_PATIENCE_SECONDS};
 use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
-use roundhouse_contract::{LaunchEnvironment, Phase, RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{LaunchEnvironment, Phase};
 use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
+
+mod nccl;
+mod observe;
 
 const DEADLINE: Duration = Duration::from_mins(2);
 
@@ -39,9 +42,10 @@ pub(crate) struct Job {
     procs_per_worker: u32,
     ports: Vec<u16>,
     processes: Vec<Child>,
-    faults: Vec<(u32, String)>,
+    /// Of some worker: name and value.
+    variables: Vec<(u32, &'static str, String)>,
     checkpoint: Option<CheckpointEnvironment>,
-    environment: Vec<(&'static str, String)>,
+    patience: Option<u64>,
 }
 
 impl Job {
@@ -72,9 +76,9 @@ impl Job {
             procs_per_worker,
             ports: (0..nodes).map(|_| free_port()).collect(),
             processes: Vec::new(),
-            faults: Vec::new(),
+            variables: Vec::new(),
             checkpoint: None,
-            environment: Vec::new(),
+            patience: None,
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -95,30 +99,23 @@ impl Job {
     pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
-        job.faults.push((node, fault.to_owned()));
+        job.variables
+            .push((node, "ROUNDHOUSE_FAULT", fault.to_owned()));
         job.spawn(&digits());
         job.issue_when_ready(1);
         job
     }
 
-    /// Starts the processes of a job over the stand-in for NCCL, some of which may be doomed; they enter the
-    /// lobby by themselves. It saves a checkpoint every twenty steps. After the timeout NCCL itself takes note
-    /// of a collective that hangs.
-    pub(crate) fn over_nccl(
-        config: &Value,
-        nodes: u32,
-        faults: &[(u32, &str)],
-        timeout_seconds: u32,
-    ) -> Self {
-        let mut job = Self::new(config, nodes, 1);
-        job.checkpoint = Some(every_steps(job.path("volume"), 20));
-        let own = |(node, fault): &(u32, &str)| (*node, (*fault).to_owned());
-        job.faults = faults.iter().map(own).collect();
-        job.environment = vec![
-            ("ROUNDHOUSE_FAULT_BACKEND", "nccl".to_owned()),
-            (COLLECTIVE_TIMEOUT_SECONDS, timeout_seconds.to_string()),
-        ];
+    /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
+    pub(crate) fn slowed(config: &Value, nodes: u32, node: u32, milliseconds: u64) -> Self {
+        let mut job = Self::new(config, nodes, 2);
+        let pace = job.path("pace");
+        std::fs::write(&pace, milliseconds.to_string()).unwrap();
+        let pace = pace.to_string_lossy().into_owned();
+        job.variables
+            .push((node, "ROUNDHOUSE_FAULT_STEP_FILE", pace));
         job.spawn(&digits());
+        job.issue_when_ready(1);
         job
     }
 
@@ -130,6 +127,32 @@ impl Job {
         job
     }
 
+    /// The same with a volume that is waited for so many seconds, and access to which is paced from the start.
+    pub(crate) fn patient(
+        config: &Value,
+        nodes: u32,
+        checkpoint: CheckpointEnvironment,
+        seconds: u64,
+        pace: &str,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(checkpoint);
+        job.patience = Some(seconds);
+        job.pace_volume(pace);
+        job.spawn(&digits());
+        job
+    }
+
+    /// Each access to the volume takes so many milliseconds longer, or all of them wait (`hold`).
+    pub(crate) fn pace_volume(&self, pace: &str) {
+        replace(&self.path("pace-of-volume"), pace);
+    }
+
+    /// Each step takes so many milliseconds longer.
+    pub(crate) fn pace_steps(&self, milliseconds: u64) {
+        replace(&self.path("pace-of-steps"), &milliseconds.to_string());
+    }
+
     /// Where the checkpoints of a doomed job are.
     pub(crate) fn volume(&self) -> &Path {
         let checkpoint = self.checkpoint.as_ref();
@@ -138,7 +161,7 @@ impl Job {
 
     /// Starts another process in place of a worker of one process that has ended.
     pub(crate) fn respawn(&mut self, node: u32) {
-        self.faults.clear();
+        self.variables.clear();
         let _ = std::fs::remove_dir_all(self.run_dir(node));
         std::fs::create_dir(self.run_dir(node)).unwrap();
         let process = self.command(node, 0, &digits()).spawn().unwrap();
@@ -171,12 +194,19 @@ impl Job {
         };
         let log = File::create(self.path(&format!("log-{node}-{local_rank}"))).unwrap();
         let mut command = trainer();
-        if let Some((_, fault)) = self.faults.iter().find(|(doomed, _)| *doomed == node) {
-            command.env("ROUNDHOUSE_FAULT", fault);
+        command
+            .env("ROUNDHOUSE_FAULT_VOLUME_FILE", self.path("pace-of-volume"))
+            .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"));
+        if let Some(seconds) = self.patience {
+            command.env(VOLUME_PATIENCE_SECONDS, seconds.to_string());
+        }
+        for (of, name, value) in &self.variables {
+            if *of == node {
+                command.env(name, value);
+            }
         }
         command
             .envs(environment.to_pairs())
-            .envs(self.environment.iter().cloned())
             .env("ROUNDHOUSE_SAVE_WEIGHTS", self.path("weights.safetensors"))
             .stdout(log.try_clone().unwrap())
             .stderr(log);
@@ -206,12 +236,10 @@ impl Job {
         self.tell(generation, members, members);
     }
 
-    /// Issues a generation of which some of its members hear.
-    pub(crate) fn tell(&self, generation: u64, members: &[u32], who: &[u32]) {
-        for (place, node) in (0..).zip(members) {
-            if who.contains(node) {
-                self.write(generation, *node, Action::Join, place, members);
-            }
+    /// Tells some of a generation's members of it.
+    pub(crate) fn tell(&self, generation: u64, members: &[u32], whom: &[u32]) {
+        for (place, node) in (0..).zip(members).filter(|(_, node)| whom.contains(node)) {
+            self.write(generation, *node, Action::Join, place, members);
         }
     }
 
@@ -233,59 +261,7 @@ impl Job {
             },
             issued_at: "2026-01-01T00:00:00Z".to_owned(),
         };
-        let partial = self.path("partial");
-        std::fs::write(&partial, document.to_json().unwrap()).unwrap();
-        std::fs::rename(&partial, self.membership_file(node)).unwrap();
-    }
-
-    /// Waits until the status of every process satisfies a condition.
-    pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&RankStatus) -> bool) {
-        self.wait_until(what, || {
-            self.ranks()
-                .all(|(node, local)| self.status(node, local).is_some_and(|s| condition(&s)))
-        });
-    }
-
-    /// Waits until the status of some processes satisfies a condition.
-    pub(crate) fn wait_for_nodes(
-        &self,
-        nodes: &[u32],
-        what: &str,
-        condition: impl Fn(&RankStatus) -> bool,
-    ) {
-        self.wait_until(what, || {
-            nodes.iter().all(|node| {
-                self.status(*node, 0)
-                    .is_some_and(|status| condition(&status))
-            })
-        });
-    }
-
-    fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + DEADLINE;
-        while !condition() {
-            assert!(Instant::now() < deadline, "no {what}\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The last status of a process.
-    pub(crate) fn status(&self, node: u32, local_rank: u32) -> Option<RankStatus> {
-        let text = std::fs::read_to_string(paths::rank_status(&self.run_dir(node), local_rank));
-        text.ok().map(|text| serde_json::from_str(&text).unwrap())
-    }
-
-    /// Why a process failed, as it says itself.
-    pub(crate) fn failure(&self, node: u32, local_rank: u32) -> TerminationMessage {
-        let path = paths::rank_failure(&self.run_dir(node), local_rank);
-        let text = std::fs::read_to_string(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), self.logs()));
-        TerminationMessage::parse(&text).unwrap()
-    }
-
-    /// The metrics of a process.
-    pub(crate) fn metrics(&self, node: u32, local_rank: u32) -> String {
-        std::fs::read_to_string(paths::rank_metrics(&self.run_dir(node), local_rank)).unwrap()
+        replace(&self.membership_file(node), &document.to_json().unwrap());
     }
 
     /// Sends a signal to a process, by rank.
@@ -335,23 +311,6 @@ impl Job {
         let mut weights = Tensor::read_safetensors(self.path("weights.safetensors")).unwrap();
         weights.sort_by(|left, right| left.0.cmp(&right.0));
         weights
-    }
-
-    /// What the process of a worker printed.
-    pub(crate) fn log(&self, node: u32) -> String {
-        std::fs::read_to_string(self.path(&format!("log-{node}-0"))).unwrap_or_default()
-    }
-
-    /// What the processes printed.
-    pub(crate) fn logs(&self) -> String {
-        self.ranks()
-            .map(|(node, local)| {
-                let name = format!("log-{node}-{local}");
-                let text = std::fs::read_to_string(self.path(&name)).unwrap_or_default();
-                format!("--- {name}\n{text}")
-            })
-            .collect::<Vec<_>>()
-            .join("\n")
     }
 
     fn ranks(&self) -> impl Iterator<Item = (u32, u32)> {
@@ -412,6 +371,13 @@ pub(crate) fn assert_proven(volume: &Path, steps: u64) {
     let (code, text) = audit(volume);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(&format!("proven: {steps} of ")), "{text}");
+}
+
+/// Writes a file at once or not at all.
+fn replace(path: &Path, text: &str) {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, text).unwrap();
+    std::fs::rename(&partial, path).unwrap();
 }
 
 fn free_port() -> u16 {

@@ -60,6 +60,7 @@ impl Worker {
     async fn wait_for_all(&mut self, options: &Options, metrics: &Metrics, signals: &mut Signals) {
         let mut grace = grace(options);
         let (mut ask_at, mut kill_at) = (None::<Instant>, None::<Instant>);
+        let mut was_killed = false;
         // A process may have ended before the signal was listened to.
         self.reap(metrics);
         while !self.processes.are_gone() {
@@ -92,7 +93,12 @@ impl Worker {
                 }
                 () = at(kill_at) => {
                     let left = self.processes.running().count();
-                    eprintln!("[agent] {left} processes ignore SIGTERM: SIGKILL");
+                    eprintln!("[agent] {left} processes {}: SIGKILL", if was_killed {
+                        "were killed and wait in the kernel, for a volume that does not answer"
+                    } else {
+                        "ignore SIGTERM"
+                    });
+                    was_killed = true;
                     self.processes.signal_all(Signal::KILL);
                     kill_at = Some(Instant::now() + grace);
                 }

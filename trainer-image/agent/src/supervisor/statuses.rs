@@ -21,6 +21,7 @@ impl Statuses {
             rank: None,
             generation: 0,
             step: 0,
+            volume_moves: 0,
             progress: None,
         };
         let statuses = Self {
@@ -47,6 +48,7 @@ impl Statuses {
                 rank: Some(membership.rank(local_rank)),
                 generation: membership.generation,
                 step: status.step,
+                volume_moves: 0,
                 progress: None,
             };
         }

@@ -95,9 +95,10 @@ impl Limits {
         before: Option<Duration>,
     ) -> Duration {
         let unlearned = match phase {
-            Phase::Preparing => return LONG,
+            // Not learned: bytes move all the time, and then a volume is away for a while.
+            Phase::Preparing | Phase::Saving => return LONG,
             Phase::Forming => return GATHERING + 3 * self.collective_timeout,
-            Phase::Evaluating | Phase::Saving => LONG,
+            Phase::Evaluating => LONG,
             Phase::Lobby | Phase::Stranded | Phase::Training | Phase::Done => UNLEARNED,
         };
         let Some(longest) = longest else {

@@ -8,6 +8,7 @@ fn status(phase: Phase, generation: u64, step: u64) -> RankStatus {
         rank: Some(3),
         generation,
         step,
+        volume_moves: 0,
         progress: None,
     }
 }
@@ -121,6 +122,25 @@ fn each_phase_has_its_own_limit() {
         let mut watch = Watch::new(Policy::Auto);
         assert_eq!(watch.limit(&status(phase, 1, 0)), limit, "{phase:?}");
     }
+}
+
+#[test]
+fn a_save_or_a_load_may_last_as_long_as_bytes_move_and_hides_no_hang_in_training() {
+    let moved = |phase, volume_moves| RankStatus {
+        volume_moves,
+        ..status(phase, 1, 7)
+    };
+    for phase in [Phase::Saving, Phase::Preparing] {
+        let mut watch = Watch::new(Policy::Auto);
+        for bytes in 0..20 {
+            assert_eq!(watch.says(&moved(phase, bytes), 300), None, "{phase:?}");
+        }
+        assert_eq!(watch.limit(&moved(phase, 19)), Some(1_502), "{phase:?}");
+    }
+    let mut watch = Watch::new(Policy::Auto);
+    watch.steps(7, 1);
+    let stall = (0..100).find_map(|bytes| watch.says(&moved(Phase::Training, bytes), 1));
+    assert!(stall.is_some(), "a hang behind a save");
 }
 
 #[test]

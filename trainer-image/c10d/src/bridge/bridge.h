@@ -19,10 +19,12 @@ struct RhGroup {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
 };
 
+class TimedReducer;
+
 struct RhReducer {
   std::vector<at::Tensor> parameters;
   c10::intrusive_ptr<c10d::ProcessGroup> group; // outlives the reducer's collectives
-  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<TimedReducer> reducer;
 };
 
 // The process group whose collectives a backend does, on tensors of one kind of device.

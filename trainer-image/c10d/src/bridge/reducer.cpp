@@ -3,6 +3,19 @@
 
 #include <algorithm>
 
+// Tells what the Reducer measures for its logger: with CUDA by events on the stream, else by the clock.
+class TimedReducer : public c10d::Reducer {
+ public:
+  using c10d::Reducer::Reducer;
+
+  // Nanoseconds between the last gradient of this rank and the end of the reduction; -1 if they are unknown.
+  int64_t waited() {
+    using Event = c10d::Timer::Event;
+    if (!timer_ || !timer_->getTimestamp(Event::kBackwardCommEnd)) return -1;
+    return timer_->measureDifference(Event::kBackwardComputeEnd, Event::kBackwardCommEnd).value_or(-1);
+  }
+};
+
 extern "C" {
 
 int rh_reducer_new(torch::Tensor* const* parameters, size_t count, const RhGroup* group, int64_t bucket_bytes, int64_t first_bucket_bytes, bool view, RhReducer** out) {
@@ -15,10 +28,11 @@ int rh_reducer_new(torch::Tensor* const* parameters, size_t count, const RhGroup
     auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
         made->parameters, {static_cast<size_t>(first_bucket_bytes), static_cast<size_t>(bucket_bytes)}, sparse));
     std::reverse(buckets.begin(), buckets.end()); // gradients come in the reverse order of use
-    made->reducer = std::make_shared<c10d::Reducer>(
+    made->reducer = std::make_shared<TimedReducer>(
         made->parameters, buckets, made->group, sparse, bucket_bytes, /*find_unused_parameters=*/false, view,
         std::unordered_map<size_t, std::string>{}, first_bucket_bytes, /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<int64_t>{});
+    made->reducer->set_ddp_runtime_logging_sample_rate(1); // measures every pass
     *out = made.release();
   });
 }
@@ -41,6 +55,11 @@ int rh_reducer_prepare_for_forward(RhReducer* reducer) {
 
 int rh_reducer_prepare_for_backward(RhReducer* reducer) {
   return rh_guard([&] { reducer->reducer->prepare_for_backward(std::vector<at::Tensor>{}); });
+}
+
+// With CUDA it waits for the end of the reduction.
+int rh_reducer_waited(RhReducer* reducer, int64_t* out) {
+  return rh_guard([&] { *out = reducer->reducer->waited(); });
 }
 
 int rh_reducer_free(RhReducer* reducer) {

@@ -46,6 +46,14 @@ fn ddp_with_uneven_shards_and_micro_batches_equals_one_process() {
 }
 
 #[test]
+fn whoever_has_its_gradients_early_knows_how_long_it_waits() {
+    for output in World::start(3, "slow_rank", &[]).finish() {
+        output.assert_success();
+        assert!(output.text.contains("slow rank ok"), "{}", output.text);
+    }
+}
+
+#[test]
 fn a_killed_peer_is_an_error_and_not_an_abort() {
     let mut world = World::start(3, "train_for_ever", &[]);
     world.wait_for_line(2, "step 3");

@@ -109,6 +109,18 @@ fn training_goes_on_until_all_ranks_have_seen_the_newer_generation() {
 }
 
 #[test]
+fn while_it_trains_a_newer_place_is_pending() {
+    let mut machine = training(1);
+    assert_eq!(machine.pending(), None);
+    machine.see(&document(2));
+    assert_eq!(machine.pending().map(|place| place.generation), Some(2));
+    assert_eq!(machine.current_generation(), Some(1));
+    machine.apply(committed(2));
+    assert_eq!(machine.pending(), None);
+    assert_eq!(machine.current_generation(), None);
+}
+
+#[test]
 fn a_fault_sends_a_process_to_the_next_generation_or_to_wait_for_it() {
     let mut alone = training(1);
     alone.apply(fault(1));

@@ -11,6 +11,8 @@ use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
 
 const SAMPLES: i64 = 32;
+const SLOW_STEPS: u32 = 30;
+const PAUSE: Duration = Duration::from_millis(100);
 
 fn number(name: &str) -> u32 {
     std::env::var(name).unwrap().parse().unwrap()
@@ -35,6 +37,7 @@ pub fn main() {
     match std::env::var("PROGRAM").unwrap().as_str() {
         "collectives" => collectives(&group),
         "parity" => parity(&group, i64::from(number("MICRO"))),
+        "slow_rank" => slow_rank(&group),
         "train_for_ever" => train_for_ever(&group),
         #[cfg(feature = "fake-nccl")]
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
@@ -156,6 +159,35 @@ fn parity(group: &ProcessGroup, micro: i64) {
     }
     println!("difference {difference:e}");
     group.barrier().unwrap();
+}
+
+/// The last rank takes its time, now before its forward pass and now before its backward pass, and the others
+/// wait for it: after the first few steps and after the many that libtorch would not measure by itself.
+fn slow_rank(group: &ProcessGroup) {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let model = network(&vars.root());
+    let images = Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu));
+    let labels = Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu));
+    let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
+    assert_eq!(reducer.waited().unwrap(), None);
+    let is_slow = group.rank() + 1 == group.world_size();
+    for step in 0..SLOW_STEPS {
+        let pause = |pass| {
+            if is_slow && step % 2 == pass {
+                std::thread::sleep(PAUSE);
+            }
+        };
+        zero_grad(&mut vars.trainable_variables()).unwrap();
+        pause(0);
+        reducer.prepare_for_forward().unwrap();
+        let loss = model.forward(&images).cross_entropy_for_logits(&labels);
+        pause(1);
+        reducer.prepare_for_backward().unwrap();
+        backward(&loss).unwrap();
+        let waited = reducer.waited().unwrap().unwrap();
+        assert_eq!(waited < PAUSE / 2, is_slow, "step {step}: {waited:?}");
+    }
+    println!("slow rank ok");
 }
 
 fn train_for_ever(group: &ProcessGroup) {

@@ -1,0 +1,210 @@
+//! What counts as an incident, and how a job ends.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use roundhouse_api::CleanPodPolicy;
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{PlanReason, Waiting};
+
+#[test]
+fn a_failure_is_one_incident_however_many_lose_their_peer() {
+    let mut world = world(3).training();
+    world.ends(1, 137, 40);
+    world.settle();
+    world.ends(0, 75, 40);
+    world.settle();
+    world.ends(2, 75, 40);
+    world.settle();
+    let incidents = &world.observed.status.incidents;
+    assert_eq!(
+        (
+            incidents.total,
+            incidents.since_progress,
+            incidents.last_step
+        ),
+        (1, 1, 40)
+    );
+    let failure = world.observed.status.last_failure.as_ref().unwrap();
+    assert_eq!(
+        (failure.worker.as_str(), failure.exit_code),
+        ("digits-worker-1-0", Some(137))
+    );
+    for at in 0..3 {
+        world.restarts(at);
+        world.settle();
+        world.prepared(at);
+        world.settle();
+    }
+    assert_eq!(world.generations(), [2, 2, 2]);
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn the_failure_that_explains_the_others_takes_the_place_of_a_lost_peer() {
+    let mut world = world(2).training();
+    world.ends(0, 75, 40);
+    world.settle();
+    let code = |world: &World| {
+        world
+            .observed
+            .status
+            .last_failure
+            .as_ref()
+            .unwrap()
+            .exit_code
+    };
+    assert_eq!(code(&world), Some(75));
+    world.ends(1, 137, 40);
+    world.settle();
+    assert_eq!(code(&world), Some(137));
+    assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn progress_resets_the_count_and_the_limit_ends_the_job() {
+    let mut world = world(1).training();
+    world.job.backoff_limit = 2;
+    for (step, since) in [(10, 1), (10, 2), (20, 1), (20, 2)] {
+        world.ends(0, 1, step);
+        world.settle();
+        assert_eq!(world.observed.status.incidents.since_progress, since);
+        world.restarts(0);
+        world.prepared(0);
+        world.settle();
+    }
+    world.ends(0, 1, 20);
+    world.settle();
+    assert_eq!(world.state(), "BackoffLimitExceeded");
+    assert!(
+        world.observed.status.conditions[0]
+            .message
+            .contains("words")
+    );
+}
+
+#[test]
+fn a_container_that_never_gets_to_the_lobby_ends_the_job_too() {
+    let mut world = world(1);
+    world.job.backoff_limit = 1;
+    world.settle();
+    for _ in 0..2 {
+        world.ends(0, 70, 0);
+        world.settle();
+        assert_eq!(world.state(), "WaitingForWorkers");
+        world.restarts(0);
+        world.settle();
+    }
+    assert_eq!(world.state(), "BackoffLimitExceeded");
+}
+
+#[test]
+fn wrong_data_ends_the_job_at_once_with_the_workers_words() {
+    let mut world = world(2);
+    world.settle();
+    world.ends(1, 65, 0);
+    world.settle();
+    assert_eq!(world.state(), "DataInvalid");
+    let message = &world.observed.status.conditions[0].message;
+    assert_eq!(
+        message,
+        "digits-worker-1-0 rank 0: DataInvalid (exit code 65): words"
+    );
+    assert!(
+        world.observed.pods.is_empty(),
+        "pods of a failed job would restart for ever"
+    );
+}
+
+#[test]
+fn workers_that_are_never_ready_end_the_job_with_the_real_reason() {
+    let mut world = world(2);
+    world.settle();
+    world.observed.pods[1].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
+    let plan = world.settle();
+    assert_eq!(world.state(), "Unschedulable");
+    assert_eq!(plan.requeue_after, Some(world.job.start_deadline));
+    world.seconds_pass(600);
+    world.settle();
+    assert_eq!(world.state(), "StartDeadlineExceeded");
+    let message = &world.observed.status.conditions[0].message;
+    assert!(message.contains("Insufficient nvidia.com/gpu"), "{message}");
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words() {
+    let mut world = world(1);
+    world.settle();
+    let (reason, message) = ("ImagePullBackOff".to_owned(), "no such image".to_owned());
+    world.observed.pods[0].container.waiting = Some(Waiting { reason, message });
+    world.settle();
+    assert_eq!(world.state(), "ImagePullFailed");
+    let message = &world.observed.status.conditions[0].message;
+    assert!(
+        message.ends_with("digits-worker-0-0: ImagePullBackOff: no such image"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_job_succeeds_when_every_member_has_ended_and_one_completed() {
+    let mut world = world(2).training();
+    world.ends(0, 0, 100);
+    assert_eq!(world.settle().reason, PlanReason::Finishing);
+    assert!(!world.observed.status.is_terminal());
+    world.ends(1, 0, 100);
+    let plan = world.plan();
+    assert_eq!(plan.reason, PlanReason::Succeeded);
+    assert!(
+        plan.actions.is_empty(),
+        "the status is stored before anything is cleaned up"
+    );
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+    assert_eq!(
+        world.observed.pods.len(),
+        2,
+        "completed pods stay with their logs"
+    );
+}
+
+#[test]
+fn who_dies_after_another_completed_takes_nothing_away() {
+    let mut world = world(2).training();
+    world.ends(0, 0, 100);
+    world.ends(1, 137, 100);
+    world.restarts(1);
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+}
+
+#[test]
+fn a_member_that_never_ends_does_not_hold_up_success() {
+    let mut world = world(2).training();
+    world.ends(0, 0, 100);
+    let plan = world.settle();
+    world.seconds_pass(i64::try_from(plan.requeue_after.unwrap().as_secs()).unwrap());
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+}
+
+#[test]
+fn clean_pod_policy_all_deletes_the_completed_too() {
+    let mut world = world(1).training();
+    world.job.clean_pod_policy = CleanPodPolicy::All;
+    world.ends(0, 0, 1);
+    world.settle();
+    assert!(world.observed.pods.is_empty());
+}
+
+#[test]
+fn what_has_ended_never_starts_again() {
+    let mut world = world(1).training();
+    world.ends(0, 0, 1);
+    world.settle();
+    let ended = world.observed.status.clone();
+    world.vanishes(0);
+    world.seconds_pass(10_000);
+    let plan = world.settle();
+    assert_eq!(plan.reason, PlanReason::Succeeded);
+    assert_eq!(world.observed.status, ended);
+    assert!(world.observed.pods.is_empty());
+}

@@ -1,0 +1,118 @@
+//! The save that training waits for: at its end, and before all leave.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::saving;
+
+use super::Trainer;
+use crate::failure::Failure;
+use crate::world::SavingSum;
+
+/// How often the ranks ask each other how far they are when training waits for a save.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long after a failed save the next is tried. The others wait in a collective meanwhile, which has more
+/// patience.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What is to become of the process when the volume fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Training is complete: without its result it has not succeeded.
+    Result,
+    /// All leave, and have no time for more than one try.
+    Leaving,
+}
+
+/// What this rank knows of the tries so far.
+#[derive(Debug)]
+struct Tries {
+    purpose: Purpose,
+    num_begun: u32,
+    failed_since: Option<Instant>,
+}
+
+impl Trainer<'_> {
+    /// Saves the state of this step and waits until that is done, on all ranks; a save in flight is waited
+    /// for, too. A slow volume is waited for as long as anything moves.
+    ///
+    /// # Errors
+    /// [`Failure::Unsaved`] when nothing has moved for too long or, for a [`Purpose::Result`], when it was
+    /// tried for too long. All ranks conclude it together.
+    pub(super) fn save_now(&mut self, purpose: Purpose) -> Result<(), Failure> {
+        let mut tries = Tries {
+            purpose,
+            num_begun: 0,
+            failed_since: None,
+        };
+        while let Some(keeping) = &mut self.keeping {
+            keeping.hear(self.generation, self.reporter)?;
+            self.reporter
+                .volume_moves(keeping.directory.pulse().moves());
+            let is_saved = keeping.saver.has(self.mark.step);
+            let still = keeping.saver.stands_still();
+            let mut own = keeping.standing(!is_saved && tries.may_begin());
+            let failing = tries.failing(is_saved);
+            own.gives_up = keeping.patience.is_over(failing.max(still));
+            if own.is_time && own.stage == saving::Stage::Idle && tries.num_begun > 0 {
+                std::thread::sleep(RETRY_AFTER);
+            }
+            let sum = self.world()?.sum_saving(&own)?;
+            self.chain.forget_through(sum.durable_line);
+            self.tell_delay(&sum)?;
+            if sum.gives_up {
+                return Err(self.unsaved());
+            }
+            let is_idle = sum.stages == saving::Stages::default();
+            if is_idle && !sum.is_time {
+                return Ok(());
+            }
+            tries.num_begun += u32::from(is_idle && sum.is_time);
+            self.proceed(&sum, is_idle && sum.is_time)?;
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Tells of a save that takes too long, and when that is over.
+    pub(super) fn tell_delay(&mut self, sum: &SavingSum) -> Result<(), Failure> {
+        let world_size = self.world()?.size();
+        if let Some(keeping) = &mut self.keeping {
+            let (step, flight) = keeping.flight(sum);
+            let delay = keeping.patience.delay(&flight);
+            let dir = keeping.directory.checkpoints();
+            self.reporter
+                .checkpoint_delayed(&dir, step, world_size, delay);
+        }
+        Ok(())
+    }
+
+    fn unsaved(&self) -> Failure {
+        let root = self
+            .keeping
+            .as_ref()
+            .map(|keeping| keeping.directory.root());
+        Failure::Unsaved {
+            dir: root.map(ToOwned::to_owned).unwrap_or_default(),
+            step: self.mark.step,
+            reason: self.reporter.checkpoint_trouble(),
+        }
+    }
+}
+
+impl Tries {
+    /// Leaving allows one; what has failed just now would fail again.
+    const fn may_begin(&self) -> bool {
+        match self.purpose {
+            Purpose::Result => true,
+            Purpose::Leaving => self.num_begun == 0,
+        }
+    }
+
+    /// For how long all that was tried has failed; nothing as long as one is on its way.
+    fn failing(&mut self, is_saved: bool) -> Duration {
+        if is_saved || self.num_begun == 0 || self.purpose == Purpose::Leaving {
+            return Duration::ZERO;
+        }
+        self.failed_since.get_or_insert_with(Instant::now).elapsed()
+    }
+}

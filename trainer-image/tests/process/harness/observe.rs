@@ -1,0 +1,114 @@
+//! What the processes of a job say, and waiting until they do.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::{RankStatus, TerminationMessage, paths};
+
+use super::{DEADLINE, Job};
+
+impl Job {
+    /// Waits until the status of every process satisfies a condition.
+    pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&RankStatus) -> bool) {
+        self.wait_until(what, || {
+            self.ranks()
+                .all(|(node, local)| self.status(node, local).is_some_and(|s| condition(&s)))
+        });
+    }
+
+    /// Waits until the status of some processes satisfies a condition.
+    pub(crate) fn wait_for_nodes(
+        &self,
+        nodes: &[u32],
+        what: &str,
+        condition: impl Fn(&RankStatus) -> bool,
+    ) {
+        self.wait_until(what, || {
+            nodes.iter().all(|node| {
+                self.status(*node, 0)
+                    .is_some_and(|status| condition(&status))
+            })
+        });
+    }
+
+    pub(crate) fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !condition() {
+            assert!(Instant::now() < deadline, "no {what}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The last status of a process.
+    pub(crate) fn status(&self, node: u32, local_rank: u32) -> Option<RankStatus> {
+        let text = std::fs::read_to_string(paths::rank_status(&self.run_dir(node), local_rank));
+        text.ok().map(|text| serde_json::from_str(&text).unwrap())
+    }
+
+    /// Why a process fails, if it has said so.
+    pub(crate) fn last_words(&self, node: u32) -> Option<TerminationMessage> {
+        let text = std::fs::read_to_string(paths::rank_failure(&self.run_dir(node), 0)).ok()?;
+        TerminationMessage::parse(&text)
+    }
+
+    /// Why a process failed, as it says itself.
+    pub(crate) fn failure(&self, node: u32, local_rank: u32) -> TerminationMessage {
+        let path = paths::rank_failure(&self.run_dir(node), local_rank);
+        let text = std::fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), self.logs()));
+        TerminationMessage::parse(&text).unwrap()
+    }
+
+    /// A metric of a process.
+    pub(crate) fn metric(&self, node: u32, name: &str) -> f64 {
+        let text = self.metrics(node, 0);
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or(0.0)
+    }
+
+    /// The most steps that any process has committed.
+    pub(crate) fn step(&self) -> u64 {
+        let statuses = self
+            .ranks()
+            .filter_map(|(node, local)| self.status(node, local));
+        statuses.map(|status| status.step).max().unwrap_or(0)
+    }
+
+    /// What rank 0 says of the volume.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.status(0, 0)?.progress?.checkpoint_error
+    }
+
+    /// Waits until what rank 0 says of the volume has some words in it.
+    pub(crate) fn wait_for_trouble(&self, words: &str) -> String {
+        let has_words = || {
+            self.trouble()
+                .is_some_and(|trouble| trouble.contains(words))
+        };
+        self.wait_until(words, has_words);
+        self.trouble().unwrap_or_default()
+    }
+
+    /// Waits until so many more steps are committed on all ranks.
+    pub(crate) fn wait_for_steps(&self, steps: u64) {
+        let before = self.status(0, 0).map_or(0, |status| status.step);
+        self.wait_for("more steps", |status| status.step >= before + steps);
+    }
+
+    /// The metrics of a process.
+    pub(crate) fn metrics(&self, node: u32, local_rank: u32) -> String {
+        std::fs::read_to_string(paths::rank_metrics(&self.run_dir(node), local_rank)).unwrap()
+    }
+
+    /// What the processes printed.
+    pub(crate) fn logs(&self) -> String {
+        self.ranks()
+            .map(|(node, local)| {
+                let name = format!("log-{node}-{local}");
+                let text = std::fs::read_to_string(self.path(&name)).unwrap_or_default();
+                format!("--- {name}\n{text}")
+            })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}

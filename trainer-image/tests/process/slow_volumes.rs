@@ -1,0 +1,165 @@
+//! Volumes that are slow, or take nothing at all: no step waits for them, and the end of training as long as
+//! anything moves.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::{Phase, Reason};
+use serde_json::json;
+
+use crate::checkpoints::{
+    EVERY, checkpoints, endless, everything, train_and_kill, training, wait_for_checkpoint,
+};
+use crate::harness::assert_proven;
+use crate::volumes::{go_on, leave_and_go_on, newest, patient, wait_until_saved_beyond};
+
+#[test]
+fn steps_do_not_wait_for_a_slow_volume_and_it_is_told() {
+    let volume = tempfile::tempdir().unwrap();
+    let path = volume.path();
+    // Told of after one second.
+    let job = patient(&endless(), path, 10, "");
+    job.issue_when_ready(1);
+    wait_for_checkpoint(&job);
+    job.pace_volume("300");
+    let trouble = job.wait_for_trouble("the volume is slow");
+    let saving = trouble.split("of step ").nth(1).unwrap();
+    let saving: u64 = saving.split(' ').next().unwrap().parse().unwrap();
+    let step = job.status(0, 0).unwrap().step;
+    // Each step takes far less than the ten milliseconds that this allows it in one second.
+    assert!(step > saving + 100, "{step}: {trouble}");
+    assert!(job.metric(0, "roundhouse_train_checkpoints_skipped_total") >= 1.0);
+    println!("{} steps committed while {trouble}", step - saving);
+    let before = newest(path).unwrap();
+    job.pace_volume("0");
+    wait_until_saved_beyond(&job, before);
+    leave_and_go_on(job, path, 2);
+}
+
+#[test]
+fn steps_do_not_wait_for_a_volume_that_hangs_and_it_is_used_when_it_is_back() {
+    let volume = tempfile::tempdir().unwrap();
+    let path = volume.path();
+    let job = patient(&endless(), path, 10, "");
+    job.issue_when_ready(1);
+    wait_for_checkpoint(&job);
+    job.pace_volume("hold");
+    let trouble = job.wait_for_trouble("has taken nothing");
+    assert!(trouble.starts_with(path.to_str().unwrap()), "{trouble}");
+    let before = newest(path).unwrap();
+    let step = job.status(0, 0).unwrap().step;
+    // Longer than the end of training would wait for it.
+    job.wait_for_trouble("for 10 s");
+    let done = job.status(0, 0).unwrap().step - step;
+    assert!(done > 500, "{done}");
+    println!("{done} steps committed in 9 s while a save hangs");
+    assert_eq!(newest(path), Some(before));
+    job.pace_volume("0");
+    wait_until_saved_beyond(&job, before);
+    leave_and_go_on(job, path, 2);
+}
+
+#[test]
+fn a_result_that_a_volume_does_not_take_ends_the_training_by_name() {
+    let volume = tempfile::tempdir().unwrap();
+    let path = volume.path();
+    let mut job = patient(&training(), path, 2, "");
+    job.issue_when_ready(1);
+    wait_for_checkpoint(&job);
+    job.pace_volume("hold");
+    assert_eq!(job.exit_codes(), [Some(74), Some(74)], "{}", job.logs());
+    for node in 0..2 {
+        let failure = job.failure(node, 0);
+        assert_eq!(failure.reason, Reason::VolumeFailed);
+        let words = ["has taken nothing", path.to_str().unwrap()];
+        let says = words.iter().all(|words| failure.message.contains(words));
+        assert!(says, "{}", failure.message);
+    }
+    assert!(newest(path) < training()["steps"].as_u64());
+    go_on(path, 2);
+}
+
+#[test]
+fn a_result_may_take_as_long_as_bytes_move() {
+    let volume = tempfile::tempdir().unwrap();
+    let path = volume.path();
+    let mut config = training();
+    config["steps"] = json!(EVERY - 1);
+    let mut job = patient(&config, path, 2, "600");
+    job.issue_when_ready(1);
+    job.wait_for("the last save", |status| status.phase == Phase::Saving);
+    let began = Instant::now();
+    job.complete();
+    assert!(
+        began.elapsed() > Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_proven(path, EVERY - 1);
+    let moves = job.status(0, 0).unwrap().volume_moves;
+    assert!(moves > 1_000, "the watchdog could not see that: {moves}");
+}
+
+#[test]
+fn who_is_asked_to_leave_does_not_wait_for_a_volume_for_ever() {
+    let volume = tempfile::tempdir().unwrap();
+    let path = volume.path();
+    let mut job = patient(&endless(), path, 600, "");
+    job.issue_when_ready(1);
+    wait_for_checkpoint(&job);
+    job.pace_volume("hold");
+    let asked_at = Instant::now();
+    for rank in 0..2 {
+        job.signal(rank, "-TERM");
+    }
+    assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
+    // Less than the agent waits.
+    assert!(asked_at.elapsed() < Duration::from_secs(25));
+    let message = job.failure(0, 0).message;
+    assert!(message.contains("was not saved in time"), "{message}");
+    go_on(path, 2);
+}
+
+#[test]
+fn a_volume_that_hangs_when_a_process_starts_is_named() {
+    let volume = tempfile::tempdir().unwrap();
+    train_and_kill(2, volume.path(), 1);
+    let mut job = patient(&endless(), volume.path(), 2, "hold");
+    assert_eq!(job.exit_codes(), [Some(74), Some(74)], "{}", job.logs());
+    let failure = job.failure(0, 0);
+    assert_eq!(failure.reason, Reason::VolumeFailed);
+    assert!(
+        failure.message.contains("has not answered"),
+        "{}",
+        failure.message
+    );
+}
+
+#[test]
+fn a_volume_that_hangs_through_several_generations_holds_up_none_of_them() {
+    let volume = tempfile::tempdir().unwrap();
+    let path = volume.path();
+    let mut job = patient(&endless(), path, 10, "");
+    job.issue_when_ready(1);
+    wait_for_checkpoint(&job);
+    job.pace_volume("hold");
+    job.wait_for_trouble("has taken nothing");
+    job.signal(1, "-KILL");
+    assert_eq!(job.exit_code(1), None);
+    let before = newest(path).unwrap();
+    // Both buffers are held up after the second.
+    for generation in 2..5 {
+        job.issue_to(generation, &[0]);
+        job.wait_for_nodes(&[0], "the generation", |status| {
+            status.generation == generation && status.phase == Phase::Training
+        });
+        let step = job.status(0, 0).unwrap().step;
+        job.wait_for_nodes(&[0], "steps", |status| status.step > step + 2 * EVERY);
+    }
+    job.wait_for_trouble("of an earlier checkpoint");
+    job.pace_volume("0");
+    wait_until_saved_beyond(&job, before);
+    job.signal(0, "-TERM");
+    assert_eq!(job.exit_code(0), Some(143), "{}", job.logs());
+    assert_eq!(everything(path), checkpoints(path), "something is left");
+    go_on(path, 5);
+}

@@ -1,0 +1,241 @@
+//! Real volumes that are full, read-only or frozen: training goes on, it is told why nothing is saved, what was
+//! saved before stays whole, and nobody has succeeded whose result is not saved.
+
+use std::path::Path;
+
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::{Phase, Reason};
+use serde_json::{Value, json};
+
+use crate::checkpoints::{
+    EVERY, beyond, checkpoints, endless, everything, start, step_of, train_and_kill, training,
+    wait_for_checkpoint,
+};
+use crate::elastic::{assert_same, undisturbed};
+use crate::harness::{Job, assert_proven, audit, every_steps};
+use crate::mount::{Volume, fill};
+
+/// A volume is full when it holds this.
+const KIB: u32 = 8 * 1024;
+
+pub(crate) fn every(volume: &Path) -> CheckpointEnvironment {
+    every_steps(volume.to_owned(), EVERY)
+}
+
+/// Of two workers, which wait for the volume so many seconds.
+pub(crate) fn patient(config: &Value, volume: &Path, seconds: u64, pace: &str) -> Job {
+    Job::patient(config, 2, every(volume), seconds, pace)
+}
+
+pub(crate) fn newest(volume: &Path) -> Option<u64> {
+    checkpoints(volume).last().map(|path| step_of(path))
+}
+
+pub(crate) fn wait_until_saved_beyond(job: &Job, step: u64) {
+    job.wait_for_nodes(&[0], "a newer checkpoint, and no trouble", |status| {
+        let progress = status.progress.as_ref();
+        progress.is_some_and(|progress| {
+            progress.checkpoint_step > Some(step) && progress.checkpoint_error.is_none()
+        })
+    });
+}
+
+/// All leave, with what they have saved; whoever comes next goes on from it, and all is proven.
+pub(crate) fn leave_and_go_on(mut job: Job, volume: &Path, generation: u64) {
+    for rank in 0..2 {
+        job.signal(rank, "-TERM");
+    }
+    assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
+    assert_eq!(everything(volume), checkpoints(volume), "something is left");
+    go_on(volume, generation);
+}
+
+/// Trains on from the newest checkpoint, which is whole, to the end.
+pub(crate) fn go_on(volume: &Path, generation: u64) {
+    let config = beyond(volume);
+    let mut job = start(&config, 2, volume, generation);
+    job.complete();
+    let logs = job.logs();
+    assert!(
+        logs.contains("loaded checkpoint") && !logs.contains("passed over"),
+        "{logs}"
+    );
+    assert_proven(volume, config["steps"].as_u64().unwrap());
+}
+
+#[test]
+fn a_full_volume_is_told_of_and_used_again_when_there_is_room() {
+    let Some(volume) = Volume::of_memory(KIB) else {
+        return;
+    };
+    let path = volume.path();
+    let job = start(&endless(), 2, &path, 1);
+    wait_for_checkpoint(&job);
+    job.pace_steps(2);
+    volume.fill();
+    let trouble = job.wait_for_trouble("No space left on device");
+    assert!(trouble.starts_with(path.to_str().unwrap()), "{trouble}");
+    let before = newest(&path).unwrap();
+    job.wait_for_steps(10 * EVERY);
+    assert_eq!(newest(&path), Some(before), "it is full");
+    assert_eq!(
+        job.status(0, 0).unwrap().progress.unwrap().checkpoint_step,
+        Some(before)
+    );
+    volume.make_room();
+    wait_until_saved_beyond(&job, before);
+    leave_and_go_on(job, &path, 2);
+}
+
+#[test]
+fn what_killed_workers_left_does_not_keep_a_volume_full() {
+    let Some(volume) = Volume::of_memory(KIB) else {
+        return;
+    };
+    let path = volume.path();
+    train_and_kill(2, &path, 1);
+    let before = newest(&path).unwrap();
+    let left = format!("checkpoints/gen-0000000001-step-{:012}.partial", before + 1);
+    fill(&path.join(&left).join("shard-00000-of-00001.safetensors"));
+    let job = start(&endless(), 2, &path, 2);
+    job.pace_steps(2);
+    wait_until_saved_beyond(&job, before);
+    assert!(job.metric(0, "roundhouse_train_checkpoint_failures_total") >= 1.0);
+    assert!(!path.join(left).exists());
+    leave_and_go_on(job, &path, 3);
+}
+
+#[test]
+fn a_training_that_is_complete_waits_for_room_for_its_result() {
+    let Some(volume) = Volume::of_memory(KIB) else {
+        return;
+    };
+    volume.fill();
+    let mut job = start(&training(), 2, &volume.path(), 1);
+    job.wait_for("the last save", |status| status.phase == Phase::Saving);
+    job.wait_for_trouble("No space left on device");
+    volume.make_room();
+    job.complete();
+    let steps = training()["steps"].as_u64().unwrap();
+    assert_eq!(newest(&volume.path()), Some(steps));
+    assert_proven(&volume.path(), steps);
+}
+
+#[test]
+fn a_read_only_volume_is_loaded_from_and_told_of() {
+    let Some(volume) = Volume::of_memory(KIB) else {
+        return;
+    };
+    let path = volume.path();
+    train_and_kill(2, &path, 1);
+    let before = newest(&path).unwrap();
+    volume.remount("ro");
+    // Another job of the same name, which cannot settle where its generations begin.
+    let environment = CheckpointEnvironment {
+        job_uid: Some("second".to_owned()),
+        ..every(&path)
+    };
+    let mut job = Job::keeping(&endless(), 2, environment);
+    job.issue_when_ready(1);
+    job.pace_steps(2);
+    let trouble = job.wait_for_trouble("Read-only file system");
+    assert!(trouble.starts_with(path.to_str().unwrap()), "{trouble}");
+    job.wait_for_steps(10 * EVERY);
+    assert_eq!(newest(&path), Some(before));
+    volume.remount("rw");
+    wait_until_saved_beyond(&job, before);
+    // Who comes later settles it, and for all of them.
+    job.signal(1, "-KILL");
+    job.wait_for_nodes(&[0], "its loss", |status| status.phase == Phase::Stranded);
+    job.respawn(1);
+    let saved = newest(&path).unwrap();
+    job.issue(2);
+    job.wait_for("generation 2", |status| status.step > saved);
+    wait_until_saved_beyond(&job, saved);
+    leave_and_go_on(job, &path, 5_000_000);
+}
+
+#[test]
+fn a_volume_that_turns_read_only_while_it_is_written_to_keeps_what_it_has() {
+    let Some(volume) = Volume::of_disk() else {
+        return;
+    };
+    let path = volume.path().join("job");
+    let mut job = patient(&endless(), &path, 2, "");
+    job.issue_when_ready(1);
+    job.pace_steps(2);
+    wait_for_checkpoint(&job);
+    volume.fail();
+    let trouble = job.wait_for_trouble("Read-only file system");
+    assert!(trouble.starts_with(path.to_str().unwrap()), "{trouble}");
+    let before = newest(&path);
+    job.wait_for_steps(10 * EVERY);
+    assert_eq!(newest(&path), before);
+    for rank in 0..2 {
+        job.signal(rank, "-TERM");
+    }
+    assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
+    volume.mend();
+    go_on(&path, 2);
+}
+
+#[test]
+fn a_training_whose_result_cannot_be_saved_has_not_succeeded() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    std::fs::write(&volume, "a file in the place of the directory").unwrap();
+    let config = training();
+    let mut job = patient(&config, &volume, 2, "");
+    job.issue_when_ready(1);
+    assert_eq!(job.exit_codes(), [Some(74), Some(74)], "{}", job.logs());
+    let failure = job.failure(0, 0);
+    assert_eq!(
+        (failure.reason, failure.step),
+        (Reason::VolumeFailed, config["steps"].as_u64().unwrap())
+    );
+    let named = failure.message.contains(volume.to_str().unwrap());
+    assert!(
+        named && failure.message.contains("Not a directory"),
+        "{}",
+        failure.message
+    );
+    // The training was done, in spite of all.
+    assert_same(&job, &undisturbed(&config), "without a volume");
+    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    assert_eq!(progress.checkpoint_step, None);
+    assert!(job.metric(0, "roundhouse_train_checkpoint_failures_total") >= 1.0);
+    // Said when it begins, not each time.
+    let logs = job.logs();
+    assert_eq!(logs.matches("error: checkpoint:").count(), 2, "{logs}");
+}
+
+#[test]
+fn writers_that_no_signal_reaches_hold_up_no_step_and_no_word() {
+    let Some(volume) = Volume::of_disk() else {
+        return;
+    };
+    let path = volume.path().join("job");
+    let mut config = training();
+    config["steps"] = json!(2_000);
+    let mut job = patient(&config, &path, 5, "");
+    job.pace_steps(2);
+    job.issue_when_ready(1);
+    wait_for_checkpoint(&job);
+    volume.freeze();
+    job.wait_for_trouble("has taken nothing");
+    job.wait_for("the last save", |status| status.phase == Phase::Saving);
+    job.wait_until("last words", || job.last_words(0).is_some());
+    let failure = job.failure(0, 0);
+    assert_eq!(
+        (failure.reason, failure.step),
+        (Reason::VolumeFailed, 2_000),
+        "{}",
+        failure.message
+    );
+    // The kernel ends them when it can.
+    volume.thaw();
+    assert_eq!(job.exit_codes(), [Some(74), Some(74)], "{}", job.logs());
+    go_on(&path, 2);
+    let (code, text) = audit(&path);
+    assert_eq!(code, Some(0), "{text}");
+}
