@@ -54,6 +54,13 @@ pub fn slow_down() {
     }
 }
 
+/// Whether the stand-in for NCCL is to be used.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn stands_in_for_nccl() -> bool {
+    std::env::var("ROUNDHOUSE_FAULT_BACKEND").is_ok_and(|told| told == "nccl")
+}
+
 /// Makes an access to the checkpoint volume last longer, if it is told to.
 #[cfg(feature = "faults")]
 pub fn volume() {
@@ -68,13 +75,6 @@ pub fn volume() {
     if let Ok(milliseconds) = told().trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
-}
-
-/// Whether the stand-in for NCCL is to be used.
-#[cfg(feature = "faults")]
-#[must_use]
-pub fn stands_in_for_nccl() -> bool {
-    std::env::var("ROUNDHOUSE_FAULT_BACKEND").is_ok_and(|told| told == "nccl")
 }
 
 /// Does nothing.

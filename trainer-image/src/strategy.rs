@@ -148,7 +148,9 @@ impl DataParallel {
             })?;
         }
         if let Some(reducer) = &mut self.reducer {
-            sections.waited_in_backward(reducer.waited()?.unwrap_or_default());
+            let waited = reducer.waited();
+            let waited = waited.map_err(|error| self.world.explain(error))?;
+            sections.waited_in_backward(waited.unwrap_or_default());
         }
         Ok(loss_sum)
     }

@@ -143,7 +143,7 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     if members < draft.job.replicas as usize
         && let Some((_, trouble)) = waiting::first_trouble(draft)
     {
-        message += &format!("; more are wanted: {trouble}");
+        message = format!("{message}; more are wanted: {trouble}");
     }
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {

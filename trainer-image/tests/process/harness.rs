@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::{
-    COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, VOLUME_PATIENCE_SECONDS,
-};
+use roundhouse_contract::environment::{CheckpointEnvironment, VOLUME_PATIENCE_SECONDS};
 use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
 use roundhouse_contract::{LaunchEnvironment, Phase};
 use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
+mod nccl;
 mod observe;
 
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -47,7 +46,6 @@ pub(crate) struct Job {
     variables: Vec<(u32, &'static str, String)>,
     checkpoint: Option<CheckpointEnvironment>,
     patience: Option<u64>,
-    environment: Vec<(&'static str, String)>,
 }
 
 impl Job {
@@ -81,7 +79,6 @@ impl Job {
             variables: Vec::new(),
             checkpoint: None,
             patience: None,
-            environment: Vec::new(),
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -119,27 +116,6 @@ impl Job {
             .push((node, "ROUNDHOUSE_FAULT_STEP_FILE", pace));
         job.spawn(&digits());
         job.issue_when_ready(1);
-        job
-    }
-
-    /// Starts the processes of a job over the stand-in for NCCL, some of which may be doomed; they enter the
-    /// lobby by themselves. It saves a checkpoint every twenty steps. After the timeout NCCL itself takes note
-    /// of a collective that hangs.
-    pub(crate) fn over_nccl(
-        config: &Value,
-        nodes: u32,
-        faults: &[(u32, &str)],
-        timeout_seconds: u32,
-    ) -> Self {
-        let mut job = Self::new(config, nodes, 1);
-        job.checkpoint = Some(every_steps(job.path("volume"), 20));
-        let own = |(node, fault): &(u32, &str)| (*node, "ROUNDHOUSE_FAULT", (*fault).to_owned());
-        job.variables = faults.iter().map(own).collect();
-        job.environment = vec![
-            ("ROUNDHOUSE_FAULT_BACKEND", "nccl".to_owned()),
-            (COLLECTIVE_TIMEOUT_SECONDS, timeout_seconds.to_string()),
-        ];
-        job.spawn(&digits());
         job
     }
 
@@ -231,7 +207,6 @@ impl Job {
         }
         command
             .envs(environment.to_pairs())
-            .envs(self.environment.iter().cloned())
             .env("ROUNDHOUSE_SAVE_WEIGHTS", self.path("weights.safetensors"))
             .stdout(log.try_clone().unwrap())
             .stderr(log);
@@ -336,11 +311,6 @@ impl Job {
         let mut weights = Tensor::read_safetensors(self.path("weights.safetensors")).unwrap();
         weights.sort_by(|left, right| left.0.cmp(&right.0));
         weights
-    }
-
-    /// What the process of a worker printed.
-    pub(crate) fn log(&self, node: u32) -> String {
-        std::fs::read_to_string(self.path(&format!("log-{node}-0"))).unwrap_or_default()
     }
 
     fn ranks(&self) -> impl Iterator<Item = (u32, u32)> {

@@ -1,0 +1,42 @@
+//! Jobs over the stand-in for NCCL.
+
+use roundhouse_contract::environment::COLLECTIVE_TIMEOUT_SECONDS;
+use serde_json::Value;
+
+use super::{Job, digits, every_steps};
+
+impl Job {
+    /// Starts workers of one process, some of which may be doomed as in [`Job::doomed`]; they enter the lobby by
+    /// themselves. A checkpoint is saved every twenty steps. After the timeout NCCL itself takes note of a
+    /// collective that hangs.
+    pub(crate) fn over_nccl(
+        config: &Value,
+        nodes: u32,
+        faults: &[(u32, &str)],
+        timeout_seconds: u32,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(job.path("volume"), 20));
+        for node in 0..nodes {
+            job.variables.extend([
+                (node, "ROUNDHOUSE_FAULT_BACKEND", "nccl".to_owned()),
+                (
+                    node,
+                    COLLECTIVE_TIMEOUT_SECONDS,
+                    timeout_seconds.to_string(),
+                ),
+            ]);
+        }
+        let fault = |(node, fault): &(u32, &str)| (*node, "ROUNDHOUSE_FAULT", (*fault).to_owned());
+        job.variables.extend(faults.iter().map(fault));
+        job.spawn(&digits());
+        job
+    }
+
+    /// How often a worker has aborted the group of a generation, as the stand-in tells.
+    pub(crate) fn num_aborts(&self, node: u32, generation: u64) -> usize {
+        let log = std::fs::read_to_string(self.path(&format!("log-{node}-0")));
+        let words = format!("gen{generation} is aborted");
+        log.unwrap_or_default().matches(&words).count()
+    }
+}
