@@ -92,9 +92,10 @@ mod tests {
     /// A plan whose status says whether the job trains.
     fn planned(trains: bool) -> Plan {
         let mut status = TrainingJobStatus::default();
-        let (reason, message) = match trains {
-            true => ("Training", "generation 1: 3 workers"),
-            false => ("WaitingForWorkers", "1 of 4 workers ready"),
+        let (reason, message) = if trains {
+            ("Training", "generation 1: 3 workers")
+        } else {
+            ("WaitingForWorkers", "1 of 4 workers ready")
         };
         let kind = ConditionType::Running;
         let (now, events) = (Timestamp::UNIX_EPOCH, Vec::new());

@@ -83,7 +83,7 @@ fn the_time_of_a_workers_readiness_is_that_of_the_later_condition() {
             condition("ContainersReady", containers_ready)
         ]);
         let pod = reduced(&conditions, &json!(null));
-        let found = pod.ready_at.map(|time| time.as_second());
+        let found = pod.ready_at.map(Timestamp::as_second);
         assert_eq!(found, expected, "{name}");
     }
 }
