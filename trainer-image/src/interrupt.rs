@@ -120,6 +120,8 @@ impl Interrupter {
     pub fn guard(&self, generation: u64, group: Option<Arc<ProcessGroup>>) {
         let mut watched = self.lock();
         watched.group = group.map(|group| (generation, group));
+        // Another world has other steps.
+        watched.longest_step = Duration::ZERO;
         watched.moved_at = Some(Instant::now());
     }
 

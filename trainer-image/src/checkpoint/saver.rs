@@ -71,6 +71,8 @@ pub struct Saver {
     standstill: Standstill,
     /// Step of the newest checkpoint that is complete or may become it; rank 0 alone goes by it.
     newest_step: Option<u64>,
+    /// A save of the same step must not begin while the remains of the last one are being removed.
+    is_discarding: bool,
 }
 
 impl Saver {
@@ -98,6 +100,7 @@ impl Saver {
             standstill: Standstill::new(&pulse),
             pulse,
             newest_step: None,
+            is_discarding: false,
         })
     }
 
@@ -129,7 +132,7 @@ impl Saver {
     pub fn stage(&self) -> Stage {
         match &self.flight {
             Some(flight) => flight.stage,
-            None if self.buffers.is_empty() => Stage::Busy,
+            None if self.is_discarding || self.buffers.is_empty() => Stage::Busy,
             None => Stage::Idle,
         }
     }
@@ -239,6 +242,7 @@ impl Saver {
             return false;
         };
         if rank == 0 {
+            self.is_discarding = true;
             self.give(Job::Discard(flight.id));
         }
         flight.stage == Stage::Failed
@@ -287,6 +291,10 @@ impl Saver {
                 at: manifest.saved_at,
             }),
             Done::Fenced(newer) => Some(News::Fenced(newer)),
+            Done::Discarded => {
+                self.is_discarding = false;
+                None
+            }
             Done::NotTidied(reason) => Some(News::Failed(reason)),
         }
     }

@@ -61,6 +61,8 @@ pub(super) enum Done {
         /// The manifest, and how long it took.
         result: Result<(Box<Manifest>, Duration), String>,
     },
+    /// A checkpoint that will not be completed is removed.
+    Discarded,
     /// There are checkpoints; this is the newest whose manifest can be read.
     Found(Box<Manifest>),
     /// A newer generation has written.
@@ -130,7 +132,10 @@ impl Thread {
                 manifest,
                 ledger,
             } => self.complete(save, *manifest, &ledger),
-            Job::Discard(id) => complete::make_room(&self.directory, id, self.keep),
+            Job::Discard(id) => {
+                complete::make_room(&self.directory, id, self.keep);
+                self.tell(Done::Discarded);
+            }
             Job::Survey(generation) => self.survey(generation),
         }
     }

@@ -89,11 +89,11 @@ impl Trainer<'_> {
             duration: started.elapsed(),
             sections,
         });
-        if self.is_evaluation_due(&batch) {
-            self.evaluate()?;
-        }
         if end.agreement.all_leave {
+            // What little time is left is for the state.
             self.save_before_leaving()?;
+        } else if self.is_evaluation_due(&batch) {
+            self.evaluate()?;
         }
         Ok(Event::StepCommitted {
             agreed_generation: end.agreement.newest_generation,
