@@ -19,10 +19,14 @@ cluster_pid() { # NAMESPACE POD [CONTAINER]: a container's main process as a pid
   [ -n "$inner" ] || { echo "$1/$2 has no running container $container" >&2; return 1; }
   # NSpid lists a process's pid from the outermost namespace to the innermost; the box's PID 1 tells its place.
   place=$(awk '/^NSpid:/ {print NF}' "/proc/$box/status")
-  awk -v want="$inner" -v place="$place" '/^NSpid:/ && $place == want {print $2}' /proc/[0-9]*/status 2>/dev/null |
+  # Processes that end while they are looked at are none of those that are looked for.
+  { awk -v want="$inner" -v place="$place" '/^NSpid:/ && $place == want {print $2}' /proc/[0-9]*/status 2>/dev/null || true; } |
     while read -r pid; do
       up=$pid
-      while [ "$up" -gt 1 ] && [ "$up" != "$box" ]; do up=$(awk '/^PPid:/ {print $2}' "/proc/$up/status"); done
+      while [ "$up" -gt 1 ] && [ "$up" != "$box" ]; do
+        up=$(awk '/^PPid:/ {print $2}' "/proc/$up/status" 2>/dev/null) || up=0
+        up=${up:-0}
+      done
       if [ "$up" = "$box" ]; then echo "$pid"; fi
     done
 }
