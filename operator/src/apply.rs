@@ -33,21 +33,45 @@ const AT_ONCE: usize = 16;
 /// Carries out the actions, those of one kind together: workers that are asked to leave shall hear of it at
 /// about the same time. `Ok(false)`: the world is not as it was observed, look again.
 ///
+/// What cannot be made keeps nobody from leaving or from training: a quota that has no room for the fourth worker
+/// is no reason for the other three to wait.
+///
 /// # Errors
-/// A write was refused or got no answer; those before it are done.
+/// A write was refused or got no answer: the first one. Those that do not depend on it are done all the same.
 pub async fn apply(
     context: &Context,
     key: &Job,
     job: &ValidatedJob,
     actions: &[Action],
 ) -> Result<bool, Error> {
+    let mut failed = None;
     for group in actions.chunk_by(|one, next| name(one) == name(next)) {
-        // The first one alone: what is refused once would be refused as often as there are workers.
-        let (first, rest) = group.split_at(1);
-        for some in [first, rest] {
-            if !together(context, key, job, some).await? {
-                return Ok(false);
+        // No pod without the Service that names it and the NetworkPolicy that keeps others from it.
+        if failed.is_some() && group.first().is_some_and(is_making) {
+            continue;
+        }
+        match in_turn(context, key, job, group).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                failed.get_or_insert(error);
             }
+        }
+    }
+    failed.map_or(Ok(true), Err)
+}
+
+/// The first one alone: what is refused once would be refused as often as there are workers.
+async fn in_turn(
+    context: &Context,
+    key: &Job,
+    job: &ValidatedJob,
+    group: &[Action],
+) -> Result<bool, Error> {
+    let (first, rest) = group.split_at(1);
+    for some in [first, rest] {
+        if !together(context, key, job, some).await? {
+            return Ok(false);
         }
     }
     Ok(true)
@@ -70,7 +94,7 @@ async fn together(
         let action = name(action);
         match result {
             Ok(()) => context.metrics.action(action),
-            Err(Error::Apply { action: _, source }) if source.is_look_again() => {
+            Err(Error::Apply { source, .. }) if source.is_look_again() => {
                 tracing::debug!(job = %job.key.name, action, %source, "look again");
                 as_observed = false;
             }
@@ -90,6 +114,13 @@ const fn name(action: &Action) -> &'static str {
     }
 }
 
+const fn is_making(action: &Action) -> bool {
+    match action {
+        Action::ApplyService | Action::ApplyNetworkPolicy | Action::CreateWorker { .. } => true,
+        Action::IssueMembership { .. } | Action::DeletePod { .. } => false,
+    }
+}
+
 async fn one(
     context: &Context,
     key: &Job,
@@ -98,6 +129,7 @@ async fn one(
 ) -> Result<(), Error> {
     let failed = |source| Error::Apply {
         action: name(action),
+        is_making: is_making(action),
         source,
     };
     match action {

@@ -77,9 +77,11 @@ impl<T: Clone> Cache<T> {
                     .collect()
             }
             Event::Apply((namespace, name, entry)) => {
+                // Somebody may have edited the label that names its job.
+                let former = leave(&mut state.objects, &namespace, &name, &entry.job_uid);
                 let job = job_ref(&namespace, &entry.job_name);
                 insert(&mut state.objects, namespace, name, entry);
-                vec![job]
+                former.into_iter().chain([job]).collect()
             }
             Event::Delete((namespace, name, entry)) => {
                 let job = job_ref(&namespace, &entry.job_name);
@@ -113,6 +115,29 @@ fn insert<T>(objects: &mut Objects<T>, namespace: String, name: String, entry: E
         .insert(name, entry);
 }
 
+/// Takes an object that is new to its job away from the one it was of before; returns that one, to wake it.
+fn leave<T>(
+    objects: &mut Objects<T>,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Option<ObjectRef<TrainingJob>> {
+    let has = |of_job: &BTreeMap<String, Entry<T>>| of_job.contains_key(name);
+    // All are searched only for one that is new.
+    if objects
+        .get(&(namespace.to_owned(), uid.to_owned()))
+        .is_some_and(has)
+    {
+        return None;
+    }
+    let mut all = objects.iter();
+    let (former, of_job) = all.find(|(job, of_job)| job.0 == namespace && has(of_job))?;
+    let woken = job_ref(namespace, &of_job.get(name)?.job_name);
+    let former = former.clone();
+    remove(objects, &former, name);
+    Some(woken)
+}
+
 fn remove<T>(objects: &mut Objects<T>, job: &Job, name: &str) {
     if let Some(of_job) = objects.get_mut(job) {
         of_job.remove(name);
@@ -131,4 +156,36 @@ fn wake<T>((job, objects): (&Job, &BTreeMap<String, Entry<T>>)) -> Option<Object
 
 fn job_ref(namespace: &str, name: &str) -> ObjectRef<TrainingJob> {
     ObjectRef::new(name).within(namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_job(namespace: &str, uid: &str) -> (String, String, Entry<()>) {
+        let entry = Entry {
+            value: (),
+            version: 1,
+            job_name: format!("job-{uid}"),
+            job_uid: uid.to_owned(),
+        };
+        (namespace.to_owned(), "pod".to_owned(), entry)
+    }
+
+    #[test]
+    fn an_object_whose_label_was_edited_leaves_its_former_job() {
+        let cache = Cache::default();
+        let job = |namespace: &str, uid: &str| (namespace.to_owned(), uid.to_owned());
+        cache.take(Event::Apply(of_job("other", "a")));
+        cache.take(Event::Apply(of_job("ml", "a")));
+        assert_eq!(cache.take(Event::Apply(of_job("ml", "a"))).len(), 1);
+        let woken = cache.take(Event::Apply(of_job("ml", "b")));
+        let expected = ["job-a", "job-b"].map(|name| job_ref("ml", name));
+        assert_eq!(woken, expected, "both look again");
+        assert!(cache.of(&job("ml", "a")).is_empty());
+        assert_eq!(cache.of(&job("ml", "b")).len(), 1);
+        assert_eq!(cache.of(&job("other", "a")).len(), 1, "another namespace's");
+        cache.take(Event::Delete(of_job("ml", "b")));
+        assert!(cache.of(&job("ml", "b")).is_empty());
+    }
 }

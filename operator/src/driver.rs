@@ -90,7 +90,11 @@ async fn carry_out(
                     let before = job.status.clone().unwrap_or_default();
                     let refused = plan_refused(plan, &before, &words, jiff::Timestamp::now());
                     report(context, key, job, &refused).await?;
+                } else if error.is_making() {
+                    // The next generation is not held up by a pod that cannot be made.
+                    report(context, key, job, plan).await?;
                 }
+                follow(context, key, job, plan.reason);
                 return Err(error);
             }
         }
@@ -100,12 +104,17 @@ async fn carry_out(
         Reported::Later(left) => Some(left),
         Reported::LookAgain => return Ok(Next::requeue(LOOK_AGAIN)),
     };
-    match plan.reason {
+    follow(context, key, job, plan.reason);
+    let next = [plan.requeue_after, later].into_iter().flatten().min();
+    Ok(next.map_or_else(Next::await_change, Next::requeue))
+}
+
+/// Who trains is asked for its progress.
+fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
+    match reason {
         PlanReason::Training => context.progress.follow(key, job, context),
         _ => context.progress.forget(key),
     }
-    let next = [plan.requeue_after, later].into_iter().flatten().min();
-    Ok(next.map_or_else(Next::await_change, Next::requeue))
 }
 
 /// What to do after an error.

@@ -1,5 +1,7 @@
 //! What can go wrong in one reconcile; the variant's name is the metric's label.
 
+use kube::core::Status;
+
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -8,6 +10,8 @@ pub enum Error {
     Apply {
         /// What was written.
         action: &'static str,
+        /// Whether something was to be made: a pod, or what it needs.
+        is_making: bool,
         /// The API server's answer.
         source: CallError,
     },
@@ -17,6 +21,17 @@ pub enum Error {
     /// An object of ours cannot be written as JSON.
     #[error("build: {0}")]
     Build(#[from] serde_json::Error),
+}
+
+/// Too slow (408) and too often (429) are about the moment and not about the object. An admission webhook that does
+/// not answer is somebody's to mend, and is told of like its refusal.
+fn is_refusal(status: &Status) -> bool {
+    match status.code {
+        408 | 429 => false,
+        400..500 => true,
+        500 => status.message.contains("failed calling webhook"),
+        _ => false,
+    }
 }
 
 /// A call to the API server that failed.
@@ -53,11 +68,23 @@ impl Error {
     pub fn refusal(&self) -> Option<String> {
         match self {
             Self::Apply {
-                action: _,
                 source: CallError::Kube(kube::Error::Api(status)),
-            } if (400..500).contains(&status.code) => Some(status.message.clone()),
+                ..
+            } if is_refusal(status) => Some(status.message.clone()),
             Self::Apply { .. } | Self::Report(_) | Self::Build(_) => None,
         }
+    }
+
+    /// Whether it is only that something could not be made: what was decided else holds.
+    #[must_use]
+    pub const fn is_making(&self) -> bool {
+        matches!(
+            self,
+            Self::Apply {
+                is_making: true,
+                ..
+            }
+        )
     }
 
     /// Label of the metric.
@@ -67,6 +94,35 @@ impl Error {
             Self::Apply { .. } => "Apply",
             Self::Report(_) => "Report",
             Self::Build(_) => "Build",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_the_moment_is_no_refusal_and_a_broken_webhook_is() {
+        let webhook = r#"Internal error occurred: failed calling webhook "a.b": no endpoints"#;
+        let cases = [
+            (400, "bad", true),
+            (403, "exceeded quota", true),
+            (408, "too slow", false),
+            (422, "invalid", true),
+            (429, "too many requests", false),
+            (500, "etcdserver: leader changed", false),
+            (500, webhook, true),
+            (503, "unavailable", false),
+        ];
+        for (code, words, expected) in cases {
+            let status = Status::failure(words, "Reason").with_code(code);
+            let error = Error::Apply {
+                action: "CreateWorker",
+                is_making: true,
+                source: CallError::Kube(kube::Error::Api(status.boxed())),
+            };
+            assert_eq!(error.refusal().is_some(), expected, "{code} {words}");
         }
     }
 }

@@ -33,8 +33,8 @@ pub enum Seen {
     Version(u64),
 }
 
-/// Writes that the caches have not seen yet, by job. Keyed by what was asked for, so that a job that
-/// is gone takes its expectations with it.
+/// Writes that the caches have not seen yet, by job. A job that is gone is not asked about again: what is too
+/// old to be waited for is dropped when another writes.
 #[derive(Debug, Default)]
 pub struct Expectations {
     by_job: Mutex<HashMap<Job, Pending>>,
@@ -79,6 +79,7 @@ impl Expectations {
 
     fn add(&self, job: &Job, what: Written, write: Write) {
         let mut by_job = self.lock();
+        by_job.retain(|_, pending| pending.since.elapsed() < PATIENCE);
         let fresh = || Pending {
             writes: HashMap::new(),
             since: Instant::now(),
@@ -127,5 +128,19 @@ mod tests {
         };
         assert!(expectations.wait(&job, half).is_some());
         assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
+    }
+
+    #[test]
+    fn a_job_that_is_gone_leaves_nothing_behind() {
+        let job = |uid: &str| ("ns".to_owned(), uid.to_owned());
+        let expectations = Expectations::default();
+        expectations.wrote(&job("gone"), Written::Status, 7);
+        expectations.wrote(&job("young"), Written::Status, 7);
+        let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+        expectations.lock().get_mut(&job("gone")).unwrap().since = long_ago;
+        expectations.wrote(&job("here"), Written::Status, 7);
+        let mut left: Vec<Job> = expectations.lock().keys().cloned().collect();
+        left.sort();
+        assert_eq!(left, [job("here"), job("young")]);
     }
 }

@@ -82,6 +82,14 @@ pub fn pod(full: &FullPod) -> Pod {
         Some(_) | None => PodPhase::Pending,
     };
     let is_true = |kind: &str| condition(kind).is_some_and(|condition| condition.status == "True");
+    let own = status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten())
+        .find(|container| container.name == labels::TRAINER_CONTAINER);
+    // The kubelet changes both at once. Who changes only the first is the controller that has lost touch with
+    // the node. (Gates would, too.)
+    let silent = condition("Ready").is_some_and(|condition| condition.status == "False")
+        && is_true("ContainersReady");
     Pod {
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
@@ -95,17 +103,17 @@ pub fn pod(full: &FullPod) -> Pod {
         gone_by: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         created_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         phase,
-        ready: is_true("Ready"),
-        ready_at: condition("Ready")
-            .and_then(|condition| condition.last_transition_time.as_ref())
-            .map(|time| time.0),
+        // A sidecar that is not ready is nothing to those who train.
+        ready: own.is_some_and(|container| container.ready) && !silent,
+        // Containers have no such time; the later one is right for a node that comes back, too.
+        ready_at: ["Ready", "ContainersReady"]
+            .into_iter()
+            .filter_map(|kind| condition(kind)?.last_transition_time.as_ref())
+            .map(|time| time.0)
+            .max(),
         disrupted: is_true("DisruptionTarget"),
         conditions: uncommon_conditions(status.as_ref()),
-        // The kubelet changes both at once. Who changes only the first is the controller that has lost
-        // touch with the node. (Gates would, too.)
-        unreachable: condition("Ready").is_some_and(|condition| condition.status == "False")
-            && is_true("ContainersReady")
-            && spec.iter().all(|spec| spec.readiness_gates.is_none()),
+        unreachable: silent && spec.iter().all(|spec| spec.readiness_gates.is_none()),
         // The pod does not know; `observe` does.
         cordoned: false,
         ip: status
@@ -128,10 +136,7 @@ pub fn pod(full: &FullPod) -> Pod {
                     .as_ref()
                     .is_some_and(|s| s.running.is_some())
             }),
-        container: status
-            .iter()
-            .flat_map(|status| status.container_statuses.iter().flatten())
-            .find(|container| container.name == labels::TRAINER_CONTAINER)
+        container: own
             .map(container)
             .map(|own| held_up(own, status.as_ref()))
             .unwrap_or_default(),

@@ -4,6 +4,7 @@
 mod crash;
 mod failures;
 mod lifecycle;
+mod quota;
 mod refusals;
 mod restart;
 mod stage;

@@ -145,7 +145,7 @@ pub struct Incidents {
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastFailure {
-    /// When it was seen.
+    /// When it happened, or when it was seen if nothing tells that.
     pub time: Time,
     /// Pod of the worker.
     pub worker: String,

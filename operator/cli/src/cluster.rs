@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{Membership, Progress, labels, ports};
+use roundhouse_contract::{Action, Membership, Progress, labels, ports};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -62,18 +62,8 @@ impl Cluster {
         let uid = job.uid().unwrap_or_default();
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let selector = ListParams::default().labels(&format!("{}={uid}", labels::JOB_UID));
-        let place = |pod: &Pod| {
-            let text = pod.annotations().get(labels::MEMBERSHIP)?;
-            Membership::parse(text).ok().flatten()
-        };
         let all = pods.list(&selector).await?;
-        let first = all
-            .iter()
-            .filter_map(|pod| Some((place(pod)?, pod.name_any())));
-        let first = first.filter(|(place, _)| place.node_rank == 0);
-        Ok(first
-            .max_by_key(|(place, _)| place.generation)
-            .map(|(_, name)| name))
+        Ok(first(&all.items))
     }
 
     /// What an agent answers, through the API server; `None` if it cannot be reached now.
@@ -97,5 +87,52 @@ impl Cluster {
     /// Namespace, for messages.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
+    }
+}
+
+/// The pod of node rank 0 in the newest generation. Who is told to leave has no place in it, whatever its number.
+fn first(pods: &[Pod]) -> Option<String> {
+    let place = |pod: &Pod| {
+        let text = pod.annotations().get(labels::MEMBERSHIP)?;
+        Membership::parse(text).ok().flatten()
+    };
+    let stay = pods
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    stay.filter_map(|pod| Some((place(pod)?, pod)))
+        .filter(|(place, _)| place.action == Action::Join && place.node_rank == 0)
+        .max_by_key(|(place, _)| place.generation)
+        .map(|(_, pod)| pod.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, generation: u64, action: &str, node_rank: u32, deleted: bool) -> Pod {
+        let document = serde_json::json!({
+            "generation": generation, "action": action, "nodeRank": node_rank, "nodes": 2,
+            "procsPerWorker": 1, "master": {"address": "10.0.0.1", "port": 1}, "members": "m",
+            "incarnation": {"podUid": "u", "restarts": 0}, "issuedAt": "1970-01-01T00:00:00Z",
+        });
+        let at = deleted.then_some("1970-01-01T00:00:00Z");
+        let pod = serde_json::json!({"metadata": {
+            "name": name, "annotations": {labels::MEMBERSHIP: document.to_string()},
+            "deletionTimestamp": at,
+        }});
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn the_first_worker_is_one_that_stays_in_the_newest_generation() {
+        let pods = [
+            pod("old", 1, "Join", 0, false),
+            pod("first", 2, "Join", 0, false),
+            pod("second", 2, "Join", 1, false),
+            pod("told-to-leave", 2, "Leave", 0, false),
+            pod("gone", 3, "Join", 0, true),
+        ];
+        assert_eq!(first(&pods).as_deref(), Some("first"));
+        assert_eq!(first(&pods[3..]), None);
     }
 }

@@ -2,7 +2,7 @@
 
 /// API group of the custom resource and prefix of our own labels and annotations.
 pub const GROUP: &str = "roundhouse.dev";
-/// Field manager of every server-side apply, and value of [`MANAGED_BY`].
+/// Field manager of every object that is created, and value of [`MANAGED_BY`].
 pub const FIELD_MANAGER: &str = "roundhouse-operator";
 /// Default of `spec.managedBy`.
 pub const DEFAULT_MANAGER: &str = "roundhouse.dev/operator";

@@ -52,11 +52,12 @@ pub struct Membership {
     pub procs_per_worker: u32,
     /// The rendezvous store.
     pub master: Master,
-    /// Fingerprint of all members' incarnations in node-rank order: equal for all members.
+    /// Fingerprint of all members' incarnations, by UID: equal for all members.
     pub members: String,
     /// The incarnation this document was written for.
     pub incarnation: Incarnation,
-    /// RFC 3339 time of issue, for people.
+    /// RFC 3339 time of issue. The operator tells by it whether a member that is not ready has had time to hear of
+    /// its generation.
     pub issued_at: String,
 }
 
@@ -93,8 +94,8 @@ impl Membership {
     }
 }
 
-/// Fingerprint (FNV-1a, 64 bit, hexadecimal) of the members in node-rank order: an equality check
-/// between documents of one generation, not a secret.
+/// Fingerprint (FNV-1a, 64 bit, hexadecimal) of the members in the order given, which has to be the same each time
+/// (the planner's is by UID): an equality check between documents of one generation, not a secret.
 #[must_use]
 pub fn fingerprint(members: &[Incarnation]) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

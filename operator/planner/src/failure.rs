@@ -1,6 +1,8 @@
 //! Incidents, each counted once, and when the job is given up.
 
-use roundhouse_api::{FailureAction, LastFailure};
+use std::cmp::Ordering;
+
+use roundhouse_api::{ConditionType, FailureAction, LastFailure};
 use roundhouse_contract::{ExitCode, termination::Reason};
 
 use self::policy::Failure;
@@ -9,6 +11,7 @@ use crate::decide::{Draft, event};
 use crate::finish;
 use crate::nodes;
 use crate::plan::{EventType, PlanReason};
+use crate::refused::REFUSED;
 use crate::{stranded, suspend, waiting};
 
 pub(crate) mod policy;
@@ -111,12 +114,14 @@ fn announce(draft: &mut Draft<'_>, failure: LastFailure) {
     draft.status.last_failure = Some(failure);
 }
 
-/// What is no incident is told all the same, if it is newer than what was told last.
+/// What is no incident is told all the same, if it is newer than what was told last. What came of an incident
+/// that is counted is not: it would hide the cause.
 fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let newest = failures
         .iter()
         .filter(|failure| !failure.is_collateral() && !is_incident(generation, failure))
+        .filter(|failure| !is_of_counted_generation(draft, failure))
         .max_by_key(|failure| (failure.at(), &failure.pod.name));
     let Some(newest) = newest else { return };
     let told = describe(newest, draft.now);
@@ -129,6 +134,20 @@ fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     }
 }
 
+/// Whether a failure ended a member of a generation whose incident is counted, or somebody before that one.
+fn is_of_counted_generation(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
+    let (Some(document), Some(end)) = (&failure.pod.membership, failure.end) else {
+        return false;
+    };
+    let counted = draft.status.incidents.last_generation.unwrap_or(0);
+    match end.restarts.cmp(&document.incarnation.restarts) {
+        Ordering::Less => true,
+        Ordering::Equal => document.generation <= counted,
+        // It has ended again since, in the lobby.
+        Ordering::Greater => false,
+    }
+}
+
 /// Whether a failure is why an earlier generation broke, which is counted already: the process has said of no
 /// generation since that it is in it, and what was told last is that its peers had lost somebody.
 fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
@@ -136,7 +155,10 @@ fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
     let counted = draft.status.incidents.last_generation;
     let last = draft.status.last_failure.as_ref();
     !failure.is_collateral()
-        && words.is_some_and(|words| counted.is_some_and(|counted| words.generation <= counted))
+        && words.is_some_and(|words| {
+            // Whoever forms its first generation speaks of none.
+            words.generation > 0 && counted.is_some_and(|counted| words.generation <= counted)
+        })
         && last.is_some_and(stranded::is_told)
 }
 
@@ -200,7 +222,7 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str
 }
 
 /// The job's deadlines: to be active, and to start.
-fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
+pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if let Some(deadline) = draft.job.active_deadline {
         let left = deadline.saturating_sub(suspend::active(draft));
         if left.is_zero() {
@@ -211,10 +233,16 @@ fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
         draft.requeue(left);
     }
     if draft.is_starting() && waiting::start_deadline_left(draft).is_none() {
-        let (_, words) = waiting::hold_up(draft);
+        let words = refused(draft).unwrap_or_else(|| waiting::hold_up(draft).1);
         let seconds = draft.job.start_deadline.as_secs();
         let message = format!("not all workers were ready within {seconds} s: {words}");
         return Some(finish::fail(draft, "StartDeadlineExceeded", message));
     }
     None
+}
+
+/// Why the API server would not have the workers, if that is what the status says.
+fn refused(draft: &Draft<'_>) -> Option<String> {
+    let running = draft.observed.status.condition(ConditionType::Running)?;
+    (running.reason == REFUSED).then(|| running.message.clone())
 }

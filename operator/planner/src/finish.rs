@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use roundhouse_api::{CleanPodPolicy, ConditionType, JobProgress};
+use roundhouse_contract::Mode;
 
 use crate::children::delete;
 use crate::decide::{Draft, event};
@@ -12,7 +13,7 @@ use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
 use crate::program::Program;
 use crate::status::{counted, percent, rounded, set_condition, time};
-use crate::{checkpoint, waiting};
+use crate::{checkpoint, failure, waiting};
 
 /// How long members may take to end after the first of them.
 const ENDING: Duration = Duration::from_secs(30);
@@ -72,6 +73,13 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
         Program::Script(_) if !draft.members.are_whole() => return None,
         Program::Script(_) => has_running_member(draft),
     };
+    if is_ending && draft.job.program.mode() == Mode::Restart {
+        // A script that never ends is ended by whoever suspends the job, or by its deadline.
+        if draft.job.suspend {
+            return None;
+        }
+        return failure::too_late(draft).or(Some(PlanReason::Finishing));
+    }
     if is_ending {
         return Some(PlanReason::Finishing);
     }

@@ -55,7 +55,10 @@ impl<'a> Members<'a> {
                 }
             }
         }
-        for index in victims(&workers, job.replicas, straggler(&workers, observed)) {
+        // Once one has completed nobody is taken from the others: they would have to do it all again.
+        let is_ending = workers.values().any(|pod| has_succeeded(pod));
+        let wanted = if is_ending { u32::MAX } else { job.replicas };
+        for index in victims(&workers, wanted, straggler(&workers, observed)) {
             let pod = workers.remove(&index);
             surplus.extend(pod.map(|pod| (pod, DeleteReason::ScaledDown)));
         }

@@ -140,6 +140,11 @@ fn document(
 
 fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     let mut message = sentence(draft, draft.members.generation, count(members));
+    if members < draft.job.replicas as usize
+        && let Some((_, trouble)) = waiting::first_trouble(draft)
+    {
+        message = format!("{message}; more are wanted: {trouble}");
+    }
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {
         let told = event(EventType::Normal, "GenerationIssued", message.clone());

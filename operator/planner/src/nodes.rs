@@ -22,6 +22,7 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         let Some(node) = failure.pod.node.clone() else {
             continue;
         };
+        let has_room = draft.status.avoid_nodes.len() < MAX_NODES;
         let known = draft.status.avoid_nodes.iter_mut().find(|n| n.node == node);
         let at = match (failure.at(), &known) {
             (Some(at), _) => at,
@@ -33,6 +34,8 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         match known {
             Some(known) if known.until >= time(until) => {}
             Some(known) => known.until = time(until),
+            // Whoever finds no room is replaced all the same.
+            None if !has_room => {}
             None => {
                 draft.recorded = true;
                 draft.status.avoid_nodes.push(AvoidedNode {
@@ -42,9 +45,6 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
                 });
             }
         }
-    }
-    while draft.status.avoid_nodes.len() > MAX_NODES {
-        draft.status.avoid_nodes.remove(0);
     }
 }
 

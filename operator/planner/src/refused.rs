@@ -43,31 +43,109 @@ pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> P
     }
 }
 
-/// A plan that the API server did not let happen: told in its words, once. What the plan has decided is
-/// stored, so that nothing is decided twice. `before`: the status as last written.
+/// Reason of the Running condition of a job that cannot train for it.
+pub(crate) const REFUSED: &str = "Refused";
+/// What the API server's words follow in a message.
+const PREFIX: &str = "the API server refused: ";
+
+/// A plan that the API server did not let happen, or not all of it: told in its words, once. What the plan has
+/// decided is stored, so that nothing is decided twice, and who trains goes on and is said to. `before`: the
+/// status as last written.
 #[must_use]
 pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: Timestamp) -> Plan {
     let mut refused = plan.clone();
-    let message = format!("the API server refused: {words}");
     let told = before
         .conditions
         .first()
-        .is_some_and(|front| front.message == message);
-    if !refused.status.is_terminal() {
-        let kind = ConditionType::Running;
-        set_condition(
-            &mut refused.status,
-            kind,
-            false,
-            "Refused",
-            message.clone(),
-            now,
-        );
+        .and_then(|front| front.message.split_once(PREFIX))
+        .is_some_and(|(_, told)| gist(told) == gist(words));
+    let words = format!("{PREFIX}{words}");
+    let kind = ConditionType::Running;
+    let trains = refused.status.condition(kind).cloned();
+    let trains = trains.filter(|running| running.status == "True");
+    let status = &mut refused.status;
+    match trains {
+        _ if status.is_terminal() => {}
+        Some(running) => {
+            let message = format!("{}; {words}", running.message);
+            set_condition(status, kind, true, &running.reason, message, now);
+        }
+        None => set_condition(status, kind, false, REFUSED, words.clone(), now),
     }
     if !told {
         refused
             .events
-            .push(event(EventType::Warning, "Refused", message));
+            .push(event(EventType::Warning, "Refused", words));
     }
     refused
+}
+
+/// Words without their numbers: how much of a quota is used changes, and is no other refusal.
+fn gist(words: &str) -> String {
+    words.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A plan whose status says whether the job trains.
+    fn planned(trains: bool) -> Plan {
+        let mut status = TrainingJobStatus::default();
+        let (reason, message) = if trains {
+            ("Training", "generation 1: 3 workers")
+        } else {
+            ("WaitingForWorkers", "1 of 4 workers ready")
+        };
+        let kind = ConditionType::Running;
+        let (now, events) = (Timestamp::UNIX_EPOCH, Vec::new());
+        set_condition(&mut status, kind, trains, reason, message, now);
+        Plan {
+            actions: Vec::new(),
+            status,
+            requeue_after: None,
+            reason: PlanReason::Training,
+            events,
+        }
+    }
+
+    #[test]
+    fn who_trains_is_said_to_train_and_what_was_refused_is_said_beside_it() {
+        let cases = [
+            (
+                true,
+                "Training",
+                "generation 1: 3 workers; the API server refused: used: 3",
+            ),
+            (false, "Refused", "the API server refused: used: 3"),
+        ];
+        for (trains, reason, message) in cases {
+            let (plan, now) = (planned(trains), Timestamp::UNIX_EPOCH);
+            let refused = plan_refused(&plan, &plan.status, "used: 3", now);
+            let front = &refused.status.conditions[0];
+            assert_eq!((&*front.reason, &*front.message), (reason, message));
+            assert_eq!(refused.status.is_true(ConditionType::Running), trains);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_an_event_when_it_begins_and_when_it_becomes_another() {
+        let now = Timestamp::UNIX_EPOCH;
+        let cases = [
+            ("used: 3", 0, "the same"),
+            ("used: 4", 0, "the same with another number"),
+            ("denied", 1, "another"),
+        ];
+        for trains in [true, false] {
+            let plan = planned(trains);
+            let first = plan_refused(&plan, &plan.status, "used: 3", now);
+            assert_eq!(first.events.len(), 1);
+            for (words, events, case) in cases {
+                let next = plan_refused(&plan, &first.status, words, now);
+                assert_eq!(next.events.len(), events, "{case}");
+            }
+            let same = plan_refused(&plan, &first.status, "used: 3", now);
+            assert_eq!(same.status, first.status, "nothing to write");
+        }
+    }
 }

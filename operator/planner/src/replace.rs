@@ -39,7 +39,9 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
         return wait(pod, draft.now).map_or(Fate::Goes(DeleteReason::Replaced), Fate::Later);
     }
     if draft.members.is_condemned(pod) {
-        return Fate::Goes(DeleteReason::BadNode);
+        // Failures before a worker's first generation are no incidents, so only this bounds them.
+        let wait = wait(pod, draft.now).filter(|_| pod.membership.is_none());
+        return wait.map_or(Fate::Goes(DeleteReason::BadNode), Fate::Later);
     }
     if is_lost(draft, pod) {
         return Fate::Goes(DeleteReason::NodeLost);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::ConditionType;
+use roundhouse_contract::Mode;
 
 use crate::children::delete;
 use crate::decide::{Draft, event};
@@ -61,7 +62,7 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
     }
     draft.status.resumed_after_generation = Some(draft.members.generation);
     draft.status.incidents.since_progress = 0;
-    if draft.job.checkpoint.is_none() {
+    if starts_over(draft) {
         draft.status.incidents.last_step = 0;
         draft.status.progress = None;
     }
@@ -71,6 +72,11 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .events
         .push(event(EventType::Normal, "Resumed", message));
     None
+}
+
+/// Whether nothing is left of the built-in trainer's state; a script may keep checkpoints of its own.
+fn starts_over(draft: &Draft<'_>) -> bool {
+    draft.job.checkpoint.is_none() && draft.job.program.mode() == Mode::InProcess
 }
 
 /// Time that the job has been active: the time before the last suspension, and since it was resumed.
@@ -103,6 +109,9 @@ fn sentence(draft: &Draft<'_>, pods: usize) -> String {
         .as_ref()
         .and_then(|checkpoint| checkpoint.step);
     let state = match (&draft.job.checkpoint, step) {
+        (None, _) if !starts_over(draft) => {
+            "the script goes on from the checkpoint that it keeps itself, if it does".to_owned()
+        }
         (None, _) => {
             "training begins again at step 0 when resumed: there is no spec.checkpoint".to_owned()
         }

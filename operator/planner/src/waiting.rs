@@ -49,6 +49,12 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     PlanReason::Recovering
 }
 
+/// Why a worker cannot start, as a reason and a sentence, if one cannot.
+pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(&'static str, String)> {
+    let mut workers = draft.members.workers.values();
+    workers.find_map(|pod| trouble(pod))
+}
+
 /// What holds the job up, as a reason and a sentence.
 pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
     let ready = draft
@@ -58,11 +64,11 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
         .filter(|pod| pod.ready)
         .count();
     let count = format!("{ready} of {} ready", counted(draft.job.replicas, "worker"));
-    let workers = || draft.members.workers.values();
-    let trouble = workers()
-        .find_map(|pod| trouble(pod))
-        .or_else(|| workers().find_map(|pod| stuck(pod, draft.now)));
-    match trouble {
+    let stuck = || {
+        let mut workers = draft.members.workers.values();
+        workers.find_map(|pod| stuck(pod, draft.now))
+    };
+    match first_trouble(draft).or_else(stuck) {
         Some((reason, words)) => {
             let avoided = nodes::avoided(draft).join(", ");
             let but = if avoided.is_empty() {

@@ -160,3 +160,18 @@ fn when_all_die_at_once_it_is_one_incident_and_they_begin_together() {
     assert_eq!(places(&world), [Some(0), Some(1)]);
     assert_eq!(world.observed.status.incidents.total, 1);
 }
+
+#[test]
+fn a_job_that_trains_with_fewer_than_wanted_says_why() {
+    let mut world = elastic(2);
+    world.job.replicas = 3;
+    world.settle();
+    world.observed.pods[2].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    let words = &world.observed.status.conditions[0].message;
+    assert!(words.contains("Insufficient nvidia.com/gpu"), "{words}");
+    world.observed.pods[2].unschedulable = None;
+    world.settle();
+    let words = &world.observed.status.conditions[0].message;
+    assert!(!words.contains("Insufficient"), "{words}");
+}

@@ -3,7 +3,7 @@
 
 use roundhouse_api::CleanPodPolicy;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{PlanReason, Waiting};
+use roundhouse_planner::{PlanReason, Waiting, plan_refused};
 
 #[test]
 fn a_failure_is_one_incident_however_many_lose_their_peer() {
@@ -207,4 +207,18 @@ fn what_has_ended_never_starts_again() {
     assert_eq!(plan.reason, PlanReason::Succeeded);
     assert_eq!(world.observed.status, ended);
     assert!(world.observed.pods.is_empty());
+}
+
+#[test]
+fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
+    let mut world = world(1);
+    let before = world.observed.status.clone();
+    let words = "pods is forbidden: exceeded quota";
+    let plan = plan_refused(&world.plan(), &before, words, world.now);
+    world.observed.status = plan.status;
+    world.seconds_pass(600);
+    let plan = world.plan();
+    let front = &plan.status.conditions[0];
+    assert_eq!(front.reason, "StartDeadlineExceeded");
+    assert!(front.message.contains("exceeded quota"), "{front:?}");
 }

@@ -256,8 +256,10 @@ fn no_more_nodes_are_noted_than_the_status_has_room_for() {
         world.is_on(at, &format!("n{at}"));
         world.ends(at, 77, 0);
     }
-    let plan = world.plan();
-    assert_eq!(plan.status.avoid_nodes.len(), 64);
+    world.settle();
+    assert_eq!(world.observed.status.avoid_nodes.len(), 64);
+    let attempts = world.observed.pods.iter().filter(|pod| pod.attempt == 1);
+    assert_eq!(attempts.count(), 80);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use proptest::{collection, proptest};
 use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::members::is_alive;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Pod, PodPhase};
+use roundhouse_planner::{PlanReason, Pod, PodPhase};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -168,7 +168,8 @@ proptest! {
         assert!(live.len() < 2, "two live worlds: {live:?} {:?}", world.observed);
         let status = &world.observed.status;
         let stays = world.observed.pods.iter().filter(|pod| !pod.deleting).count();
-        if status.is_terminal() {
+        // Once a member has completed nobody is taken away, and nobody added.
+        if status.is_terminal() || rest.reason == PlanReason::Finishing {
             return Ok(());
         }
         let wanted = if world.job.suspend { 0 } else { world.job.replicas as usize };

@@ -135,3 +135,65 @@ fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
     world.ends(1, 0, 100);
     assert_eq!(world.settle().reason, PlanReason::Succeeded);
 }
+
+#[test]
+fn a_script_that_does_not_end_is_ended_by_a_suspension_or_by_the_deadline() {
+    let ending = || {
+        let mut world = script_world(2).training();
+        world.ends(0, 0, 100);
+        assert_eq!(world.settle().reason, PlanReason::Finishing);
+        world
+    };
+    let mut suspended = ending();
+    suspended.job.suspend = true;
+    suspended.settle();
+    assert_eq!(suspended.state(), "Suspended");
+    let mut late = ending();
+    late.job.active_deadline = Some(Duration::from_secs(60));
+    let plan = late.settle();
+    assert!(plan.requeue_after.is_some(), "it wakes at the deadline");
+    late.seconds_pass(61);
+    late.settle();
+    assert_eq!(late.state(), "DeadlineExceeded");
+}
+
+#[test]
+fn once_a_worker_has_completed_nobody_is_taken_away() {
+    let mut world = script_world(3).training();
+    world.ends(0, 0, 100);
+    world.ends(1, 0, 100);
+    world.job.replicas = 2;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 3);
+    assert_eq!(world.generations(), [1, 1, 1]);
+    world.ends(2, 0, 100);
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+}
+
+#[test]
+fn a_suspended_script_is_not_told_that_it_begins_anew() {
+    let mut world = script_world(2).training();
+    world.job.suspend = true;
+    world.settle();
+    let words = &world.observed.status.conditions[0].message;
+    assert!(!words.contains("step 0"), "{words}");
+}
+
+#[test]
+fn what_comes_of_an_incident_does_not_hide_its_cause() {
+    let mut world = script_world(3).training();
+    for at in [2, 0, 1] {
+        world.seconds_pass(1);
+        world.ends(at, 1, 40);
+        world.settle();
+    }
+    for at in 0..3 {
+        world.restarts(at);
+        world.prepared(at);
+    }
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    let last = world.observed.status.last_failure.as_ref().unwrap();
+    assert_eq!(last.worker, "gpt-worker-2-0");
+    assert_eq!(world.observed.status.incidents.total, 1);
+}

@@ -44,6 +44,51 @@ fn a_pod_whose_node_does_not_answer_is_not_ready_though_its_containers_are() {
 }
 
 #[test]
+fn a_worker_is_ready_when_its_trainer_is_whatever_its_sidecars_are() {
+    let cases = [
+        ("both are", true, true, "True", "True", true),
+        ("only the sidecar", false, true, "False", "False", false),
+        ("only the trainer", true, false, "False", "False", true),
+        ("its node is lost", true, true, "False", "True", false),
+    ];
+    for (name, trainer, sidecar, ready, containers_ready, expected) in cases {
+        let container = |name: &str, ready: bool| {
+            json!({
+            "name": name, "ready": ready, "image": "i", "imageID": "i", "restartCount": 0})
+        };
+        let pod = pod_of(json!({
+            "metadata": {"name": "digits-worker-1-2"},
+            "status": {
+                "phase": "Running", "conditions": conditions(ready, containers_ready),
+                "containerStatuses": [container("proxy", sidecar), container("trainer", trainer)],
+            },
+        }));
+        assert_eq!(pod.ready, expected, "{name}");
+    }
+}
+
+#[test]
+fn the_time_of_a_workers_readiness_is_that_of_the_later_condition() {
+    let at = |second: u32| format!("1970-01-01T00:00:0{second}Z");
+    let cases = [
+        ("both at once", Some(3), Some(3), Some(3)),
+        ("the node came back", Some(5), Some(3), Some(5)),
+        ("only the pod's", Some(5), None, Some(5)),
+        ("none", None, None, None),
+    ];
+    for (name, ready, containers_ready, expected) in cases {
+        let condition = |kind: &str, second: Option<u32>| json!({"type": kind, "status": "True", "lastTransitionTime": second.map(at)});
+        let conditions = json!([
+            condition("Ready", ready),
+            condition("ContainersReady", containers_ready)
+        ]);
+        let pod = reduced(&conditions, &json!(null));
+        let found = pod.ready_at.map(Timestamp::as_second);
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
 fn only_conditions_that_not_every_pod_has_are_kept() {
     let pod = reduced(
         &json!([

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use roundhouse_contract::{Membership, Progress, RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{Action, Membership, Progress, RankStatus, TerminationMessage, paths};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -36,6 +36,8 @@ pub(crate) struct Worker {
     back_off: Duration,
     restart_at: Option<Instant>,
     kill_at: Option<Instant>,
+    /// The same for the planner: until then others may have to wait for it.
+    gone_by: Option<Timestamp>,
     completed: bool,
     created_at: Timestamp,
     ready: bool,
@@ -51,10 +53,17 @@ impl Worker {
     pub(crate) fn start(
         setting: &Setting,
         name: String,
-        (index, attempt): (u32, u32),
+        place: (u32, u32),
         number: u32,
     ) -> anyhow::Result<Self> {
-        let mut worker = Self {
+        let mut worker = Self::idle(name, place, number);
+        std::fs::create_dir_all(worker.dir(setting))?;
+        worker.spawn(setting)?;
+        Ok(worker)
+    }
+
+    fn idle(name: String, (index, attempt): (u32, u32), number: u32) -> Self {
+        Self {
             name,
             index,
             attempt,
@@ -65,6 +74,7 @@ impl Worker {
             back_off: Duration::ZERO,
             restart_at: None,
             kill_at: None,
+            gone_by: None,
             completed: false,
             created_at: Timestamp::now(),
             ready: false,
@@ -72,10 +82,7 @@ impl Worker {
             was_ready: false,
             termination: None,
             membership: None,
-        };
-        std::fs::create_dir_all(worker.dir(setting))?;
-        worker.spawn(setting)?;
-        Ok(worker)
+        }
     }
 
     fn spawn(&mut self, setting: &Setting) -> anyhow::Result<()> {
@@ -183,6 +190,7 @@ impl Worker {
     pub(crate) fn delete(&mut self) {
         if self.kill_at.is_none() {
             self.kill_at = Some(Instant::now() + GRACE);
+            self.gone_by = Some(Timestamp::now() + GRACE);
             self.restart_at = None;
             self.signal(Signal::TERM);
         }
@@ -191,6 +199,7 @@ impl Worker {
     /// Ends it at once.
     pub(crate) fn kill(&mut self) {
         self.kill_at = Some(Instant::now());
+        self.gone_by = Some(Timestamp::now());
         self.restart_at = None;
         self.signal(Signal::KILL);
     }
@@ -206,10 +215,12 @@ impl Worker {
         }
     }
 
-    /// The generation of which it is the first worker, if it is.
+    /// The generation of which it is the first worker, if it is. One that leaves may be, until it is told that the
+    /// next one is without it.
     pub(crate) fn leads(&self) -> Option<u64> {
         let membership = self.membership.as_ref()?;
-        (membership.node_rank == 0).then_some(membership.generation)
+        let leads = membership.action == Action::Join && membership.node_rank == 0;
+        leads.then_some(membership.generation)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -245,6 +256,7 @@ impl Worker {
             index: Some(self.index),
             attempt: self.attempt,
             deleting: self.kill_at.is_some(),
+            gone_by: self.gone_by,
             created_at: Some(self.created_at),
             phase: if self.completed {
                 PodPhase::Succeeded
@@ -265,5 +277,52 @@ impl Worker {
             membership: self.membership.clone(),
             ..Pod::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::{Incarnation, Master};
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
+        let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1);
+        assert_eq!(worker.observed().gone_by, None);
+        let before = Timestamp::now();
+        worker.delete();
+        let gone_by = worker.observed().gone_by.unwrap();
+        assert!(gone_by >= before + GRACE && gone_by <= Timestamp::now() + GRACE);
+        worker.delete();
+        assert_eq!(worker.observed().gone_by, Some(gone_by), "once");
+        worker.kill();
+        assert!(worker.observed().gone_by.unwrap() <= Timestamp::now());
+    }
+
+    #[test]
+    fn a_worker_that_is_told_to_leave_leads_nobody() {
+        let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1);
+        let document = |action| Membership {
+            generation: 3,
+            action,
+            node_rank: 0,
+            nodes: 1,
+            procs_per_worker: 1,
+            master: Master {
+                address: String::new(),
+                port: 1,
+            },
+            members: String::new(),
+            incarnation: Incarnation {
+                pod_uid: String::new(),
+                restarts: 0,
+            },
+            issued_at: String::new(),
+        };
+        worker.membership = Some(document(Action::Join));
+        assert_eq!(worker.leads(), Some(3));
+        worker.membership = Some(document(Action::Leave));
+        assert_eq!(worker.leads(), None);
     }
 }
