@@ -17,7 +17,7 @@ help: ## List the targets
 	@echo "  NODES=3: make cluster with three real nodes"
 
 .PHONY: try
-try: ## Train a real model on this machine: no cluster, no root (FILE=another.yaml)
+try: ## Train a real model on this machine: no cluster, no root (FILE=another.yaml ARGS="--dir DIR")
 	@tests/support/make/try
 
 .PHONY: demo

@@ -114,10 +114,11 @@ impl World {
         let mut tensor = Tensor::f_from_slice(&values)?.f_to_device(self.device)?;
         group.all_reduce(&mut tensor, ReduceOp::Sum)?;
         // This copy waits for the device, and returns garbage if the group is aborted meanwhile.
-        let tensor = tensor.f_to_device(Device::Cpu)?;
-        let mut sums = vec![0.0; values.len()];
-        tensor.f_copy_data(&mut sums, values.len())?;
+        let read = tensor
+            .f_to_device(Device::Cpu)
+            .and_then(Vec::<f64>::try_from);
         group.check()?;
+        let sums = read?;
         witness::hear(&sums, turn, self.size).ok_or_else(|| {
             Failure::PeerLost("a sum that nobody has given: a peer aborts the group".to_owned())
         })

@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::render::{View, plain};
 use crate::screen::Screen;
 
+mod capacity;
 mod edits;
 mod executor;
 mod home;
@@ -72,6 +73,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let programs = Programs::find(options.agent.as_deref(), options.trainer.as_deref())?;
     let manifest = Manifest::read(&options.file, options.name.as_deref())?;
     let job = validate(&manifest.job)?;
+    capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
     let setting = setting(options, &manifest, &job, programs, home.path())?;
     let name = job.key.name.clone();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use roundhouse_api::TrainingJob;
 use roundhouse_planner::validate;
 
+use super::capacity;
 use super::manifest::Manifest;
 use crate::screen::Screen;
 
@@ -69,6 +70,6 @@ fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJ
     let mut job = current.clone();
     job.spec = wanted.spec;
     job.metadata.generation = Some(job.metadata.generation.unwrap_or(1) + 1);
-    validate(&job)?;
+    capacity::check(&validate(&job)?)?;
     Ok(job)
 }
