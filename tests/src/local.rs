@@ -129,10 +129,7 @@ impl LocalRun {
     /// # Errors
     /// The file cannot be written.
     pub fn slow_down(&self, milliseconds: u64) -> anyhow::Result<()> {
-        Ok(std::fs::write(
-            self.directory.path().join("pace"),
-            milliseconds.to_string(),
-        )?)
+        self.tell("pace", &milliseconds.to_string())
     }
 
     /// Makes each step of one worker last longer than those of the others, from now on.
@@ -140,8 +137,7 @@ impl LocalRun {
     /// # Errors
     /// The file cannot be written.
     pub fn slow_down_worker(&self, index: u32, milliseconds: u64) -> anyhow::Result<()> {
-        let file = self.directory.path().join(format!("pace-{index}"));
-        Ok(std::fs::write(file, milliseconds.to_string())?)
+        self.tell(&format!("pace-{index}"), &milliseconds.to_string())
     }
 
     /// What it printed, and the logs of its workers.
@@ -225,9 +221,14 @@ impl LocalRun {
     /// # Errors
     /// The file that says so cannot be written.
     pub fn pace_volume(&self, pace: &str) -> anyhow::Result<()> {
-        let file = self.directory.path().join("pace-of-volume");
+        self.tell("pace-of-volume", pace)
+    }
+
+    /// Replaces a file by which processes are told something.
+    fn tell(&self, name: &str, words: &str) -> anyhow::Result<()> {
+        let file = self.directory.path().join(name);
         let partial = file.with_extension("partial");
-        std::fs::write(&partial, pace)?;
+        std::fs::write(&partial, words)?;
         Ok(std::fs::rename(&partial, &file)?)
     }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use roundhouse_api::{CleanPodPolicy, ConditionType, JobProgress};
-use roundhouse_contract::Mode;
 
 use crate::children::delete;
 use crate::decide::{Draft, event};
@@ -71,15 +70,13 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let is_ending = match draft.job.program {
         Program::Trainer(_) => trainer_is_ending(draft, first),
         Program::Script(_) if !draft.members.are_whole() => return None,
-        Program::Script(_) => has_running_member(draft),
-    };
-    if is_ending && draft.job.program.mode() == Mode::Restart {
-        // A script that never ends is ended by whoever suspends the job, or by its deadline.
-        if draft.job.suspend {
-            return None;
+        // One that never ends is ended by whoever suspends the job, or by its deadline.
+        Program::Script(_) if has_running_member(draft) && draft.job.suspend => return None,
+        Program::Script(_) if has_running_member(draft) => {
+            return failure::too_late(draft).or(Some(PlanReason::Finishing));
         }
-        return failure::too_late(draft).or(Some(PlanReason::Finishing));
-    }
+        Program::Script(_) => false,
+    };
     if is_ending {
         return Some(PlanReason::Finishing);
     }

@@ -5,12 +5,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 
 import ledger
 from job import job
 from ledger import Ledger
-from steps import children, variable
+from steps import children, until, variable
 
 
 class Run:
@@ -44,12 +43,7 @@ class Run:
 
     def wait(self, limit, condition):
         """Whether it came to be true in so many seconds."""
-        deadline = time.monotonic() + limit
-        while not condition():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
-        return True
+        return until(limit, condition, 0.005, lambda: self.process.poll() is not None)
 
     def stop(self):
         """Ends the executor, and with it all its processes."""

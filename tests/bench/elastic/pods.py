@@ -1,12 +1,11 @@
 """One run on pods of the local cluster, watched through the volume, which is a directory of this machine."""
 import shutil
-import time
 
 import ledger
 from cluster import Namespace, shared_directory
 from job import job
 from ledger import Ledger
-from steps import children
+from steps import children, until
 
 JOB = "digits"
 
@@ -30,12 +29,7 @@ class Run:
 
     def wait(self, limit, condition):
         """Whether it came to be true in so many seconds."""
-        deadline = time.monotonic() + limit
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
-        return True
+        return until(limit, condition, 0.005)
 
     def fail(self, what):
         """Ends all with what kubectl says."""

@@ -5,7 +5,7 @@ import time
 
 import lines
 from cluster import REPOSITORY, Namespace, shared_directory
-from steps import children
+from steps import children, until
 
 JOB = "script"
 # An image would hold Python and PyTorch, 5 GB of them. The pods of this machine's cluster see its own instead.
@@ -66,12 +66,7 @@ class Run:
 
     def wait(self, limit, condition):
         """What it is when it comes to be true; falsy if it does not in so many seconds."""
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
-            if value := condition():
-                return value
-            time.sleep(0.02)
-        return None
+        return until(limit, condition, 0.02)
 
     def result(self, since, first, pause=None):
         """Ends it, and says what it showed."""

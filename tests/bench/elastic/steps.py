@@ -2,6 +2,7 @@
 import dataclasses
 import pathlib
 import statistics
+import time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,17 @@ def gaps(steps):
 def usual(steps):
     """Median time between two steps; None without any."""
     return statistics.median(gaps(steps)) if len(steps) > 1 else None
+
+
+def until(limit, condition, pause, is_over=lambda: False):
+    """What a condition is when it comes to be true; None if it does not in so many seconds, or all is over before."""
+    deadline = time.monotonic() + limit
+    while True:
+        if value := condition():
+            return value
+        if is_over() or time.monotonic() > deadline:
+            return None
+        time.sleep(pause)
 
 
 def children(parent):

@@ -10,7 +10,7 @@ import tempfile
 import time
 
 import lines
-from steps import Outcome, children
+from steps import Outcome, children, until
 
 # Of PyTorch's documentation of elastic jobs; more restarts than any run needs.
 OPTIONS = ["--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench"]
@@ -71,14 +71,8 @@ class Run:
 
     def wait(self, limit, condition):
         """What it is when it comes to be true; falsy if it does not in so many seconds."""
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
-            if value := condition():
-                return value
-            if all(agent.poll() is not None for agent in self.agents):
-                return None  # None is left to come back.
-            time.sleep(0.02)
-        return None
+        # With no agent none is left to come back.
+        return until(limit, condition, 0.02, lambda: all(agent.poll() is not None for agent in self.agents))
 
     def processes(self):
         agents = [agent.pid for agent in self.agents if agent.poll() is None]

@@ -135,19 +135,11 @@ fn a_job_grows_and_shrinks_while_it_trains() {
     let checkpoint = every_steps(volume.path().to_owned(), 500);
     let mut job = Job::keeping(&long(), 4, checkpoint);
     job.wait_for("the lobby", |status| status.phase.is_ready());
-    let passes = |generation: u64, members: &[u32]| {
-        job.issue_to(generation, members);
-        job.wait_for_nodes(members, "a step of the generation", |status| {
-            status.generation == generation && status.phase == Phase::Training
-        });
-        let at = job.status(members[0], 0).unwrap().step;
-        job.wait_for_nodes(members, "twenty more steps", |status| status.step > at + 20);
-    };
-    passes(1, &[0]);
-    passes(2, &[0, 1, 2, 3]);
+    job.passes(1, &[0], 20);
+    job.passes(2, &[0, 1, 2, 3], 20);
     job.dismiss(3, 0);
     job.dismiss(3, 1);
-    passes(3, &[2, 3]);
+    job.passes(3, &[2, 3], 20);
     assert_eq!(job.exit_code(0), Some(143));
     assert_eq!(job.exit_code(1), Some(143));
     job.respawn(1);

@@ -7,12 +7,12 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::{CheckpointEnvironment, VOLUME_PATIENCE_SECONDS};
-use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
 use roundhouse_contract::{LaunchEnvironment, Phase};
 use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
+mod generations;
 mod nccl;
 mod observe;
 
@@ -211,57 +211,6 @@ impl Job {
             .stdout(log.try_clone().unwrap())
             .stderr(log);
         command
-    }
-
-    /// Waits for the lobby to fill, then issues a generation of all workers.
-    pub(crate) fn issue_when_ready(&self, generation: u64) {
-        self.wait_for("all processes in the lobby", |status| {
-            status.phase.is_ready()
-        });
-        self.issue(generation);
-    }
-
-    /// Issues a generation of all workers.
-    pub(crate) fn issue(&self, generation: u64) {
-        self.issue_to(generation, &(0..self.nodes).collect::<Vec<_>>());
-    }
-
-    /// Tells a worker to leave with a generation.
-    pub(crate) fn dismiss(&self, generation: u64, node: u32) {
-        self.write(generation, node, Action::Leave, 0, &[node]);
-    }
-
-    /// Issues a generation of some workers, in node-rank order.
-    pub(crate) fn issue_to(&self, generation: u64, members: &[u32]) {
-        self.tell(generation, members, members);
-    }
-
-    /// Tells some of a generation's members of it.
-    pub(crate) fn tell(&self, generation: u64, members: &[u32], whom: &[u32]) {
-        for (place, node) in (0..).zip(members).filter(|(_, node)| whom.contains(node)) {
-            self.write(generation, *node, Action::Join, place, members);
-        }
-    }
-
-    fn write(&self, generation: u64, node: u32, action: Action, place: u32, members: &[u32]) {
-        let document = Membership {
-            generation,
-            action,
-            node_rank: place,
-            nodes: u32::try_from(members.len()).unwrap(),
-            procs_per_worker: self.procs_per_worker,
-            master: Master {
-                address: "127.0.0.1".to_owned(),
-                port: self.ports[members[0] as usize],
-            },
-            members: String::new(),
-            incarnation: Incarnation {
-                pod_uid: format!("worker-{node}"),
-                restarts: 0,
-            },
-            issued_at: "2026-01-01T00:00:00Z".to_owned(),
-        };
-        replace(&self.membership_file(node), &document.to_json().unwrap());
     }
 
     /// Sends a signal to a process, by rank.

@@ -126,19 +126,11 @@ fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
     let expected = undisturbed(&config);
     let mut job = Job::over_nccl(&config, 4, &[], NEVER);
     job.wait_for("the lobby", |status| status.phase.is_ready());
-    let passes = |generation: u64, members: &[u32]| {
-        job.issue_to(generation, members);
-        job.wait_for_nodes(members, "a step of the generation", |status| {
-            status.generation == generation && status.phase == Phase::Training
-        });
-        let at = job.status(members[0], 0).unwrap().step;
-        job.wait_for_nodes(members, "twenty more steps", |status| status.step > at + 20);
-    };
-    passes(1, &[0, 1]);
-    passes(2, &[0, 1, 2, 3]);
+    job.passes(1, &[0, 1], 20);
+    job.passes(2, &[0, 1, 2, 3], 20);
     job.dismiss(3, 3);
     job.dismiss(3, 0);
-    passes(3, &[1, 2]);
+    job.passes(3, &[1, 2], 20);
     assert_eq!([job.exit_code(0), job.exit_code(3)], [Some(143); 2]);
     assert_done(&mut job, &[1, 2], "2, 4, 2 workers");
     let aborts = |generation| (0..4).map(move |node| (node, generation));

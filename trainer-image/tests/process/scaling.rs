@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use roundhouse_contract::Phase;
 use roundhouse_elastic::Line;
 use serde_json::{Value, json};
 
@@ -45,18 +44,10 @@ fn the_batch_follows_the_workers_and_each_sample_is_used_once_per_epoch() {
     let volume = tempfile::tempdir().unwrap();
     let mut job = Job::keeping(&config, 3, every_steps(volume.path().to_owned(), 200));
     job.wait_for("the lobby", |status| status.phase.is_ready());
-    let passes = |generation: u64, members: &[u32]| {
-        job.issue_to(generation, members);
-        job.wait_for_nodes(members, "a step of the generation", |status| {
-            status.generation == generation && status.phase == Phase::Training
-        });
-        let at = job.status(members[0], 0).unwrap().step;
-        job.wait_for_nodes(members, "forty more steps", |status| status.step > at + 40);
-    };
-    passes(1, &[0]);
-    passes(2, &[0, 1, 2]);
+    job.passes(1, &[0], 40);
+    job.passes(2, &[0, 1, 2], 40);
     job.dismiss(3, 1);
-    passes(3, &[0, 2]);
+    job.passes(3, &[0, 2], 40);
     for (node, code) in [(0, 0), (1, 143), (2, 0)] {
         assert_eq!(job.exit_code(node), Some(code), "{}", job.logs());
     }
