@@ -14,6 +14,8 @@ use crate::waiting::time_left;
 
 /// How long a member may take to hear of its generation, and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long somebody must not have been Ready: the kubelet may tell of the death that explains it a moment later.
+const BELIEF: Duration = Duration::from_secs(2);
 /// Who stops being Ready so soon after may be late with the news of the generation before.
 const LATE_NEWS: SignedDuration = SignedDuration::from_secs(5);
 
@@ -42,10 +44,12 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
         let since_then = pod
             .ready_at
             .is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
-        match time_left(issued_at, PATIENCE, now) {
-            // It may not have heard of its generation, or be forming it.
-            Some(left) if !since_then => next = Some(next.map_or(left, |other| other.min(left))),
-            Some(_) | None => found = found.or(Some(pod)),
+        // It may not have heard of its generation, or be forming it.
+        let patience = time_left(issued_at, PATIENCE, now).filter(|_| !since_then);
+        let belief = pod.ready_at.and_then(|at| time_left(at, BELIEF, now));
+        match patience.max(belief) {
+            Some(left) => next = Some(next.map_or(left, |other| other.min(left))),
+            None => found = found.or(Some(pod)),
         }
     }
     if let Some(next) = next {

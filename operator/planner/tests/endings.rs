@@ -196,6 +196,20 @@ fn clean_pod_policy_all_deletes_the_completed_too() {
 }
 
 #[test]
+fn clean_pod_policy_none_keeps_who_trained_and_nobody_who_waits_for_ever() {
+    let mut world = world(1).training();
+    world.job.clean_pod_policy = CleanPodPolicy::None;
+    world.job.max_replicas = 2;
+    world.job.replicas = 2;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 2, "the second waits for a node");
+    world.ends(0, 0, 1);
+    world.settle();
+    let names: Vec<&str> = world.observed.pods.iter().map(|pod| &*pod.name).collect();
+    assert_eq!(names, ["digits-worker-0-0"]);
+}
+
+#[test]
 fn what_has_ended_never_starts_again() {
     let mut world = world(1).training();
     world.ends(0, 0, 1);

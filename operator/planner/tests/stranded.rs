@@ -16,6 +16,7 @@ fn members_that_have_lost_each_other_get_a_new_generation_and_it_is_one_incident
     world.seconds_pass(60);
     world.is_ready(0, false);
     world.is_ready(2, false);
+    world.seconds_pass(2);
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!(generation(&world), 2);
     let status = &world.observed.status;
@@ -28,6 +29,7 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
     let mut world = world(2).training();
     world.seconds_pass(60);
     world.is_ready(1, false);
+    world.seconds_pass(2);
     world.settle();
     assert_eq!(generation(&world), 2);
     world.seconds_pass(10);
@@ -38,6 +40,21 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
     world.settle();
     assert_eq!(generation(&world), 3);
     assert_eq!(world.observed.status.incidents.total, 2);
+}
+
+#[test]
+fn a_death_told_a_moment_after_those_whom_it_left_is_the_one_incident() {
+    let mut world = world(3).training();
+    world.seconds_pass(60);
+    world.is_ready(0, false);
+    world.is_ready(2, false);
+    world.seconds_pass(1);
+    let plan = world.settle();
+    assert_eq!(world.observed.status.incidents.total, 0);
+    assert_eq!(plan.requeue_after.unwrap().as_secs(), 1);
+    world.ends(1, 137, 40);
+    world.settle();
+    assert_eq!(incidents(&world), (1, "Crashed"));
 }
 
 #[test]
@@ -73,6 +90,7 @@ fn hanging() -> World {
     world.seconds_pass(60);
     world.is_ready(0, false);
     world.is_ready(2, false);
+    world.seconds_pass(2);
     world.settle();
     assert_eq!(
         (generation(&world), incidents(&world)),
@@ -140,6 +158,7 @@ fn generations_that_break_again_and_again_end_the_job() {
     for _ in 0..=world.job.backoff_limit {
         world.seconds_pass(30);
         world.is_ready(0, false);
+        world.seconds_pass(2);
         world.settle();
     }
     assert_eq!(world.state(), "BackoffLimitExceeded");
