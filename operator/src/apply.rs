@@ -3,29 +3,21 @@
 //! Children are created, not applied: server-side apply would merge our fields and our owner
 //! reference into a stranger's object of the same name.
 
-use std::fmt::Debug;
-
 use futures::stream::iter;
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Resource, ResourceExt};
-use roundhouse_contract::labels;
+use kube::ResourceExt;
 use roundhouse_planner::{Action, ValidatedJob};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::json;
 
+use self::writes::{create, delete, issue};
 use crate::cache::Job;
-use crate::calls::call;
 use crate::context::Context;
-use crate::error::{CallError, Error};
+use crate::error::Error;
 use crate::expectations::Written;
-use crate::observe::version;
 use crate::resources::{network_policy, service, worker};
-use crate::slim;
+
+mod writes;
 
 /// Writes of one job at a time.
 const AT_ONCE: usize = 16;
@@ -162,99 +154,14 @@ async fn one(
             resource_version,
             membership,
         } => {
-            let patch = json!({"metadata": {
-                "resourceVersion": resource_version,
-                "annotations": {labels::MEMBERSHIP: membership.to_json()?},
-            }});
-            let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
-            let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
-            let written = call(&context.metrics, "patch", "pods", || {
-                pods.patch_metadata(pod, &parameters, &patch)
-            });
-            let written = written.await.map_err(failed)?;
-            let at = version(written.metadata.resource_version.as_deref());
-            context
-                .expectations
-                .wrote(key, Written::Pod(pod.clone()), at);
-            Ok(())
+            let document = membership.to_json()?;
+            issue(context, key, pod, resource_version, &document)
+                .await
+                .map_err(failed)
         }
         Action::DeletePod { pod, uid, reason } => {
             tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");
             delete(context, key, pod, uid).await.map_err(failed)
         }
-    }
-}
-
-async fn create<K>(
-    context: &Context,
-    key: &Job,
-    object: &K,
-    kind: &'static str,
-    written: Written,
-) -> Result<(), CallError>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned,
-{
-    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
-    let parameters = PostParams {
-        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    };
-    let resource = resource(kind);
-    let result = call(&context.metrics, "create", resource, || {
-        api.create(&parameters, object)
-    })
-    .await;
-    match result {
-        Ok(made) => {
-            let at = version(made.meta().resource_version.as_deref());
-            context.expectations.wrote(key, written, at);
-            Ok(())
-        }
-        Err(error) if error.code() == Some(409) => {
-            let name = object.name_any();
-            let other = call(&context.metrics, "get", resource, || {
-                api.get_metadata(&name)
-            })
-            .await?;
-            // One that lost our labels is not watched: it counts as a stranger's, or this would go on for ever.
-            if !slim::is_child(&other.metadata, &key.1) {
-                context.taken.insert(key, format!("{kind} {name}"));
-            }
-            Err(error)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-async fn delete(context: &Context, key: &Job, pod: &str, uid: &str) -> Result<(), CallError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    let answer = call(&context.metrics, "delete", "pods", || {
-        pods.delete(pod, &parameters)
-    })
-    .await?;
-    let at = answer.left().and_then(|pod| pod.metadata.resource_version);
-    context
-        .expectations
-        .deleted(key, Written::Pod(pod.to_owned()), version(at.as_deref()));
-    Ok(())
-}
-
-const fn resource(kind: &str) -> &'static str {
-    match kind.as_bytes() {
-        b"Service" => "services",
-        b"NetworkPolicy" => "networkpolicies",
-        _ => "pods",
     }
 }

@@ -1,7 +1,9 @@
 //! Full objects as they arrive, reduced to what a plan needs: 50,000 whole pods are gigabytes.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod as FullPod, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStatus, Pod as FullPod, PodCondition, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::{Membership, Reason, TerminationMessage, labels};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
@@ -69,27 +71,13 @@ pub fn pod(full: &FullPod) -> Pod {
     } = full;
     let number = |key: &str| metadata.labels.as_ref()?.get(key)?.parse::<u32>().ok();
     let identity = identity(metadata);
-    let condition = |kind: &str| {
-        status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten())
-            .find(|c| c.type_ == kind)
-    };
-    let phase = match status.as_ref().and_then(|status| status.phase.as_deref()) {
-        Some("Running") => PodPhase::Running,
-        Some("Succeeded") => PodPhase::Succeeded,
-        Some("Failed") => PodPhase::Failed,
-        Some(_) | None => PodPhase::Pending,
-    };
-    let is_true = |kind: &str| condition(kind).is_some_and(|condition| condition.status == "True");
-    let own = status
-        .iter()
-        .flat_map(|status| status.container_statuses.iter().flatten())
-        .find(|container| container.name == labels::TRAINER_CONTAINER);
+    let status = status.as_ref();
+    let phase = phase(status);
+    let is = |kind: &str, value: &str| condition(status, kind).is_some_and(|c| c.status == value);
+    let own = containers(status).find(|container| container.name == labels::TRAINER_CONTAINER);
     // The kubelet changes both at once. Who changes only the first is the controller that has lost touch with
     // the node. (Gates would, too.)
-    let silent = condition("Ready").is_some_and(|condition| condition.status == "False")
-        && is_true("ContainersReady");
+    let silent = is("Ready", "False") && is("ContainersReady", "True");
     Pod {
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
@@ -108,37 +96,30 @@ pub fn pod(full: &FullPod) -> Pod {
         // Containers have no such time; the later one is right for a node that comes back, too.
         ready_at: ["Ready", "ContainersReady"]
             .into_iter()
-            .filter_map(|kind| condition(kind)?.last_transition_time.as_ref())
+            .filter_map(|kind| condition(status, kind)?.last_transition_time.as_ref())
             .map(|time| time.0)
             .max(),
-        disrupted: is_true("DisruptionTarget"),
-        conditions: uncommon_conditions(status.as_ref()),
+        disrupted: is("DisruptionTarget", "True"),
+        conditions: uncommon_conditions(status),
         unreachable: silent && spec.iter().all(|spec| spec.readiness_gates.is_none()),
         // The pod does not know; `observe` does.
         cordoned: false,
         ip: status
-            .as_ref()
             .and_then(|status| status.pod_ip.clone())
             .filter(|ip| !ip.is_empty()),
         node: spec.as_ref().and_then(|spec| spec.node_name.clone()),
-        unschedulable: condition("PodScheduled")
+        unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False")
             .map(|condition| condition.message.clone().unwrap_or_default()),
         failed: status
-            .as_ref()
             .filter(|_| phase == PodPhase::Failed)
             .map(|status| text(status.reason.as_ref(), status.message.as_ref())),
-        sidecar_runs: containers(status.as_ref())
+        sidecar_runs: containers(status)
             .filter(|container| container.name != labels::TRAINER_CONTAINER)
-            .any(|container| {
-                container
-                    .state
-                    .as_ref()
-                    .is_some_and(|s| s.running.is_some())
-            }),
+            .any(runs),
         container: own
             .map(container)
-            .map(|own| held_up(own, status.as_ref()))
+            .map(|own| held_up(own, status))
             .unwrap_or_default(),
         membership: metadata
             .annotations
@@ -146,6 +127,25 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|all| all.get(labels::MEMBERSHIP))
             .and_then(|document| Membership::parse(document).ok().flatten()),
     }
+}
+
+fn phase(status: Option<&PodStatus>) -> PodPhase {
+    match status.and_then(|status| status.phase.as_deref()) {
+        Some("Running") => PodPhase::Running,
+        Some("Succeeded") => PodPhase::Succeeded,
+        Some("Failed") => PodPhase::Failed,
+        Some(_) | None => PodPhase::Pending,
+    }
+}
+
+fn condition<'a>(status: Option<&'a PodStatus>, kind: &str) -> Option<&'a PodCondition> {
+    let mut all = status?.conditions.iter().flatten();
+    all.find(|condition| condition.type_ == kind)
+}
+
+fn runs(container: &ContainerStatus) -> bool {
+    let state = container.state.as_ref();
+    state.is_some_and(|state| state.running.is_some())
 }
 
 /// Types of the conditions that are true.

@@ -7,12 +7,11 @@ use roundhouse_api::{
     Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, TrainingJob,
     TrainingJobSpec, Workers,
 };
-use roundhouse_contract::environment::checkpoint::MIN_KEEP;
-use roundhouse_contract::names;
 
 use self::template::{gpus, refuse_our_fields};
 use crate::program::{self, Program};
 
+mod checks;
 mod template;
 
 /// Volume names that start so are ours.
@@ -136,32 +135,12 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         network_policy,
     } = spec;
     let name = metadata.name.clone().unwrap_or_default();
-    if name.is_empty() || name.len() > names::MAX_JOB_NAME_LENGTH || name.contains('.') {
-        let longest = names::MAX_JOB_NAME_LENGTH;
-        return invalid(
-            "metadata.name",
-            format!("use 1 to {longest} characters without dots"),
-        );
-    }
-    if *replicas == 0 {
-        return invalid("spec.workers.replicas", "must be at least 1");
-    }
-    if min_replicas.is_some_and(|min| min == 0 || min > *replicas) {
-        return invalid(
-            "spec.workers.minReplicas",
-            "must be between 1 and spec.workers.replicas",
-        );
-    }
-    if max_replicas.is_some_and(|max| max < *replicas) {
-        return invalid(
-            "spec.workers.maxReplicas",
-            "must not be below spec.workers.replicas",
-        );
-    }
+    checks::name(&name)?;
+    checks::replicas(*replicas, *min_replicas, *max_replicas)?;
     if let Some(checkpoint) = checkpoint {
-        check_checkpoint(checkpoint)?;
+        checks::checkpoint(checkpoint)?;
     }
-    check_rules(rules)?;
+    checks::rules(rules)?;
     let mut template = template.clone().unwrap_or_default();
     refuse_our_fields(template.spec.get_or_insert_default())?;
     let program = program::of(trainer.as_ref(), elastic, &mut template)?;
@@ -198,51 +177,4 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         clean_pod_policy: *clean_pod_policy,
         network_policy: *network_policy,
     })
-}
-
-/// What the schema says, too: the API server may be older than its schema.
-fn check_checkpoint(checkpoint: &Checkpoint) -> Result<(), InvalidSpec> {
-    let volume = &checkpoint.volume;
-    if volume.persistent_volume_claim.is_some() == volume.host_path.is_some() {
-        return invalid(
-            "spec.checkpoint.volume",
-            "give exactly one of persistentVolumeClaim, hostPath",
-        );
-    }
-    if let Some(directory) = &volume.host_path
-        && (!directory.path.starts_with('/') || directory.path.split('/').any(|part| part == ".."))
-    {
-        return invalid(
-            "spec.checkpoint.volume.hostPath.path",
-            "must be absolute and without '..'",
-        );
-    }
-    if checkpoint.keep < MIN_KEEP {
-        let message = format!("must be at least {MIN_KEEP}");
-        return invalid("spec.checkpoint.keep", message);
-    }
-    Ok(())
-}
-
-fn check_rules(rules: &[FailureRule]) -> Result<(), InvalidSpec> {
-    for (at, rule) in rules.iter().enumerate() {
-        let FailureRule {
-            action: _,
-            on_exit_codes,
-            on_pod_conditions,
-            on_reasons,
-        } = rule;
-        let given = [
-            on_exit_codes.is_some(),
-            on_pod_conditions.is_some(),
-            on_reasons.is_some(),
-        ];
-        if given.into_iter().filter(|given| *given).count() != 1 {
-            return invalid(
-                format!("spec.failurePolicy.rules[{at}]"),
-                "give exactly one of onExitCodes, onPodConditions, onReasons",
-            );
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,81 @@
+//! What the schema says, too: the one that is installed may be older.
+
+use roundhouse_api::{Checkpoint, FailureRule};
+use roundhouse_contract::environment::checkpoint::MIN_KEEP;
+use roundhouse_contract::names;
+
+use super::{InvalidSpec, invalid};
+
+pub(super) fn name(name: &str) -> Result<(), InvalidSpec> {
+    let longest = names::MAX_JOB_NAME_LENGTH;
+    if name.is_empty() || name.len() > longest || name.contains('.') {
+        let message = format!("use 1 to {longest} characters without dots");
+        return invalid("metadata.name", message);
+    }
+    Ok(())
+}
+
+pub(super) fn replicas(wanted: u32, min: Option<u32>, max: Option<u32>) -> Result<(), InvalidSpec> {
+    if wanted == 0 {
+        return invalid("spec.workers.replicas", "must be at least 1");
+    }
+    if min.is_some_and(|min| min == 0 || min > wanted) {
+        return invalid(
+            "spec.workers.minReplicas",
+            "must be between 1 and spec.workers.replicas",
+        );
+    }
+    if max.is_some_and(|max| max < wanted) {
+        return invalid(
+            "spec.workers.maxReplicas",
+            "must not be below spec.workers.replicas",
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn checkpoint(checkpoint: &Checkpoint) -> Result<(), InvalidSpec> {
+    let volume = &checkpoint.volume;
+    if volume.persistent_volume_claim.is_some() == volume.host_path.is_some() {
+        return invalid(
+            "spec.checkpoint.volume",
+            "give exactly one of persistentVolumeClaim, hostPath",
+        );
+    }
+    if let Some(directory) = &volume.host_path
+        && (!directory.path.starts_with('/') || directory.path.split('/').any(|part| part == ".."))
+    {
+        return invalid(
+            "spec.checkpoint.volume.hostPath.path",
+            "must be absolute and without '..'",
+        );
+    }
+    if checkpoint.keep < MIN_KEEP {
+        let message = format!("must be at least {MIN_KEEP}");
+        return invalid("spec.checkpoint.keep", message);
+    }
+    Ok(())
+}
+
+pub(super) fn rules(rules: &[FailureRule]) -> Result<(), InvalidSpec> {
+    for (at, rule) in rules.iter().enumerate() {
+        let FailureRule {
+            action: _,
+            on_exit_codes,
+            on_pod_conditions,
+            on_reasons,
+        } = rule;
+        let given = [
+            on_exit_codes.is_some(),
+            on_pod_conditions.is_some(),
+            on_reasons.is_some(),
+        ];
+        if given.into_iter().filter(|given| *given).count() != 1 {
+            return invalid(
+                format!("spec.failurePolicy.rules[{at}]"),
+                "give exactly one of onExitCodes, onPodConditions, onReasons",
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! The single writes, each remembered until the caches show it.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Resource, ResourceExt};
+use roundhouse_contract::labels;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::cache::Job;
+use crate::calls::call;
+use crate::context::Context;
+use crate::error::CallError;
+use crate::expectations::Written;
+use crate::observe::version;
+use crate::slim;
+
+pub(super) async fn create<K>(
+    context: &Context,
+    key: &Job,
+    object: &K,
+    kind: &'static str,
+    written: Written,
+) -> Result<(), CallError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = PostParams {
+        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let resource = resource(kind);
+    let result = call(&context.metrics, "create", resource, || {
+        api.create(&parameters, object)
+    })
+    .await;
+    match result {
+        Ok(made) => {
+            let at = version(made.meta().resource_version.as_deref());
+            context.expectations.wrote(key, written, at);
+            Ok(())
+        }
+        Err(error) if error.code() == Some(409) => {
+            let name = object.name_any();
+            let other = call(&context.metrics, "get", resource, || {
+                api.get_metadata(&name)
+            })
+            .await?;
+            // One that lost our labels is not watched: it counts as a stranger's, or this would go on for ever.
+            if !slim::is_child(&other.metadata, &key.1) {
+                context.taken.insert(key, format!("{kind} {name}"));
+            }
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Tells a pod of its generation, unless the pod has changed since it was chosen.
+pub(super) async fn issue(
+    context: &Context,
+    key: &Job,
+    pod: &str,
+    resource_version: &str,
+    document: &str,
+) -> Result<(), CallError> {
+    let patch = json!({"metadata": {
+        "resourceVersion": resource_version,
+        "annotations": {labels::MEMBERSHIP: document},
+    }});
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    let written = call(&context.metrics, "patch", "pods", || {
+        pods.patch_metadata(pod, &parameters, &patch)
+    })
+    .await?;
+    let at = version(written.metadata.resource_version.as_deref());
+    let what = Written::Pod(pod.to_owned());
+    context.expectations.wrote(key, what, at);
+    Ok(())
+}
+
+pub(super) async fn delete(
+    context: &Context,
+    key: &Job,
+    pod: &str,
+    uid: &str,
+) -> Result<(), CallError> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    let answer = call(&context.metrics, "delete", "pods", || {
+        pods.delete(pod, &parameters)
+    })
+    .await?;
+    let at = answer.left().and_then(|pod| pod.metadata.resource_version);
+    context
+        .expectations
+        .deleted(key, Written::Pod(pod.to_owned()), version(at.as_deref()));
+    Ok(())
+}
+
+const fn resource(kind: &str) -> &'static str {
+    match kind.as_bytes() {
+        b"Service" => "services",
+        b"NetworkPolicy" => "networkpolicies",
+        _ => "pods",
+    }
+}
