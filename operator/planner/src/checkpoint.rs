@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use roundhouse_api::{CheckpointStatus, TrainingJobStatus};
 use roundhouse_contract::Progress;
 
-use crate::decide::{Draft, event};
+use crate::draft::{Draft, event};
 use crate::plan::EventType;
 use crate::status::time;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use roundhouse_api::NetworkPolicyMode;
 use roundhouse_contract::names;
 
-use crate::decide::{Draft, event};
+use crate::draft::{Draft, event};
 use crate::nodes;
 use crate::observed::{Pod, Presence};
 use crate::plan::{Action, DeleteReason, EventType, PlanReason};

@@ -2,17 +2,15 @@
 
 use std::cmp::Ordering;
 
-use roundhouse_api::{ConditionType, FailureAction, LastFailure};
+use roundhouse_api::{FailureAction, LastFailure};
 use roundhouse_contract::{ExitCode, termination::Reason};
 
 use self::policy::Failure;
 use self::words::{describe, sentence};
-use crate::decide::{Draft, event};
-use crate::finish;
+use crate::draft::{Draft, event};
 use crate::nodes;
 use crate::plan::{EventType, PlanReason};
-use crate::refused::REFUSED;
-use crate::{stranded, suspend, waiting};
+use crate::{deadlines, stranded};
 
 pub(crate) mod policy;
 mod words;
@@ -22,15 +20,15 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let pods = draft.observed.pods.iter();
     let failures: Vec<Failure<'_>> = pods.filter_map(|pod| Failure::of(draft.job, pod)).collect();
     if let Some((reason, message)) = permanent(draft, &failures) {
-        return Some(finish::fail(draft, reason, message));
+        return Some(draft.fail(reason, message));
     }
     nodes::avoid(draft, &failures);
     count_incident(draft, &failures);
     note(draft, &failures);
     if let Some((reason, message)) = too_many(draft, &failures) {
-        return Some(finish::fail(draft, reason, message));
+        return Some(draft.fail(reason, message));
     }
-    too_late(draft)
+    deadlines::too_late(draft)
 }
 
 /// A failure after which running it again ends the same way, or that the user will not have.
@@ -219,30 +217,4 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str
     let words = sentence(&describe(failure, draft.now));
     let message = format!("{name} restarted {restarts} times; {words}");
     Some(("BackoffLimitExceeded", message))
-}
-
-/// The job's deadlines: to be active, and to start.
-pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
-    if let Some(deadline) = draft.job.active_deadline {
-        let left = deadline.saturating_sub(suspend::active(draft));
-        if left.is_zero() {
-            let seconds = deadline.as_secs();
-            let message = format!("the job was active for {seconds} s, its activeDeadlineSeconds");
-            return Some(finish::fail(draft, "DeadlineExceeded", message));
-        }
-        draft.requeue(left);
-    }
-    if draft.is_starting() && waiting::start_deadline_left(draft).is_none() {
-        let words = refused(draft).unwrap_or_else(|| waiting::hold_up(draft).1);
-        let seconds = draft.job.start_deadline.as_secs();
-        let message = format!("not all workers were ready within {seconds} s: {words}");
-        return Some(finish::fail(draft, "StartDeadlineExceeded", message));
-    }
-    None
-}
-
-/// Why the API server would not have the workers, if that is what the status says.
-fn refused(draft: &Draft<'_>) -> Option<String> {
-    let running = draft.observed.status.condition(ConditionType::Running)?;
-    (running.reason == REFUSED).then(|| running.message.clone())
 }

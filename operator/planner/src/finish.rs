@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::{CleanPodPolicy, ConditionType, JobProgress};
+use roundhouse_api::{CleanPodPolicy, ConditionType};
 
 use crate::children::delete;
-use crate::decide::{Draft, event};
+use crate::draft::{Draft, event};
 use crate::members::{has_succeeded, is_alive};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
 use crate::program::Program;
-use crate::status::{counted, percent, rounded, set_condition, time};
-use crate::{checkpoint, failure, waiting};
+use crate::status::{counted, time_left};
+use crate::{deadlines, progress};
 
 /// How long members may take to end after the first of them.
 const ENDING: Duration = Duration::from_secs(30);
@@ -74,14 +74,14 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
         // One that never ends is ended by whoever suspends the job, or by its deadline.
         Program::Script(_) if has_running_member(draft) && draft.job.suspend => return None,
         Program::Script(_) if has_running_member(draft) => {
-            return failure::too_late(draft).or(Some(PlanReason::Finishing));
+            return deadlines::too_late(draft).or(Some(PlanReason::Finishing));
         }
         Program::Script(_) => false,
     };
     if is_ending {
         return Some(PlanReason::Finishing);
     }
-    show_last_progress(draft);
+    progress::show_last(draft);
     let steps = draft
         .status
         .progress
@@ -97,12 +97,8 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
         ),
     };
     draft.running(false, "Completed", message.clone());
-    end(
-        draft,
-        ConditionType::Succeeded,
-        "Completed",
-        message.clone(),
-    );
+    let kind = ConditionType::Succeeded;
+    draft.complete(kind, "Completed", message.clone());
     draft
         .events
         .push(event(EventType::Normal, "Succeeded", message));
@@ -113,7 +109,7 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
 /// are written, so whoever died since takes nothing away. The others are given time to end by themselves.
 /// (A process of a script ends when it likes: there, all members must complete.)
 fn trainer_is_ending(draft: &mut Draft<'_>, first: Option<Timestamp>) -> bool {
-    let left = first.and_then(|first| waiting::time_left(first, ENDING, draft.now));
+    let left = first.and_then(|first| time_left(first, ENDING, draft.now));
     let Some(left) = left.filter(|_| has_running_member(draft)) else {
         return false;
     };
@@ -125,42 +121,4 @@ fn has_running_member(draft: &Draft<'_>) -> bool {
     let members = &draft.members;
     let ending = |pod: &&Pod| members.is_member(pod) && is_alive(pod);
     members.workers.values().any(ending)
-}
-
-/// Gives the job up. Pods are deleted by later plans, once this one's status is stored: the reason
-/// must not be lost with them.
-pub(crate) fn fail(draft: &mut Draft<'_>, reason: &str, message: String) -> PlanReason {
-    draft.running(false, reason, message.clone());
-    end(draft, ConditionType::Failed, reason, message.clone());
-    draft
-        .events
-        .push(event(EventType::Warning, "Failed", message));
-    PlanReason::Failed
-}
-
-fn end(draft: &mut Draft<'_>, kind: ConditionType, reason: &str, message: String) {
-    draft.status.completion_time = Some(time(draft.now));
-    set_condition(&mut draft.status, kind, true, reason, message, draft.now);
-}
-
-/// Who has ended may have left the last progress in its termination message.
-pub(crate) fn show_last_progress(draft: &mut Draft<'_>) {
-    let shown = draft.status.progress.as_ref();
-    let told = draft.observed.pods.iter().filter_map(|pod| {
-        let end = pod.container.termination.as_ref()?;
-        end.message.as_ref()?.progress.clone()
-    });
-    let told = told
-        .max_by_key(|progress| progress.step)
-        .filter(|told| shown.is_none_or(|shown| shown.progress.step <= told.step));
-    let Some(progress) = told else { return };
-    checkpoint::show(draft, &progress);
-    let shown = draft.status.progress.as_ref();
-    if shown.is_none_or(|shown| shown.progress != rounded(&progress)) {
-        draft.status.progress = Some(JobProgress {
-            percent: percent(progress.step, progress.total_steps),
-            progress: rounded(&progress),
-            updated_at: time(draft.now),
-        });
-    }
 }

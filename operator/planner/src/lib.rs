@@ -3,11 +3,13 @@
 //! [`validate`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
 //! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why.
 //! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `replace`, `failure`,
-//! `nodes`, `suspend`, `membership`, `stranded`, `finish`; `decide` calls them in order.
+//! `nodes`, `suspend`, `membership`, `stranded`, `deadlines`, `finish`, over a `draft`; `decide` calls them in order.
 
 mod checkpoint;
 mod children;
+mod deadlines;
 mod decide;
+mod draft;
 mod failure;
 mod finish;
 pub mod members;
@@ -16,6 +18,7 @@ mod nodes;
 pub mod observed;
 pub mod plan;
 pub mod program;
+mod progress;
 mod refused;
 mod replace;
 pub mod status;

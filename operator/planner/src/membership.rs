@@ -7,11 +7,11 @@
 use roundhouse_api::{ConditionType, MembershipStatus};
 use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 
-use crate::decide::{Draft, event};
+use crate::draft::{Draft, event};
 use crate::members::{fingerprint, is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, EventType, PlanReason};
-use crate::status::counted;
+use crate::status::{counted, time_left};
 use crate::{checkpoint, stranded, waiting};
 
 /// Raises, issues or watches the newest generation, whatever is due.
@@ -50,7 +50,7 @@ fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
     let Some(first) = newcomers.iter().map(|pod| pod.ready_at).min().flatten() else {
         return true;
     };
-    let left = waiting::time_left(first, draft.job.join_window, draft.now);
+    let left = time_left(first, draft.job.join_window, draft.now);
     if let Some(left) = left {
         draft.requeue(left);
     }

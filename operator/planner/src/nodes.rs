@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{AvoidedNode, FailureAction};
 
-use crate::decide::Draft;
+use crate::draft::Draft;
 use crate::failure::policy::{Failure, is_recent};
 use crate::status::time;
 

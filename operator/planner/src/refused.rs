@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
 
-use crate::decide::event;
+use crate::draft::event;
 use crate::plan::{EventType, Plan, PlanReason};
 use crate::status::set_condition;
 use crate::validate::InvalidSpec;

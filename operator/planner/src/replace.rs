@@ -10,12 +10,12 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_contract::Mode;
 
-use crate::decide::Draft;
+use crate::draft::Draft;
 use crate::members::has_succeeded;
 use crate::nodes;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
-use crate::waiting::time_left;
+use crate::status::time_left;
 
 /// Wait before the second replacement in a row; it doubles from there.
 const FIRST_WAIT: Duration = Duration::from_secs(10);

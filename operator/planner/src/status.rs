@@ -1,7 +1,9 @@
 //! Conditions and the other parts of the status that only describe. The one place that makes
 //! conditions.
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use roundhouse_api::{ConditionType, TrainingJobStatus};
 use roundhouse_contract::Progress;
@@ -13,6 +15,12 @@ const MAX_MESSAGE_BYTES: usize = 32_768;
 #[must_use]
 pub fn time(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// What is left of a span of time that began at a moment; `None` when it is over.
+pub(crate) fn time_left(begun: Timestamp, span: Duration, now: Timestamp) -> Option<Duration> {
+    let left = SignedDuration::try_from(span).ok()? - now.duration_since(begun);
+    Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
 
 /// Sets a condition and moves it to the front: the front one is what `kubectl get` shows. Its

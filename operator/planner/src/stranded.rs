@@ -6,11 +6,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::LastFailure;
 
-use crate::decide::Draft;
+use crate::draft::Draft;
 use crate::members::{fingerprint, is_alive};
 use crate::observed::Pod;
-use crate::status::time;
-use crate::waiting::time_left;
+use crate::status::{time, time_left};
 
 /// How long a member may take to hear of its generation, and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -8,10 +8,10 @@ use roundhouse_api::ConditionType;
 use roundhouse_contract::Mode;
 
 use crate::children::delete;
-use crate::decide::{Draft, event};
-use crate::finish::show_last_progress;
+use crate::draft::{Draft, event};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
+use crate::progress;
 use crate::status::set_condition;
 
 /// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.
@@ -25,7 +25,7 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     }
     draft.status.active_seconds = active(draft).as_secs();
     draft.status.start_time = None;
-    show_last_progress(draft);
+    progress::show_last(draft);
     let was = draft.status.is_true(ConditionType::Suspended);
     let message = sentence(draft, pods.len());
     draft.running(false, "Suspended", message.clone());

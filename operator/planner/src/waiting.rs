@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-use crate::decide::Draft;
+use crate::draft::Draft;
 use crate::nodes;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
-use crate::status::counted;
+use crate::status::{counted, time_left};
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
 const CONTAINER_TROUBLE: [(&str, &str); 8] = [
@@ -138,10 +138,4 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
 pub(crate) fn start_deadline_left(draft: &Draft<'_>) -> Option<Duration> {
     let start = draft.status.start_time.as_ref()?.0;
     time_left(start, draft.job.start_deadline, draft.now)
-}
-
-/// What is left of a span of time that began at a moment; `None` when it is over.
-pub(crate) fn time_left(begun: Timestamp, span: Duration, now: Timestamp) -> Option<Duration> {
-    let left = SignedDuration::try_from(span).ok()? - now.duration_since(begun);
-    Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }

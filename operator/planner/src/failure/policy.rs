@@ -8,8 +8,8 @@ use roundhouse_contract::ExitCode;
 use roundhouse_contract::termination::Reason;
 
 use crate::observed::{Pod, PodPhase, Termination};
+use crate::status::time_left;
 use crate::validate::ValidatedJob;
-use crate::waiting::time_left;
 
 /// What the kubelet or the scheduler calls it when it takes a pod away: nobody's fault.
 const DISRUPTIONS: [&str; 8] = [

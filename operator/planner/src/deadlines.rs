@@ -1,0 +1,34 @@
+//! The job's deadlines: to be active, and to start.
+
+use roundhouse_api::ConditionType;
+
+use crate::draft::Draft;
+use crate::plan::PlanReason;
+use crate::refused::REFUSED;
+use crate::{suspend, waiting};
+
+/// Gives up the job that has passed one of them; else looks again at the next.
+pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
+    if let Some(deadline) = draft.job.active_deadline {
+        let left = deadline.saturating_sub(suspend::active(draft));
+        if left.is_zero() {
+            let seconds = deadline.as_secs();
+            let message = format!("the job was active for {seconds} s, its activeDeadlineSeconds");
+            return Some(draft.fail("DeadlineExceeded", message));
+        }
+        draft.requeue(left);
+    }
+    if draft.is_starting() && waiting::start_deadline_left(draft).is_none() {
+        let words = refused(draft).unwrap_or_else(|| waiting::hold_up(draft).1);
+        let seconds = draft.job.start_deadline.as_secs();
+        let message = format!("not all workers were ready within {seconds} s: {words}");
+        return Some(draft.fail("StartDeadlineExceeded", message));
+    }
+    None
+}
+
+/// Why the API server would not have the workers, if that is what the status says.
+fn refused(draft: &Draft<'_>) -> Option<String> {
+    let running = draft.observed.status.condition(ConditionType::Running)?;
+    (running.reason == REFUSED).then(|| running.message.clone())
+}

@@ -1,0 +1,101 @@
+//! A plan in the making: what every policy reads, and what it adds to.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use roundhouse_api::{ConditionType, TrainingJobStatus};
+
+use crate::members::Members;
+use crate::observed::Observed;
+use crate::plan::{Action, Event, EventType, Plan, PlanReason};
+use crate::status::{set_condition, time};
+use crate::validate::ValidatedJob;
+
+/// A plan in the making.
+pub(crate) struct Draft<'a> {
+    pub(crate) job: &'a ValidatedJob,
+    pub(crate) observed: &'a Observed,
+    pub(crate) members: Members<'a>,
+    pub(crate) now: Timestamp,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) status: TrainingJobStatus,
+    pub(crate) events: Vec<Event>,
+    pub(crate) requeue_after: Option<Duration>,
+    /// Whether something was noted that must be stored before what it was seen by is replaced.
+    pub(crate) recorded: bool,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(job: &'a ValidatedJob, observed: &'a Observed, now: Timestamp) -> Self {
+        Self {
+            job,
+            observed,
+            members: Members::of(job, observed, now),
+            now,
+            actions: Vec::new(),
+            status: observed.status.clone(),
+            events: Vec::new(),
+            requeue_after: None,
+            recorded: false,
+        }
+    }
+
+    pub(crate) fn end(self, reason: PlanReason) -> Plan {
+        let Self {
+            actions,
+            status,
+            events,
+            requeue_after,
+            ..
+        } = self;
+        Plan {
+            actions,
+            status,
+            requeue_after,
+            reason,
+            events,
+        }
+    }
+
+    /// Whether it has not trained yet, or not since it was resumed.
+    pub(crate) fn is_starting(&self) -> bool {
+        let before = self.status.resumed_after_generation.unwrap_or(0);
+        self.members.generation == before
+    }
+
+    /// Sets the Running condition.
+    pub(crate) fn running(&mut self, is_true: bool, reason: &str, message: impl Into<String>) {
+        let kind = ConditionType::Running;
+        set_condition(&mut self.status, kind, is_true, reason, message, self.now);
+    }
+
+    /// Looks again after a time, or sooner if somebody else wants that.
+    pub(crate) fn requeue(&mut self, after: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(after, |other| other.min(after)));
+    }
+
+    /// Gives the job up. Pods are deleted by later plans, once this one's status is stored: the reason
+    /// must not be lost with them.
+    pub(crate) fn fail(&mut self, reason: &str, message: String) -> PlanReason {
+        self.running(false, reason, message.clone());
+        self.complete(ConditionType::Failed, reason, message.clone());
+        self.events
+            .push(event(EventType::Warning, "Failed", message));
+        PlanReason::Failed
+    }
+
+    /// Sets the condition that ends the job.
+    pub(crate) fn complete(&mut self, kind: ConditionType, reason: &str, message: String) {
+        self.status.completion_time = Some(time(self.now));
+        set_condition(&mut self.status, kind, true, reason, message, self.now);
+    }
+}
+
+/// An event.
+pub(crate) fn event(kind: EventType, reason: &str, message: impl Into<String>) -> Event {
+    Event {
+        kind,
+        reason: reason.to_owned(),
+        message: message.into(),
+    }
+}

@@ -1,0 +1,55 @@
+//! How far the job has come, as the status shows it.
+
+use jiff::SignedDuration;
+use roundhouse_api::JobProgress;
+
+use crate::checkpoint;
+use crate::draft::Draft;
+use crate::observed::ProgressSample;
+use crate::status::{percent, rounded, time};
+
+/// Progress is written at most this often while a job trains.
+const INTERVAL: SignedDuration = SignedDuration::from_secs(10);
+
+/// Takes over a newer sample of progress, not too often, but trouble at once.
+pub(crate) fn show(draft: &mut Draft<'_>) {
+    let Some(ProgressSample { progress, at }) = &draft.observed.progress else {
+        return;
+    };
+    let due = draft.status.progress.as_ref().is_none_or(|shown| {
+        let is_time = at.duration_since(shown.updated_at.0) >= INTERVAL;
+        let differs =
+            shown.progress.step != progress.step || checkpoint::differs(&draft.status, progress);
+        is_time && differs || checkpoint::is_in_new_trouble(&draft.status, progress)
+    });
+    if due && progress.generation == draft.members.generation && !draft.status.is_terminal() {
+        draft.status.progress = Some(JobProgress {
+            progress: rounded(progress),
+            percent: percent(progress.step, progress.total_steps),
+            updated_at: time(*at),
+        });
+        checkpoint::show(draft, progress);
+    }
+}
+
+/// Who has ended may have left the last progress in its termination message.
+pub(crate) fn show_last(draft: &mut Draft<'_>) {
+    let shown = draft.status.progress.as_ref();
+    let told = draft.observed.pods.iter().filter_map(|pod| {
+        let end = pod.container.termination.as_ref()?;
+        end.message.as_ref()?.progress.clone()
+    });
+    let told = told
+        .max_by_key(|progress| progress.step)
+        .filter(|told| shown.is_none_or(|shown| shown.progress.step <= told.step));
+    let Some(progress) = told else { return };
+    checkpoint::show(draft, &progress);
+    let shown = draft.status.progress.as_ref();
+    if shown.is_none_or(|shown| shown.progress != rounded(&progress)) {
+        draft.status.progress = Some(JobProgress {
+            percent: percent(progress.step, progress.total_steps),
+            progress: rounded(&progress),
+            updated_at: time(draft.now),
+        });
+    }
+}
