@@ -1,0 +1,42 @@
+//! How the set of workers changes.
+
+use roundhouse_contract::{Mode, OnScale, ScaleBatch};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the set of workers changes while the job trains.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Elastic {
+    /// How workers go from one generation to the next. Immutable.
+    pub mode: Mode,
+    /// What a change of the number of workers does to the batch of a step. Immutable.
+    pub on_scale: OnScale,
+    /// `onScale: ScaleBatch`: how batch and learning rate follow the number of workers. Immutable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_batch: Option<ScaleBatch>,
+    /// Seconds that a new worker waits for others, so that they join together. Nobody waits when all
+    /// that are wanted are ready; who is lost is never waited for.
+    #[schemars(range(min = 0, max = 3_600))]
+    pub join_window_seconds: u32,
+    /// Mode Restart: seconds in which the error of a script may turn out to be that of a lost peer. In
+    /// the generation that follows it is started again; without one, its worker fails.
+    #[schemars(range(min = 0, max = 3_600))]
+    pub collateral_window_seconds: u32,
+    /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, to save what it has.
+    #[schemars(range(min = 0, max = 86_400))]
+    pub leave_grace_seconds: u32,
+}
+
+impl Default for Elastic {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            on_scale: OnScale::default(),
+            scale_batch: None,
+            join_window_seconds: 10,
+            collateral_window_seconds: 5,
+            leave_grace_seconds: 30,
+        }
+    }
+}
