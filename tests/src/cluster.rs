@@ -1,17 +1,17 @@
 //! A namespace of a real cluster, for one test: objects in, conditions awaited with a deadline, state
 //! shown when it was in vain.
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{Api, DeleteParams, ListParams, LogParams, PostParams};
+use kube::Client;
+use kube::api::{Api, DeleteParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Client, ResourceExt};
 use roundhouse_api::{ConditionType, TrainingJob};
-use roundhouse_contract::{labels, ports};
 use serde_json::Value;
+
+mod look;
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -118,102 +118,6 @@ impl TestNamespace {
             bail!("{job} did not end as {as_:?}\n{}", self.dump().await);
         }
         Ok(ended)
-    }
-
-    /// A worker's metrics, through the API server.
-    ///
-    /// # Errors
-    /// The pod cannot be reached.
-    pub async fn metrics(&self, pod: &str) -> anyhow::Result<String> {
-        let path = format!(
-            "/api/v1/namespaces/{}/pods/{pod}:{}/proxy{}",
-            self.name,
-            ports::AGENT_HTTP,
-            ports::METRICS_PATH
-        );
-        let request = http::Request::get(path).body(Vec::new())?;
-        Ok(self.client.request_text(request).await?)
-    }
-
-    /// Names of everything that bears the job's label, by kind.
-    ///
-    /// # Errors
-    /// The API server's answer.
-    pub async fn children(&self, job: &str) -> anyhow::Result<Vec<String>> {
-        let selector = ListParams::default().labels(&format!("{}={job}", labels::JOB_NAME));
-        let mut all = Vec::new();
-        for (group, kind) in [
-            ("", "Pod"),
-            ("", "Service"),
-            ("networking.k8s.io", "NetworkPolicy"),
-        ] {
-            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-            let api: Api<DynamicObject> =
-                Api::namespaced_with(self.client.clone(), &self.name, &resource);
-            let found = api.list(&selector).await?;
-            all.extend(
-                found
-                    .iter()
-                    .map(|object| format!("{kind}/{}", object.name_any())),
-            );
-        }
-        Ok(all)
-    }
-
-    /// Reasons of the events about a job.
-    ///
-    /// # Errors
-    /// The API server's answer.
-    pub async fn event_reasons(&self, job: &str) -> anyhow::Result<Vec<String>> {
-        let events: Api<k8s_openapi::api::events::v1::Event> =
-            Api::namespaced(self.client.clone(), &self.name);
-        let all = events.list(&ListParams::default()).await?;
-        let about = |event: &&k8s_openapi::api::events::v1::Event| {
-            event
-                .regarding
-                .as_ref()
-                .is_some_and(|about| about.name.as_deref() == Some(job))
-        };
-        Ok(all
-            .iter()
-            .filter(about)
-            .filter_map(|event| event.reason.clone())
-            .collect())
-    }
-
-    /// Jobs, pods and the ends of their logs, for people.
-    pub async fn dump(&self) -> String {
-        let mut text = String::new();
-        for job in self
-            .jobs()
-            .list(&ListParams::default())
-            .await
-            .into_iter()
-            .flatten()
-        {
-            let status = serde_json::to_string_pretty(&job.status).unwrap_or_default();
-            let _ = writeln!(text, "job {}: {status}", job.name_any());
-        }
-        for pod in self
-            .pods()
-            .list(&ListParams::default())
-            .await
-            .into_iter()
-            .flatten()
-        {
-            let status = serde_json::to_string(&pod.status).unwrap_or_default();
-            let log = LogParams {
-                tail_lines: Some(20),
-                ..LogParams::default()
-            };
-            let log = self
-                .pods()
-                .logs(&pod.name_any(), &log)
-                .await
-                .unwrap_or_default();
-            let _ = writeln!(text, "pod {}: {status}\n{log}", pod.name_any());
-        }
-        text
     }
 
     /// Deletes the namespace.

@@ -1,7 +1,8 @@
 //! Something happens to one worker, or to their number, while the operator looks on.
 
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use roundhouse_api::ConditionType;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
@@ -64,6 +65,36 @@ async fn a_job_that_is_scaled_down_and_up_again_trains_on() {
         }
     }
     let survivors: Vec<String> = workers.iter().map(ResourceExt::name_any).collect();
+    drill.succeeds(0, &survivors).await;
+}
+
+/// Outside of its bounds an autoscaler asks for no metric.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_horizontal_pod_autoscaler_scales_a_job() {
+    let drill = Drill::start("e2e-autoscaler", 2 * STEPS, false).await;
+    let mut generation = drill.trains(3, 0).await;
+    let workers = drill.members(generation).await;
+    let space = &drill.space;
+    let autoscalers: Api<HorizontalPodAutoscaler> =
+        Api::namespaced(space.client.clone(), &space.name);
+    for replicas in [2, 3] {
+        let autoscaler = json!({
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": JOB},
+            "spec": {
+                "scaleTargetRef": {
+                    "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "name": JOB,
+                },
+                "minReplicas": replicas,
+                "maxReplicas": replicas,
+            },
+        });
+        let (apply, patch) = (PatchParams::apply("e2e"), Patch::Apply(&autoscaler));
+        autoscalers.patch(JOB, &apply, &patch).await.unwrap();
+        generation = drill.trains(replicas, generation).await;
+    }
+    let survivors: Vec<String> = workers.iter().take(2).map(ResourceExt::name_any).collect();
     drill.succeeds(0, &survivors).await;
 }
 

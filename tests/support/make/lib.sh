@@ -43,7 +43,7 @@ step() {
   say "==> $name"
   # Its sleep goes with it: it would keep a pipe open that somebody reads from.
   ( trap 'kill "$nap" 2>/dev/null; exit' TERM
-    while sleep 60 & nap=$!; wait "$nap"; do say "    ... $(since "$started"): $(tail -n 1 "$log" 2>/dev/null | cut -c1-90)"; done ) &
+    while sleep 60 & nap=$!; wait "$nap"; do say "    ... $(since "$started")$(tail -n 1 "$log" 2>/dev/null | sed 's/^/: /' | cut -c1-90)"; done ) &
   ticker=$!
   "$@" > "$log" 2>&1 < /dev/null || status=$?
   kill "$ticker" 2>/dev/null || true
