@@ -1,0 +1,46 @@
+use proptest::prelude::{any, prop_assert_eq, proptest};
+
+use super::*;
+
+#[test]
+fn a_name_reads_back_and_another_is_none() {
+    assert_eq!(file_name(3), "gen-0000000003.jsonl");
+    assert_eq!(parse_file_name("gen-0000000003.jsonl"), Some(3));
+    for name in ["gen-3.jsonl", "gen-0000000003.jsonl.partial", "x"] {
+        assert_eq!(parse_file_name(name), None, "{name}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_line_reads_back_with_every_bit_of_its_loss(loss in any::<f64>(), step in 1_u64..1 << 50) {
+        let loss = if loss.is_finite() { loss } else { 0.1 };
+        let course = Course::of_steps(1_000, 64, u64::MAX);
+        let batch = course.next_batch(step - 1).unwrap();
+        let line = Head::start(&Terms::of(&course, 7)).next(&batch, 3, loss);
+        let read: Line = serde_json::from_str(&line.to_text()).unwrap();
+        prop_assert_eq!(read.loss.to_bits(), loss.to_bits());
+        prop_assert_eq!(read.hash_after(&Terms::of(&course, 7).genesis()), line.hash);
+    }
+}
+
+#[test]
+fn a_hash_covers_everything_that_stands_in_the_line() {
+    let course = Course::of_steps(100, 10, 10);
+    let head = Head::start(&Terms::of(&course, 7));
+    let line = head.next(&course.next_batch(0).unwrap(), 3, 0.5);
+    let edits: [fn(&mut Line); 6] = [
+        |line| line.step += 1,
+        |line| line.generation += 1,
+        |line| line.epoch += 1,
+        |line| line.start += 1,
+        |line| line.end += 1,
+        |line| line.loss = line.loss.next_up(),
+    ];
+    for edit in edits {
+        let mut changed = line;
+        edit(&mut changed);
+        assert_ne!(changed.hash_after(&head.hash), line.hash, "{changed:?}");
+    }
+    assert_ne!(line.hash_after(&Digest::of(&[])), line.hash);
+}
