@@ -1,16 +1,55 @@
 //! Reads from the API server, and from workers through its proxy.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Action, Membership, Progress, labels, ports};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where jobs are, in kubectl's words.
+#[derive(Args, Debug)]
+pub(crate) struct Place {
+    /// Namespace of the job. Default: that of the context.
+    #[arg(short, long, global = true)]
+    namespace: Option<String>,
+    /// Context of the kubeconfig. Default: the current one.
+    #[arg(long, global = true)]
+    context: Option<String>,
+    /// Path of the kubeconfig. Default: that of KUBECONFIG, else ~/.kube/config.
+    #[arg(long, global = true)]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Place {
+    async fn config(&self) -> anyhow::Result<Config> {
+        let Self {
+            namespace: _,
+            context,
+            kubeconfig,
+        } = self;
+        let options = KubeConfigOptions {
+            context: context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        match (kubeconfig, context) {
+            (Some(path), _) => {
+                let file = Kubeconfig::read_from(path)?;
+                Ok(Config::from_custom_kubeconfig(file, &options).await?)
+            }
+            (None, Some(_)) => Ok(Config::from_kubeconfig(&options).await?),
+            (None, None) => Ok(Config::infer().await?),
+        }
+    }
+}
 
 /// A cluster and a namespace of it.
 pub(crate) struct Cluster {
@@ -19,14 +58,16 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) async fn connect(namespace: Option<String>) -> anyhow::Result<Self> {
-        let mut config = kube::Config::infer()
+    pub(crate) async fn connect(place: &Place) -> anyhow::Result<Self> {
+        let mut config = place
+            .config()
             .await
             .context("no cluster is configured: set KUBECONFIG or check `kubectl config view`")?;
         // The default retry can hold one call for minutes; here somebody waits for the answer.
         config.default_retry = false;
         config.connect_timeout = Some(CALL_TIMEOUT);
         config.read_timeout = Some(CALL_TIMEOUT);
+        let namespace = place.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         Ok(Self {
             client: Client::try_from(config)?,

@@ -18,9 +18,8 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-roundhouse", bin_name = "kubectl roundhouse", version)]
 struct Arguments {
-    /// Namespace of the job. Default: that of the current context.
-    #[arg(short, long, global = true)]
-    namespace: Option<String>,
+    #[command(flatten)]
+    place: cluster::Place,
     #[command(subcommand)]
     command: Command,
 }
@@ -51,8 +50,8 @@ enum Command {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let Arguments { namespace, command } = Arguments::parse();
-    let connect = || cluster::Cluster::connect(namespace);
+    let Arguments { place, command } = Arguments::parse();
+    let connect = || cluster::Cluster::connect(&place);
     let result = async {
         match command {
             Command::Run(options) => local::run(&options).await,
