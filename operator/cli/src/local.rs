@@ -24,6 +24,7 @@ mod home;
 mod launch;
 mod manifest;
 mod programs;
+mod strict;
 mod worker;
 
 use edits::Edits;

@@ -7,6 +7,8 @@ use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::ConfigMap;
 use roundhouse_api::TrainingJob;
 
+use super::strict::{self, Kind};
+
 /// What the file says that matters here.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {
@@ -26,22 +28,21 @@ impl Manifest {
         let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
         let (mut jobs, mut config_maps) = (Vec::new(), BTreeMap::new());
         for document in documents {
-            match document["kind"].as_str() {
-                Some("TrainingJob") => {
-                    let job: TrainingJob = serde_json::from_value(document)
-                        .map_err(|error| anyhow::anyhow!("the TrainingJob: {error}"))?;
+            match strict::kind(&document)? {
+                Kind::TrainingJob => {
+                    let job: TrainingJob =
+                        strict::parse(document).context("the TrainingJob")?;
                     let theirs = job.metadata.name.as_deref();
                     if name.is_none() || name == theirs {
                         jobs.push(job);
                     }
                 }
-                Some("ConfigMap") => {
-                    let map: ConfigMap = serde_json::from_value(document)
-                        .map_err(|error| anyhow::anyhow!("a ConfigMap: {error}"))?;
+                Kind::ConfigMap => {
+                    let map: ConfigMap = strict::parse(document).context("a ConfigMap")?;
                     let name = map.metadata.name.clone().unwrap_or_default();
                     config_maps.insert(name, map);
                 }
-                Some(_) | None => {}
+                Kind::Other => {}
             }
         }
         let mut jobs = jobs.into_iter();
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_ambiguous_is_said() {
         let two = format!("{}---\n{}", job("a"), job("b"));
-        let told = |text: &str, name| Manifest::parse(text, name).unwrap_err().to_string();
+        let told = |text: &str, name| format!("{:#}", Manifest::parse(text, name).unwrap_err());
         assert_eq!(
             told(&two, None),
             "there are several TrainingJobs: say which with --name"
