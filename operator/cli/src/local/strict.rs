@@ -125,7 +125,10 @@ mod tests {
             let name = field.rsplit('.').next().unwrap();
             let wrong = job(|job| job.pointer_mut(pointer).unwrap()[name] = json!(1));
             let told = parse::<TrainingJob>(wrong).unwrap_err().to_string();
-            assert!(told.contains(field) && told.contains("unknown field"), "{told}");
+            assert!(
+                told.contains(field) && told.contains("unknown field"),
+                "{told}"
+            );
         }
         let wrong = job(|job| job["spec"]["workers"]["replicas"] = json!("two"));
         let told = parse::<TrainingJob>(wrong).unwrap_err().to_string();
@@ -134,9 +137,8 @@ mod tests {
 
     #[test]
     fn what_is_nearly_a_job_is_not_passed_over() {
-        let of = |version: &str, kind: &str| {
-            super::kind(&json!({"apiVersion": version, "kind": kind}))
-        };
+        let of =
+            |version: &str, kind: &str| super::kind(&json!({"apiVersion": version, "kind": kind}));
         let ours = "roundhouse.dev/v1alpha1";
         assert_eq!(of(ours, "TrainingJob").unwrap(), Kind::TrainingJob);
         assert_eq!(of("v1", "ConfigMap").unwrap(), Kind::ConfigMap);

@@ -15,6 +15,7 @@ use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::launch::{self, Setting, free_port};
+use super::pids;
 
 /// Between SIGTERM and SIGKILL; the agent gives its processes less.
 const GRACE: Duration = Duration::from_secs(30);
@@ -45,6 +46,8 @@ pub(crate) struct Worker {
     ready_at: Option<Timestamp>,
     /// Whether this life of it ever was.
     was_ready: bool,
+    /// Whether its processes were told of, in this life of it.
+    introduced: bool,
     termination: Option<Termination>,
     membership: Option<Membership>,
 }
@@ -80,6 +83,7 @@ impl Worker {
             ready: false,
             ready_at: None,
             was_ready: false,
+            introduced: false,
             termination: None,
             membership: None,
         }
@@ -106,22 +110,24 @@ impl Worker {
         self.child = Some(child);
         self.restart_at = None;
         self.was_ready = false;
+        self.introduced = false;
         Ok(())
     }
 
     /// Sees whether it has ended or become ready, and does what a kubelet would. False when it is gone.
     pub(crate) fn tend(&mut self, setting: &Setting) -> anyhow::Result<bool> {
+        if self.kill_at.is_some() && self.child.is_none() {
+            return Ok(false);
+        }
         if let Some(child) = &mut self.child
             && let Some(status) = child.try_wait()?
         {
+            // It is gone the next time: its last words are to be heard before.
             self.child = None;
             let code = status
                 .code()
                 .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             self.end(setting, code);
-        }
-        if self.kill_at.is_some() && self.child.is_none() {
-            return Ok(false);
         }
         if self.kill_at.is_some_and(|at| at <= Instant::now()) {
             self.signal(Signal::KILL);
@@ -174,6 +180,14 @@ impl Worker {
     /// What its first process tells of the job.
     pub(crate) fn progress(&self, setting: &Setting) -> Option<Progress> {
         self.status(setting, 0)?.progress
+    }
+
+    /// The processes of its agent, the first time in this life of it.
+    pub(crate) fn introduce(&mut self) -> Option<Vec<u32>> {
+        let agent = self.child.as_ref().filter(|_| !self.introduced)?;
+        self.introduced = true;
+        let pids = pids::children(agent.id());
+        (!pids.is_empty()).then_some(pids)
     }
 
     /// Gives it a place, in a file that is there at once as a whole.
