@@ -246,6 +246,31 @@ fn a_suspended_job_says_where_it_will_go_on() {
 }
 
 #[test]
+fn a_suspension_is_told_when_it_begins_and_when_all_have_left() {
+    let mut world = trains();
+    world.job.checkpoint = Some(checkpoint());
+    told(&mut world, 50, Some(40), None);
+    world.settle();
+    (world.lingering, world.job.suspend) = (true, true);
+    assert_eq!(world.plan().events.len(), 1);
+    world.settle();
+    for still in [2, 1] {
+        assert_eq!(world.observed.pods.len(), still);
+        assert!(world.plan().events.is_empty(), "{still} still leave");
+        world.vanishes(0);
+    }
+    let plan = world.plan();
+    assert_eq!(plan.events.len(), 1);
+    let all_gone = &plan.events[0].message;
+    assert!(all_gone.starts_with("no workers") && all_gone.contains("40 steps"));
+    world.settle();
+    assert!(world.plan().events.is_empty(), "once");
+    (world.lingering, world.job.suspend) = (false, false);
+    let resumed = world.plan();
+    assert!(resumed.events[0].message.contains("40 steps"));
+}
+
+#[test]
 fn a_job_that_completes_while_it_is_suspended_has_succeeded() {
     let mut world = trains();
     for at in 0..2 {
