@@ -73,6 +73,11 @@ pub(crate) struct Options {
 
 /// Runs a job to its end; the exit code is that of `watch`.
 pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let dir = options.dir.as_deref().map(home::locate).transpose()?;
+    let options = &Options {
+        dir,
+        ..options.clone()
+    };
     let programs = Programs::find(options.agent.as_deref(), options.trainer.as_deref())?;
     let mut manifest = Manifest::read(&options.file, options.name.as_deref())?;
     setting::keep_state(&mut manifest.job, options);

@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
 use roundhouse_elastic::CheckpointId;
@@ -30,14 +30,31 @@ pub(super) enum Outcome {
     Interrupted,
 }
 
+/// The user's directory as an absolute path without `..`, as `spec.checkpoint` wants it. It need not be there.
+///
+/// # Errors
+/// It is empty, or there is no current directory.
+pub(super) fn locate(given: &Path) -> anyhow::Result<PathBuf> {
+    let mut path = PathBuf::new();
+    for component in std::path::absolute(given).context("--dir")?.components() {
+        match component {
+            Component::ParentDir => {
+                path.pop();
+            }
+            other => path.push(other),
+        }
+    }
+    Ok(path)
+}
+
 impl Home {
-    /// The user's directory, or one that is removed unless the run fails.
+    /// The user's directory, located, or one that is removed unless the run fails.
     ///
     /// # Errors
     /// It cannot be made, or another run is in it.
     pub(super) fn make(given: Option<&Path>) -> anyhow::Result<Self> {
         let (path, temporary) = match given {
-            Some(given) => (std::path::absolute(given)?, None),
+            Some(given) => (given.to_owned(), None),
             None => {
                 let made = tempfile::Builder::new().prefix("roundhouse-").tempdir()?;
                 (made.path().to_owned(), Some(made))
@@ -135,6 +152,20 @@ fn lock(directory: &Path) -> anyhow::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_is_located_from_where_the_user_is() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(
+            locate(Path::new("../x")).unwrap(),
+            here.parent().unwrap().join("x")
+        );
+        assert_eq!(
+            locate(Path::new("/a/../../b/./c")).unwrap(),
+            Path::new("/b/c")
+        );
+        assert!(locate(Path::new("")).is_err());
+    }
 
     #[test]
     fn a_directory_has_one_run_at_a_time() {
