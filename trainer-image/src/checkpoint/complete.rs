@@ -8,7 +8,7 @@ use roundhouse_elastic::checkpoint::superfluous;
 
 use super::directory::sync_directory;
 use super::manifest::{self, Manifest, Shard};
-use super::{Directory, about, shard};
+use super::{Directory, Table, about, shard};
 use crate::faults::{self, Point};
 
 /// Gives a checkpoint its name. `manifest` lacks the parts, which are read from their records.
@@ -30,7 +30,9 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Man
         .map(|rank| shard::record_name(rank, manifest.world_size))
         .collect();
     for name in &records {
-        manifest.shards.push(read_record(&partial, name)?);
+        let shard = read_record(&partial, name)?;
+        check_size(&partial, &manifest.tensors, &shard)?;
+        manifest.shards.push(shard);
     }
     let text = serde_json::to_vec_pretty(&manifest)?;
     let pulse = directory.pulse();
@@ -63,6 +65,22 @@ fn read_record(partial: &Path, name: &str) -> io::Result<Shard> {
         }
     })?;
     Ok(serde_json::from_slice(&text)?)
+}
+
+/// A part whose rank says that it is durable may be cut short all the same, by a volume that lies about its
+/// syncs; its checksum is left to whoever loads it.
+fn check_size(partial: &Path, table: &Table, shard: &Shard) -> io::Result<()> {
+    let found = std::fs::metadata(partial.join(&shard.file))
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", shard.file)))?
+        .len();
+    let whole = shard::file_size(table, shard).map_err(io::Error::other)?;
+    if found == whole {
+        return Ok(());
+    }
+    let name = &shard.file;
+    Err(io::Error::other(format!(
+        "{name} has {found} of {whole} bytes though its rank wrote them all; the volume has lost the rest"
+    )))
 }
 
 /// Deletes what is older than the newest `keep` checkpoints, and what others before `newest` began and

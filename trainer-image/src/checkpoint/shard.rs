@@ -133,6 +133,18 @@ pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
     pieces.into_iter().map(record).collect()
 }
 
+/// How many bytes a part's file has when it is whole.
+///
+/// # Errors
+/// The part holds what is no tensor of the table, in a sentence.
+pub fn file_size(table: &Table, shard: &Shard) -> Result<u64, String> {
+    let pieces = shard.pieces.iter();
+    let data: u64 = pieces
+        .map(|piece| piece.end.saturating_sub(piece.start))
+        .sum();
+    Ok(header(table, &shard.pieces)?.len() as u64 + data)
+}
+
 /// The head of a safetensors file: its length, then JSON, then spaces up to the alignment.
 fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, String> {
     let mut at = 0;
@@ -140,7 +152,8 @@ fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, String> {
     for piece in pieces {
         let record = table.0.iter().find(|record| record.name == piece.tensor);
         let record = record.ok_or_else(|| format!("{} is no tensor", piece.tensor))?;
-        let size = usize::try_from(piece.end - piece.start).map_err(|error| error.to_string())?;
+        let size = piece.end.saturating_sub(piece.start);
+        let size = usize::try_from(size).map_err(|error| error.to_string())?;
         tensors.push((piece.tensor.clone(), info(record, piece, at, size)));
         at += size;
     }
@@ -217,6 +230,10 @@ mod tests {
                 .flat_map(|shard| read(directory.path(), shard, &Pulse::default()).unwrap())
                 .collect();
             assert_eq!(read, (0..28).collect::<Vec<u8>>(), "{world_size} ranks");
+            for shard in &shards {
+                let file = std::fs::metadata(directory.path().join(&shard.file)).unwrap();
+                assert_eq!(file_size(&table(), shard), Ok(file.len()));
+            }
         }
     }
 
