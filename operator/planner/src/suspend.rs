@@ -12,7 +12,7 @@ use crate::decide::{Draft, event};
 use crate::finish::show_last_progress;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
-use crate::status::set_condition;
+use crate::status::{counted, set_condition};
 
 /// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.
 pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -136,6 +136,12 @@ fn sentence(draft: &Draft<'_>, pods: usize) -> String {
     };
     match pods {
         0 => format!("no workers; {state}"),
-        _ => format!("{pods} workers still leave; {state}"),
+        _ if draft.job.checkpoint.is_some() => {
+            format!(
+                "{} still leave and save their state first",
+                counted(pods, "worker")
+            )
+        }
+        _ => format!("{} still leave; {state}", counted(pods, "worker")),
     }
 }

@@ -271,6 +271,29 @@ fn a_suspension_is_told_when_it_begins_and_when_all_have_left() {
 }
 
 #[test]
+fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
+    for saver in [0, 1] {
+        let mut world = trains();
+        world.job.checkpoint = Some(checkpoint());
+        (world.lingering, world.job.suspend) = (true, true);
+        world.settle();
+        for at in 0..2 {
+            let progress = Progress {
+                generation: 1,
+                step: 70,
+                total_steps: 100,
+                checkpoint_step: (at == saver).then_some(70),
+                ..Progress::default()
+            };
+            world.ends(at, 143, 70);
+            world.has_told(at, &progress);
+        }
+        world.settle();
+        assert!(message(&world).contains("70 steps"), "{}", message(&world));
+    }
+}
+
+#[test]
 fn a_job_that_completes_while_it_is_suspended_has_succeeded() {
     let mut world = trains();
     for at in 0..2 {

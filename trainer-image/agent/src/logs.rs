@@ -134,7 +134,12 @@ mod tests {
         let status = r#"{"phase":"Training","rank":0,"generation":2,"step":9}"#;
         std::fs::write(paths::rank_status(directory.path(), 0), status).unwrap();
         let last = LastLines::default();
-        forward(&b"a peer is lost\n"[..], std::io::sink(), &source, Some(&last));
+        forward(
+            &b"a peer is lost\n"[..],
+            std::io::sink(),
+            &source,
+            Some(&last),
+        );
         assert_eq!(last.of(0, 2).as_deref(), Some("a peer is lost"));
         assert_eq!(last.of(0, 3), None);
     }

@@ -124,3 +124,93 @@ pub fn remove(path: &Path) -> Result<(), String> {
     gone(std::fs::remove_file(path.join(manifest::FILE)))?;
     gone(std::fs::remove_dir_all(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::trainer::{ModelName, OptimizerName};
+    use roundhouse_elastic::ledger::{Head, Terms};
+    use safetensors::Dtype;
+
+    use super::super::manifest::{Identity, SCHEMA_VERSION};
+    use super::super::snapshot::TensorRecord;
+    use super::*;
+
+    /// A checkpoint of one rank, which has written its part of eight bytes.
+    fn written(root: &Path) -> (Directory, Manifest) {
+        let course = Terms {
+            num_samples: 100,
+            global_batch: 10,
+            seed: 7,
+            total_steps: 50,
+            reference_replicas: None,
+        };
+        let tensors = Table(vec![TensorRecord {
+            name: "a".to_owned(),
+            dtype: Dtype::F32,
+            shape: vec![2],
+            bytes: 8,
+        }]);
+        let ledger = Head::start(&course);
+        let training = Identity {
+            model: ModelName::Mlp,
+            optimizer: OptimizerName::Sgd,
+            course,
+        };
+        let manifest = Manifest {
+            schema_version: SCHEMA_VERSION,
+            saved_at: String::new(),
+            generation: 1,
+            step: 2,
+            epoch: 0,
+            cursor: 20,
+            pace: None,
+            world_size: 1,
+            config_hash: training.hash(&tensors),
+            training,
+            ledger,
+            tensors,
+            shards: Vec::new(),
+        };
+        let directory = Directory::new(root.to_owned());
+        let part = shard::Part {
+            id: ID,
+            rank: 0,
+            world_size: 1,
+            table: &manifest.tensors,
+            bytes: &[1; 8],
+            pulse: directory.pulse(),
+        };
+        shard::write(&directory.partial(ID), &part).unwrap();
+        (directory, manifest)
+    }
+
+    const ID: CheckpointId = CheckpointId {
+        generation: 1,
+        step: 2,
+    };
+
+    #[test]
+    fn a_checkpoint_with_all_its_bytes_gets_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, manifest) = written(root.path());
+        complete(&directory, manifest).unwrap();
+        assert_eq!(directory.list().unwrap(), [ID]);
+    }
+
+    #[test]
+    fn one_that_the_volume_has_cut_short_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, manifest) = written(root.path());
+        let part = directory.partial(ID).join(shard::file_name(0, 1));
+        let size = std::fs::metadata(&part).unwrap().len();
+        let file = std::fs::File::options().write(true).open(&part).unwrap();
+        file.set_len(size - 1).unwrap();
+        let told = complete(&directory, manifest).unwrap_err();
+        let (found, whole) = (size - 1, size);
+        assert!(
+            told.contains(&format!("has {found} of {whole} bytes")),
+            "{told}"
+        );
+        assert_eq!(directory.list().unwrap(), []);
+    }
+}
