@@ -289,6 +289,10 @@ fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
             world.has_told(at, &progress);
         }
         world.settle();
+        for _ in 0..2 {
+            world.vanishes(0);
+        }
+        world.settle();
         assert!(message(&world).contains("70 steps"), "{}", message(&world));
     }
 }
