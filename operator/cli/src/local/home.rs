@@ -53,12 +53,11 @@ impl Home {
     /// # Errors
     /// It cannot be made, or another run is in it.
     pub(super) fn make(given: Option<&Path>) -> anyhow::Result<Self> {
-        let (path, temporary) = match given {
-            Some(given) => (given.to_owned(), None),
-            None => {
-                let made = tempfile::Builder::new().prefix("roundhouse-").tempdir()?;
-                (made.path().to_owned(), Some(made))
-            }
+        let (path, temporary) = if let Some(given) = given {
+            (given.to_owned(), None)
+        } else {
+            let made = tempfile::Builder::new().prefix("roundhouse-").tempdir()?;
+            (made.path().to_owned(), Some(made))
         };
         let cannot = |what: &Path| format!("cannot make {}; give another --dir", what.display());
         std::fs::create_dir_all(&path).with_context(|| cannot(&path))?;

@@ -66,15 +66,13 @@ pub(super) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
 
 /// A path as Kubernetes writes it: `containers[0].image`. What is optional is not a step of its own.
 fn words(path: &str) -> String {
-    let mut text = String::new();
-    for step in path.split('.').filter(|step| *step != "?") {
-        match step.parse::<usize>() {
-            Ok(index) => text += &format!("[{index}]"),
-            Err(_) if text.is_empty() => text += step,
-            Err(_) => text = format!("{text}.{step}"),
-        }
-    }
-    text
+    let steps = path.split('.').filter(|step| *step != "?");
+    let written = steps.map(|step| match step.parse::<usize>() {
+        Ok(index) => format!("[{index}]"),
+        Err(_) => format!(".{step}"),
+    });
+    let text: String = written.collect();
+    text.trim_start_matches('.').to_owned()
 }
 
 #[cfg(test)]

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use roundhouse_contract::{Action, Membership, Progress, RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{Action, Membership, TerminationMessage, paths};
 use roundhouse_planner::Termination;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::launch::{self, Setting, free_port};
-use super::pids;
 
 mod pod;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -50,8 +50,8 @@ pub(crate) struct Worker {
     ready_at: Option<Timestamp>,
     /// Whether this life of it ever was.
     was_ready: bool,
-    /// Whether its processes were told of, in this life of it.
-    introduced: bool,
+    /// The agent whose processes were told of.
+    introduced: Option<u32>,
     termination: Option<Termination>,
     membership: Option<Membership>,
 }
@@ -87,7 +87,7 @@ impl Worker {
             ready: false,
             ready_at: None,
             was_ready: false,
-            introduced: false,
+            introduced: None,
             termination: None,
             membership: None,
         }
@@ -114,7 +114,6 @@ impl Worker {
         self.child = Some(child);
         self.restart_at = None;
         self.was_ready = false;
-        self.introduced = false;
         Ok(())
     }
 
@@ -167,31 +166,6 @@ impl Worker {
             };
             self.restart_at = Some(Instant::now() + self.back_off);
         }
-    }
-
-    fn tells_ready(&self, setting: &Setting) -> bool {
-        (0..setting.procs).all(|rank| {
-            self.status(setting, rank)
-                .is_some_and(|status| status.phase.is_ready())
-        })
-    }
-
-    fn status(&self, setting: &Setting, local_rank: u32) -> Option<RankStatus> {
-        let file = paths::rank_status(&self.dir(setting).join("run"), local_rank);
-        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
-    }
-
-    /// What its first process tells of the job.
-    pub(crate) fn progress(&self, setting: &Setting) -> Option<Progress> {
-        self.status(setting, 0)?.progress
-    }
-
-    /// The processes of its agent, the first time in this life of it.
-    pub(crate) fn introduce(&mut self) -> Option<Vec<u32>> {
-        let agent = self.child.as_ref().filter(|_| !self.introduced)?;
-        self.introduced = true;
-        let pids = pids::children(agent.id());
-        (!pids.is_empty()).then_some(pids)
     }
 
     /// Gives it a place, in a file that is there at once as a whole.
