@@ -8,19 +8,19 @@ use roundhouse_elastic::checkpoint::superfluous;
 
 use super::directory::sync_directory;
 use super::manifest::{self, Manifest, Shard};
-use super::{Directory, Table, about, shard};
+use super::{Directory, Reason, Table, Trouble, shard};
 use crate::faults::{self, Point};
 
 /// Gives a checkpoint its name. `manifest` lacks the parts, which are read from their records.
 ///
 /// # Errors
-/// What went wrong, in a sentence; the checkpoint has no name then.
-pub fn complete(directory: &Directory, manifest: Manifest) -> Result<Manifest, String> {
+/// What went wrong; the checkpoint has no name then.
+pub fn complete(directory: &Directory, manifest: Manifest) -> Result<Manifest, Trouble> {
     // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
-    try_complete(directory, manifest).map_err(|error| about(&directory.checkpoints(), error))
+    try_complete(directory, manifest).map_err(Trouble::with(&directory.checkpoints()))
 }
 
-fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Manifest> {
+fn try_complete(directory: &Directory, mut manifest: Manifest) -> Result<Manifest, Reason> {
     let id = CheckpointId {
         generation: manifest.generation,
         step: manifest.step,
@@ -55,13 +55,12 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Man
     Ok(manifest)
 }
 
-fn read_record(partial: &Path, name: &str) -> io::Result<Shard> {
+fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
     let text = std::fs::read(partial.join(name)).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {
-            let reason = "is not here though its rank wrote it; all workers must share one volume";
-            io::Error::other(format!("{name} {reason}"))
+            Reason::NotShared(name.to_owned())
         } else {
-            error
+            error.into()
         }
     })?;
     Ok(serde_json::from_slice(&text)?)
@@ -69,28 +68,30 @@ fn read_record(partial: &Path, name: &str) -> io::Result<Shard> {
 
 /// A part whose rank says that it is durable may be cut short all the same, by a volume that lies about its
 /// syncs; its checksum is left to whoever loads it.
-fn check_size(partial: &Path, table: &Table, shard: &Shard) -> io::Result<()> {
+fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result<(), Reason> {
     let found = std::fs::metadata(partial.join(&shard.file))
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", shard.file)))?
         .len();
-    let whole = shard::file_size(table, shard).map_err(io::Error::other)?;
+    let whole = shard::file_size(table, shard)?;
     if found == whole {
         return Ok(());
     }
-    let name = &shard.file;
-    Err(io::Error::other(format!(
-        "{name} has {found} of {whole} bytes though its rank wrote them all; the volume has lost the rest"
-    )))
+    Err(Reason::CutShort {
+        file: shard.file.clone(),
+        found,
+        whole,
+    })
 }
 
 /// Deletes what is older than the newest `keep` checkpoints, and what others before `newest` began and
 /// never completed.
 ///
 /// # Errors
-/// What went wrong, in a sentence.
-pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Result<(), String> {
-    let failed = |error| about(&directory.checkpoints(), error);
-    let checkpoints: Vec<_> = directory.list().map_err(failed)?;
+/// What went wrong.
+pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Result<(), Trouble> {
+    let path = directory.checkpoints();
+    let failed = Trouble::with(&path);
+    let checkpoints: Vec<_> = directory.list().map_err(&failed)?;
     let valid = |id: CheckpointId| Manifest::read(&directory.checkpoint(id)).is_ok();
     let checkpoints: Vec<_> = checkpoints.into_iter().map(|id| (id, valid(id))).collect();
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
@@ -115,10 +116,10 @@ pub fn make_room(directory: &Directory, failed: CheckpointId, keep: u32) {
 /// Deletes a checkpoint. Its manifest goes first: what is left of it is none.
 ///
 /// # Errors
-/// What went wrong, in a sentence.
-pub fn remove(path: &Path) -> Result<(), String> {
+/// What went wrong.
+pub fn remove(path: &Path) -> Result<(), Trouble> {
     let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(about(path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Trouble::with(path)(error)),
         Ok(()) | Err(_) => Ok(()),
     };
     gone(std::fs::remove_file(path.join(manifest::FILE)))?;
@@ -206,11 +207,8 @@ mod tests {
         let file = std::fs::File::options().write(true).open(&part).unwrap();
         file.set_len(size - 1).unwrap();
         let told = complete(&directory, manifest).unwrap_err();
-        let (found, whole) = (size - 1, size);
-        assert!(
-            told.contains(&format!("has {found} of {whole} bytes")),
-            "{told}"
-        );
+        let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
+        assert!(is_cut, "{told}");
         assert_eq!(directory.list().unwrap(), []);
     }
 }

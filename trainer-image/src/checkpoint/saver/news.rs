@@ -56,7 +56,9 @@ impl Saver {
                     Ok(()) => Stage::Durable,
                     Err(_) => Stage::Failed,
                 };
-                result.err().map(News::Failed)
+                result
+                    .err()
+                    .map(|trouble| News::Failed(trouble.to_string()))
             }
             Done::Completed { save, result } => {
                 let flight = self.flight.take_if(|flight| flight.save == save);
@@ -69,7 +71,7 @@ impl Saver {
                     }),
                     Err(reason) => {
                         self.newest_step = None;
-                        Some(News::Failed(reason))
+                        Some(News::Failed(reason.to_string()))
                     }
                 }
             }
@@ -82,7 +84,7 @@ impl Saver {
                 self.is_discarding = false;
                 None
             }
-            Done::NotTidied(reason) => Some(News::Failed(reason)),
+            Done::NotTidied(trouble) => Some(News::Failed(trouble.to_string())),
         }
     }
 }
