@@ -111,8 +111,11 @@ fn a_job_that_was_suspended_goes_on_bit_for_bit() {
     run.edit(|spec| spec["suspend"] = true.into()).unwrap();
     run.wait_for("nobody", |run| run.agents().is_empty())
         .unwrap();
-    run.wait_for("word of it", |run| run.output().contains("Suspended"))
-        .unwrap();
+    run.wait_for("word of what is saved", |run| {
+        run.output()
+            .contains("Suspended: no workers; the newest known checkpoint holds")
+    })
+    .unwrap();
     run.edit(|spec| spec["suspend"] = false.into()).unwrap();
     assert!(run.end().unwrap().success(), "{}", run.output());
     run.audit().unwrap();
@@ -134,6 +137,8 @@ fn a_second_run_with_its_directory_goes_on_where_the_first_was() {
     first.wait_for("steps", |run| run.step() > 50).unwrap();
     first.signal(Signal::INT).unwrap();
     assert_eq!(first.end().unwrap().code(), Some(130), "{}", first.output());
+    let saved = format!("is saved in {}", first.dir().join("state").display());
+    assert!(first.output().contains(&saved), "{}", first.output());
     first.again(&[]).unwrap();
     assert!(first.end().unwrap().success(), "{}", first.output());
     first.audit().unwrap();
@@ -189,12 +194,30 @@ fn whoever_ends_the_executor_ends_all_its_processes() {
 #[test]
 fn a_job_that_cannot_train_fails_with_the_reason() {
     let mut job = job(2, 100);
-    job["spec"]["trainer"]["data"]["path"] = "nowhere".into();
+    let empty = tempfile::tempdir().unwrap();
+    let path = empty.path().display().to_string();
+    job["spec"]["trainer"]["data"]["path"] = path.clone().into();
     let mut run = LocalRun::start(&job, &[]).unwrap();
     assert_eq!(run.end().unwrap().code(), Some(1));
     let output = run.output();
     assert!(
-        output.contains("DataInvalid") && output.contains("nowhere"),
+        output.contains("DataInvalid") && output.contains(&path),
         "{output}"
     );
+}
+
+#[test]
+fn a_directory_is_for_one_run_at_a_time_and_a_worker_is_known_by_its_process() {
+    let mut run = LocalRun::start(&job(2, 1_000_000), &[]).unwrap();
+    run.wait_for("steps", |run| run.step() > 5).unwrap();
+    let output = run.output();
+    for rank in run.agents().iter().flat_map(|agent| &agent.ranks) {
+        let processes = output.lines().find(|line| line.contains("Processes: "));
+        assert!(processes.unwrap().contains(&rank.to_string()), "{output}");
+    }
+    let refused = run.beside().unwrap();
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("another run (pid "), "{said}");
+    assert!(run.agents().len() == 2, "the first one goes on");
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Output};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail, ensure};
@@ -91,6 +91,14 @@ impl LocalRun {
     pub fn again(&mut self, variables: &[(&str, &str)]) -> anyhow::Result<()> {
         self.child = spawn(self.directory.path(), variables)?;
         Ok(())
+    }
+
+    /// What a second one in the same directory says, while this one runs.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn beside(&self) -> anyhow::Result<Output> {
+        Ok(command(self.directory.path())?.output()?)
     }
 
     /// The directory it was given.
@@ -312,7 +320,17 @@ fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> 
         .create(true)
         .append(true)
         .open(directory.join("output"))?;
-    let child = Command::new(programs()?.join("kubectl-roundhouse"))
+    let child = command(directory)?
+        .envs(variables.iter().copied())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()?;
+    Ok(child)
+}
+
+fn command(directory: &Path) -> anyhow::Result<Command> {
+    let mut command = Command::new(programs()?.join("kubectl-roundhouse"));
+    command
         .args(["run", "--local", "-f"])
         .arg(directory.join("job.yaml"))
         .arg("--data")
@@ -321,16 +339,12 @@ fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> 
         .arg(directory.join("run"))
         .arg("--save-weights")
         .arg(directory.join("weights.safetensors"))
-        .envs(variables.iter().copied())
         .env("ROUNDHOUSE_FAULT_STEP_FILE", directory.join("pace"))
         .env(
             "ROUNDHOUSE_FAULT_VOLUME_FILE",
             directory.join("pace-of-volume"),
-        )
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()?;
-    Ok(child)
+        );
+    Ok(command)
 }
 
 fn read(file: &Path) -> String {

@@ -1,21 +1,35 @@
 //! `roundhouse-train audit`: reads a ledger, has it proven, and prints the proof.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use roundhouse_contract::ExitCode;
 use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
 use roundhouse_elastic::{Head, ledger};
 
-use crate::checkpoint::{Directory, Manifest, about};
+use crate::checkpoint::{Directory, Manifest, Trouble};
 use crate::report::{say, say_error};
+
+/// Why a ledger proves nothing.
+#[derive(Debug, thiserror::Error)]
+enum Unproven {
+    /// It cannot be read.
+    #[error(transparent)]
+    Volume(#[from] Trouble),
+    /// Its lines do not hold together.
+    #[error(transparent)]
+    Finding(#[from] Finding),
+    /// There is none.
+    #[error("{}: {}", .0.display(), Finding::Empty)]
+    Empty(PathBuf),
+}
 
 /// Audits the ledger below a checkpoint directory and says what came of it.
 #[must_use]
 pub fn run(dir: &Path) -> ExitCode {
     let proof = read(&Directory::new(dir.to_owned())).and_then(|(files, heads)| {
         audit::audit(files, &heads).map_err(|finding| match finding {
-            Finding::Empty => about(&dir.join("ledger"), finding),
-            finding => finding.to_string(),
+            Finding::Empty => Unproven::Empty(dir.join("ledger")),
+            finding => finding.into(),
         })
     });
     match proof {
@@ -32,14 +46,14 @@ pub fn run(dir: &Path) -> ExitCode {
 }
 
 /// The files of the ledger, and where it was at each checkpoint.
-fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), String> {
+fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), Unproven> {
     let path = directory.ledger();
-    let generations = directory.ledgers().map_err(|error| about(&path, error))?;
+    let generations = directory.ledgers().map_err(Trouble::with(&path))?;
     let mut files = Vec::new();
     for generation in generations {
         let path = path.join(ledger::file_name(generation));
-        let text = std::fs::read_to_string(&path).map_err(|error| about(&path, error))?;
-        files.extend(File::parse(generation, &text).map_err(|finding| finding.to_string())?);
+        let text = std::fs::read_to_string(&path).map_err(Trouble::with(&path))?;
+        files.extend(File::parse(generation, &text)?);
     }
     let checkpoints = directory.list().unwrap_or_default();
     // One that cannot be read is never gone on with; loading says so.

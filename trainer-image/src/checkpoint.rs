@@ -19,6 +19,7 @@ pub mod pulse;
 pub mod saver;
 pub mod shard;
 pub mod snapshot;
+pub mod trouble;
 pub mod writer;
 
 pub use directory::Directory;
@@ -27,6 +28,7 @@ pub use manifest::{Identity, Manifest};
 pub use pulse::{Pulse, Standstill};
 pub use saver::{News, Saver};
 pub use snapshot::{NamedTensors, Table};
+pub use trouble::{Reason, Trouble};
 
 /// One sentence about a file: which, and what is wrong.
 pub(crate) fn about(path: &std::path::Path, reason: impl std::fmt::Display) -> String {

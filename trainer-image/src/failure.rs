@@ -9,6 +9,8 @@ use roundhouse_contract::environment::EnvironmentInvalid;
 use roundhouse_contract::trainer::ConfigInvalid;
 use tch::TchError;
 
+use crate::checkpoint::Trouble;
+
 /// One sentence for people, and what it means for a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -93,7 +95,7 @@ pub enum Failure {
         /// How many.
         number: usize,
         /// What is wrong with the newest.
-        reason: String,
+        reason: Trouble,
     },
     /// The last state could not be written, so that training would be complete without a result.
     #[error(

@@ -75,6 +75,20 @@ pub struct Progress {
     shared: Arc<Shared>,
 }
 
+/// Why a line is not durable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unwritten {
+    /// The generation is over.
+    #[error("the ledger is closed")]
+    Closed,
+    /// The volume does not take it, as the thread that writes has said.
+    #[error("{0}")]
+    Volume(String),
+    /// A newer generation has taken over.
+    #[error("generation {0} has written")]
+    Fenced(u64),
+}
+
 impl Ledger {
     /// Begins the file of a generation with the lines of `chain` that may not be durable.
     ///
@@ -141,12 +155,12 @@ impl Progress {
     /// Waits until the line of a step is durable.
     ///
     /// # Errors
-    /// Why it cannot be, in a sentence.
-    pub fn wait_for(&self, step: u64) -> Result<(), String> {
+    /// Why it cannot be.
+    pub fn wait_for(&self, step: u64) -> Result<(), Unwritten> {
         let mut state = self.shared.state();
         let first_try = state.num_tries;
         if self.messages.send(Message::Sync).is_err() {
-            return Err("the ledger is closed".to_owned());
+            return Err(Unwritten::Closed);
         }
         while state.durable < step {
             // One that was under way when this was asked says nothing of what came after it.
@@ -155,10 +169,10 @@ impl Progress {
                 .as_ref()
                 .filter(|_| state.num_tries > first_try + 1)
             {
-                return Err(error.clone());
+                return Err(Unwritten::Volume(error.clone()));
             }
             if let Some(newer) = state.fenced {
-                return Err(format!("generation {newer} has written"));
+                return Err(Unwritten::Fenced(newer));
             }
             state = self
                 .shared

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{Phase, Progress, RankStatus, Reason, TerminationMessage};
+use roundhouse_contract::{Phase, Progress, RankStatus};
 use roundhouse_elastic::Place;
 
 use crate::evaluate::Evaluation;
@@ -14,6 +14,7 @@ use crate::sections::Sections;
 
 mod checkpoints;
 mod comparison;
+mod ending;
 pub mod files;
 pub mod meter;
 pub mod metrics;
@@ -178,42 +179,6 @@ impl Reporter {
             self.progress.total_steps,
             accuracy * 100.0,
         ));
-    }
-
-    /// Training is complete.
-    pub fn done(&mut self) {
-        self.enter(Phase::Done);
-        self.say_as_rank_zero("training is complete");
-    }
-
-    /// Says why the process ends, on stderr and in the failure file.
-    pub fn fail(&self, failure: &Failure) {
-        say_error(&failure.to_string());
-        self.write_failure(&self.last_words(failure));
-    }
-
-    /// What [`Self::fail`] would write.
-    #[must_use]
-    pub fn last_words(&self, failure: &Failure) -> TerminationMessage {
-        let generation = match failure {
-            // What the next generation has to be above of.
-            Failure::Fenced { newer, .. } => *newer,
-            _ => self.status.generation,
-        };
-        TerminationMessage {
-            reason: Reason::of(failure.exit_code()),
-            rank: self.status.rank,
-            generation,
-            step: self.status.step,
-            message: failure.to_string(),
-            progress: None,
-        }
-    }
-
-    fn write_failure(&self, words: &TerminationMessage) {
-        if let Some(files) = &self.files {
-            files.write_failure(words);
-        }
     }
 
     fn write_status(&mut self) {

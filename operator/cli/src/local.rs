@@ -23,12 +23,15 @@ mod executor;
 mod home;
 mod launch;
 mod manifest;
+mod pids;
 mod programs;
+mod setting;
+mod strict;
 mod worker;
 
 use edits::Edits;
 use executor::Executor;
-use home::{Home, setting};
+use home::{Home, Outcome};
 use manifest::Manifest;
 use programs::Programs;
 
@@ -70,20 +73,26 @@ pub(crate) struct Options {
 
 /// Runs a job to its end; the exit code is that of `watch`.
 pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let dir = options.dir.as_deref().map(home::locate).transpose()?;
+    let options = &Options {
+        dir,
+        ..options.clone()
+    };
     let programs = Programs::find(options.agent.as_deref(), options.trainer.as_deref())?;
-    let manifest = Manifest::read(&options.file, options.name.as_deref())?;
+    let mut manifest = Manifest::read(&options.file, options.name.as_deref())?;
+    setting::keep_state(&mut manifest.job, options);
     let job = validate(&manifest.job)?;
     capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
-    let setting = setting(options, &manifest, &job, programs, home.path())?;
+    let setting = setting::of(options, &manifest, &job, programs, home.path())?;
     let name = job.key.name.clone();
     println!(
         "{name}: {} on this machine, without a cluster; logs: {}",
         counted(job.replicas, "worker"),
-        home.path().join("logs").display()
+        home.logs().display()
     );
     let mut run = Run {
-        edits: Edits::of(&options.file, options.name.as_deref()),
+        edits: Edits::of(options),
         executor: Executor::new(&name, setting),
         job: manifest.job,
         valid: job,
@@ -100,7 +109,14 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         run.executor.tend()?;
         tokio::time::sleep(TICK).await;
     }
-    home.close(matches!(code, Ok(0)));
+    let outcome = match code {
+        Ok(0) => Outcome::Succeeded,
+        Ok(INTERRUPTED) => Outcome::Interrupted,
+        Ok(_) | Err(_) => Outcome::Failed,
+    };
+    if let Some(line) = home.close(outcome) {
+        println!("{line}");
+    }
     code.map(ExitCode::from)
 }
 
@@ -180,6 +196,9 @@ impl Run {
             self.wake_at = requeue_after.map(|after| Instant::now() + after);
             self.executor.apply(&actions)?;
             self.job.status = Some(status);
+            if let Some(line) = self.executor.newcomers(&actions) {
+                self.screen.note(&format!("  {line}"));
+            }
             for event in events {
                 let line = format!("  {}: {}", event.reason, plain(&event.message));
                 self.screen.note(&line);

@@ -81,7 +81,7 @@ impl View {
         };
         let loss = progress
             .loss
-            .map_or_else(|| "not finite".to_owned(), |loss| format!("{loss:.4}"));
+            .map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
         let mut text = format!("loss {loss}  {:.0} samples/s", progress.samples_per_second);
         if let Some(accuracy) = progress.eval_accuracy {
             text += &accuracy_text(accuracy);
@@ -136,6 +136,20 @@ mod tests {
             View::of(&job(&status), None).line(),
             "Unschedulable  0 of 2 [31m"
         );
+    }
+
+    #[test]
+    fn after_a_resume_there_is_no_loss_before_the_first_step_and_nothing_is_wrong() {
+        let resumed = Progress {
+            step: 480,
+            total_steps: 1_000,
+            ..Progress::default()
+        };
+        let view = View {
+            progress: Some(resumed),
+            ..View::default()
+        };
+        assert_eq!(view.numbers(), "loss -  0 samples/s");
     }
 
     #[test]

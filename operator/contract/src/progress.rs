@@ -19,7 +19,8 @@ pub struct Progress {
     pub total_steps: u64,
     /// Epoch of the next step, from 0.
     pub epoch: u64,
-    /// Mean training loss over the last steps; absent if it is not a finite number.
+    /// Mean training loss over the last steps; absent before the first of them, as after a resume, and if it is
+    /// not a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Samples per second over the whole world.

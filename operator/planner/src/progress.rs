@@ -39,8 +39,9 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
     });
+    // All have come as far as each other; only rank 0 knows of checkpoints.
     let told = told
-        .max_by_key(|progress| progress.step)
+        .max_by_key(|progress| (progress.step, progress.checkpoint_step))
         .filter(|told| shown.is_none_or(|shown| shown.progress.step <= told.step));
     let Some(progress) = told else { return };
     checkpoint::show(draft, &progress);

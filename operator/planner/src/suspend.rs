@@ -12,7 +12,7 @@ use crate::draft::{Draft, event};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, EventType, PlanReason};
 use crate::progress;
-use crate::status::set_condition;
+use crate::status::{counted, set_condition};
 
 /// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.
 pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -26,15 +26,22 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     draft.status.active_seconds = active(draft).as_secs();
     draft.status.start_time = None;
     progress::show_last(draft);
-    let was = draft.status.is_true(ConditionType::Suspended);
     let message = sentence(draft, pods.len());
+    let is_news = is_news(draft, pods.len(), &message);
     draft.running(false, "Suspended", message.clone());
     suspended(draft, true, "Suspended", message.clone());
-    if !was {
+    if is_news {
         let told = event(EventType::Normal, "Suspended", message);
         draft.events.push(told);
     }
     Some(PlanReason::Suspended)
+}
+
+/// Told when it begins, and once more when all have left: only then is it known what was saved.
+fn is_news(draft: &Draft<'_>, num_pods: usize, message: &str) -> bool {
+    let suspended = draft.status.condition(ConditionType::Suspended);
+    let before = suspended.filter(|condition| condition.status == "True");
+    before.is_none_or(|before| num_pods == 0 && before.message != message)
 }
 
 /// A suspended job that is wanted again. Who has not left yet may still be writing the checkpoint that the
@@ -66,12 +73,26 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
         draft.status.incidents.last_step = 0;
         draft.status.progress = None;
     }
-    let message = "the job is resumed";
-    suspended(draft, false, "Resumed", message.to_owned());
+    let message = resumption(draft);
+    suspended(draft, false, "Resumed", message.clone());
     draft
         .events
         .push(event(EventType::Normal, "Resumed", message));
     None
+}
+
+fn resumption(draft: &Draft<'_>) -> String {
+    match known_step(draft) {
+        _ if starts_over(draft) => "the job is resumed and begins again at step 0".to_owned(),
+        Some(step) => format!("the job is resumed; the newest known checkpoint holds {step} steps"),
+        None => "the job is resumed".to_owned(),
+    }
+}
+
+/// Committed steps that the newest checkpoint holds, as far as was told.
+fn known_step(draft: &Draft<'_>) -> Option<u64> {
+    let checkpoint = draft.status.checkpoint.as_ref();
+    checkpoint.and_then(|checkpoint| checkpoint.step)
 }
 
 /// Whether nothing is left of the built-in trainer's state; a script may keep checkpoints of its own.
@@ -103,12 +124,7 @@ fn suspended(draft: &mut Draft<'_>, is_true: bool, reason: &str, message: String
 }
 
 fn sentence(draft: &Draft<'_>, pods: usize) -> String {
-    let step = draft
-        .status
-        .checkpoint
-        .as_ref()
-        .and_then(|checkpoint| checkpoint.step);
-    let state = match (&draft.job.checkpoint, step) {
+    let state = match (&draft.job.checkpoint, known_step(draft)) {
         (None, _) if !starts_over(draft) => {
             "the script goes on from the checkpoint that it keeps itself, if it does".to_owned()
         }
@@ -120,6 +136,12 @@ fn sentence(draft: &Draft<'_>, pods: usize) -> String {
     };
     match pods {
         0 => format!("no workers; {state}"),
-        _ => format!("{pods} workers still leave; {state}"),
+        _ if draft.job.checkpoint.is_some() => {
+            format!(
+                "{} still leave and save their state first",
+                counted(pods, "worker")
+            )
+        }
+        _ => format!("{} still leave; {state}", counted(pods, "worker")),
     }
 }

@@ -3,46 +3,13 @@
 
 use std::time::Duration;
 
-use roundhouse_api::{Checkpoint, CheckpointVolume, ConditionType};
-use roundhouse_contract::Progress;
+use roundhouse_api::ConditionType;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Action, DeleteReason, PlanReason, Presence, ProgressSample};
+use roundhouse_planner::{Action, DeleteReason, PlanReason, Presence};
 
 /// Two workers train.
 fn trains() -> World {
     world(2).training()
-}
-
-fn checkpoint() -> Checkpoint {
-    Checkpoint {
-        volume: CheckpointVolume::default(),
-        every_steps: None,
-        every_seconds: None,
-        keep: 3,
-    }
-}
-
-fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
-    world.seconds_pass(10);
-    told_now(world, step, checkpoint, error);
-}
-
-fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
-    let progress = Progress {
-        generation: 1,
-        step,
-        total_steps: 100,
-        checkpoint_step: checkpoint,
-        checkpoint_at: checkpoint.map(|_| "1970-01-01T00:00:07.5Z".to_owned()),
-        checkpoint_error: error.map(str::to_owned),
-        ..Progress::default()
-    };
-    let at = world.now;
-    world.observed.progress = Some(ProgressSample { progress, at });
-}
-
-fn message(world: &World) -> &str {
-    &world.observed.status.conditions[0].message
 }
 
 #[test]
@@ -229,23 +196,6 @@ fn time_in_suspension_does_not_count_as_active() {
 }
 
 #[test]
-fn a_suspended_job_says_where_it_will_go_on() {
-    let mut world = trains();
-    world.job.suspend = true;
-    world.settle();
-    assert!(message(&world).contains("step 0"), "{}", message(&world));
-
-    let mut world = trains();
-    world.job.checkpoint = Some(checkpoint());
-    told(&mut world, 50, Some(40), None);
-    world.settle();
-    world.job.suspend = true;
-    world.settle();
-    assert!(message(&world).contains("40 steps"), "{}", message(&world));
-    assert!(world.observed.status.progress.is_some());
-}
-
-#[test]
 fn a_job_that_completes_while_it_is_suspended_has_succeeded() {
     let mut world = trains();
     for at in 0..2 {
@@ -254,45 +204,4 @@ fn a_job_that_completes_while_it_is_suspended_has_succeeded() {
     world.job.suspend = true;
     world.settle();
     assert_eq!(world.state(), "Completed");
-}
-
-#[test]
-fn the_newest_checkpoint_is_shown_and_one_that_fails_is_told_once() {
-    let mut world = trains();
-    told(&mut world, 50, Some(40), None);
-    world.settle();
-    let shown = world.observed.status.checkpoint.clone().unwrap();
-    assert_eq!(
-        (shown.step, shown.time.unwrap().0.as_second()),
-        (Some(40), 7)
-    );
-    told(&mut world, 60, None, Some("no space left"));
-    let plan = world.plan();
-    assert_eq!(plan.events[0].reason, "CheckpointFailed");
-    world.settle();
-    assert_eq!(
-        world.observed.status.checkpoint.as_ref().unwrap().step,
-        Some(40)
-    );
-    assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
-    assert_eq!(world.state(), "Training");
-    told(&mut world, 70, Some(40), Some("no space left"));
-    assert!(world.plan().events.is_empty());
-    told(&mut world, 80, Some(80), None);
-    world.settle();
-    assert!(!message(&world).contains("trouble"));
-}
-
-#[test]
-fn trouble_with_a_checkpoint_is_shown_at_once_and_other_progress_when_it_is_time() {
-    let mut world = trains();
-    told(&mut world, 50, Some(40), None);
-    world.settle();
-    told_now(&mut world, 51, Some(40), Some("no space left"));
-    world.settle();
-    assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
-    told_now(&mut world, 52, Some(52), None);
-    world.settle();
-    let shown = world.observed.status.progress.as_ref().unwrap();
-    assert_eq!(shown.progress.step, 51);
 }

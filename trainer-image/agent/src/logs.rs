@@ -9,19 +9,18 @@ use crate::ranks;
 /// Longest line that is kept for the termination message.
 const KEPT_BYTES: usize = 400;
 
-/// The last useful line of each process's standard error.
+/// The last useful line of each process's standard error, and the generation that it was in.
 #[derive(Clone, Debug, Default)]
-pub struct LastLines(Arc<Mutex<std::collections::BTreeMap<u32, String>>>);
+pub struct LastLines(Arc<Mutex<std::collections::BTreeMap<u32, (u64, String)>>>);
 
 impl LastLines {
-    /// The last line of a process.
+    /// The last line of a process that ended in a generation; what it said in an earlier one, as when that
+    /// one broke, does not explain its end.
     #[must_use]
-    pub fn of(&self, local_rank: u32) -> Option<String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&local_rank)
-            .cloned()
+    pub fn of(&self, local_rank: u32, generation: u64) -> Option<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (said_in, line) = lines.get(&local_rank)?;
+        (*said_in >= generation).then(|| line.clone())
     }
 
     /// What processes said that are started anew.
@@ -32,12 +31,14 @@ impl LastLines {
             .clear();
     }
 
-    fn keep(&self, local_rank: u32, line: &str) {
+    fn keep(&self, source: &Source, line: &str) {
         let line = line.trim();
         if !line.is_empty() {
+            let status = ranks::status(&source.run_dir, source.local_rank);
+            let generation = status.map_or(0, |status| status.generation);
             let end = line.floor_char_boundary(KEPT_BYTES);
             let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.insert(local_rank, line[..end].to_owned());
+            lines.insert(source.local_rank, (generation, line[..end].to_owned()));
         }
     }
 }
@@ -88,7 +89,7 @@ pub fn forward(
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end_matches(['\n', '\r']);
         if let Some(last) = last {
-            last.keep(source.local_rank, text);
+            last.keep(source, text);
         }
         // One write per line, so that lines of different processes do not mix.
         let _ = output.write_all(format!("{prefix}{text}\n").as_bytes());
@@ -97,6 +98,8 @@ pub fn forward(
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_contract::paths;
+
     use super::*;
 
     #[test]
@@ -117,6 +120,27 @@ mod tests {
             String::from_utf8(output).unwrap(),
             "[worker 2.1] one\n[worker 2.1] \u{fffd} two\n[worker 2.1] \n[worker 2.1] three\n"
         );
-        assert_eq!(last.of(1).as_deref(), Some("three"));
+        assert_eq!(last.of(1, 0).as_deref(), Some("three"));
+    }
+
+    #[test]
+    fn what_was_said_in_an_earlier_generation_is_not_the_last_word() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = Source {
+            worker_index: 0,
+            local_rank: 0,
+            run_dir: directory.path().to_owned(),
+        };
+        let status = r#"{"phase":"Training","rank":0,"generation":2,"step":9}"#;
+        std::fs::write(paths::rank_status(directory.path(), 0), status).unwrap();
+        let last = LastLines::default();
+        forward(
+            &b"a peer is lost\n"[..],
+            std::io::sink(),
+            &source,
+            Some(&last),
+        );
+        assert_eq!(last.of(0, 2).as_deref(), Some("a peer is lost"));
+        assert_eq!(last.of(0, 3), None);
     }
 }

@@ -10,6 +10,9 @@ use std::ops::Range;
 
 use crate::scaling::Mark;
 
+#[cfg(test)]
+mod by_steps;
+
 /// Where training is in the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Position {
@@ -103,15 +106,6 @@ impl Course {
         }
     }
 
-    /// Committed steps at a position; the inverse of [`Self::position`]. `None` for a cursor that
-    /// no step boundary of this course has.
-    #[must_use]
-    pub fn steps_at(&self, position: Position) -> Option<u64> {
-        let Position { epoch, cursor } = position;
-        let on_boundary = cursor < self.num_samples && cursor.is_multiple_of(self.global_batch);
-        on_boundary.then(|| epoch * self.steps_per_epoch() + cursor / self.global_batch)
-    }
-
     /// Samples that so many committed steps have consumed, over all epochs.
     #[must_use]
     pub const fn committed_samples(&self, committed_steps: u64) -> u64 {
@@ -171,22 +165,6 @@ impl Course {
             (left - of_epoch) % self.num_samples,
         );
         of_epoch.div_ceil(batch) + epochs * self.num_samples.div_ceil(batch) + rest.div_ceil(batch)
-    }
-
-    /// The step after so many committed ones; `None` when training is complete.
-    #[must_use]
-    pub fn next_batch(&self, committed_steps: u64) -> Option<Batch> {
-        if committed_steps >= self.total_steps {
-            return None;
-        }
-        let Position { epoch, cursor } = self.position(committed_steps);
-        let end = self.num_samples.min(cursor + self.global_batch);
-        Some(Batch {
-            step: committed_steps + 1,
-            epoch,
-            places: cursor..end,
-            ends_epoch: end == self.num_samples,
-        })
     }
 }
 

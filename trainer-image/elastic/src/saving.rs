@@ -78,6 +78,14 @@ pub const fn decide(stages: &Stages, world_size: u64, is_due: bool) -> Decision 
     }
 }
 
+/// Whether a rank that has nothing left to write waits for others that write: `num_stuck` of the ranks have not
+/// moved for as long as is worth telling. Then it is no more at a standstill than they are. Who writes itself is
+/// judged by its own bytes alone.
+#[must_use]
+pub fn others_move(own: Stage, stages: &Stages, num_stuck: u64) -> bool {
+    own != Stage::Busy && stages.num_busy > 0 && num_stuck == 0
+}
+
 /// Whether a save is due after a step, of those that are a function of the step alone.
 #[must_use]
 pub const fn is_due_at(step: u64, every_steps: Option<u64>) -> bool {
@@ -141,6 +149,21 @@ mod tests {
             ("all have failed", [Failed; 3], false, Decision::GiveUp(3)),
         ] {
             assert_eq!(decision(&stages, is_due), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_others_moves_as_long_as_none_of_them_is_stuck() {
+        use Stage::{Busy, Durable, Idle};
+        let one_writes = Stages::one(Busy);
+        for (what, own, stages, num_stuck, expected) in [
+            ("its part is written", Durable, one_writes, 0, true),
+            ("rank 0 completes", Idle, one_writes, 0, true),
+            ("the other is stuck", Durable, one_writes, 1, false),
+            ("nobody writes", Durable, Stages::one(Durable), 0, false),
+            ("it writes itself", Busy, one_writes, 0, false),
+        ] {
+            assert_eq!(others_move(own, &stages, num_stuck), expected, "{what}");
         }
     }
 

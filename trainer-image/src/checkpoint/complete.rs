@@ -8,19 +8,19 @@ use roundhouse_elastic::checkpoint::superfluous;
 
 use super::directory::sync_directory;
 use super::manifest::{self, Manifest, Shard};
-use super::{Directory, about, shard};
+use super::{Directory, Reason, Table, Trouble, shard};
 use crate::faults::{self, Point};
 
 /// Gives a checkpoint its name. `manifest` lacks the parts, which are read from their records.
 ///
 /// # Errors
-/// What went wrong, in a sentence; the checkpoint has no name then.
-pub fn complete(directory: &Directory, manifest: Manifest) -> Result<Manifest, String> {
+/// What went wrong; the checkpoint has no name then.
+pub fn complete(directory: &Directory, manifest: Manifest) -> Result<Manifest, Trouble> {
     // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
-    try_complete(directory, manifest).map_err(|error| about(&directory.checkpoints(), error))
+    try_complete(directory, manifest).map_err(Trouble::with(&directory.checkpoints()))
 }
 
-fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Manifest> {
+fn try_complete(directory: &Directory, mut manifest: Manifest) -> Result<Manifest, Reason> {
     let id = CheckpointId {
         generation: manifest.generation,
         step: manifest.step,
@@ -30,7 +30,9 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Man
         .map(|rank| shard::record_name(rank, manifest.world_size))
         .collect();
     for name in &records {
-        manifest.shards.push(read_record(&partial, name)?);
+        let shard = read_record(&partial, name)?;
+        check_size(&partial, &manifest.tensors, &shard)?;
+        manifest.shards.push(shard);
     }
     let text = serde_json::to_vec_pretty(&manifest)?;
     let pulse = directory.pulse();
@@ -53,26 +55,43 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> io::Result<Man
     Ok(manifest)
 }
 
-fn read_record(partial: &Path, name: &str) -> io::Result<Shard> {
+fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
     let text = std::fs::read(partial.join(name)).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {
-            let reason = "is not here though its rank wrote it; all workers must share one volume";
-            io::Error::other(format!("{name} {reason}"))
+            Reason::NotShared(name.to_owned())
         } else {
-            error
+            error.into()
         }
     })?;
     Ok(serde_json::from_slice(&text)?)
+}
+
+/// A part whose rank says that it is durable may be cut short all the same, by a volume that lies about its
+/// syncs; its checksum is left to whoever loads it.
+fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result<(), Reason> {
+    let found = std::fs::metadata(partial.join(&shard.file))
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", shard.file)))?
+        .len();
+    let whole = shard::file_size(table, shard)?;
+    if found == whole {
+        return Ok(());
+    }
+    Err(Reason::CutShort {
+        file: shard.file.clone(),
+        found,
+        whole,
+    })
 }
 
 /// Deletes what is older than the newest `keep` checkpoints, and what others before `newest` began and
 /// never completed.
 ///
 /// # Errors
-/// What went wrong, in a sentence.
-pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Result<(), String> {
-    let failed = |error| about(&directory.checkpoints(), error);
-    let checkpoints: Vec<_> = directory.list().map_err(failed)?;
+/// What went wrong.
+pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Result<(), Trouble> {
+    let path = directory.checkpoints();
+    let failed = Trouble::with(&path);
+    let checkpoints: Vec<_> = directory.list().map_err(&failed)?;
     let valid = |id: CheckpointId| Manifest::read(&directory.checkpoint(id)).is_ok();
     let checkpoints: Vec<_> = checkpoints.into_iter().map(|id| (id, valid(id))).collect();
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
@@ -97,12 +116,99 @@ pub fn make_room(directory: &Directory, failed: CheckpointId, keep: u32) {
 /// Deletes a checkpoint. Its manifest goes first: what is left of it is none.
 ///
 /// # Errors
-/// What went wrong, in a sentence.
-pub fn remove(path: &Path) -> Result<(), String> {
+/// What went wrong.
+pub fn remove(path: &Path) -> Result<(), Trouble> {
     let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(about(path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Trouble::with(path)(error)),
         Ok(()) | Err(_) => Ok(()),
     };
     gone(std::fs::remove_file(path.join(manifest::FILE)))?;
     gone(std::fs::remove_dir_all(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::trainer::{ModelName, OptimizerName};
+    use roundhouse_elastic::ledger::{Head, Terms};
+    use safetensors::Dtype;
+
+    use super::super::manifest::{Identity, SCHEMA_VERSION};
+    use super::super::snapshot::TensorRecord;
+    use super::*;
+
+    /// A checkpoint of one rank, which has written its part of eight bytes.
+    fn written(root: &Path) -> (Directory, Manifest) {
+        let course = Terms {
+            num_samples: 100,
+            global_batch: 10,
+            seed: 7,
+            total_steps: 50,
+            reference_replicas: None,
+        };
+        let tensors = Table(vec![TensorRecord {
+            name: "a".to_owned(),
+            dtype: Dtype::F32,
+            shape: vec![2],
+            bytes: 8,
+        }]);
+        let ledger = Head::start(&course);
+        let training = Identity {
+            model: ModelName::Mlp,
+            optimizer: OptimizerName::Sgd,
+            course,
+        };
+        let manifest = Manifest {
+            schema_version: SCHEMA_VERSION,
+            saved_at: String::new(),
+            generation: 1,
+            step: 2,
+            epoch: 0,
+            cursor: 20,
+            pace: None,
+            world_size: 1,
+            config_hash: training.hash(&tensors),
+            training,
+            ledger,
+            tensors,
+            shards: Vec::new(),
+        };
+        let directory = Directory::new(root.to_owned());
+        let part = shard::Part {
+            id: ID,
+            rank: 0,
+            world_size: 1,
+            table: &manifest.tensors,
+            bytes: &[1; 8],
+            pulse: directory.pulse(),
+        };
+        shard::write(&directory.partial(ID), &part).unwrap();
+        (directory, manifest)
+    }
+
+    const ID: CheckpointId = CheckpointId {
+        generation: 1,
+        step: 2,
+    };
+
+    #[test]
+    fn a_checkpoint_with_all_its_bytes_gets_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, manifest) = written(root.path());
+        complete(&directory, manifest).unwrap();
+        assert_eq!(directory.list().unwrap(), [ID]);
+    }
+
+    #[test]
+    fn one_that_the_volume_has_cut_short_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, manifest) = written(root.path());
+        let part = directory.partial(ID).join(shard::file_name(0, 1));
+        let size = std::fs::metadata(&part).unwrap().len();
+        let file = std::fs::File::options().write(true).open(&part).unwrap();
+        file.set_len(size - 1).unwrap();
+        let told = complete(&directory, manifest).unwrap_err();
+        let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
+        assert!(is_cut, "{told}");
+        assert_eq!(directory.list().unwrap(), []);
+    }
 }

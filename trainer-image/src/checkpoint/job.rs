@@ -2,8 +2,11 @@
 //! the state of the one before, and its generations begin at 1 again. So that they are newer than all of the
 //! other's, each job after the first counts from a higher number.
 
+use std::collections::hash_map::RandomState;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Directory, about};
 use crate::report::say_error;
@@ -33,16 +36,16 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> u64 {
     }
 }
 
-fn read(file: &PathBuf) -> Option<u64> {
+fn read(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// Writes the number if nobody has: as a whole, since a link is made at once or not at all.
-fn settle(file: &PathBuf, first: u64) -> io::Result<()> {
+fn settle(file: &Path, first: u64) -> io::Result<()> {
     let folder = file.parent().unwrap_or(file);
     std::fs::create_dir_all(folder)?;
-    let draft = folder.join(format!(".{}", std::process::id()));
-    let mut written = std::fs::File::create(&draft)?;
+    let draft = folder.join(draft_name());
+    let mut written = File::create_new(&draft)?;
     let linked = writeln!(written, "{first}")
         .and_then(|()| written.sync_all())
         .and_then(|()| std::fs::hard_link(&draft, file));
@@ -53,10 +56,21 @@ fn settle(file: &PathBuf, first: u64) -> io::Result<()> {
     }
 }
 
-fn file(directory: &Directory, uid: &str) -> PathBuf {
+/// Nobody else's: pods have the same process ids, and share the volume. The host's name is for people.
+fn draft_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    // The standard library's hashers have random keys.
+    let random = RandomState::new().build_hasher().finish();
+    format!(".{}-{random:016x}", plain(host.trim()))
+}
+
+fn plain(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let name: String = uid.chars().map(plain).collect();
-    directory.root().join("jobs").join(name)
+    text.chars().map(plain).collect()
+}
+
+fn file(directory: &Directory, uid: &str) -> PathBuf {
+    directory.root().join("jobs").join(plain(uid))
 }
 
 #[cfg(test)]
@@ -81,6 +95,25 @@ mod tests {
         assert_eq!(first("c"), 2 * SPAN);
         assert_eq!(first("b"), SPAN);
         assert_eq!(first_generation(&directory, None), 0);
+    }
+
+    #[test]
+    fn processes_with_the_same_id_do_not_write_the_same_draft() {
+        assert_ne!(draft_name(), draft_name());
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("jobs/a");
+        let settled: Vec<u64> = std::thread::scope(|scope| {
+            let write = |first: u64| {
+                let file = &file;
+                scope.spawn(move || settle(file, first).map(|()| read(file)))
+            };
+            let all: Vec<_> = (0..8).map(write).collect();
+            let all = all.into_iter();
+            all.map(|it| it.join().unwrap().unwrap().unwrap()).collect()
+        });
+        assert!(settled.iter().all(|it| *it == settled[0]), "{settled:?}");
+        let left = std::fs::read_dir(root.path().join("jobs")).unwrap();
+        assert_eq!(left.count(), 1, "no draft stays");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use roundhouse_elastic::CheckpointId;
 
 use super::manifest::{Identity, Manifest};
 use super::snapshot::Table;
-use super::{Directory, about, shard};
+use super::{Directory, Reason, Trouble, shard};
 use crate::failure::Failure;
 use crate::report::say_error;
 
@@ -67,7 +67,7 @@ fn load(
     id: CheckpointId,
     training: &Identity,
     table: &Table,
-) -> Result<Result<Loaded, String>, Failure> {
+) -> Result<Result<Loaded, Trouble>, Failure> {
     let path = directory.checkpoint(id);
     let manifest = match Manifest::read(&path) {
         Ok(manifest) => manifest,
@@ -77,7 +77,7 @@ fn load(
         return Err(Failure::OtherTraining { path, difference });
     }
     let read = || {
-        check(&manifest, id).map_err(|reason| about(&path, reason))?;
+        check(&manifest, id).map_err(Trouble::with(&path))?;
         let mut bytes = Vec::with_capacity(usize::try_from(table.num_bytes()).unwrap_or(0));
         for shard in &manifest.shards {
             bytes.extend(shard::read(&path, shard, directory.pulse())?);
@@ -92,22 +92,22 @@ fn load(
 }
 
 /// Whether what the manifest says fits together.
-fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), &'static str> {
+fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
     if (manifest.generation, manifest.step) != (id.generation, id.step) {
-        return Err("its manifest is that of another checkpoint");
+        return Err(Reason::OtherCheckpoint);
     }
     if manifest.config_hash != manifest.training.hash(&manifest.tensors) {
-        return Err("its configuration hash is wrong");
+        return Err(Reason::ConfigHash);
     }
     let is_part = |(rank, shard): (u32, &super::manifest::Shard)| {
         shard.pieces == shard::records(&manifest.tensors, rank, manifest.world_size)
     };
     let num_shards = u32::try_from(manifest.shards.len());
     if num_shards != Ok(manifest.world_size) || !(0..).zip(&manifest.shards).all(is_part) {
-        return Err("its parts are not the whole");
+        return Err(Reason::Parts);
     }
     if manifest.ledger.step != manifest.step {
-        return Err("its ledger is that of another step");
+        return Err(Reason::LedgerStep);
     }
     Ok(())
 }

@@ -8,8 +8,8 @@ use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{Claim, Course, Digest, Mark, Origin, Pace};
 use serde::{Deserialize, Serialize};
 
-use super::about;
 use super::snapshot::Table;
+use super::{Reason, Trouble};
 use crate::trainer::terms_of;
 
 /// Version of the format. What changes its meaning gets another one.
@@ -148,21 +148,21 @@ impl Manifest {
     /// Reads the manifest of a checkpoint.
     ///
     /// # Errors
-    /// What is wrong with it, in a sentence.
-    pub fn read(checkpoint: &Path) -> Result<Self, String> {
+    /// What is wrong with it.
+    pub fn read(checkpoint: &Path) -> Result<Self, Trouble> {
         let path = checkpoint.join(FILE);
-        let size = std::fs::metadata(&path).map_err(|error| about(&path, error))?;
+        Self::try_read(&path).map_err(Trouble::with(&path))
+    }
+
+    fn try_read(path: &Path) -> Result<Self, Reason> {
+        let size = std::fs::metadata(path)?;
         if size.len() > MAX_BYTES {
-            return Err(about(&path, "is too large for a manifest"));
+            return Err(Reason::TooLarge);
         }
-        let text = std::fs::read(&path).map_err(|error| about(&path, error))?;
-        let manifest: Self = serde_json::from_slice(&text).map_err(|error| about(&path, error))?;
+        let text = std::fs::read(path)?;
+        let manifest: Self = serde_json::from_slice(&text)?;
         if manifest.schema_version != SCHEMA_VERSION {
-            let version = manifest.schema_version;
-            return Err(about(
-                &path,
-                format!("has schema version {version}; this program reads {SCHEMA_VERSION}"),
-            ));
+            return Err(Reason::SchemaVersion(manifest.schema_version));
         }
         Ok(manifest)
     }

@@ -1,7 +1,6 @@
 //! One rank's part of a checkpoint: a safetensors file. A tensor that is in it whole has its type and
 //! shape; of one that the ranks cut, each part holds plain bytes under its name.
 
-use std::io;
 use std::path::Path;
 
 use roundhouse_elastic::checkpoint::Piece;
@@ -9,10 +8,10 @@ use roundhouse_elastic::{CheckpointId, Digest};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
 
-use super::about;
 use super::manifest::{PieceRecord, Shard};
 use super::pulse::Pulse;
 use super::snapshot::{Table, TensorRecord};
+use super::{Reason, Trouble};
 use crate::faults::{self, Point};
 
 /// Headers are padded to this, so that the data is aligned.
@@ -50,14 +49,13 @@ pub struct Part<'state> {
 /// Writes a part and its record to a directory; both are durable when it returns.
 ///
 /// # Errors
-/// What went wrong, in a sentence.
-pub fn write(directory: &Path, part: &Part<'_>) -> Result<(), String> {
+/// What went wrong.
+pub fn write(directory: &Path, part: &Part<'_>) -> Result<(), Trouble> {
     // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
-    try_write(directory, part)
-        .map_err(|error| about(directory.parent().unwrap_or(directory), error))
+    try_write(directory, part).map_err(Trouble::with(directory.parent().unwrap_or(directory)))
 }
 
-fn try_write(directory: &Path, part: &Part<'_>) -> io::Result<()> {
+fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
     let Part {
         id,
         rank,
@@ -74,7 +72,7 @@ fn try_write(directory: &Path, part: &Part<'_>) -> io::Result<()> {
         sha256: Digest::of(&[bytes]),
         pieces,
     };
-    let header = header(table, &shard.pieces).map_err(io::Error::other)?;
+    let header = header(table, &shard.pieces)?;
     let (first, second) = bytes.split_at(bytes.len() / 2);
     pulse.write_durably(&directory.join(&shard.file), |file| {
         file.write_all(&header)?;
@@ -84,39 +82,37 @@ fn try_write(directory: &Path, part: &Part<'_>) -> io::Result<()> {
     })?;
     let record = serde_json::to_vec(&shard)?;
     let path = directory.join(record_name(rank, world_size));
-    pulse.write_durably(&path, |file| file.write_all(&record))
+    pulse.write_durably(&path, |file| file.write_all(&record))?;
+    Ok(())
 }
 
 /// Reads the bytes of a part, after checking all there is to check.
 ///
 /// # Errors
-/// What is wrong with it, in a sentence.
-pub fn read(directory: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, String> {
+/// What is wrong with it.
+pub fn read(directory: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, Trouble> {
     // It says which file of this directory, and nothing else.
     let path = directory.join(&shard.file);
     if path.parent() != Some(directory) || shard.file == ".." {
-        return Err(about(
-            directory,
-            format!("{:?} is no file of it", shard.file),
-        ));
+        let reason = Reason::Outside(shard.file.clone());
+        return Err(Trouble::with(directory)(reason));
     }
-    let file = pulse.read(&path).map_err(|error| about(&path, error))?;
-    let tensors = SafeTensors::deserialize(&file).map_err(|error| about(&path, error))?;
+    try_read(&path, shard, pulse).map_err(Trouble::with(&path))
+}
+
+fn try_read(path: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, Reason> {
+    let file = pulse.read(path)?;
+    let tensors = SafeTensors::deserialize(&file)?;
     let mut bytes = Vec::with_capacity(file.len());
     for PieceRecord { tensor, start, end } in &shard.pieces {
-        let view = tensors
-            .tensor(tensor)
-            .map_err(|error| about(&path, error))?;
+        let view = tensors.tensor(tensor)?;
         if Some(view.data().len() as u64) != end.checked_sub(*start) {
-            return Err(about(
-                &path,
-                format!("{tensor} has another length than the manifest says"),
-            ));
+            return Err(Reason::Length(tensor.clone()));
         }
         bytes.extend_from_slice(view.data());
     }
     if Digest::of(&[&bytes]) != shard.sha256 {
-        return Err(about(&path, "its checksum is not that of the manifest"));
+        return Err(Reason::Checksum);
     }
     Ok(bytes)
 }
@@ -133,19 +129,32 @@ pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
     pieces.into_iter().map(record).collect()
 }
 
+/// How many bytes a part's file has when it is whole.
+///
+/// # Errors
+/// The part holds what is no tensor of the table.
+pub fn file_size(table: &Table, shard: &Shard) -> Result<u64, Reason> {
+    let pieces = shard.pieces.iter();
+    let data: u64 = pieces
+        .map(|piece| piece.end.saturating_sub(piece.start))
+        .sum();
+    Ok(header(table, &shard.pieces)?.len() as u64 + data)
+}
+
 /// The head of a safetensors file: its length, then JSON, then spaces up to the alignment.
-fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, String> {
+fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, Reason> {
     let mut at = 0;
     let mut tensors = Vec::new();
     for piece in pieces {
         let record = table.0.iter().find(|record| record.name == piece.tensor);
-        let record = record.ok_or_else(|| format!("{} is no tensor", piece.tensor))?;
-        let size = usize::try_from(piece.end - piece.start).map_err(|error| error.to_string())?;
+        let record = record.ok_or_else(|| Reason::NoTensor(piece.tensor.clone()))?;
+        let size = piece.end.saturating_sub(piece.start);
+        let size = usize::try_from(size).map_err(|_| Reason::Length(piece.tensor.clone()))?;
         tensors.push((piece.tensor.clone(), info(record, piece, at, size)));
         at += size;
     }
-    let metadata = Metadata::new(None, tensors).map_err(|error| error.to_string())?;
-    let mut json = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    let metadata = Metadata::new(None, tensors)?;
+    let mut json = serde_json::to_vec(&metadata)?;
     json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
     header.extend(json);
@@ -217,6 +226,10 @@ mod tests {
                 .flat_map(|shard| read(directory.path(), shard, &Pulse::default()).unwrap())
                 .collect();
             assert_eq!(read, (0..28).collect::<Vec<u8>>(), "{world_size} ranks");
+            for shard in &shards {
+                let file = std::fs::metadata(directory.path().join(&shard.file)).unwrap();
+                assert_eq!(file_size(&table(), shard).unwrap(), file.len());
+            }
         }
     }
 

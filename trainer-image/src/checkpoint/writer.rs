@@ -8,8 +8,8 @@ use roundhouse_elastic::CheckpointId;
 use super::manifest::Manifest;
 use super::shard::{self, Part};
 use super::snapshot::Table;
-use super::{Directory, complete};
-use crate::ledger::Progress;
+use super::{Directory, Trouble, complete};
+use crate::ledger::{Progress, Unwritten};
 
 /// What the thread is to do.
 #[derive(Debug)]
@@ -52,14 +52,14 @@ pub(super) enum Done {
         /// The part's memory.
         buffer: Vec<u8>,
         /// Why it is not.
-        result: Result<(), String>,
+        result: Result<(), Trouble>,
     },
     /// A checkpoint is complete, or why it is not.
     Completed {
         /// Number of the save.
         save: u64,
         /// The manifest, and how long it took.
-        result: Result<(Box<Manifest>, Duration), String>,
+        result: Result<(Box<Manifest>, Duration), Incomplete>,
     },
     /// A checkpoint that will not be completed is removed.
     Discarded,
@@ -68,7 +68,18 @@ pub(super) enum Done {
     /// A newer generation has written.
     Fenced(u64),
     /// Old checkpoints could not be deleted.
-    NotTidied(String),
+    NotTidied(Trouble),
+}
+
+/// Why a checkpoint whose parts are durable is not complete.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Incomplete {
+    /// The ledger does not reach its step.
+    #[error(transparent)]
+    Ledger(#[from] Unwritten),
+    /// It cannot be given its name.
+    #[error(transparent)]
+    Volume(#[from] Trouble),
 }
 
 /// Starts the thread. It ends when nobody can give it a job any more.
@@ -151,7 +162,8 @@ impl Thread {
         }
         let result = ledger
             .wait_for(id.step)
-            .and_then(|()| complete::complete(&self.directory, manifest));
+            .map_err(Incomplete::from)
+            .and_then(|()| Ok(complete::complete(&self.directory, manifest)?));
         let is_complete = result.is_ok();
         if !is_complete {
             // Before it is told: the next save may begin at once.

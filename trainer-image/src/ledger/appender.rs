@@ -10,7 +10,7 @@ use roundhouse_elastic::ledger::{self, Header, Terms};
 use roundhouse_elastic::{Chain, Line};
 
 use super::Shared;
-use crate::checkpoint::{Directory, about};
+use crate::checkpoint::{Directory, Trouble};
 use crate::faults;
 
 /// How often lines are made durable. They are in the file at once, so that the death of a process
@@ -110,8 +110,8 @@ impl Appender {
 
     /// Puts all lines into the file. After an error the same place is written again, so that half a
     /// line is never followed by another.
-    fn write(&mut self) -> Result<(), String> {
-        self.try_write().map_err(|error| about(&self.path(), error))
+    fn write(&mut self) -> Result<(), Trouble> {
+        self.try_write().map_err(Trouble::with(&self.path()))
     }
 
     fn try_write(&mut self) -> io::Result<()> {
@@ -153,7 +153,7 @@ impl Appender {
 
     /// Makes all lines durable. After an error those that are not yet are written again: the system
     /// may have dropped them.
-    fn sync(&mut self) -> Result<(), String> {
+    fn sync(&mut self) -> Result<(), Trouble> {
         let Some(file) = self
             .file
             .as_ref()
@@ -166,7 +166,7 @@ impl Appender {
         {
             self.length = self.durable_length;
             self.num_written = 0;
-            return Err(about(&self.path(), error));
+            return Err(Trouble::with(&self.path())(error));
         }
         self.durable_length = self.length;
         self.chain.forget_through(self.chain.head().step);
@@ -174,7 +174,7 @@ impl Appender {
         Ok(())
     }
 
-    fn tell(&self, shared: &Shared, result: Result<(), String>, has_synced: bool) {
+    fn tell(&self, shared: &Shared, result: Result<(), Trouble>, has_synced: bool) {
         let durable = self.chain.durable().step;
         let newest = if has_synced {
             self.directory.newest_generation()
@@ -185,7 +185,7 @@ impl Appender {
         shared.set(|state| {
             state.durable = durable;
             state.num_tries += u64::from(has_synced);
-            state.error = result.err();
+            state.error = result.err().map(|trouble| trouble.to_string());
             state.answered_at = Instant::now();
             if newest > own || self.is_taken {
                 state.fenced = Some(newest.max(own));

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::audit::{self, File};
-use roundhouse_elastic::{Course, Head, ledger};
+use roundhouse_elastic::{Course, Head, Mark, Scaling, ledger};
 
 use super::*;
 
@@ -16,7 +16,12 @@ fn terms() -> Terms {
 fn grow(chain: &mut Chain, generation: u64, steps: u64, mut each: impl FnMut(Line)) {
     for _ in 0..steps {
         let head = chain.head();
-        let line = head.next(&course().next_batch(head.step).unwrap(), generation, 0.5);
+        let mark = Mark {
+            step: head.step,
+            samples: course().committed_samples(head.step),
+            ..Scaling::new(None, &course()).start()
+        };
+        let line = head.next(&course().batch_at(&mark).unwrap(), generation, 0.5);
         chain.push(line);
         each(line);
     }

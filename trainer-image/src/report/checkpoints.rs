@@ -91,6 +91,8 @@ impl Reporter {
                 self.progress.checkpoint_step = Some(*step);
                 self.progress.checkpoint_at = Some(at.clone());
                 self.trouble_with_checkpoint(None);
+                // Whoever leaves commits no step that would bring it out.
+                self.write_status();
             }
             News::Found { step, at } => {
                 self.metrics.checkpoints.found(*step);

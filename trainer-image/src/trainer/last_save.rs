@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::saving;
+use roundhouse_elastic::saving::{self, Stage};
 
 use super::Trainer;
 use crate::failure::Failure;
@@ -53,11 +53,12 @@ impl Trainer<'_> {
             let mut own = keeping.standing(!is_saved && tries.may_begin());
             let failing = tries.failing(is_saved);
             own.gives_up = keeping.patience.is_over(failing.max(still));
-            if own.is_time && own.stage == saving::Stage::Idle && tries.num_begun > 0 {
+            if own.is_time && own.stage == Stage::Idle && tries.num_begun > 0 {
                 std::thread::sleep(RETRY_AFTER);
             }
             let sum = self.world()?.sum_saving(&own)?;
             self.chain.forget_through(sum.durable_line);
+            self.pass_on_moves(own.stage, &sum);
             self.tell_delay(&sum)?;
             if sum.gives_up {
                 return Err(self.unsaved());
@@ -71,6 +72,15 @@ impl Trainer<'_> {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Who has written its part long ago would be taken for hung while the others' bytes still move.
+    fn pass_on_moves(&self, own: Stage, sum: &SavingSum) {
+        if let Some(keeping) = &self.keeping
+            && saving::others_move(own, &sum.stages, sum.num_stuck)
+        {
+            keeping.directory.pulse().beat(1);
+        }
     }
 
     /// Tells of a save that takes too long, and when that is over.

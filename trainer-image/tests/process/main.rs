@@ -9,6 +9,7 @@
 )]
 
 mod checkpoints;
+mod damage;
 mod elastic;
 mod faults;
 mod harness;

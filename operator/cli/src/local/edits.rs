@@ -1,6 +1,6 @@
 //! Changes of the job's file while it runs: what `kubectl apply` or `kubectl scale` is for a cluster.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use roundhouse_api::TrainingJob;
@@ -8,6 +8,7 @@ use roundhouse_planner::validate;
 
 use super::capacity;
 use super::manifest::Manifest;
+use super::{Options, setting};
 use crate::screen::Screen;
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -15,18 +16,16 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The file, and when it was last written.
 #[derive(Debug)]
 pub(crate) struct Edits {
-    file: PathBuf,
-    name: Option<String>,
+    options: Options,
     written_at: Option<SystemTime>,
     looked_at: Instant,
 }
 
 impl Edits {
-    pub(crate) fn of(file: &Path, name: Option<&str>) -> Self {
+    pub(crate) fn of(options: &Options) -> Self {
         Self {
-            file: file.to_owned(),
-            name: name.map(str::to_owned),
-            written_at: written_at(file),
+            options: options.clone(),
+            written_at: written_at(&options.file),
             looked_at: Instant::now(),
         }
     }
@@ -37,20 +36,25 @@ impl Edits {
             return None;
         }
         self.looked_at = Instant::now();
-        let written_at = written_at(&self.file);
+        let written_at = written_at(&self.options.file);
         if written_at.is_none() || written_at == self.written_at {
             return None;
         }
         self.written_at = written_at;
-        let wanted = Manifest::read(&self.file, self.name.as_deref())
-            .and_then(|manifest| merge(current, manifest.job));
-        match wanted {
+        match self.wanted(current) {
             Ok(job) => (job.spec != current.spec).then_some(job),
             Err(error) => {
                 screen.note(&format!("  the change is not used: {error:#}"));
                 None
             }
         }
+    }
+
+    fn wanted(&self, current: &TrainingJob) -> anyhow::Result<TrainingJob> {
+        let Options { file, name, .. } = &self.options;
+        let mut wanted = Manifest::read(file, name.as_deref())?.job;
+        setting::keep_state(&mut wanted, &self.options);
+        merge(current, wanted)
     }
 }
 
@@ -64,8 +68,9 @@ fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJ
     anyhow::ensure!(
         old.trainer == new.trainer
             && old.workers.template == new.workers.template
-            && old.workers.procs_per_worker == new.workers.procs_per_worker,
-        "trainer, workers.template and workers.procsPerWorker are immutable: run it anew"
+            && old.workers.procs_per_worker == new.workers.procs_per_worker
+            && old.checkpoint == new.checkpoint,
+        "trainer, checkpoint, workers.template and workers.procsPerWorker are immutable: run it anew"
     );
     let mut job = current.clone();
     job.spec = wanted.spec;

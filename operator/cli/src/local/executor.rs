@@ -111,6 +111,21 @@ impl Executor {
         Ok(())
     }
 
+    /// The processes of those who get a place with these actions, of whom nothing was said yet.
+    pub(crate) fn newcomers(&mut self, actions: &[Action]) -> Option<String> {
+        let mut told = Vec::new();
+        for action in actions {
+            if let Action::IssueMembership { pod, .. } = action
+                && let Some(worker) = self.workers.get_mut(pod)
+                && let Some(pids) = worker.introduce()
+            {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                told.push(format!("{pod} {}", pids.join(" ")));
+            }
+        }
+        (!told.is_empty()).then(|| format!("Processes: {}", told.join(", ")))
+    }
+
     /// Asks everybody to leave.
     pub(crate) fn dismiss(&mut self) {
         self.workers.values_mut().for_each(Worker::delete);

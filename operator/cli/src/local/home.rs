@@ -1,121 +1,77 @@
-//! The directory of a run, and what the workers are told of it.
+//! The directory of a run: nobody else's while it runs, and what is left of it afterwards.
 
-use std::path::{Path, PathBuf};
+use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
-use roundhouse_contract::environment;
-use roundhouse_planner::ValidatedJob;
+use roundhouse_elastic::CheckpointId;
+use tempfile::TempDir;
 
-use super::Options;
-use super::launch::Setting;
-use super::manifest::Manifest;
-use super::programs::Programs;
+use super::setting::state;
 
-/// Between two checkpoints of a job that says nothing of them.
-const UNASKED_SECONDS: u64 = 10;
-/// What all workers have in common.
-pub(super) fn setting(
-    options: &Options,
-    manifest: &Manifest,
-    job: &ValidatedJob,
-    programs: Programs,
-    home: &Path,
-) -> anyhow::Result<Setting> {
-    let Some(trainer) = job.program.trainer() else {
-        bail!(
-            "only the built-in trainer runs on this machine; elastic.mode Restart needs a cluster"
-        );
-    };
-    let data_dir = manifest.data_dir(options.data.as_deref(), home)?;
-    let config_file = home.join("trainer-config.json");
-    std::fs::write(&config_file, serde_json::to_string_pretty(trainer)?)?;
-    let mut variables = keeping(options, job, home);
-    if let Some(seconds) = job.stall_timeout_seconds {
-        let name = environment::STALL_TIMEOUT_SECONDS.to_owned();
-        variables.push((name, seconds.to_string()));
-    }
-    if let Some(path) = &options.save_weights {
-        let path = std::path::absolute(path)?;
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        if !parent.is_dir() {
-            bail!("--save-weights: there is no directory {}", parent.display());
-        }
-        variables.push((
-            environment::SAVE_WEIGHTS.to_owned(),
-            path.display().to_string(),
-        ));
-    }
-    Ok(Setting {
-        programs,
-        dir: home.to_owned(),
-        data_dir,
-        config_file,
-        procs: job.procs_per_worker,
-        variables,
-    })
-}
-
-/// Where the state is kept, if it is: with `--dir`, or if the job wants it. The job's own volume is one of
-/// a cluster.
-fn keeping(options: &Options, job: &ValidatedJob, home: &Path) -> Vec<(String, String)> {
-    if options.dir.is_none() && job.checkpoint.is_none() {
-        return Vec::new();
-    }
-    let dir = home.join("state").display().to_string();
-    let wanted = job.checkpoint.as_ref();
-    let steps = wanted.and_then(|checkpoint| checkpoint.every_steps);
-    let seconds = wanted.map_or(Some(UNASKED_SECONDS), |checkpoint| checkpoint.every_seconds);
-    let all = [
-        (environment::CHECKPOINT_DIR, Some(dir)),
-        (environment::JOB_UID, Some(run_uid())),
-        (
-            environment::CHECKPOINT_EVERY_STEPS,
-            steps.map(|n| n.to_string()),
-        ),
-        (
-            environment::CHECKPOINT_EVERY_SECONDS,
-            seconds.map(|n| n.to_string()),
-        ),
-        (
-            environment::CHECKPOINT_KEEP,
-            wanted.map(|c| c.keep.to_string()),
-        ),
-    ];
-    let set = all
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    set.collect()
-}
-
-/// Tells the runs in one directory apart: each counts its generations from 1.
-fn run_uid() -> String {
-    let now = jiff::Timestamp::now().as_microsecond();
-    format!("local-{now}-{}", std::process::id())
-}
+const LOCK: &str = "lock";
 
 /// The run's directory.
+#[derive(Debug)]
 pub(super) struct Home {
     path: PathBuf,
-    is_ours: bool,
+    /// Removed when it is dropped.
+    temporary: Option<TempDir>,
+    /// Held as long as it is open.
+    _lock: File,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Succeeded,
+    Failed,
+    Interrupted,
+}
+
+/// The user's directory as an absolute path without `..`, as `spec.checkpoint` wants it. It need not be there.
+///
+/// # Errors
+/// It is empty, or there is no current directory.
+pub(super) fn locate(given: &Path) -> anyhow::Result<PathBuf> {
+    let mut path = PathBuf::new();
+    for component in std::path::absolute(given).context("--dir")?.components() {
+        match component {
+            Component::ParentDir => {
+                path.pop();
+            }
+            other => path.push(other),
+        }
+    }
+    Ok(path)
 }
 
 impl Home {
+    /// The user's directory, located, or one that is removed unless the run fails.
+    ///
+    /// # Errors
+    /// It cannot be made, or another run is in it.
     pub(super) fn make(given: Option<&Path>) -> anyhow::Result<Self> {
-        let path = match given {
-            Some(given) => std::path::absolute(given)?,
-            None => std::env::temp_dir().join(format!("roundhouse-{}", std::process::id())),
+        let (path, temporary) = if let Some(given) = given {
+            (given.to_owned(), None)
+        } else {
+            let made = tempfile::Builder::new().prefix("roundhouse-").tempdir()?;
+            (made.path().to_owned(), Some(made))
         };
+        let cannot = |what: &Path| format!("cannot make {}; give another --dir", what.display());
+        std::fs::create_dir_all(&path).with_context(|| cannot(&path))?;
+        let lock = lock(&path)?;
         let subdirectories = ["logs", "workers"].map(|name| path.join(name));
         // Places of workers of an earlier run must not be taken for this one's.
         let _ = std::fs::remove_dir_all(&subdirectories[1]);
         for directory in &subdirectories {
-            std::fs::create_dir_all(directory).with_context(|| {
-                format!("cannot make {}; give another --dir", directory.display())
-            })?;
+            std::fs::create_dir_all(directory).with_context(|| cannot(directory))?;
         }
         Ok(Self {
             path,
-            is_ours: given.is_none(),
+            temporary,
+            _lock: lock,
         })
     }
 
@@ -123,11 +79,152 @@ impl Home {
         &self.path
     }
 
-    pub(super) fn close(&self, succeeded: bool) {
-        if self.is_ours && succeeded {
-            let _ = std::fs::remove_dir_all(&self.path);
-        } else {
-            println!("logs: {}", self.path.join("logs").display());
+    pub(super) fn logs(&self) -> PathBuf {
+        self.path.join("logs")
+    }
+
+    /// What a person should know now. What nobody asked to keep is kept for a failure alone, which its logs
+    /// explain.
+    pub(super) fn close(self, outcome: Outcome) -> Option<String> {
+        let logs = self.logs();
+        let Some(temporary) = self.temporary else {
+            return Some(farewell(&self.path, outcome));
+        };
+        (outcome == Outcome::Failed).then(|| {
+            let _ = temporary.keep();
+            format!("logs that explain it: {}", logs.display())
+        })
+    }
+}
+
+fn farewell(dir: &Path, outcome: Outcome) -> String {
+    let (logs, state) = (dir.join("logs"), state(dir));
+    let Some(step) = saved_step(&state) else {
+        return format!("logs: {}; no step is saved yet", logs.display());
+    };
+    let next = match outcome {
+        Outcome::Succeeded => "with more epochs or steps in the file, the same command goes on",
+        Outcome::Failed => "once the reason is mended, the same command goes on",
+        Outcome::Interrupted => "the same command goes on",
+    };
+    let (logs, state) = (logs.display(), state.display());
+    format!("step {step} is saved in {state}; {next} from there; logs: {logs}")
+}
+
+/// Committed steps of the newest checkpoint.
+fn saved_step(state: &Path) -> Option<u64> {
+    let entries = std::fs::read_dir(state.join("checkpoints")).ok()?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let ids = names.filter_map(|name| CheckpointId::parse(name.to_str()?));
+    ids.max().map(|id| id.step)
+}
+
+/// Locks a directory for this process; the kernel gives it back however the process ends.
+fn lock(directory: &Path) -> anyhow::Result<File> {
+    let path = directory.join(LOCK);
+    let named = || path.display().to_string();
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .with_context(named)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            bail!(
+                "--dir: another run (pid {}) is in {}; end it first, or give another directory",
+                holder.trim(),
+                directory.display()
+            );
         }
+        Err(TryLockError::Error(error)) => return Err(error).with_context(named),
+    }
+    file.set_len(0).with_context(named)?;
+    writeln!(file, "{}", std::process::id()).with_context(named)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_located_from_where_the_user_is() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(
+            locate(Path::new("../x")).unwrap(),
+            here.parent().unwrap().join("x")
+        );
+        assert_eq!(
+            locate(Path::new("/a/../../b/./c")).unwrap(),
+            Path::new("/b/c")
+        );
+        assert!(locate(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn a_directory_has_one_run_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Home::make(Some(directory.path())).unwrap();
+        std::fs::write(first.path().join("workers/theirs"), "").unwrap();
+        let refused = Home::make(Some(directory.path())).unwrap_err().to_string();
+        let pid = std::process::id();
+        assert!(refused.contains(&format!("(pid {pid})")), "{refused}");
+        assert!(first.path().join("workers/theirs").exists(), "untouched");
+        drop(first);
+        let second = Home::make(Some(directory.path())).unwrap();
+        assert!(!second.path().join("workers/theirs").exists());
+    }
+
+    #[test]
+    fn what_nobody_asked_to_keep_is_kept_for_a_failure_alone() {
+        for (outcome, is_kept) in [
+            (Outcome::Succeeded, false),
+            (Outcome::Interrupted, false),
+            (Outcome::Failed, true),
+        ] {
+            let home = Home::make(None).unwrap();
+            let (path, logs) = (home.path().to_owned(), home.logs());
+            let told = home.close(outcome);
+            assert_eq!((path.exists(), told.is_some()), (is_kept, is_kept));
+            let names_logs = told.is_none_or(|told| told.contains(&logs.display().to_string()));
+            assert!(names_logs);
+            let _ = std::fs::remove_dir_all(path);
+        }
+        let path = {
+            let home = Home::make(None).unwrap();
+            home.path().to_owned()
+        };
+        assert!(!path.exists(), "a run that never began leaves nothing");
+    }
+
+    #[test]
+    fn a_directory_of_the_users_is_told_with_what_is_saved_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let checkpoints = directory.path().join("state/checkpoints");
+        let close = |outcome| {
+            let home = Home::make(Some(directory.path())).unwrap();
+            home.close(outcome).unwrap()
+        };
+        assert!(close(Outcome::Interrupted).contains("no step is saved yet"));
+        for (generation, step) in [(1, 900), (1_000_001, 480)] {
+            let id = CheckpointId { generation, step };
+            std::fs::create_dir_all(checkpoints.join(id.name())).unwrap();
+        }
+        let id = CheckpointId {
+            generation: 1_000_002,
+            step: 500,
+        };
+        std::fs::create_dir(checkpoints.join(id.partial_name())).unwrap();
+        let told = close(Outcome::Interrupted);
+        let state = directory.path().join("state");
+        let saved = format!("step 480 is saved in {}", state.display());
+        assert!(told.starts_with(&saved), "{told}");
+        assert!(close(Outcome::Succeeded).contains("more epochs"));
+        assert!(directory.path().join("logs").exists());
     }
 }

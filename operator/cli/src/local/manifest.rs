@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use roundhouse_api::TrainingJob;
+use roundhouse_contract::trainer::DataVolume;
+
+use super::strict::{self, Kind};
 
 /// What the file says that matters here.
 #[derive(Clone, Debug)]
@@ -26,22 +29,20 @@ impl Manifest {
         let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
         let (mut jobs, mut config_maps) = (Vec::new(), BTreeMap::new());
         for document in documents {
-            match document["kind"].as_str() {
-                Some("TrainingJob") => {
-                    let job: TrainingJob = serde_json::from_value(document)
-                        .map_err(|error| anyhow::anyhow!("the TrainingJob: {error}"))?;
+            match strict::kind(&document)? {
+                Kind::TrainingJob => {
+                    let job: TrainingJob = strict::parse(document).context("the TrainingJob")?;
                     let theirs = job.metadata.name.as_deref();
                     if name.is_none() || name == theirs {
                         jobs.push(job);
                     }
                 }
-                Some("ConfigMap") => {
-                    let map: ConfigMap = serde_json::from_value(document)
-                        .map_err(|error| anyhow::anyhow!("a ConfigMap: {error}"))?;
+                Kind::ConfigMap => {
+                    let map: ConfigMap = strict::parse(document).context("a ConfigMap")?;
                     let name = map.metadata.name.clone().unwrap_or_default();
                     config_maps.insert(name, map);
                 }
-                Some(_) | None => {}
+                Kind::Other => {}
             }
         }
         let mut jobs = jobs.into_iter();
@@ -64,13 +65,26 @@ impl Manifest {
     ///
     /// `given` is the user's word; a ConfigMap of the file is written out below `into`.
     pub(crate) fn data_dir(&self, given: Option<&Path>, into: &Path) -> anyhow::Result<PathBuf> {
-        if let Some(given) = given {
-            return std::path::absolute(given).context("--data");
-        }
         let trainer = self.job.spec.trainer.as_ref();
-        let Some(volume) = trainer.and_then(|trainer| trainer.data.volume.as_ref()) else {
-            return Ok(PathBuf::from("/"));
+        let data = trainer.map(|trainer| &trainer.data);
+        let path = data.and_then(|data| data.path.as_deref());
+        let root = match (given, data.and_then(|data| data.volume.as_ref())) {
+            (Some(given), _) => std::path::absolute(given).context("--data")?,
+            (None, Some(volume)) => self.write_out(volume, into)?,
+            (None, None) if path.is_none() => {
+                bail!("spec.trainer.data: names neither volume nor path: give --data DIR")
+            }
+            (None, None) => PathBuf::from("/"),
         };
+        check(&root, given.map_or("spec.trainer.data.path", |_| "--data"))?;
+        if let Some(path) = path {
+            check(&root.join(path), "spec.trainer.data.path")?;
+        }
+        Ok(root)
+    }
+
+    /// What a volume holds, as files below `into`.
+    fn write_out(&self, volume: &DataVolume, into: &Path) -> anyhow::Result<PathBuf> {
         let Some(source) = &volume.config_map else {
             bail!(
                 "the job's data is in a volume of a cluster: give its directory here with --data DIR"
@@ -97,6 +111,16 @@ impl Manifest {
         }
         Ok(dir)
     }
+}
+
+fn check(directory: &Path, field: &str) -> anyhow::Result<()> {
+    let is_there = directory.is_dir();
+    let shown = directory.display();
+    ensure!(
+        is_there,
+        "{field}: there is no directory {shown}: correct it, or give the data's with --data DIR"
+    );
+    Ok(())
 }
 
 #[cfg(test)]
@@ -128,9 +152,33 @@ mod tests {
     }
 
     #[test]
+    fn data_that_is_not_there_is_missed_before_anything_is_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        let mut manifest = Manifest::parse(&job("a"), None).unwrap();
+        let told = |manifest: &Manifest, given: Option<&Path>| {
+            manifest.data_dir(given, here).unwrap_err().to_string()
+        };
+        let said = told(&manifest, Some(&here.join("nowhere")));
+        assert!(
+            said.starts_with("--data: ") && said.contains("nowhere"),
+            "{said}"
+        );
+        let trainer = manifest.job.spec.trainer.as_mut().unwrap();
+        trainer.data.volume = None;
+        assert!(told(&manifest, None).contains("give --data DIR"));
+        let trainer = manifest.job.spec.trainer.as_mut().unwrap();
+        trainer.data.path = Some("digits".to_owned());
+        let said = told(&manifest, Some(here));
+        assert!(said.starts_with("spec.trainer.data.path: "), "{said}");
+        std::fs::create_dir(here.join("digits")).unwrap();
+        assert_eq!(manifest.data_dir(Some(here), here).unwrap(), here);
+    }
+
+    #[test]
     fn what_is_missing_or_ambiguous_is_said() {
         let two = format!("{}---\n{}", job("a"), job("b"));
-        let told = |text: &str, name| Manifest::parse(text, name).unwrap_err().to_string();
+        let told = |text: &str, name| format!("{:#}", Manifest::parse(text, name).unwrap_err());
         assert_eq!(
             told(&two, None),
             "there are several TrainingJobs: say which with --name"

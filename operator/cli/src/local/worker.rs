@@ -10,11 +10,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use roundhouse_contract::{Action, Membership, Progress, RankStatus, TerminationMessage, paths};
-use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
+use roundhouse_contract::{Action, Membership, TerminationMessage, paths};
+use roundhouse_planner::Termination;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::launch::{self, Setting, free_port};
+
+mod pod;
+mod telling;
+#[cfg(test)]
+mod tests;
 
 /// Between SIGTERM and SIGKILL; the agent gives its processes less.
 const GRACE: Duration = Duration::from_secs(30);
@@ -45,6 +50,8 @@ pub(crate) struct Worker {
     ready_at: Option<Timestamp>,
     /// Whether this life of it ever was.
     was_ready: bool,
+    /// The agent whose processes were told of.
+    introduced: Option<u32>,
     termination: Option<Termination>,
     membership: Option<Membership>,
 }
@@ -80,6 +87,7 @@ impl Worker {
             ready: false,
             ready_at: None,
             was_ready: false,
+            introduced: None,
             termination: None,
             membership: None,
         }
@@ -111,17 +119,18 @@ impl Worker {
 
     /// Sees whether it has ended or become ready, and does what a kubelet would. False when it is gone.
     pub(crate) fn tend(&mut self, setting: &Setting) -> anyhow::Result<bool> {
+        if self.kill_at.is_some() && self.child.is_none() {
+            return Ok(false);
+        }
         if let Some(child) = &mut self.child
             && let Some(status) = child.try_wait()?
         {
+            // It is gone the next time: its last words are to be heard before.
             self.child = None;
             let code = status
                 .code()
                 .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             self.end(setting, code);
-        }
-        if self.kill_at.is_some() && self.child.is_none() {
-            return Ok(false);
         }
         if self.kill_at.is_some_and(|at| at <= Instant::now()) {
             self.signal(Signal::KILL);
@@ -157,23 +166,6 @@ impl Worker {
             };
             self.restart_at = Some(Instant::now() + self.back_off);
         }
-    }
-
-    fn tells_ready(&self, setting: &Setting) -> bool {
-        (0..setting.procs).all(|rank| {
-            self.status(setting, rank)
-                .is_some_and(|status| status.phase.is_ready())
-        })
-    }
-
-    fn status(&self, setting: &Setting, local_rank: u32) -> Option<RankStatus> {
-        let file = paths::rank_status(&self.dir(setting).join("run"), local_rank);
-        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
-    }
-
-    /// What its first process tells of the job.
-    pub(crate) fn progress(&self, setting: &Setting) -> Option<Progress> {
-        self.status(setting, 0)?.progress
     }
 
     /// Gives it a place, in a file that is there at once as a whole.
@@ -243,86 +235,5 @@ impl Worker {
 
     fn dir(&self, setting: &Setting) -> PathBuf {
         setting.dir.join("workers").join(&self.name)
-    }
-
-    /// What a planner would be told of its pod.
-    pub(crate) fn observed(&self) -> Pod {
-        let waiting = self.restart_at.filter(|_| !self.back_off.is_zero());
-        Pod {
-            name: self.name.clone(),
-            uid: format!("local-{}", self.number),
-            resource_version: "1".to_owned(),
-            ours: true,
-            index: Some(self.index),
-            attempt: self.attempt,
-            deleting: self.kill_at.is_some(),
-            gone_by: self.gone_by,
-            created_at: Some(self.created_at),
-            phase: if self.completed {
-                PodPhase::Succeeded
-            } else {
-                PodPhase::Running
-            },
-            ready: self.ready,
-            ready_at: self.ready_at,
-            ip: Some(self.address()),
-            container: Container {
-                restarts: self.restarts,
-                waiting: waiting.map(|_| Waiting {
-                    reason: "CrashLoopBackOff".to_owned(),
-                    message: String::new(),
-                }),
-                termination: self.termination.clone(),
-            },
-            membership: self.membership.clone(),
-            ..Pod::default()
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use roundhouse_contract::{Incarnation, Master};
-
-    use super::*;
-
-    #[test]
-    fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
-        let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1);
-        assert_eq!(worker.observed().gone_by, None);
-        let before = Timestamp::now();
-        worker.delete();
-        let gone_by = worker.observed().gone_by.unwrap();
-        assert!(gone_by >= before + GRACE && gone_by <= Timestamp::now() + GRACE);
-        worker.delete();
-        assert_eq!(worker.observed().gone_by, Some(gone_by), "once");
-        worker.kill();
-        assert!(worker.observed().gone_by.unwrap() <= Timestamp::now());
-    }
-
-    #[test]
-    fn a_worker_that_is_told_to_leave_leads_nobody() {
-        let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1);
-        let document = |action| Membership {
-            generation: 3,
-            action,
-            node_rank: 0,
-            nodes: 1,
-            procs_per_worker: 1,
-            master: Master {
-                address: String::new(),
-                port: 1,
-            },
-            members: String::new(),
-            incarnation: Incarnation {
-                pod_uid: String::new(),
-                restarts: 0,
-            },
-            issued_at: String::new(),
-        };
-        worker.membership = Some(document(Action::Join));
-        assert_eq!(worker.leads(), Some(3));
-        worker.membership = Some(document(Action::Leave));
-        assert_eq!(worker.leads(), None);
     }
 }

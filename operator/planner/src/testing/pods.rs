@@ -1,6 +1,6 @@
 //! What happens to pods.
 
-use roundhouse_contract::{ExitCode, TerminationMessage, termination::Reason};
+use roundhouse_contract::{ExitCode, Progress, TerminationMessage, termination::Reason};
 
 use super::World;
 use crate::observed::{PodPhase, Termination, Waiting};
@@ -37,6 +37,16 @@ impl World {
             });
             if exit_code == 0 {
                 pod.phase = PodPhase::Succeeded;
+            }
+        });
+    }
+
+    /// What a pod's container that has ended says of the job's progress.
+    pub fn has_told(&mut self, at: usize, progress: &Progress) {
+        self.change(at, |pod| {
+            let end = pod.container.termination.as_mut();
+            if let Some(words) = end.and_then(|end| end.message.as_mut()) {
+                words.progress = Some(progress.clone());
             }
         });
     }

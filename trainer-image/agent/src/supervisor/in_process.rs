@@ -124,11 +124,14 @@ impl Worker {
         }
         if let Some(cause) = verdict::cause(&self.ended) {
             let local_rank = cause.local_rank;
+            let status = status(local_rank);
+            let generation = status.as_ref().map_or(0, |status| status.generation);
+            let lines = &self.processes.last_lines;
             let message = verdict::explain(
                 cause.end,
                 ranks::failure(&options.run_dir, local_rank),
-                status(local_rank).as_ref(),
-                self.processes.last_lines.of(local_rank).as_deref(),
+                status.as_ref(),
+                lines.of(local_rank, generation).as_deref(),
             );
             return (cause.end.code(), message);
         }

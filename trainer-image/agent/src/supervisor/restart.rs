@@ -167,7 +167,8 @@ impl<'a> Worker<'a> {
                     ended.end,
                     ranks::failure(&self.options.run_dir, local_rank),
                     status(local_rank),
-                    self.processes.last_lines.of(local_rank).as_deref(),
+                    // Processes live in one generation, and those before it are forgotten.
+                    self.processes.last_lines.of(local_rank, 0).as_deref(),
                 );
                 (ended.end.code(), message)
             }

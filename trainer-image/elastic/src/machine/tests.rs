@@ -1,5 +1,5 @@
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_oneof, proptest};
-use roundhouse_contract::membership::Incarnation;
+use roundhouse_contract::membership::{Incarnation, Master};
 
 use super::*;
 

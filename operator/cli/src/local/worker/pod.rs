@@ -1,0 +1,41 @@
+//! A worker as the planner knows workers: a pod. Pure.
+
+use roundhouse_planner::{Container, Pod, PodPhase, Waiting};
+
+use super::Worker;
+
+impl Worker {
+    /// What a planner would be told of its pod.
+    pub(crate) fn observed(&self) -> Pod {
+        let waiting = self.restart_at.filter(|_| !self.back_off.is_zero());
+        Pod {
+            name: self.name.clone(),
+            uid: format!("local-{}", self.number),
+            resource_version: "1".to_owned(),
+            ours: true,
+            index: Some(self.index),
+            attempt: self.attempt,
+            deleting: self.kill_at.is_some(),
+            gone_by: self.gone_by,
+            created_at: Some(self.created_at),
+            phase: if self.completed {
+                PodPhase::Succeeded
+            } else {
+                PodPhase::Running
+            },
+            ready: self.ready,
+            ready_at: self.ready_at,
+            ip: Some(self.address()),
+            container: Container {
+                restarts: self.restarts,
+                waiting: waiting.map(|_| Waiting {
+                    reason: "CrashLoopBackOff".to_owned(),
+                    message: String::new(),
+                }),
+                termination: self.termination.clone(),
+            },
+            membership: self.membership.clone(),
+            ..Pod::default()
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What tests hold the course against: the same by the number of steps alone, which is right as long as the
+//! batch stays.
+
+use super::{Batch, Course, Position};
+
+impl Course {
+    /// Committed steps at a position; the inverse of [`Self::position`]. `None` for a cursor that
+    /// no step boundary of this course has.
+    #[must_use]
+    pub(crate) fn steps_at(&self, position: Position) -> Option<u64> {
+        let Position { epoch, cursor } = position;
+        let on_boundary = cursor < self.num_samples && cursor.is_multiple_of(self.global_batch);
+        on_boundary.then(|| epoch * self.steps_per_epoch() + cursor / self.global_batch)
+    }
+
+    /// The step after so many committed ones; `None` when training is complete.
+    #[must_use]
+    pub(crate) fn next_batch(&self, committed_steps: u64) -> Option<Batch> {
+        if committed_steps >= self.total_steps {
+            return None;
+        }
+        let Position { epoch, cursor } = self.position(committed_steps);
+        let end = self.num_samples.min(cursor + self.global_batch);
+        Some(Batch {
+            step: committed_steps + 1,
+            epoch,
+            places: cursor..end,
+            ends_epoch: end == self.num_samples,
+        })
+    }
+}

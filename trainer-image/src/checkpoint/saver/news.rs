@@ -1,0 +1,90 @@
+//! What the writing thread has done, and what of it is worth reporting.
+
+use std::time::Duration;
+
+use roundhouse_elastic::saving::Stage;
+
+use super::Saver;
+use crate::checkpoint::writer::Done;
+
+/// What there is to report.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A checkpoint is complete.
+    Saved {
+        /// Its step.
+        step: u64,
+        /// When, RFC 3339.
+        at: String,
+        /// Its size.
+        bytes: u64,
+        /// From its step's end until it had its name.
+        duration: Duration,
+    },
+    /// The newest checkpoint that was there already.
+    Found {
+        /// Its step.
+        step: u64,
+        /// When it was saved, RFC 3339.
+        at: String,
+    },
+    /// A checkpoint could not be saved.
+    Failed(String),
+    /// A newer generation has written.
+    Fenced(u64),
+}
+
+impl Saver {
+    /// What has happened since the last time.
+    pub fn poll(&mut self) -> Vec<News> {
+        let done: Vec<Done> = self.results.try_iter().collect();
+        done.into_iter()
+            .filter_map(|done| self.hear(done))
+            .collect()
+    }
+
+    fn hear(&mut self, done: Done) -> Option<News> {
+        match done {
+            Done::Written {
+                save,
+                buffer,
+                result,
+            } => {
+                self.buffers.push(buffer);
+                let flight = self.flight.as_mut().filter(|flight| flight.save == save)?;
+                flight.stage = match result {
+                    Ok(()) => Stage::Durable,
+                    Err(_) => Stage::Failed,
+                };
+                result
+                    .err()
+                    .map(|trouble| News::Failed(trouble.to_string()))
+            }
+            Done::Completed { save, result } => {
+                let flight = self.flight.take_if(|flight| flight.save == save);
+                match result {
+                    Ok((manifest, took)) => Some(News::Saved {
+                        step: manifest.step,
+                        bytes: manifest.tensors.num_bytes(),
+                        duration: flight.map_or(took, |flight| flight.begun.elapsed()),
+                        at: manifest.saved_at,
+                    }),
+                    Err(reason) => {
+                        self.newest_step = None;
+                        Some(News::Failed(reason.to_string()))
+                    }
+                }
+            }
+            Done::Found(manifest) => Some(News::Found {
+                step: manifest.step,
+                at: manifest.saved_at,
+            }),
+            Done::Fenced(newer) => Some(News::Fenced(newer)),
+            Done::Discarded => {
+                self.is_discarding = false;
+                None
+            }
+            Done::NotTidied(trouble) => Some(News::Failed(trouble.to_string())),
+        }
+    }
+}
