@@ -11,6 +11,7 @@
 mod checkpoints;
 mod elastic;
 mod faults;
+mod frozen;
 mod harness;
 mod input;
 mod mount;
