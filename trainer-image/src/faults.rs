@@ -1,10 +1,11 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
 //! process of that rank kill itself there, as `kill -9` would; with `ROUNDHOUSE_FAULT_FREEZE` it stops, as by
 //! SIGSTOP, until somebody continues it. Each step lasts longer by the milliseconds in the file that
-//! `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>` if there is one. Each access to the
-//! checkpoint volume takes longer by those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as
-//! long as it says `hold`. `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL.
-//! Without the feature there is nothing.
+//! `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>` if there is one, and each batch of an
+//! evaluation by those in `ROUNDHOUSE_FAULT_EVALUATION_FILE`. Each access to the checkpoint volume takes longer by
+//! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`.
+//! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL. Without the feature there
+//! is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,16 @@ pub fn slow_down() {
     }
 }
 
+/// Makes a batch of an evaluation last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn slow_evaluation_down() {
+    let file = std::env::var("ROUNDHOUSE_FAULT_EVALUATION_FILE").unwrap_or_default();
+    let told = std::fs::read_to_string(file).unwrap_or_default();
+    if let Ok(milliseconds) = told.trim().parse() {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
 /// Whether the stand-in for NCCL is to be used.
 #[cfg(feature = "faults")]
 #[must_use]
@@ -91,6 +102,10 @@ pub const fn point(_: Point, _: u32, _: u64) {}
 /// Does nothing.
 #[cfg(not(feature = "faults"))]
 pub const fn slow_down() {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn slow_evaluation_down() {}
 
 /// Does nothing.
 #[cfg(not(feature = "faults"))]

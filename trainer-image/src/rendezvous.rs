@@ -90,6 +90,7 @@ impl Rendezvous {
             backend: device::backend(self.device),
             timeout: self.collective_timeout,
             address: self.own_address,
+            own_store_port: self.own_store.as_ref().map(Store::port),
             name: format!("gen{}", place.generation),
         };
         World::form(place, store, self.device, options, is_pointless)

@@ -37,7 +37,7 @@ pub enum Action<'machine> {
     Wait,
     /// Build the generation's process group, then report [`Event::Formed`] or [`Event::Fault`].
     Form(&'machine Place),
-    /// Do one step, then report [`Event::StepCommitted`], [`Event::Finished`] or
+    /// Do one step, or what is due in its place, then report [`Event::Boundary`], [`Event::Finished`] or
     /// [`Event::Fault`].
     Step(&'machine Place),
     /// End the process.
@@ -49,8 +49,9 @@ pub enum Action<'machine> {
 pub enum Event {
     /// The process group stands and the state is equal on all ranks.
     Formed,
-    /// A step is committed; all ranks had seen this generation, or a newer one, when it was.
-    StepCommitted {
+    /// A step is committed, or an evaluation has ended; all ranks had seen this generation, or a newer one, when
+    /// it was.
+    Boundary {
         /// See [`crate::Agreement::newest_generation`].
         agreed_generation: u64,
         /// See [`crate::Agreement::all_leave`].
@@ -193,7 +194,7 @@ impl Machine {
             (Event::LeaveRequested, State::Training(_)) => self.leave_requested = true,
             (Event::Formed, State::Forming(place)) => self.state = State::Training(place.clone()),
             (
-                Event::StepCommitted {
+                Event::Boundary {
                     agreed_generation,
                     all_leave,
                 },
@@ -214,8 +215,7 @@ impl Machine {
             (_, State::Ended(_))
             | (Event::Fault { .. }, State::Lobby)
             | (Event::Formed, State::Lobby | State::Training(_))
-            | (Event::StepCommitted { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {
-            }
+            | (Event::Boundary { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {}
         }
     }
 

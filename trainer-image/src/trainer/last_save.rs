@@ -57,6 +57,9 @@ impl Trainer<'_> {
                 std::thread::sleep(RETRY_AFTER);
             }
             let sum = self.world()?.sum_saving(&own)?;
+            if let Some(peers) = &self.peers {
+                peers.interrupter.moves();
+            }
             self.chain.forget_through(sum.durable_line);
             self.tell_delay(&sum)?;
             if sum.gives_up {

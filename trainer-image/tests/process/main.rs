@@ -10,6 +10,7 @@
 
 mod checkpoints;
 mod elastic;
+mod evaluation;
 mod faults;
 mod frozen;
 mod harness;
