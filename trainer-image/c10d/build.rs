@@ -45,6 +45,6 @@ fn main() -> Result<(), String> {
     println!("cargo::rustc-link-lib=torch_cpu");
     println!("cargo::rustc-link-lib=c10");
     // Only this package's own tests get the rpath; a program over this crate sets its own.
-    println!("cargo::rustc-link-arg-tests=-Wl,-rpath,{}", lib.display());
+    println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display());
     Ok(())
 }

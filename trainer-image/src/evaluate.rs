@@ -7,6 +7,7 @@ use tch::Kind;
 
 use crate::data::Split;
 use crate::failure::Failure;
+use crate::faults;
 use crate::model::Model;
 use crate::strategy::loss_sum;
 use crate::world::World;
@@ -25,26 +26,35 @@ pub struct Evaluation {
     pub num_samples: u64,
 }
 
-/// Evaluates a model. A collective: every rank calls it at the same step.
+/// Evaluates a model. A collective: every rank calls it at the same step. `None` when a rank has broken it off,
+/// because its `is_over` became true between two batches.
 ///
 /// # Errors
-/// [`Failure::PeerLost`] when a rank is gone.
+/// [`Failure::PeerLost`] when a rank is gone, or the wait for it was given up.
 pub fn evaluate(
     model: &dyn Model,
     split: &Split,
     world: &World,
     micro_batch_size: Option<u32>,
-) -> Result<Evaluation, Failure> {
+    is_over: impl Fn() -> bool,
+) -> Result<Option<Evaluation>, Failure> {
     let num_samples = split.num_samples();
     let part = shard(&(0..num_samples), world.rank(), world.size());
     let piece_size = micro_batch_size.unwrap_or(DEFAULT_PIECE);
     let mut num_right = 0;
     let mut losses = 0.0;
+    let mut broken_off = 0.0;
     let _guard = tch::no_grad_guard();
     for piece in micro_batches(&part, Some(piece_size)) {
         if piece.is_empty() {
             continue;
         }
+        if is_over() {
+            broken_off = 1.0;
+            break;
+        }
+        world.check()?;
+        faults::slow_evaluation_down();
         let samples = split.range(&piece)?;
         let scores_bc = model.forward(&samples.images_bchw)?;
         let right_b = scores_bc
@@ -59,9 +69,12 @@ pub fn evaluate(
     } else {
         (0.0, 1.0)
     };
-    let sums = world.sum(&[num_right as f64, losses, not_finite])?;
+    let sums = world.sum(&[num_right as f64, losses, not_finite, broken_off])?;
+    if sums[3] > 0.0 {
+        return Ok(None);
+    }
     let total = num_samples.max(1) as f64;
-    Ok(Evaluation {
+    Ok(Some(Evaluation {
         accuracy: sums[0] / total,
         loss: if sums[2] > 0.0 {
             f64::NAN
@@ -69,7 +82,7 @@ pub fn evaluate(
             sums[1] / total
         },
         num_samples,
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -105,12 +118,30 @@ mod tests {
             num_classes: 2,
         };
         let split = Split::new(&[255, 0, 0, 255, 255, 0], &[0, 1, 1], &shape).unwrap();
+        let (model, world) = (Identity::default(), World::alone());
         for bound in [None, Some(1), Some(2)] {
-            let found = evaluate(&Identity::default(), &split, &World::alone(), bound).unwrap();
+            let found = evaluate(&model, &split, &world, bound, || false).unwrap();
+            let found = found.unwrap();
             assert!((found.accuracy - 2.0 / 3.0).abs() < 1e-9);
             let right = (1.0 + (-1.0_f64).exp()).ln();
             let expected = (2.0 * right + right + 1.0) / 3.0;
             assert!((found.loss - expected).abs() < 1e-6, "{found:?}");
         }
+    }
+
+    #[test]
+    fn an_evaluation_that_is_broken_off_says_nothing() {
+        let shape = Shape {
+            num_channels: 1,
+            height: 1,
+            width: 2,
+            num_classes: 2,
+        };
+        let split = Split::new(&[255, 0, 0, 255, 255, 0], &[0, 1, 1], &shape).unwrap();
+        let num_batches = std::cell::Cell::new(0);
+        let is_over = || num_batches.replace(num_batches.get() + 1) == 2;
+        let model = Identity::default();
+        let found = evaluate(&model, &split, &World::alone(), Some(1), is_over).unwrap();
+        assert_eq!((found, num_batches.get()), (None, 3));
     }
 }

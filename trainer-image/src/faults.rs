@@ -1,9 +1,11 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
-//! process of that rank kill itself there, as `kill -9` would, and each step lasts longer by the
-//! milliseconds in the file that `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>`
-//! if there is one. Each access to the checkpoint volume takes longer by those in the file that
-//! `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`. `ROUNDHOUSE_FAULT_BACKEND=nccl`
-//! has processes on CPUs meet over a stand-in for NCCL. Without the feature there is nothing.
+//! process of that rank kill itself there, as `kill -9` would; with `ROUNDHOUSE_FAULT_FREEZE` it stops, as by
+//! SIGSTOP, until somebody continues it. Each step lasts longer by the milliseconds in the file that
+//! `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>` if there is one, and each batch of an
+//! evaluation by those in `ROUNDHOUSE_FAULT_EVALUATION_FILE`. Each access to the checkpoint volume takes longer by
+//! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`.
+//! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL. Without the feature there
+//! is nothing.
 
 /// Where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +32,18 @@ pub enum Point {
     Complete,
 }
 
-/// Ends the process if it is told to end here.
+/// Ends or stops the process if it is told to here.
 #[cfg(feature = "faults")]
 pub fn point(point: Point, rank: u32, step: u64) {
+    use signal_hook::consts::{SIGKILL, SIGSTOP};
     let here = format!("{rank}:{step}:{point:?}");
-    if std::env::var("ROUNDHOUSE_FAULT").is_ok_and(|told| told == here) {
-        let _ = signal_hook::low_level::raise(signal_hook::consts::SIGKILL);
+    for (variable, signal) in [
+        ("ROUNDHOUSE_FAULT", SIGKILL),
+        ("ROUNDHOUSE_FAULT_FREEZE", SIGSTOP),
+    ] {
+        if std::env::var(variable).is_ok_and(|told| told == here) {
+            let _ = signal_hook::low_level::raise(signal);
+        }
     }
 }
 
@@ -49,6 +57,16 @@ pub fn slow_down() {
     let told = std::fs::read_to_string(format!("{file}-{index}"))
         .or_else(|_| std::fs::read_to_string(file))
         .unwrap_or_default();
+    if let Ok(milliseconds) = told.trim().parse() {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
+/// Makes a batch of an evaluation last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn slow_evaluation_down() {
+    let file = std::env::var("ROUNDHOUSE_FAULT_EVALUATION_FILE").unwrap_or_default();
+    let told = std::fs::read_to_string(file).unwrap_or_default();
     if let Ok(milliseconds) = told.trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
@@ -84,6 +102,10 @@ pub const fn point(_: Point, _: u32, _: u64) {}
 /// Does nothing.
 #[cfg(not(feature = "faults"))]
 pub const fn slow_down() {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn slow_evaluation_down() {}
 
 /// Does nothing.
 #[cfg(not(feature = "faults"))]

@@ -4,140 +4,169 @@
 //! meanwhile says that the operator has decided: after a short patience, in which a healthy world
 //! would have reached its step boundary, the group is aborted and the collective fails. So it is, after a
 //! longer one, when steps go on but somebody never hears of the newer generation: its kubelet is silent, and
-//! whoever is to join would wait for ever. NCCL has no timeout that a collective would tell; what its own
-//! watch has seen is looked at here, and ends the wait, too.
+//! whoever is to join would wait for ever. How long is [`Motion`]'s. NCCL has no timeout that a collective
+//! would tell; what its own watch has seen is looked at here, and ends the wait, too.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use roundhouse_c10d::ProcessGroup;
+use roundhouse_elastic::{Activity, Motion};
 
 use crate::failure::Failure;
 use crate::membership::MembershipWatch;
+use crate::report::say_error;
 use crate::world::let_go;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Without a step boundary for so long after a newer generation was seen, or for this many of the longest
-/// step so far, the wait is over.
-const PATIENCE: Duration = Duration::from_secs(2);
-const STEPS_OF_PATIENCE: u32 = 3;
-/// After this, or so many of the longest step, who has not heard of a newer generation is left behind. A
-/// kubelet tells it within a second.
-const PATIENCE_WITH_THE_DEAF: Duration = Duration::from_secs(15);
 
 /// The thread that watches, and what it is told.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupter {
-    watched: Arc<Mutex<Watched>>,
+    watched: Arc<Mutex<Option<Watched>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Watched {
-    group: Option<(u64, Arc<ProcessGroup>)>,
-    /// Last sign that the collectives of the group move.
-    moved_at: Option<Instant>,
-    longest_step: Duration,
+    generation: u64,
+    group: Arc<ProcessGroup>,
+    motion: Motion,
 }
 
 impl Watched {
-    /// Whether the wait is over, given the newest generation and since when one newer than the group's
-    /// is known.
-    fn is_over(&self, newest: u64, known_since: Instant, now: Instant) -> bool {
-        let Some((generation, _)) = &self.group else {
-            return false;
-        };
-        let steps = self.longest_step * STEPS_OF_PATIENCE;
-        let known_for = now.saturating_duration_since(known_since);
-        let moved_for = self
-            .moved_at
-            .map_or(known_for, |at| now.saturating_duration_since(at));
-        let is_stuck = known_for.min(moved_for) >= PATIENCE.max(steps);
-        let is_unheard = known_for >= PATIENCE_WITH_THE_DEAF.max(steps);
-        newest > *generation && (is_stuck || is_unheard)
-    }
-
-    /// The group, if the wait for its peers is over. It is nobody's to abort again.
-    fn take_if_over(&mut self, newest: u64, known_since: Instant) -> Option<Arc<ProcessGroup>> {
-        let is_over = self.is_over(newest, known_since, Instant::now());
-        let group = &self.group;
-        let has_failed = || group.as_ref().is_some_and(|(_, group)| group.has_failed());
-        if is_over || has_failed() {
-            return self.group.take().map(|(_, group)| group);
+    /// Why the wait for its peers is over, if it is, given the newest generation and since when one newer than
+    /// the group's is known.
+    fn over(&mut self, newest: u64, known_since: Instant) -> Option<String> {
+        let Self {
+            generation,
+            group,
+            motion,
+        } = self;
+        if newest > *generation {
+            motion.know(known_since);
         }
-        None
-    }
-
-    /// Whether a generation is newer than the group's.
-    fn is_newer(&self, generation: u64) -> bool {
-        let guarded = self.group.as_ref().map(|(guarded, _)| *guarded);
-        guarded.is_some_and(|guarded| generation > guarded)
+        let failed = || {
+            let words = "the library has seen a collective fail";
+            group.has_failed().then(|| words.to_owned())
+        };
+        let cut = motion.is_over(Instant::now());
+        cut.map(|cut| cut.to_string()).or_else(failed)
     }
 }
 
 impl Interrupter {
-    /// Starts to watch a membership file.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The operating system refused it.
     pub fn start(membership_file: &Path) -> Result<Self, Failure> {
         let interrupter = Self::default();
         let watched = Arc::clone(&interrupter.watched);
-        let (mut watch, mut newest) = MembershipWatch::start(membership_file);
-        let mut known_since = Instant::now();
+        let (watch, newest) = MembershipWatch::start(membership_file);
         std::thread::Builder::new()
             .name("interrupter".to_owned())
-            .spawn(move || {
-                // Until nobody else holds it.
-                while Arc::strong_count(&watched) > 1 {
-                    std::thread::sleep(LOOK_INTERVAL);
-                    let document = watch.poll();
-                    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(document) = document
-                        && document.generation > newest
-                    {
-                        // Newer ones, one after the other, do not put it off.
-                        if !watched.is_newer(newest) {
-                            known_since = Instant::now();
-                        }
-                        newest = document.generation;
-                    }
-                    let over = watched.take_if_over(newest, known_since);
-                    // An abort may take a while, and the training thread has things to say.
-                    drop(watched);
-                    if let Some(group) = over {
-                        // Whoever waits gets the error; here there is nothing to be done about one.
-                        let _ = group.abort();
-                        let_go(group);
-                    }
-                }
-            })
+            .spawn(move || run(&watched, watch, newest))
             .map_err(|error| Failure::Internal(format!("no thread to watch peers: {error}")))?;
         Ok(interrupter)
     }
 
     /// The group of a generation, whose collectives are waited for from now on.
     pub fn guard(&self, generation: u64, group: Option<Arc<ProcessGroup>>) {
-        let mut watched = self.lock();
-        watched.group = group.map(|group| (generation, group));
-        // Another world has other steps.
-        watched.longest_step = Duration::ZERO;
-        watched.moved_at = Some(Instant::now());
+        let watched = group.map(|group| Watched {
+            generation,
+            group,
+            // Another world has other steps.
+            motion: Motion::begin(Instant::now()),
+        });
+        self.replace(watched);
     }
 
-    /// All ranks have come to the end of a step that took so long.
-    pub fn step_done(&self, took: Duration) {
-        let mut watched = self.lock();
-        watched.moved_at = Some(Instant::now());
-        watched.longest_step = watched.longest_step.max(took);
+    /// A step begins.
+    pub fn step_begins(&self) {
+        self.tell(Motion::step_begins);
+    }
+
+    /// All ranks have come to the end of a step.
+    pub fn step_ends(&self) {
+        self.tell(Motion::step_ends);
+    }
+
+    /// The ranks do something else than steps from now on.
+    pub fn enter(&self, activity: Activity) {
+        self.tell(|motion, now| motion.enter(activity, now));
+    }
+
+    /// A collective has ended on all ranks.
+    pub fn moves(&self) {
+        self.tell(Motion::moves);
+    }
+
+    /// The longest step of this generation, from start to start.
+    #[must_use]
+    pub fn longest_step(&self) -> Duration {
+        let watched = lock(&self.watched);
+        watched
+            .as_ref()
+            .map_or(Duration::ZERO, |watched| watched.motion.longest_step())
     }
 
     /// The group is left.
     pub fn release(&self) {
-        self.lock().group = None;
+        self.replace(None);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was watched until now is freed outside the lock, on which the thread would wait.
+    fn replace(&self, watched: Option<Watched>) {
+        let before = std::mem::replace(&mut *lock(&self.watched), watched);
+        if let Some(before) = before {
+            let_go(before.group);
+        }
     }
+
+    fn tell(&self, what: impl FnOnce(&mut Motion, Instant)) {
+        if let Some(watched) = lock(&self.watched).as_mut() {
+            what(&mut watched.motion, Instant::now());
+        }
+    }
+}
+
+/// Watches until nobody else holds what is watched.
+fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut newest: u64) {
+    let mut known_since = Instant::now();
+    while Arc::strong_count(watched) > 1 {
+        std::thread::sleep(LOOK_INTERVAL);
+        let document = watch.poll();
+        let mut watched = lock(watched);
+        if let Some(document) = document
+            && document.generation > newest
+        {
+            // Newer ones, one after the other, do not put it off.
+            let guarded = watched.as_ref().map(|watched| watched.generation);
+            if guarded.is_none_or(|guarded| newest <= guarded) {
+                known_since = Instant::now();
+            }
+            newest = document.generation;
+        }
+        let over = watched
+            .as_mut()
+            .and_then(|watched| watched.over(newest, known_since));
+        // It is nobody's to abort again.
+        let over = over.and_then(|reason| Some((reason, watched.take()?)));
+        // An abort may take a while, and the training thread has things to say.
+        drop(watched);
+        if let Some((reason, over)) = over {
+            say_error(&format!(
+                "generation {} is cut off: {reason}",
+                over.generation
+            ));
+            // Whoever waits gets the error; here there is nothing to be done about one.
+            let _ = over.group.abort();
+            let_go(over.group);
+        }
+    }
+}
+
+fn lock(watched: &Mutex<Option<Watched>>) -> MutexGuard<'_, Option<Watched>> {
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
 }

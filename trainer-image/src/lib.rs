@@ -5,6 +5,7 @@
 //! files and the clock.
 
 pub mod audit;
+pub mod blocking;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{
-    Action, Chain, Claim, Course, Event, Machine, Mark, Origin, Outcome, RateSchedule, Scaling,
+    Action, Chain, Claim, Course, Door, Event, Machine, Mark, Origin, Outcome, RateSchedule,
+    Scaling,
 };
 
 use crate::checkpoint::{Identity, NamedTensors};
@@ -23,6 +24,7 @@ use crate::report::{Reporter, say_error};
 use crate::signals::LeaveRequest;
 use crate::strategy::DataParallel;
 
+mod boundary;
 mod door;
 mod form;
 mod keeping;
@@ -32,7 +34,6 @@ mod save;
 mod step;
 mod transfer;
 
-use door::Door;
 use keeping::Keeping;
 use lobby::{enter_lobby, look, meet_peers};
 
@@ -48,6 +49,8 @@ pub struct Trainer<'reporter> {
     model: Box<dyn Model>,
     optimizer: Box<dyn Optimizer>,
     mark: Mark,
+    /// Committed samples at the last evaluation; 0 before the first.
+    evaluated: u64,
     /// Where the state comes from, and the last generation that it was a member's state of.
     origin: Origin,
     generation: u64,
@@ -125,6 +128,7 @@ impl<'reporter> Trainer<'reporter> {
             model,
             optimizer,
             mark,
+            evaluated: 0,
             origin: claim.origin,
             generation: claim.generation,
             chain: Chain::from(head),

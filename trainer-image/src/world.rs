@@ -18,7 +18,7 @@ pub mod state;
 mod witness;
 
 pub use saving::{Saving, SavingSum};
-pub use state::Agreed;
+pub use state::{Agreed, Own};
 
 /// This process among its peers.
 #[derive(Debug)]
@@ -153,6 +153,18 @@ impl World {
         })
     }
 
+    /// What the ranks agree on where no step ends.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn agree(&self, newest_seen: u64, leaving: bool) -> Result<Agreement, Failure> {
+        let mut values = vec![0.0; 1 + self.size as usize];
+        values[0] = f64::from(u8::from(leaving));
+        values[1 + self.rank as usize] = newest_seen as f64;
+        let sums: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
+        Ok(Agreement::of(&sums[1..], 0, sums[0]))
+    }
+
     /// How far all are with saving, between steps.
     ///
     /// # Errors
@@ -229,52 +241,4 @@ fn whole(value: f64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use roundhouse_elastic::saving::Stage;
-    use roundhouse_elastic::{Claim, Origin};
-
-    use super::*;
-
-    #[test]
-    fn a_world_of_one_agrees_with_itself() {
-        let world = World::alone();
-        let fine = Standing {
-            finite: true,
-            leaving: false,
-            newest_seen: 7,
-            saving: Saving {
-                stage: Stage::Durable,
-                is_time: true,
-                is_stuck: true,
-                gives_up: false,
-                durable_line: 4,
-            },
-            own_time: Duration::from_millis(250),
-        };
-        let end = world.end_step(2.5, &fine).unwrap();
-        assert!((end.loss_sum - 2.5).abs() < f64::EPSILON);
-        assert_eq!(end.agreement.newest_generation, 7);
-        assert!(end.agreement.all_finite);
-        assert!(!end.agreement.all_leave);
-        assert_eq!(end.own_seconds, [0.25]);
-        assert_eq!(end.saving.stages.num_durable, 1);
-        assert!(end.saving.is_time && end.saving.durable_line == 4);
-        assert!(end.saving.num_stuck == 1 && !end.saving.gives_up);
-        assert_eq!(world.sum_saving(&fine.saving).unwrap(), end.saving);
-        let diverged = Standing {
-            finite: false,
-            leaving: true,
-            ..fine
-        };
-        let end = world.end_step(f64::NAN, &diverged).unwrap();
-        assert!(!end.agreement.all_finite && end.agreement.all_leave);
-        let claim = Claim {
-            origin: Origin::Live,
-            generation: 2,
-            step: 3,
-        };
-        let agreed = world.agree_on_state(&claim, 48, 9).unwrap();
-        let numbers = (agreed.chain_bytes, agreed.first_generation);
-        assert_eq!((agreed.source.claim, numbers), (claim, (48, 9)));
-    }
-}
+mod tests;

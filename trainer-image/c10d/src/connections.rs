@@ -1,7 +1,7 @@
 //! The TCP connections of a Gloo group. Gloo has no abort, so a group is cut off by cutting these: whoever
 //! waits for data on one of them, here or at its other end, gets an error at once.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -10,21 +10,31 @@ use std::os::fd::{BorrowedFd, RawFd};
 #[derive(Debug, Default)]
 pub(crate) struct Connections(Vec<TcpStream>);
 
-/// The open file descriptors of this process.
-pub(crate) fn descriptors() -> HashSet<RawFd> {
+/// The open sockets of this process by inode, with a descriptor of each. The numbers of descriptors alone say
+/// nothing: what another thread closes meanwhile, say a former group, leaves its number to a later one.
+pub(crate) fn sockets() -> HashMap<u64, RawFd> {
     std::fs::read_dir("/proc/self/fd")
         .into_iter()
         .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let target = std::fs::read_link(entry.path()).ok()?;
+            let inode = target
+                .to_str()?
+                .strip_prefix("socket:[")?
+                .strip_suffix(']')?;
+            let descriptor = entry.file_name().to_str()?.parse().ok()?;
+            Some((inode.parse().ok()?, descriptor))
+        })
         .collect()
 }
 
 impl Connections {
-    /// Those that were opened since, except those of the store: while a group is built, others may
-    /// connect to the store that this process serves.
-    pub(crate) fn opened_since(before: &HashSet<RawFd>, store_port: u16) -> Self {
-        let connections = descriptors().into_iter().filter_map(|descriptor| {
-            if before.contains(&descriptor) {
+    /// Those that were opened since, except those of stores, by their ports: while a group is built, this
+    /// process may connect to one, and others to the one that it serves itself. They would lose it with the group.
+    pub(crate) fn opened_since(before: &HashMap<u64, RawFd>, store_ports: &[u16]) -> Self {
+        let connections = sockets().into_iter().filter_map(|(inode, descriptor)| {
+            if before.contains_key(&inode) {
                 return None;
             }
             // SAFETY: borrowed for the call alone. If it was closed meanwhile, or another thread has
@@ -35,7 +45,8 @@ impl Connections {
                 stream.local_addr().ok()?.port(),
                 stream.peer_addr().ok()?.port(),
             ];
-            (!ports.contains(&store_port)).then_some(stream)
+            let is_of_store = ports.iter().any(|port| store_ports.contains(port));
+            (!is_of_store).then_some(stream)
         });
         Self(connections.collect())
     }
@@ -45,6 +56,46 @@ impl Connections {
         for connection in &self.0 {
             // It may have ended by itself.
             let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// A listener with a connection to it: both ends.
+    fn pair() -> (TcpListener, TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        (listener, near, far)
+    }
+
+    /// One test, because what is cut is the whole process'.
+    #[test]
+    fn what_was_open_before_and_what_is_of_a_store_is_not_cut() {
+        let (_first, mut early, _peer_of_early) = pair();
+        let (former, of_former, peer_of_former) = pair();
+        let before = sockets();
+        let numbers = [&of_former, &peer_of_former].map(AsRawFd::as_raw_fd);
+        drop((former, of_former, peer_of_former));
+        // Under the numbers of the former one.
+        let (_third, mut own, peer_of_own) = pair();
+        let again = [&own, &peer_of_own].map(AsRawFd::as_raw_fd);
+        assert!(again.iter().any(|number| numbers.contains(number)));
+        let (store, mut of_store, _peer_of_store) = pair();
+        let store_port = store.local_addr().unwrap().port();
+        Connections::opened_since(&before, &[1, store_port]).cut();
+        assert_eq!(own.read(&mut [0]).unwrap(), 0);
+        for left in [&mut early, &mut of_store] {
+            left.set_nonblocking(true).unwrap();
+            let error = left.read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
         }
     }
 }

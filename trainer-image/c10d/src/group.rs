@@ -48,8 +48,7 @@ impl ProcessGroup {
         }
         let name = c_string(&options.name)?;
         let address = c_string(&options.address.to_string())?;
-        let timeout = milliseconds(options.timeout);
-        let before = connections::descriptors();
+        let (timeout, before) = (milliseconds(options.timeout), connections::sockets());
         let raw = match options.backend {
             // SAFETY: the store is live, texts are NUL-terminated, `out` is valid for a write.
             Backend::Gloo => make(|out| unsafe {
@@ -69,12 +68,13 @@ impl ProcessGroup {
                 ffi::rh_group_fake_nccl(store.as_ptr(), own, size, timeout, address, name, out)
             }),
         }?;
+        let store_ports = [store.port(), options.own_store_port.unwrap_or(store.port())];
         let connections = match options.backend {
-            Backend::Gloo => Connections::opened_since(&before, store.port()),
+            Backend::Gloo => Connections::opened_since(&before, &store_ports),
             #[cfg(feature = "nccl")]
             Backend::Nccl { .. } => Connections::default(),
             #[cfg(feature = "fake-nccl")]
-            Backend::FakeNccl => Connections::opened_since(&before, store.port()),
+            Backend::FakeNccl => Connections::opened_since(&before, &store_ports),
         };
         Ok(Self {
             raw,

@@ -147,6 +147,16 @@ impl Course {
         })
     }
 
+    /// Whether the test split is to be evaluated after so many committed samples: at the end of every so many
+    /// epochs (0: of none), and at the end of training.
+    #[must_use]
+    pub fn is_evaluated_at(&self, committed_samples: u64, every_epochs: u32) -> bool {
+        let Position { epoch, cursor } = self.position_at(committed_samples);
+        let ends_epoch = cursor == 0 && epoch > 0;
+        committed_samples >= self.total_samples()
+            || ends_epoch && epoch.checked_rem(u64::from(every_epochs)) == Some(0)
+    }
+
     /// Steps until training is complete, if the batch stays.
     #[must_use]
     pub const fn steps_to_come(&self, mark: &Mark) -> u64 {
@@ -208,6 +218,19 @@ mod tests {
             .collect();
         assert_eq!(sizes, [4, 4, 2, 4, 4]);
         assert_eq!(course.next_batch(5), None);
+    }
+
+    #[test]
+    fn a_training_is_evaluated_every_so_many_epochs_and_at_its_end() {
+        let course = Course::of_steps(10, 4, 14);
+        let evaluated_at = |every| {
+            let samples =
+                (0..=course.total_samples()).filter(|at| course.is_evaluated_at(*at, every));
+            samples.collect::<Vec<_>>()
+        };
+        assert_eq!(evaluated_at(1), [10, 20, 30, 40, 48]);
+        assert_eq!(evaluated_at(3), [30, 48]);
+        assert_eq!(evaluated_at(0), [48]);
     }
 
     #[test]

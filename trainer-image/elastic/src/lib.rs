@@ -19,6 +19,7 @@ pub mod schedule;
 pub mod shard;
 pub mod state;
 pub mod straggler;
+pub mod switch;
 
 pub use agreement::Agreement;
 pub use checkpoint::CheckpointId;
@@ -32,3 +33,4 @@ pub use scaling::{Mark, Pace, Scaling};
 pub use schedule::RateSchedule;
 pub use state::{Claim, Origin, StateSource};
 pub use straggler::{StepTimes, Straggler};
+pub use switch::{Activity, Door, Motion};

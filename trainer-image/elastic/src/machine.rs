@@ -126,7 +126,7 @@ impl Machine {
             (Event::LeaveRequested, State::Training(_)) => self.leave_requested = true,
             (Event::Formed, State::Forming(place)) => self.state = State::Training(place.clone()),
             (
-                Event::StepCommitted {
+                Event::Boundary {
                     agreed_generation,
                     all_leave,
                 },
@@ -147,8 +147,7 @@ impl Machine {
             (_, State::Ended(_))
             | (Event::Fault { .. }, State::Lobby)
             | (Event::Formed, State::Lobby | State::Training(_))
-            | (Event::StepCommitted { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {
-            }
+            | (Event::Boundary { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {}
         }
     }
 

@@ -65,7 +65,8 @@ impl Appender {
         }
     }
 
-    /// Appends what it is told until nobody can tell it anything any more, or it is fenced.
+    /// Appends what it is told until nobody can tell it anything any more. That it is fenced it only tells: the
+    /// training ends for it, and what is written until then is superseded.
     pub(super) fn run(mut self, inbox: &Receiver<Message>, shared: &Shared) {
         let mut is_open = true;
         let mut has_failed = false;

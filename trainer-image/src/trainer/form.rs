@@ -13,7 +13,7 @@ use crate::checkpoint::NamedTensors;
 use crate::failure::Failure;
 use crate::faults::{self, Point};
 use crate::strategy::DataParallel;
-use crate::world::{Agreed, World};
+use crate::world::{Agreed, Own, World};
 
 impl Trainer<'_> {
     /// The same script whoever it is for, a first generation or a later one: meet, agree who has
@@ -93,7 +93,13 @@ impl Trainer<'_> {
             source,
             chain_bytes,
             first_generation,
-        } = world.agree_on_state(&claim, words.len(), first_generation)?;
+            evaluated,
+        } = world.agree_on_state(&Own {
+            claim,
+            chain_bytes: words.len(),
+            first_generation,
+            evaluated: self.evaluated,
+        })?;
         if let Some(keeping) = &mut self.keeping {
             keeping.count_from(first_generation);
         }
@@ -110,6 +116,7 @@ impl Trainer<'_> {
         // All have the same mark and the same number of workers now, so all go on alike.
         let workers = world.size() / self.launch.local_world_size.max(1);
         self.mark = self.scaling.go_on(self.mark, workers);
+        self.evaluated = evaluated;
         self.origin = Origin::Live;
         self.generation = first_generation + generation;
         Ok(source.claim.origin)

@@ -57,6 +57,9 @@ impl Trainer<'_> {
                 std::thread::sleep(RETRY_AFTER);
             }
             let sum = self.world()?.sum_saving(&own)?;
+            if let Some(peers) = &self.peers {
+                peers.interrupter.moves();
+            }
             self.chain.forget_through(sum.durable_line);
             self.pass_on_moves(own.stage, &sum);
             self.tell_delay(&sum)?;

@@ -1,29 +1,30 @@
-//! One step, and what follows it: evaluation, and the end.
+//! One step.
 
 use std::time::Instant;
 
-use roundhouse_contract::Phase;
-use roundhouse_elastic::{Batch, Event, Permutation};
+use roundhouse_elastic::{Event, Permutation};
 
 use super::Trainer;
-use super::last_save::Purpose;
-use crate::evaluate::evaluate;
 use crate::failure::Failure;
 use crate::faults::{self, Point};
-use crate::report::{StepReport, say_error};
+use crate::report::StepReport;
 use crate::sections::{Section, Sections};
-use crate::weights;
 use crate::world::Standing;
 
 impl Trainer<'_> {
-    /// One optimizer step of the whole world. Until the update every error leaves the weights as
-    /// they were; the update itself is local and waits for nobody.
+    /// One optimizer step of the whole world, or what is due in its place: an evaluation, the end. Until the
+    /// update every error leaves the weights as they were; the update itself is local and waits for nobody.
     pub(super) fn step(&mut self) -> Result<Event, Failure> {
+        if self.is_evaluation_due() {
+            return self.evaluate();
+        }
         let Some(batch) = self.course.batch_at(&self.mark) else {
-            self.evaluate()?;
             self.finish()?;
             return Ok(Event::Finished);
         };
+        if let Some(peers) = &self.peers {
+            peers.interrupter.step_begins();
+        }
         let saving = self.saving()?;
         let newest_seen = self.newest_for_all();
         let Some(replicas) = &mut self.replicas else {
@@ -55,7 +56,7 @@ impl Trainer<'_> {
             replicas.world().end_step(local_loss, &standing)
         })?;
         if let Some(peers) = &self.peers {
-            peers.interrupter.step_done(started.elapsed());
+            peers.interrupter.step_ends();
         }
         let step = batch.step;
         if !end.agreement.all_finite {
@@ -92,68 +93,10 @@ impl Trainer<'_> {
         if end.agreement.all_leave {
             // What little time is left is for the state.
             self.save_before_leaving()?;
-        } else if self.is_evaluation_due(&batch) {
-            self.evaluate()?;
         }
-        Ok(Event::StepCommitted {
+        Ok(Event::Boundary {
             agreed_generation: end.agreement.newest_generation,
             all_leave: end.agreement.all_leave,
         })
-    }
-
-    /// At the end of every so many epochs; the last of all is done when no batch is left.
-    fn is_evaluation_due(&self, batch: &Batch) -> bool {
-        let every = u64::from(self.config.eval.every_epochs);
-        batch.ends_epoch
-            && (batch.epoch + 1).checked_rem(every) == Some(0)
-            && self.mark.samples < self.course.total_samples()
-    }
-
-    fn evaluate(&mut self) -> Result<(), Failure> {
-        let Some(replicas) = &self.replicas else {
-            return Err(Failure::Internal(
-                "an evaluation before its world was formed".to_owned(),
-            ));
-        };
-        self.reporter.enter(Phase::Evaluating);
-        let evaluation = evaluate(
-            self.model.as_ref(),
-            &self.data.test,
-            replicas.world(),
-            self.config.micro_batch_size,
-        )?;
-        self.reporter.evaluated(&evaluation);
-        self.reporter.enter(Phase::Training);
-        Ok(())
-    }
-
-    /// All leave, so that the state is nowhere but on the volume. A peer that is gone already has left.
-    fn save_before_leaving(&mut self) -> Result<(), Failure> {
-        self.leave.hold_on();
-        self.reporter.enter(Phase::Saving);
-        match self.save_now(Purpose::Leaving) {
-            Err(failure @ (Failure::PeerLost(_) | Failure::Unsaved { .. })) => {
-                say_error(&format!("no checkpoint of the last step: {failure}"));
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
-    /// Nobody ends before the results are written: whoever ends with success knows that they are.
-    fn finish(&mut self) -> Result<(), Failure> {
-        self.leave.hold_on();
-        self.reporter.enter(Phase::Saving);
-        let saved = self.save_now(Purpose::Result);
-        if !matches!(saved, Ok(()) | Err(Failure::Unsaved { .. })) {
-            return saved;
-        }
-        // The weights may be for another volume.
-        let world = self.world()?;
-        if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
-            weights::save(path, self.model.parameters())?;
-        }
-        world.barrier()?;
-        saved
     }
 }

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
+mod evaluating;
+mod frozen;
 mod generations;
 mod nccl;
 mod observe;

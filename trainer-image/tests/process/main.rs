@@ -11,7 +11,9 @@
 mod checkpoints;
 mod damage;
 mod elastic;
+mod evaluation;
 mod faults;
+mod frozen;
 mod harness;
 mod input;
 mod mount;

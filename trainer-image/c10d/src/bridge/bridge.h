@@ -12,7 +12,7 @@ enum RhStatus : int { RH_OK = 0, RH_OTHER = 1, RH_CONNECTION_LOST = 2, RH_TIMEOU
 
 struct RhStore {
   c10::intrusive_ptr<c10d::Store> store;
-  uint16_t port; // 0 for a store that this process does not serve
+  uint16_t port; // where it is served, by this process or another
 };
 
 struct RhGroup {

@@ -39,7 +39,7 @@ fn training(generation: u64) -> Machine {
 }
 
 fn committed(agreed_generation: u64) -> Event {
-    Event::StepCommitted {
+    Event::Boundary {
         agreed_generation,
         all_leave: false,
     }
@@ -163,7 +163,7 @@ fn who_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
     summoned.see(&document(2));
     summoned.apply(committed(2));
     assert_eq!(summoned.next(), Action::Exit(Outcome::Left));
-    machine.apply(Event::StepCommitted {
+    machine.apply(Event::Boundary {
         agreed_generation: 1,
         all_leave: true,
     });

@@ -31,7 +31,7 @@ pub enum Action<'machine> {
     Wait,
     /// Build the generation's process group, then report [`Event::Formed`] or [`Event::Fault`].
     Form(&'machine Place),
-    /// Do one step, then report [`Event::StepCommitted`], [`Event::Finished`] or
+    /// Do one step, or what is due in its place, then report [`Event::Boundary`], [`Event::Finished`] or
     /// [`Event::Fault`].
     Step(&'machine Place),
     /// End the process.
@@ -43,8 +43,9 @@ pub enum Action<'machine> {
 pub enum Event {
     /// The process group stands and the state is equal on all ranks.
     Formed,
-    /// A step is committed; all ranks had seen this generation, or a newer one, when it was.
-    StepCommitted {
+    /// A step is committed, or an evaluation has ended; all ranks had seen this generation, or a newer one, when
+    /// it was.
+    Boundary {
         /// See [`crate::Agreement::newest_generation`].
         agreed_generation: u64,
         /// See [`crate::Agreement::all_leave`].

@@ -31,6 +31,7 @@ pub fn main() {
         backend: backend(),
         timeout,
         address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        own_store_port: None,
         name: "gen1".to_owned(),
     };
     let group = ProcessGroup::new(&store, rank, size, &options).unwrap();

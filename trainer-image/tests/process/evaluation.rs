@@ -1,0 +1,104 @@
+//! An evaluation is a long collective between steps: a newer generation waits for it, a lost peer does not cost it,
+//! and who is asked to leave does not wait for its end.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::{Phase, RankStatus};
+use serde_json::{Value, json};
+
+use crate::checkpoints::{checkpoints, step_of};
+use crate::elastic::{assert_same, undisturbed};
+use crate::harness::{Job, assert_proven, config, every_steps};
+
+/// The first of two epochs of the digits ends here.
+const EPOCH_ENDS_AT: u64 = 24;
+const STEPS: u64 = 48;
+/// Ten batches on each of two ranks.
+const BATCH: u64 = 16;
+
+fn training() -> Value {
+    let mut config = config();
+    config["steps"] = json!(STEPS);
+    config["microBatchSize"] = json!(BATCH);
+    config
+}
+
+/// Workers 0 and 1 of three, in their first evaluation, each batch of which takes so long.
+fn evaluating(milliseconds: u64, every: u64) -> Job {
+    let job = Job::evaluating(&training(), 3, milliseconds, every);
+    job.issue_to(1, &[0, 1]);
+    job.wait_for_nodes(&[0, 1], "an evaluation", |status| {
+        (status.phase, status.step) == (Phase::Evaluating, EPOCH_ENDS_AT)
+    });
+    job
+}
+
+fn has_evaluated(status: &RankStatus) -> bool {
+    let progress = status.progress.as_ref();
+    progress.is_some_and(|progress| progress.eval_accuracy.is_some())
+}
+
+#[test]
+fn a_newer_generation_waits_for_an_evaluation_and_comes_right_after_it() {
+    let mut job = evaluating(400, 20);
+    job.issue_to(2, &[0, 1, 2]);
+    job.wait_for("the generation", |status| {
+        status.generation == 2 && status.phase == Phase::Training
+    });
+    // The newcomer has taken no part in one, so it was not done again; nor has a step gone before.
+    let of = |node| job.status(node, 0).unwrap();
+    assert!(
+        has_evaluated(&of(0)) && has_evaluated(&of(1)),
+        "{}",
+        job.logs()
+    );
+    assert!(!has_evaluated(&of(2)), "{}", job.logs());
+    let first_line = job.first_step_of(2);
+    assert_eq!(first_line, EPOCH_ENDS_AT + 1, "{}", job.logs());
+    job.pace_evaluations(0);
+    job.complete();
+    assert_same(&job, &undisturbed(&training()), "a growth in an evaluation");
+    assert_proven(job.volume(), STEPS);
+}
+
+#[test]
+fn an_evaluation_that_breaks_is_done_in_the_next_generation() {
+    let mut job = evaluating(200, 20);
+    job.signal(1, "-KILL");
+    assert_eq!(job.exit_code(1), None);
+    job.pace_evaluations(0);
+    job.issue_to(2, &[0, 2]);
+    job.wait_for_nodes(&[0, 2], "its result", has_evaluated);
+    let at = |node| job.status(node, 0).unwrap().generation;
+    assert_eq!((at(0), at(2)), (2, 2), "{}", job.logs());
+    for node in [0, 2] {
+        assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
+    }
+    assert_same(&job, &undisturbed(&training()), "a loss in an evaluation");
+    assert_proven(job.volume(), STEPS);
+}
+
+#[test]
+fn all_who_are_asked_to_leave_in_a_long_evaluation_save_and_leave() {
+    // Twenty seconds each; a checkpoint is saved at the end only.
+    let mut job = evaluating(2_000, 1_000);
+    let asked_at = Instant::now();
+    for rank in [0, 1, 2] {
+        job.signal(rank, "-TERM");
+    }
+    assert_eq!(job.exit_codes(), [Some(143); 3], "{}", job.logs());
+    let elapsed = asked_at.elapsed();
+    println!("all have left after {elapsed:.1?}");
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
+    let saved = checkpoints(job.volume());
+    assert_eq!(
+        saved.iter().map(|path| step_of(path)).collect::<Vec<_>>(),
+        [EPOCH_ENDS_AT],
+        "{}",
+        job.logs()
+    );
+    // It is made up for.
+    let again = Job::keeping(&training(), 1, every_steps(job.volume().to_owned(), 1_000));
+    again.issue_when_ready(2);
+    again.wait_for("its result", has_evaluated);
+}
