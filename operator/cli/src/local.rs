@@ -56,8 +56,8 @@ pub(crate) struct Options {
     /// Directory with the job's data, instead of the volume that the file names.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Directory for logs, checkpoints and ledger; it is kept, and a second run with it goes on where the
-    /// first one was. Default: one that is removed when the job has succeeded.
+    /// Directory for logs, checkpoints and ledger; it is kept, and a later run with it goes on where the
+    /// first one was. Default: one that is removed at the end, but for the logs of a job that has failed.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Write the final weights here, as safetensors.
