@@ -226,8 +226,8 @@ pub enum CleanPodPolicy {
     Running,
     /// All of them.
     All,
-    /// None of those that trained, unless the job failed and they still run. Who waits for a node or for its first
-    /// generation goes, too: it would keep a GPU for ever.
+    /// None that has ended by itself. Who waits for a node or for peers would keep a GPU for ever, and goes; of a
+    /// failed job all go that still run.
     None,
 }
 

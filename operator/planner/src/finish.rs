@@ -42,9 +42,9 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
         let goes = match draft.job.clean_pod_policy {
             CleanPodPolicy::All => true,
             CleanPodPolicy::Running => runs,
-            // A container of a failed job would be restarted for ever, and who waits for a node or for a
-            // generation would wait for ever: both would keep a GPU.
-            CleanPodPolicy::None => runs && (failed || !draft.members.is_member(pod)),
+            // A container of a failed job would be restarted for ever, and who waits for a node or for peers
+            // would wait for ever: both would keep a GPU.
+            CleanPodPolicy::None => runs && (failed || !completed),
         };
         if goes {
             draft.actions.push(delete(pod, DeleteReason::JobEnded));

@@ -12,7 +12,7 @@ use crate::members::{fingerprint, is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, EventType, PlanReason};
 use crate::status::{counted, time_left};
-use crate::{checkpoint, stranded, waiting};
+use crate::{checkpoint, progress, stranded, waiting};
 
 /// Raises, issues or watches the newest generation, whatever is due.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
@@ -24,7 +24,8 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     let raised_for = &draft.members.raised_for;
     let exists = draft.members.generation > 0;
     if exists && fingerprint(&members) == *raised_for {
-        let grows = !joiners.is_empty() && is_due(draft, &able, &joiners);
+        let may_grow = !joiners.is_empty() && !progress::is_complete(draft);
+        let grows = may_grow && is_due(draft, &able, &joiners);
         if grows || stranded::first(draft).is_some() {
             return raise(draft, &able);
         }
@@ -50,7 +51,9 @@ fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
     let Some(first) = newcomers.iter().map(|pod| pod.ready_at).min().flatten() else {
         return true;
     };
-    let left = time_left(first, draft.job.join_window, draft.now);
+    // By the node's clock, which may be ahead.
+    let left = time_left(first, draft.job.join_window, draft.now)
+        .filter(|left| *left <= draft.job.join_window);
     if let Some(left) = left {
         draft.requeue(left);
     }

@@ -32,6 +32,15 @@ pub(crate) fn show(draft: &mut Draft<'_>) {
     }
 }
 
+/// Whether all steps are done, as far as was told: what is left to the members is to save the results. Nobody who
+/// joins could help, or be heard before that is over.
+pub(crate) fn is_complete(draft: &Draft<'_>) -> bool {
+    let sample = draft.observed.progress.as_ref();
+    sample.is_some_and(|ProgressSample { progress, .. }| {
+        progress.total_steps > 0 && progress.step >= progress.total_steps
+    })
+}
+
 /// Who has ended may have left the last progress in its termination message.
 pub(crate) fn show_last(draft: &mut Draft<'_>) {
     let shown = draft.status.progress.as_ref();
@@ -41,7 +50,7 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
     });
     // All have come as far as each other; only rank 0 knows of checkpoints.
     let told = told
-        .max_by_key(|progress| (progress.step, progress.checkpoint_step))
+        .max_by_key(|it| (it.step, it.checkpoint_step, it.checkpoint_error.is_some()))
         .filter(|told| shown.is_none_or(|shown| shown.progress.step <= told.step));
     let Some(progress) = told else { return };
     checkpoint::show(draft, &progress);

@@ -9,6 +9,7 @@ use roundhouse_api::LastFailure;
 use crate::draft::Draft;
 use crate::members::{fingerprint, is_alive};
 use crate::observed::Pod;
+use crate::progress;
 use crate::status::{time, time_left};
 
 /// How long a member may take to hear of its generation, and to be Ready again.
@@ -29,6 +30,10 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     if fingerprint(&members) != draft.members.raised_for {
         return None;
     }
+    // Those who save the results let newcomers wait, who are not Ready then; it is no failure before nobody is.
+    if progress::is_complete(draft) && members.iter().any(|pod| pod.ready) {
+        return None;
+    }
     // Of one whose node does not answer nothing is known; that is no failure.
     let unready = members
         .into_iter()
@@ -40,12 +45,12 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             .membership
             .as_ref()
             .and_then(|document| document.issued_at.parse::<Timestamp>().ok())?;
-        let since_then = pod
-            .ready_at
-            .is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
+        // By the node's clock; what lies ahead says nothing.
+        let since = pod.ready_at.filter(|at| *at <= now);
+        let since_then = since.is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
         // It may not have heard of its generation, or be forming it.
         let patience = time_left(issued_at, PATIENCE, now).filter(|_| !since_then);
-        let belief = pod.ready_at.and_then(|at| time_left(at, BELIEF, now));
+        let belief = since.and_then(|at| time_left(at, BELIEF, now));
         match patience.max(belief) {
             Some(left) => next = Some(next.map_or(left, |other| other.min(left))),
             None => found = found.or(Some(pod)),

@@ -26,8 +26,16 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     draft.status.active_seconds = active(draft).as_secs();
     draft.status.start_time = None;
     progress::show_last(draft);
-    let message = sentence(draft, pods.len());
-    let is_news = is_news(draft, pods.len(), &message);
+    let asked = pods.iter().filter(|pod| !pod.deleting).count();
+    let left = pods.iter().filter_map(|pod| still_leaves(pod, draft.now));
+    let left: Vec<Duration> = left.collect();
+    // Nobody tells when the time of one that never goes is over.
+    if let Some(longest) = left.iter().max() {
+        draft.requeue(*longest);
+    }
+    let leaving = asked + left.len();
+    let message = sentence(draft, leaving);
+    let is_news = is_news(draft, leaving, &message);
     draft.running(false, "Suspended", message.clone());
     suspended(draft, true, "Suspended", message.clone());
     if is_news {
@@ -38,10 +46,10 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
 }
 
 /// Told when it begins, and once more when all have left: only then is it known what was saved.
-fn is_news(draft: &Draft<'_>, num_pods: usize, message: &str) -> bool {
+fn is_news(draft: &Draft<'_>, leaving: usize, message: &str) -> bool {
     let suspended = draft.status.condition(ConditionType::Suspended);
     let before = suspended.filter(|condition| condition.status == "True");
-    before.is_none_or(|before| num_pods == 0 && before.message != message)
+    before.is_none_or(|before| leaving == 0 && before.message != message)
 }
 
 /// A suspended job that is wanted again. Who has not left yet may still be writing the checkpoint that the
@@ -123,7 +131,7 @@ fn suspended(draft: &mut Draft<'_>, is_true: bool, reason: &str, message: String
     set_condition(&mut draft.status, kind, is_true, reason, message, draft.now);
 }
 
-fn sentence(draft: &Draft<'_>, pods: usize) -> String {
+fn sentence(draft: &Draft<'_>, leaving: usize) -> String {
     let state = match (&draft.job.checkpoint, known_step(draft)) {
         (None, _) if !starts_over(draft) => {
             "the script goes on from the checkpoint that it keeps itself, if it does".to_owned()
@@ -134,14 +142,13 @@ fn sentence(draft: &Draft<'_>, pods: usize) -> String {
         (Some(_), None) => "no checkpoint is known yet".to_owned(),
         (Some(_), Some(step)) => format!("the newest known checkpoint holds {step} steps"),
     };
-    match pods {
-        0 => format!("no workers; {state}"),
-        _ if draft.job.checkpoint.is_some() => {
-            format!(
-                "{} still leave and save their state first",
-                counted(pods, "worker")
-            )
-        }
-        _ => format!("{} still leave; {state}", counted(pods, "worker")),
-    }
+    let saves = draft.job.checkpoint.is_some() && draft.job.program.mode() == Mode::InProcess;
+    let leaves = match (leaving, saves) {
+        (0, _) => return format!("no workers; {state}"),
+        (1, false) => "leaves",
+        (1, true) => "leaves and saves first",
+        (_, false) => "leave",
+        (_, true) => "leave and save first",
+    };
+    format!("{} still {leaves}; {state}", counted(leaving, "worker"))
 }

@@ -96,6 +96,49 @@ fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
 }
 
 #[test]
+fn why_nothing_was_saved_on_leaving_is_known_whichever_worker_says_it() {
+    for teller in [0, 1] {
+        let mut world = trains();
+        (world.lingering, world.job.suspend) = (true, true);
+        world.settle();
+        for at in 0..2 {
+            let progress = Progress {
+                generation: 1,
+                step: 70,
+                total_steps: 100,
+                checkpoint_error: (at == teller).then(|| "no space left".to_owned()),
+                ..Progress::default()
+            };
+            world.ends(at, 143, 70);
+            world.has_told(at, &progress);
+        }
+        world.settle();
+        let shown = world.observed.status.checkpoint.as_ref().unwrap();
+        assert_eq!(shown.error.as_deref(), Some("no space left"));
+    }
+}
+
+#[test]
+fn a_worker_that_never_goes_hides_nothing_of_what_was_saved() {
+    let mut world = trains();
+    world.job.checkpoint = Some(checkpoint());
+    told(&mut world, 50, Some(40), None);
+    (world.lingering, world.job.suspend) = (true, true);
+    let plan = world.settle();
+    world.vanishes(0);
+    world.is_unreachable(0, true);
+    assert!(plan.requeue_after.is_some(), "for the grace");
+    let plan = world.settle();
+    assert_eq!(world.observed.pods.len(), 1);
+    assert!(
+        message(&world).starts_with("no workers"),
+        "{}",
+        message(&world)
+    );
+    assert!(plan.requeue_after.is_none());
+}
+
+#[test]
 fn the_newest_checkpoint_is_shown_and_one_that_fails_is_told_once() {
     let mut world = trains();
     told(&mut world, 50, Some(40), None);

@@ -210,6 +210,23 @@ fn clean_pod_policy_none_keeps_who_trained_and_nobody_who_waits_for_ever() {
 }
 
 #[test]
+fn clean_pod_policy_none_does_not_keep_a_newcomer_whom_the_end_was_faster_than() {
+    let mut world = world(2);
+    world.job.min_replicas = 1;
+    world.job.clean_pod_policy = CleanPodPolicy::None;
+    let mut world = world.training();
+    world.ends(0, 0, 100);
+    let plan = world.settle();
+    world.seconds_pass(i64::try_from(plan.requeue_after.unwrap().as_secs()).unwrap());
+    world.settle();
+    let names: Vec<&str> = world.observed.pods.iter().map(|pod| &*pod.name).collect();
+    assert_eq!(
+        (world.state(), &*names),
+        ("Completed", &["digits-worker-0-0"][..])
+    );
+}
+
+#[test]
 fn what_has_ended_never_starts_again() {
     let mut world = world(1).training();
     world.ends(0, 0, 1);

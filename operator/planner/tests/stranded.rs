@@ -1,9 +1,10 @@
 //! A generation that breaks although nobody dies.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_contract::Reason;
-use roundhouse_planner::PlanReason;
+use jiff::SignedDuration;
+use roundhouse_contract::{Progress, Reason};
 use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{PlanReason, ProgressSample};
 
 fn generation(world: &World) -> u64 {
     let membership = world.observed.status.membership.as_ref();
@@ -55,6 +56,62 @@ fn a_death_told_a_moment_after_those_whom_it_left_is_the_one_incident() {
     world.ends(1, 137, 40);
     world.settle();
     assert_eq!(incidents(&world), (1, "Crashed"));
+}
+
+#[test]
+fn a_node_whose_clock_is_ahead_holds_nothing_up() {
+    let mut world = world(2).training();
+    world.seconds_pass(60);
+    world.is_ready(1, false);
+    let ahead = world.now + SignedDuration::from_mins(5);
+    world.observed.pods[1].ready_at = Some(ahead);
+    world.settle();
+    assert_eq!(generation(&world), 2);
+}
+
+/// All steps are done, by what rank 0 tells.
+fn completes(world: &mut World) {
+    let progress = Progress {
+        generation: 1,
+        step: 100,
+        total_steps: 100,
+        ..Progress::default()
+    };
+    let at = world.now;
+    world.observed.progress = Some(ProgressSample { progress, at });
+}
+
+#[test]
+fn newcomers_that_wait_while_the_results_are_saved_are_no_incident() {
+    let mut world = world(3).training();
+    world.seconds_pass(60);
+    completes(&mut world);
+    world.is_ready(2, false);
+    world.seconds_pass(120);
+    world.settle();
+    assert_eq!(world.observed.status.incidents.total, 0);
+    assert_eq!(generation(&world), 1);
+    // When none of them is ready, they have lost each other.
+    world.is_ready(0, false);
+    world.is_ready(1, false);
+    world.seconds_pass(2);
+    world.settle();
+    assert_eq!(
+        (generation(&world), incidents(&world)),
+        (2, (1, "PeersLost"))
+    );
+}
+
+#[test]
+fn a_job_that_only_saves_its_results_does_not_grow() {
+    let mut world = world(1).training();
+    completes(&mut world);
+    (world.job.replicas, world.job.max_replicas) = (2, 2);
+    world.settle();
+    world.prepared(1);
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(generation(&world), 1);
 }
 
 #[test]
