@@ -30,7 +30,8 @@ pub struct Interrupter {
 #[derive(Debug)]
 struct Watched {
     generation: u64,
-    group: Arc<ProcessGroup>,
+    /// A world of one has none.
+    group: Option<Arc<ProcessGroup>>,
     motion: Motion,
 }
 
@@ -46,6 +47,8 @@ impl Watched {
         if newest > *generation {
             motion.know(known_since);
         }
+        // Whoever is alone asks for himself.
+        let group = group.as_ref()?;
         let failed = || {
             let words = "the library has seen a collective fail";
             group.has_failed().then(|| words.to_owned())
@@ -71,15 +74,25 @@ impl Interrupter {
         Ok(interrupter)
     }
 
-    /// The group of a generation, whose collectives are waited for from now on.
+    /// The group of a generation, if it has one, whose collectives are waited for from now on.
     pub fn guard(&self, generation: u64, group: Option<Arc<ProcessGroup>>) {
-        let watched = group.map(|group| Watched {
+        self.replace(Some(Watched {
             generation,
             group,
             // Another world has other steps.
             motion: Motion::begin(Instant::now()),
-        });
-        self.replace(watched);
+        }));
+    }
+
+    /// Whether a newer generation has waited long enough. In a world of one nobody else would end what it waits
+    /// for.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let watched = lock(&self.watched);
+        let cut = watched
+            .as_ref()
+            .and_then(|watched| watched.motion.is_over(Instant::now()));
+        cut.is_some()
     }
 
     /// A step begins.
@@ -119,8 +132,8 @@ impl Interrupter {
     /// What was watched until now is freed outside the lock, on which the thread would wait.
     fn replace(&self, watched: Option<Watched>) {
         let before = std::mem::replace(&mut *lock(&self.watched), watched);
-        if let Some(before) = before {
-            let_go(before.group);
+        if let Some(group) = before.and_then(|before| before.group) {
+            let_go(group);
         }
     }
 
@@ -152,17 +165,19 @@ fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut ne
             .as_mut()
             .and_then(|watched| watched.over(newest, known_since));
         // It is nobody's to abort again.
-        let over = over.and_then(|reason| Some((reason, watched.take()?)));
+        let over = over.and_then(|reason| {
+            let Watched {
+                generation, group, ..
+            } = watched.take()?;
+            Some((reason, generation, group?))
+        });
         // An abort may take a while, and the training thread has things to say.
         drop(watched);
-        if let Some((reason, over)) = over {
-            say_error(&format!(
-                "generation {} is cut off: {reason}",
-                over.generation
-            ));
+        if let Some((reason, generation, group)) = over {
+            say_error(&format!("generation {generation} is cut off: {reason}"));
             // Whoever waits gets the error; here there is nothing to be done about one.
-            let _ = over.group.abort();
-            let_go(over.group);
+            let _ = group.abort();
+            let_go(group);
         }
     }
 }

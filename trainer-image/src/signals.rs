@@ -1,9 +1,9 @@
 //! SIGTERM and SIGINT: leave at the step boundary at which the others can do without this process; if
 //! that does not come soon, leave anyway.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use roundhouse_contract::ExitCode;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,6 +14,9 @@ use crate::failure::Failure;
 /// How long a process goes on once asked to leave. It is below Kubernetes' default grace of 30 s and
 /// far above the second in which the operator issues a generation without this worker.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// An evaluation that is no longer than this is not broken off. With a batch of one, it leaves most of
+/// [`PATIENCE`] for a save.
+const UNTIL_PRESSING: Duration = Duration::from_secs(1);
 /// How much longer when it saves the state before it leaves. Together below the 25 s after which the
 /// agent ends it.
 const SAVE_PATIENCE: Duration = Duration::from_secs(15);
@@ -24,7 +27,7 @@ pub struct LeaveRequest(Arc<Flags>);
 
 #[derive(Debug, Default)]
 struct Flags {
-    is_made: AtomicBool,
+    made_at: OnceLock<Instant>,
     holds_on: AtomicBool,
 }
 
@@ -43,7 +46,7 @@ impl LeaveRequest {
             .name("signals".to_owned())
             .spawn(move || {
                 if signals.forever().next().is_some() {
-                    flags.is_made.store(true, Ordering::Relaxed);
+                    flags.made_at.get_or_init(Instant::now);
                     std::thread::sleep(PATIENCE);
                     let holds_on = flags.holds_on.load(Ordering::Relaxed);
                     if holds_on {
@@ -66,6 +69,13 @@ impl LeaveRequest {
     /// Whether a signal has come.
     #[must_use]
     pub fn is_made(&self) -> bool {
-        self.0.is_made.load(Ordering::Relaxed)
+        self.0.made_at.get().is_some()
+    }
+
+    /// Whether one has come so long ago that what takes time must be broken off.
+    #[must_use]
+    pub fn is_pressing(&self) -> bool {
+        let made_at = self.0.made_at.get();
+        made_at.is_some_and(|made_at| made_at.elapsed() >= UNTIL_PRESSING)
     }
 }

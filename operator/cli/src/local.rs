@@ -105,10 +105,12 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let code = run.until_it_ends().await;
     // Nobody is left behind, whatever happened.
     run.executor.kill();
-    while run.executor.num_workers() > 0 {
-        run.executor.tend()?;
+    let mut tended = Ok(());
+    while tended.is_ok() && run.executor.num_workers() > 0 {
+        tended = run.executor.tend();
         tokio::time::sleep(TICK).await;
     }
+    let code = tended.and(code);
     let outcome = match code {
         Ok(0) => Outcome::Succeeded,
         Ok(INTERRUPTED) => Outcome::Interrupted,

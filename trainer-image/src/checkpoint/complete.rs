@@ -69,7 +69,9 @@ fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
 /// A part whose rank says that it is durable may be cut short all the same, by a volume that lies about its
 /// syncs; its checksum is left to whoever loads it.
 fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result<(), Reason> {
-    let found = std::fs::metadata(partial.join(&shard.file))
+    // Opened, because a network volume may remember the size of a name from before it was written.
+    let found = std::fs::File::open(partial.join(&shard.file))
+        .and_then(|file| file.metadata())
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", shard.file)))?
         .len();
     let whole = shard::file_size(table, shard)?;

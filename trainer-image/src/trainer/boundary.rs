@@ -3,11 +3,12 @@
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Activity, Event};
 
-use super::Trainer;
 use super::last_save::Purpose;
 use super::lobby::look;
+use super::{Peers, Trainer};
 use crate::evaluate::evaluate;
 use crate::failure::Failure;
+use crate::membership::POLL_INTERVAL;
 use crate::report::say_error;
 use crate::weights;
 
@@ -20,17 +21,21 @@ impl Trainer<'_> {
         self.evaluated != samples && self.course.is_evaluated_at(samples, every_epochs)
     }
 
-    /// Evaluates, unless somebody who is to leave breaks it off. A boundary, as a step's end is, unless training
+    /// Evaluates, unless somebody who is to leave breaks it off, or who is alone and waited for too long. A boundary, as a step's end is, unless training
     /// is complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
-        let leave = &self.leave;
+        let (leave, peers) = (&self.leave, &self.peers);
+        let is_over = || {
+            let has_waited = |peers: &Peers| peers.interrupter.is_over();
+            leave.is_pressing() || peers.as_ref().is_some_and(has_waited)
+        };
         let evaluation = evaluate(
             self.model.as_ref(),
             &self.data.test,
             self.world()?,
             self.config.micro_batch_size,
-            || leave.is_made(),
+            is_over,
         )?;
         if let Some(evaluation) = &evaluation {
             self.evaluated = self.mark.samples;
@@ -50,6 +55,10 @@ impl Trainer<'_> {
             self.save_before_leaving()?;
         } else {
             self.enter(Phase::Training);
+        }
+        if evaluation.is_none() {
+            // It is due again, and will be broken off again before the generation without whoever leaves is there.
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(Event::Boundary {
             agreed_generation: agreement.newest_generation,

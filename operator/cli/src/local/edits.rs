@@ -65,12 +65,27 @@ fn written_at(file: &Path) -> Option<SystemTime> {
 /// The current job with the wanted spec, where it may change.
 fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJob> {
     let (old, new) = (&current.spec, &wanted.spec);
+    let (elastic, was) = (&new.elastic, &old.elastic);
+    for (is_same, field) in [
+        (old.trainer == new.trainer, "trainer"),
+        (old.checkpoint == new.checkpoint, "checkpoint"),
+        (
+            old.workers.template == new.workers.template,
+            "workers.template",
+        ),
+        (
+            old.workers.procs_per_worker == new.workers.procs_per_worker,
+            "workers.procsPerWorker",
+        ),
+        (was.mode == elastic.mode, "elastic.mode"),
+        (was.on_scale == elastic.on_scale, "elastic.onScale"),
+        (was.scale_batch == elastic.scale_batch, "elastic.scaleBatch"),
+    ] {
+        anyhow::ensure!(is_same, "spec.{field} is immutable: run it anew");
+    }
     anyhow::ensure!(
-        old.trainer == new.trainer
-            && old.workers.template == new.workers.template
-            && old.workers.procs_per_worker == new.workers.procs_per_worker
-            && old.checkpoint == new.checkpoint,
-        "trainer, checkpoint, workers.template and workers.procsPerWorker are immutable: run it anew"
+        old.suspend || old.failure_policy.rules == new.failure_policy.rules,
+        "spec.failurePolicy.rules is immutable while the job is not suspended: set suspend: true first"
     );
     let mut job = current.clone();
     job.spec = wanted.spec;

@@ -76,9 +76,18 @@ impl Manifest {
             }
             (None, None) => PathBuf::from("/"),
         };
-        check(&root, given.map_or("spec.trainer.data.path", |_| "--data"))?;
+        if given.is_some() {
+            check(&root, "--data", "")?;
+        }
         if let Some(path) = path {
-            check(&root.join(path), "spec.trainer.data.path")?;
+            // An absolute one is that, wherever the data's directory is.
+            let may_help = given.is_none() && Path::new(path).is_relative();
+            let advice = if may_help {
+                ", or give the data's with --data DIR"
+            } else {
+                ""
+            };
+            check(&root.join(path), "spec.trainer.data.path", advice)?;
         }
         Ok(root)
     }
@@ -113,12 +122,12 @@ impl Manifest {
     }
 }
 
-fn check(directory: &Path, field: &str) -> anyhow::Result<()> {
+fn check(directory: &Path, field: &str, advice: &str) -> anyhow::Result<()> {
     let is_there = directory.is_dir();
     let shown = directory.display();
     ensure!(
         is_there,
-        "{field}: there is no directory {shown}: correct it, or give the data's with --data DIR"
+        "{field}: there is no directory {shown}: correct it{advice}"
     );
     Ok(())
 }
