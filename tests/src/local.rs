@@ -1,19 +1,19 @@
 //! A job in the local executor, and what can be done to its processes.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, bail, ensure};
-use roundhouse_contract::{RankStatus, environment, paths};
+use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::manifests::repository;
-use crate::processes::{parents, send};
+use crate::processes::send;
+
+mod look;
 
 const DEADLINE: Duration = Duration::from_mins(2);
 
@@ -107,31 +107,6 @@ impl LocalRun {
         self.directory.path().join("run")
     }
 
-    /// The weights that it wrote at its end.
-    ///
-    /// # Errors
-    /// There are none.
-    pub fn weights(&self) -> anyhow::Result<Vec<u8>> {
-        let file = self.directory.path().join("weights.safetensors");
-        std::fs::read(file).context("the weights")
-    }
-
-    /// The auditor's words on its ledger.
-    ///
-    /// # Errors
-    /// They are not good.
-    pub fn audit(&self) -> anyhow::Result<String> {
-        let mut command = Command::new(programs()?.join("roundhouse-train"));
-        let output = command
-            .arg("audit")
-            .arg(self.dir().join("state"))
-            .output()?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        ensure!(output.status.success(), "{said}");
-        Ok(said)
-    }
-
     /// Makes each step last longer, from now on.
     ///
     /// # Errors
@@ -146,20 +121,6 @@ impl LocalRun {
     /// The file cannot be written.
     pub fn slow_down_worker(&self, index: u32, milliseconds: u64) -> anyhow::Result<()> {
         self.tell(&format!("pace-{index}"), &milliseconds.to_string())
-    }
-
-    /// What it printed, and the logs of its workers.
-    #[must_use]
-    pub fn output(&self) -> String {
-        let mut text = read(&self.directory.path().join("output"));
-        let logs = std::fs::read_dir(self.dir().join("logs"));
-        for entry in logs.into_iter().flatten().flatten() {
-            let log = read(&entry.path());
-            let tail = log.len().saturating_sub(3_000);
-            let tail = log.get(tail..).unwrap_or(&log);
-            let _ = write!(text, "--- {}\n{tail}", entry.path().display());
-        }
-        text
     }
 
     /// Saves the job's file with another number of workers.
@@ -193,37 +154,6 @@ impl LocalRun {
         Ok(std::fs::rename(partial, file)?)
     }
 
-    /// The agents that run now.
-    #[must_use]
-    pub fn agents(&self) -> Vec<Agent> {
-        let all = parents();
-        let children = |parent: u32| {
-            let of = all.iter().filter(move |(_, its)| *its == parent);
-            of.map(|(pid, _)| *pid).collect::<Vec<_>>()
-        };
-        let agents = children(self.child.id()).into_iter();
-        agents
-            .map(|pid| Agent {
-                pid,
-                ranks: children(pid),
-            })
-            .collect()
-    }
-
-    /// Indices of the workers that run now.
-    #[must_use]
-    pub fn workers(&self) -> Vec<u32> {
-        let index = |agent: &Agent| {
-            let environment = read(Path::new(&format!("/proc/{}/environ", agent.pid)));
-            let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
-            let found = variables.find(|(name, _)| *name == environment::WORKER_INDEX);
-            found?.1.parse().ok()
-        };
-        let mut indices: Vec<u32> = self.agents().iter().filter_map(index).collect();
-        indices.sort_unstable();
-        indices
-    }
-
     /// Each access to the volume of the checkpoints takes so many milliseconds longer, or waits (`hold`).
     ///
     /// # Errors
@@ -238,44 +168,6 @@ impl LocalRun {
         let partial = file.with_extension("partial");
         std::fs::write(&partial, words)?;
         Ok(std::fs::rename(&partial, &file)?)
-    }
-
-    /// The last status of each worker's first process.
-    #[must_use]
-    pub fn statuses(&self) -> Vec<RankStatus> {
-        let workers = std::fs::read_dir(self.dir().join("workers"));
-        let workers = workers.into_iter().flatten().flatten();
-        let files = workers.map(|it| paths::rank_status(&it.path().join("run"), 0));
-        files
-            .filter_map(|file| serde_json::from_str(&read(&file)).ok())
-            .collect()
-    }
-
-    /// The most steps that any worker has committed.
-    #[must_use]
-    pub fn step(&self) -> u64 {
-        let steps = self.statuses().into_iter().map(|status| status.step);
-        steps.max().unwrap_or(0)
-    }
-
-    /// Waits for a condition, at most two minutes.
-    ///
-    /// # Errors
-    /// It does not come, or the executor ends before.
-    pub fn wait_for(
-        &mut self,
-        what: &str,
-        mut condition: impl FnMut(&Self) -> bool,
-    ) -> anyhow::Result<()> {
-        let deadline = Instant::now() + DEADLINE;
-        while !condition(self) {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("{status} before {what}\n{}", self.output());
-            }
-            ensure!(Instant::now() < deadline, "no {what}\n{}", self.output());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
     }
 
     /// Sends a signal to the executor.

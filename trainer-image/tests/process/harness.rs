@@ -1,9 +1,10 @@
 //! Starts the processes of a job, plays operator to them, and waits for what they do.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::{CheckpointEnvironment, VOLUME_PATIENCE_SECONDS};
@@ -15,6 +16,7 @@ use tempfile::TempDir;
 mod evaluating;
 mod frozen;
 mod generations;
+mod kinds;
 mod nccl;
 mod observe;
 
@@ -96,83 +98,10 @@ impl Job {
         }
     }
 
-    /// A job one of whose workers kills itself at a point: (node, `rank:step:point`). It saves a
-    /// checkpoint every twenty steps.
-    pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
-        let mut job = Self::new(config, nodes, 1);
-        job.checkpoint = Some(every_steps(job.path("volume"), 20));
-        job.variables
-            .push((node, "ROUNDHOUSE_FAULT", fault.to_owned()));
-        job.spawn(&digits());
-        job.issue_when_ready(1);
-        job
-    }
-
-    /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
-    pub(crate) fn slowed(config: &Value, nodes: u32, node: u32, milliseconds: u64) -> Self {
-        let mut job = Self::new(config, nodes, 2);
-        let pace = job.path("pace");
-        std::fs::write(&pace, milliseconds.to_string()).unwrap();
-        let pace = pace.to_string_lossy().into_owned();
-        job.variables
-            .push((node, "ROUNDHOUSE_FAULT_STEP_FILE", pace));
-        job.spawn(&digits());
-        job.issue_when_ready(1);
-        job
-    }
-
-    /// Starts the processes of a job that keeps checkpoints; they enter the lobby by themselves.
-    pub(crate) fn keeping(config: &Value, nodes: u32, checkpoint: CheckpointEnvironment) -> Self {
-        let mut job = Self::new(config, nodes, 1);
-        job.checkpoint = Some(checkpoint);
-        job.spawn(&digits());
-        job
-    }
-
-    /// The same with a volume that is waited for so many seconds, and access to which is paced from the start.
-    pub(crate) fn patient(
-        config: &Value,
-        nodes: u32,
-        checkpoint: CheckpointEnvironment,
-        seconds: u64,
-        pace: &str,
-    ) -> Self {
-        let mut job = Self::new(config, nodes, 1);
-        job.checkpoint = Some(checkpoint);
-        job.patience = Some(seconds);
-        job.pace_volume(pace);
-        job.spawn(&digits());
-        job
-    }
-
-    /// Each access to the volume takes so many milliseconds longer, or all of them wait (`hold`).
-    pub(crate) fn pace_volume(&self, pace: &str) {
-        replace(&self.path("pace-of-volume"), pace);
-    }
-
-    /// Each step takes so many milliseconds longer.
-    pub(crate) fn pace_steps(&self, milliseconds: u64) {
-        replace(&self.path("pace-of-steps"), &milliseconds.to_string());
-    }
-
     /// Where the checkpoints of a doomed job are.
     pub(crate) fn volume(&self) -> &Path {
         let checkpoint = self.checkpoint.as_ref();
         &checkpoint.expect("a job that keeps checkpoints").dir
-    }
-
-    /// Starts another process in place of a worker of one process that has ended.
-    pub(crate) fn respawn(&mut self, node: u32) {
-        self.variables.clear();
-        let _ = std::fs::remove_dir_all(self.run_dir(node));
-        std::fs::create_dir(self.run_dir(node)).unwrap();
-        let process = self.command(node, 0, &digits()).spawn().unwrap();
-        let mut old = std::mem::replace(&mut self.processes[node as usize], process);
-        old.wait().unwrap();
-        self.wait_until("the new process in the lobby", || {
-            self.status(node, 0)
-                .is_some_and(|status| status.phase.is_ready())
-        });
     }
 
     /// Starts a job and gives it its first generation when all are in the lobby.
@@ -331,10 +260,15 @@ fn replace(path: &Path, text: &str) {
     std::fs::rename(&partial, path).unwrap();
 }
 
+/// Below those that the kernel gives to connections, of which one may come before it is listened on.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(31);
+    loop {
+        let place = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let port = 20_000 + u16::try_from(place).unwrap();
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
+        }
+    }
 }

@@ -1,0 +1,122 @@
+//! What a run shows: its words, its processes, how far they have come, what they leave.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use roundhouse_contract::{RankStatus, environment, paths};
+
+use super::{Agent, DEADLINE, LocalRun, programs, read};
+use crate::processes::parents;
+
+impl LocalRun {
+    /// The weights that it wrote at its end.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn weights(&self) -> anyhow::Result<Vec<u8>> {
+        let file = self.directory.path().join("weights.safetensors");
+        std::fs::read(file).context("the weights")
+    }
+
+    /// The auditor's words on its ledger.
+    ///
+    /// # Errors
+    /// They are not good.
+    pub fn audit(&self) -> anyhow::Result<String> {
+        let mut command = Command::new(programs()?.join("roundhouse-train"));
+        let output = command
+            .arg("audit")
+            .arg(self.dir().join("state"))
+            .output()?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        ensure!(output.status.success(), "{said}");
+        Ok(said)
+    }
+
+    /// What it printed, and the logs of its workers.
+    #[must_use]
+    pub fn output(&self) -> String {
+        let mut text = read(&self.directory.path().join("output"));
+        let logs = std::fs::read_dir(self.dir().join("logs"));
+        for entry in logs.into_iter().flatten().flatten() {
+            let log = read(&entry.path());
+            let tail = log.len().saturating_sub(3_000);
+            let tail = log.get(tail..).unwrap_or(&log);
+            let _ = write!(text, "--- {}\n{tail}", entry.path().display());
+        }
+        text
+    }
+
+    /// The agents that run now.
+    #[must_use]
+    pub fn agents(&self) -> Vec<Agent> {
+        let all = parents();
+        let children = |parent: u32| {
+            let of = all.iter().filter(move |(_, its)| *its == parent);
+            of.map(|(pid, _)| *pid).collect::<Vec<_>>()
+        };
+        let agents = children(self.child.id()).into_iter();
+        agents
+            .map(|pid| Agent {
+                pid,
+                ranks: children(pid),
+            })
+            .collect()
+    }
+
+    /// Indices of the workers that run now.
+    #[must_use]
+    pub fn workers(&self) -> Vec<u32> {
+        let index = |agent: &Agent| {
+            let environment = read(Path::new(&format!("/proc/{}/environ", agent.pid)));
+            let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
+            let found = variables.find(|(name, _)| *name == environment::WORKER_INDEX);
+            found?.1.parse().ok()
+        };
+        let mut indices: Vec<u32> = self.agents().iter().filter_map(index).collect();
+        indices.sort_unstable();
+        indices
+    }
+
+    /// The last status of each worker's first process.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<RankStatus> {
+        let workers = std::fs::read_dir(self.dir().join("workers"));
+        let workers = workers.into_iter().flatten().flatten();
+        let files = workers.map(|it| paths::rank_status(&it.path().join("run"), 0));
+        files
+            .filter_map(|file| serde_json::from_str(&read(&file)).ok())
+            .collect()
+    }
+
+    /// The most steps that any worker has committed.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        let steps = self.statuses().into_iter().map(|status| status.step);
+        steps.max().unwrap_or(0)
+    }
+
+    /// Waits for a condition, at most two minutes.
+    ///
+    /// # Errors
+    /// It does not come, or the executor ends before.
+    pub fn wait_for(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        while !condition(self) {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{status} before {what}\n{}", self.output());
+            }
+            ensure!(Instant::now() < deadline, "no {what}\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
+use super::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn each_place_is_used_once_per_epoch_and_positions_read_back(
+        num_samples in 1_u64..200, global_batch in 1_u64..250, epochs in 1_u64..4,
+    ) {
+        let course = Course::of_epochs(num_samples, global_batch, epochs);
+        let mut used = Vec::new();
+        let mut step = 0;
+        while let Some(batch) = course.next_batch(step) {
+            prop_assert!(batch.num_samples() > 0);
+            prop_assert_eq!(used.len() as u64, course.committed_samples(step));
+            prop_assert_eq!(course.steps_at(course.position(step)), Some(step));
+            prop_assert_eq!(batch.ends_epoch, (step + 1) % course.steps_per_epoch() == 0);
+            used.extend(batch.places.clone().map(|place| (batch.epoch, place)));
+            step += 1;
+        }
+        let all: Vec<_> = (0..epochs)
+            .flat_map(|epoch| (0..num_samples).map(move |place| (epoch, place)))
+            .collect();
+        prop_assert_eq!(used, all);
+        prop_assert_eq!(step, course.total_steps());
+    }
+}
+
+#[test]
+fn the_last_batch_of_an_epoch_is_smaller() {
+    let course = Course::of_steps(10, 4, 5);
+    let sizes: Vec<_> = (0..5)
+        .filter_map(|step| course.next_batch(step))
+        .map(|batch| batch.num_samples())
+        .collect();
+    assert_eq!(sizes, [4, 4, 2, 4, 4]);
+    assert_eq!(course.next_batch(5), None);
+}
+
+#[test]
+fn a_training_is_evaluated_every_so_many_epochs_and_at_its_end() {
+    let course = Course::of_steps(10, 4, 14);
+    let evaluated_at = |every| {
+        let samples = (0..=course.total_samples()).filter(|at| course.is_evaluated_at(*at, every));
+        samples.collect::<Vec<_>>()
+    };
+    assert_eq!(evaluated_at(1), [10, 20, 30, 40, 48]);
+    assert_eq!(evaluated_at(3), [30, 48]);
+    assert_eq!(evaluated_at(0), [48]);
+}
+
+#[test]
+fn a_cursor_between_two_steps_is_no_position() {
+    let course = Course::of_steps(10, 4, 5);
+    let between = Position {
+        epoch: 0,
+        cursor: 3,
+    };
+    assert_eq!(course.steps_at(between), None);
+    let past = Position {
+        epoch: 0,
+        cursor: 12,
+    };
+    assert_eq!(course.steps_at(past), None);
+}

@@ -1,0 +1,81 @@
+//! Jobs that something is to happen to.
+
+use roundhouse_contract::environment::CheckpointEnvironment;
+use serde_json::Value;
+
+use super::{Job, digits, every_steps, replace};
+
+impl Job {
+    /// A job one of whose workers kills itself at a point: (node, `rank:step:point`). It saves a
+    /// checkpoint every twenty steps.
+    pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(job.path("volume"), 20));
+        job.variables
+            .push((node, "ROUNDHOUSE_FAULT", fault.to_owned()));
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
+    /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
+    pub(crate) fn slowed(config: &Value, nodes: u32, node: u32, milliseconds: u64) -> Self {
+        let mut job = Self::new(config, nodes, 2);
+        let pace = job.path("pace");
+        std::fs::write(&pace, milliseconds.to_string()).unwrap();
+        let pace = pace.to_string_lossy().into_owned();
+        job.variables
+            .push((node, "ROUNDHOUSE_FAULT_STEP_FILE", pace));
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
+    /// Starts the processes of a job that keeps checkpoints; they enter the lobby by themselves.
+    pub(crate) fn keeping(config: &Value, nodes: u32, checkpoint: CheckpointEnvironment) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(checkpoint);
+        job.spawn(&digits());
+        job
+    }
+
+    /// The same with a volume that is waited for so many seconds, and access to which is paced from the start.
+    pub(crate) fn patient(
+        config: &Value,
+        nodes: u32,
+        checkpoint: CheckpointEnvironment,
+        seconds: u64,
+        pace: &str,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(checkpoint);
+        job.patience = Some(seconds);
+        job.pace_volume(pace);
+        job.spawn(&digits());
+        job
+    }
+
+    /// Each access to the volume takes so many milliseconds longer, or all of them wait (`hold`).
+    pub(crate) fn pace_volume(&self, pace: &str) {
+        replace(&self.path("pace-of-volume"), pace);
+    }
+
+    /// Each step takes so many milliseconds longer.
+    pub(crate) fn pace_steps(&self, milliseconds: u64) {
+        replace(&self.path("pace-of-steps"), &milliseconds.to_string());
+    }
+
+    /// Starts another process in place of a worker of one process that has ended.
+    pub(crate) fn respawn(&mut self, node: u32) {
+        self.variables.clear();
+        let _ = std::fs::remove_dir_all(self.run_dir(node));
+        std::fs::create_dir(self.run_dir(node)).unwrap();
+        let process = self.command(node, 0, &digits()).spawn().unwrap();
+        let mut old = std::mem::replace(&mut self.processes[node as usize], process);
+        old.wait().unwrap();
+        self.wait_until("the new process in the lobby", || {
+            self.status(node, 0)
+                .is_some_and(|status| status.phase.is_ready())
+        });
+    }
+}
