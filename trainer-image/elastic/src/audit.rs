@@ -4,43 +4,27 @@
 //! belongs to superseded branches. Then the lines are recomputed forwards: hashes, steps, cursors,
 //! and for each epoch that the order of its samples names none of them twice.
 
-use std::collections::HashSet;
-
-use crate::digest::Digest;
 use crate::ledger::{Head, Line, Terms};
 use crate::permutation::Permutation;
 
 mod batches;
 pub mod file;
 pub mod finding;
+mod rows;
 #[cfg(test)]
 mod tests;
 
 use batches::Batches;
 pub use file::File;
 pub use finding::Finding;
-
-/// What one generation's file adds to the proof.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Generation of the file.
-    pub generation: u64,
-    /// First and last step of its lines that count; `None` if none does.
-    pub steps: Option<(u64, u64)>,
-    /// First and last epoch of them.
-    pub epochs: Option<(u64, u64)>,
-    /// Samples of them.
-    pub num_samples: u64,
-    /// Lines of superseded branches.
-    pub num_superseded: u64,
-}
+pub use rows::Row;
 
 /// A proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// What is trained.
     pub terms: Terms,
-    /// One row per file, in order.
+    /// One row per generation, in order.
     pub rows: Vec<Row>,
     /// Committed steps.
     pub num_steps: u64,
@@ -70,7 +54,7 @@ pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
     check_course(&lines, &terms)?;
     check_orders(&lines, &terms)?;
     check_anchors(&files, &terms, anchors)?;
-    let rows = rows(&files, &lengths);
+    let rows = rows::of(&files, &lengths);
     let (num_epochs, cursor) = lines.last().map_or((0, 0), |line| {
         let is_complete = line.end == terms.num_samples;
         (
@@ -207,30 +191,4 @@ fn check_anchors(files: &[File], terms: &Terms, anchors: &[Head]) -> Result<(), 
         }
     }
     Ok(())
-}
-
-fn rows(files: &[File], lengths: &[usize]) -> Vec<Row> {
-    let counted = files.iter().zip(lengths);
-    let hashes: HashSet<Digest> = counted
-        .clone()
-        .flat_map(|(file, length)| &file.lines[..*length])
-        .map(|line| line.hash)
-        .collect();
-    let row = |(file, length): (&File, &usize)| {
-        let (lines, rest) = file.lines.split_at(*length);
-        let ends = lines.first().zip(lines.last());
-        Row {
-            generation: file.header.generation,
-            steps: ends.map(|(first, last)| (first.step, last.step)),
-            epochs: ends.map(|(first, last)| (first.epoch, last.epoch)),
-            num_samples: lines.iter().map(|line| line.end - line.start).sum(),
-            // A line that was written twice, by the rank that was lost and by its successor, is not
-            // superseded.
-            num_superseded: rest
-                .iter()
-                .filter(|line| !hashes.contains(&line.hash))
-                .count() as u64,
-        }
-    };
-    counted.map(row).collect()
 }

@@ -91,6 +91,9 @@ fn a_line_that_was_written_twice_is_not_superseded() {
     second.lines.splice(0..0, first.lines[2..].iter().copied());
     let proof = audit(vec![first, second], &[]).unwrap();
     assert_eq!((proof.num_steps, proof.rows[0].num_superseded), (6, 0));
+    // They stay those of the first, which committed them.
+    let steps: Vec<_> = proof.rows.iter().map(|row| row.steps).collect();
+    assert_eq!(steps, [Some((1, 4)), Some((5, 6))]);
 }
 
 #[test]

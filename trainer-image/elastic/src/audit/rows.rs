@@ -1,0 +1,64 @@
+//! What each generation adds to a proof.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::File;
+use crate::ledger::Line;
+
+/// What one generation adds to the proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The generation.
+    pub generation: u64,
+    /// First and last step that it committed and that count; `None` if there are none.
+    pub steps: Option<(u64, u64)>,
+    /// First and last epoch of them.
+    pub epochs: Option<(u64, u64)>,
+    /// Samples of them.
+    pub num_samples: u64,
+    /// Lines of superseded branches.
+    pub num_superseded: u64,
+}
+
+impl Row {
+    const fn of(generation: u64) -> Self {
+        Self {
+            generation,
+            steps: None,
+            epochs: None,
+            num_samples: 0,
+            num_superseded: 0,
+        }
+    }
+
+    /// Takes in the next line that counts.
+    fn add(&mut self, line: &Line) {
+        let first = |span: Option<(u64, u64)>, now| span.map_or(now, |(first, _)| first);
+        self.steps = Some((first(self.steps, line.step), line.step));
+        self.epochs = Some((first(self.epochs, line.epoch), line.epoch));
+        self.num_samples += line.end - line.start;
+    }
+}
+
+/// What was not yet durable when a generation ended stands in the next one's file; it counts for the generation
+/// that committed it.
+pub(super) fn of(files: &[File], lengths: &[usize]) -> Vec<Row> {
+    let headers = files.iter().map(|file| file.header.generation);
+    let mut rows: BTreeMap<u64, Row> = headers.map(|it| (it, Row::of(it))).collect();
+    let (mut counted, mut others) = (HashSet::new(), Vec::<&Line>::new());
+    for (file, length) in files.iter().zip(lengths) {
+        let (lines, rest) = file.lines.split_at(*length);
+        for line in lines {
+            counted.insert(line.hash);
+            let row = rows.entry(line.generation);
+            row.or_insert_with_key(|it| Row::of(*it)).add(line);
+        }
+        others.extend(rest);
+    }
+    // A line that was written twice, by the rank that was lost and by its successor, is not superseded.
+    for line in others.iter().filter(|it| !counted.contains(&it.hash)) {
+        let row = rows.entry(line.generation);
+        row.or_insert_with_key(|it| Row::of(*it)).num_superseded += 1;
+    }
+    rows.into_values().collect()
+}
