@@ -7,7 +7,8 @@ def read(home):
     found = []
     for path in home.glob("steps-*"):
         _, rank, process = path.name.split("-", 2)
-        for line in path.read_text().splitlines():
+        # The last one may be read while it is written.
+        for line in path.read_text().split("\n")[:-1]:
             at, number, world, first, last, epoch = line.split()
             step = Step(float(at), int(number), f"{rank}-{process}", int(world))
             found.append((step, (int(epoch), int(first), int(last))))
