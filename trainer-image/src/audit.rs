@@ -19,8 +19,8 @@ enum Unproven {
     #[error(transparent)]
     Finding(#[from] Finding),
     /// There is none.
-    #[error("{}: {}", .0.display(), Finding::Empty)]
-    Empty(PathBuf),
+    #[error("{}: {}{}", .0.display(), Finding::Empty, .1)]
+    Empty(PathBuf, String),
 }
 
 /// Audits the ledger below a checkpoint directory and says what came of it.
@@ -28,7 +28,7 @@ enum Unproven {
 pub fn run(dir: &Path) -> ExitCode {
     let proof = read(&Directory::new(dir.to_owned())).and_then(|(files, heads)| {
         audit::audit(files, &heads).map_err(|finding| match finding {
-            Finding::Empty => Unproven::Empty(dir.join("ledger")),
+            Finding::Empty => Unproven::Empty(dir.join("ledger"), advice(dir)),
             finding => finding.into(),
         })
     });
@@ -42,6 +42,16 @@ pub fn run(dir: &Path) -> ExitCode {
             say_error(&format!("not proven: {reason}"));
             ExitCode::DataInvalid
         }
+    }
+}
+
+/// Where the ledger is, if somebody gives the directory of a whole run.
+fn advice(dir: &Path) -> String {
+    let state = dir.join("state");
+    if state.join("ledger").is_dir() {
+        format!("; did you mean {}?", state.display())
+    } else {
+        String::new()
     }
 }
 

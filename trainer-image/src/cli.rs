@@ -57,7 +57,8 @@ pub enum Command {
     /// that a newer generation did not go on from are superseded; they are counted and left alone.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {
-        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods.
+        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
+        /// `kubectl roundhouse run --local --dir DIR`.
         dir: PathBuf,
     },
 }

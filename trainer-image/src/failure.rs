@@ -15,7 +15,9 @@ use crate::checkpoint::Trouble;
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The environment lacks something.
-    #[error("{0}")]
+    #[error(
+        "{0}; the agent of a worker sets it: to train alone, give --config FILE --data-dir DIR (--help)"
+    )]
     Environment(#[from] EnvironmentInvalid),
     /// The configuration has a value that cannot be run.
     #[error("{0}")]

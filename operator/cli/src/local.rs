@@ -47,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, required = true)]
     local: bool,
     /// The file with the job, and the ConfigMap with its data if it has one. Saving it with another
-    /// `workers.replicas` rescales the running job.
+    /// `spec.workers.replicas` rescales the running job; with `spec.suspend: true` it waits, with `false` it goes on.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
     /// Which job, if the file has several.

@@ -3,6 +3,9 @@
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Progress;
 
+/// Reason of the front condition of a job that trains.
+const TRAINING: &str = "Training";
+
 /// What is shown of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct View {
@@ -56,7 +59,7 @@ impl View {
         }
     }
 
-    /// State, workers and generation.
+    /// State, and who trains or why nobody does.
     pub(crate) fn head(&self) -> String {
         let Self {
             state,
@@ -66,11 +69,10 @@ impl View {
             world_size,
             progress: _,
         } = self;
-        match generation {
-            0 => format!("{state}  {message}"),
-            _ => format!(
-                "{state}  workers {workers}  generation {generation}  world size {world_size}"
-            ),
+        if state == TRAINING {
+            format!("{state}  workers {workers}  generation {generation}  world size {world_size}")
+        } else {
+            format!("{state}  {message}")
         }
     }
 

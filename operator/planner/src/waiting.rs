@@ -57,12 +57,13 @@ pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(&'static str, String)>
 
 /// What holds the job up, as a reason and a sentence.
 pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
-    let ready = draft
-        .members
-        .workers
-        .values()
-        .filter(|pod| pod.ready)
-        .count();
+    // Survivors are not Ready again before they are in a generation, and are there all the same.
+    let ready = if draft.is_starting() {
+        let workers = draft.members.workers.values();
+        workers.filter(|pod| pod.ready).count()
+    } else {
+        draft.members.able().len()
+    };
     let count = format!("{ready} of {} ready", counted(draft.job.replicas, "worker"));
     let stuck = || {
         let mut workers = draft.members.workers.values();

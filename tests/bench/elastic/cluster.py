@@ -1,4 +1,5 @@
 """The local cluster, on which Roundhouse is installed: kubectl, and what its nodes' host sees of pods."""
+import atexit
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ class Namespace:
         self.name = name
         subprocess.run(["kubectl", "delete", "namespace", name, "--ignore-not-found"], check=True, capture_output=True)
         subprocess.run(["kubectl", "create", "namespace", name], check=True, capture_output=True)
+        atexit.register(self.delete)
 
     def kubectl(self, *arguments, text=None):
         command = ["kubectl", "--namespace", self.name, *arguments]
@@ -63,6 +65,7 @@ class Namespace:
         return self.kubectl("describe", "trainingjob", job) + self.kubectl("get", "pods", "--output=wide")
 
     def delete(self):
+        atexit.unregister(self.delete)
         subprocess.run(["kubectl", "delete", "namespace", self.name, "--wait"], check=True, capture_output=True)
 
 

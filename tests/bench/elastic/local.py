@@ -1,4 +1,5 @@
 """One run of `kubectl-roundhouse run --local`."""
+import atexit
 import json
 import pathlib
 import shutil
@@ -25,6 +26,7 @@ class Run:
         with open(self.home / "output", "wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
         self.ledger = Ledger(self.dir / "state")
+        atexit.register(self.stop)
         if not self.wait(setting.limit, lambda: self.ledger.steps and self.ledger.steps[-1].number >= setting.at_step):
             self.fail(f"step {setting.at_step}")
 
@@ -47,6 +49,7 @@ class Run:
 
     def stop(self):
         """Ends the executor, and with it all its processes."""
+        atexit.unregister(self.stop)
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:

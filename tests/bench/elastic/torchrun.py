@@ -1,4 +1,5 @@
 """One run of three torchrun agents on this machine, watched through the lines that train.py appends."""
+import atexit
 import os
 import pathlib
 import re
@@ -50,6 +51,8 @@ class Run:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchrun-"))
         self.port = free_port()
         self.agents = []
+        # Whatever ends this program: they would go on, and take the machine from the next one.
+        atexit.register(self.end)
         self.steps = lambda: lines.steps(self.home)
         # The first one hosts the rendezvous; who comes while nobody does would.
         self.add_agent()
@@ -80,6 +83,7 @@ class Run:
 
     def end(self):
         """Ends all that this run has started."""
+        atexit.unregister(self.end)
         workers = {pid for of in self.processes().values() for pid in of} | {int(s.life.split("-")[1]) for s in self.steps()}
         for agent in self.agents:
             if agent.poll() is None:

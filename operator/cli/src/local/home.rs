@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use roundhouse_elastic::CheckpointId;
 use tempfile::TempDir;
 
@@ -59,6 +59,11 @@ impl Home {
             let made = tempfile::Builder::new().prefix("roundhouse-").tempdir()?;
             (made.path().to_owned(), Some(made))
         };
+        ensure!(
+            !path.is_file(),
+            "--dir: {} is a file, not a directory",
+            path.display()
+        );
         let cannot = |what: &Path| format!("cannot make {}; give another --dir", what.display());
         std::fs::create_dir_all(&path).with_context(|| cannot(&path))?;
         let lock = lock(&path)?;
@@ -91,9 +96,17 @@ impl Home {
             return Some(farewell(&self.path, outcome));
         };
         (outcome == Outcome::Failed).then(|| {
-            let _ = temporary.keep();
+            clear_but(&temporary.keep(), &logs);
             format!("logs that explain it: {}", logs.display())
         })
+    }
+}
+
+/// Removes what is in a directory, as far as possible, but for one thing.
+fn clear_but(directory: &Path, kept: &Path) {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()).filter(|it| it != kept) {
+        let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
     }
 }
 
@@ -193,6 +206,9 @@ mod tests {
             assert_eq!((path.exists(), told.is_some()), (is_kept, is_kept));
             let names_logs = told.is_none_or(|told| told.contains(&logs.display().to_string()));
             assert!(names_logs);
+            let left = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+            assert!(left.iter().all(|name| name == "logs"), "{left:?}");
             let _ = std::fs::remove_dir_all(path);
         }
         let path = {

@@ -26,7 +26,10 @@ impl Manifest {
     }
 
     fn parse(text: &str, name: Option<&str>) -> anyhow::Result<Self> {
-        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
+        // In one line: it may be told beside a job that runs.
+        let options = serde_saphyr::options! { with_snippet: false };
+        let documents: Vec<serde_json::Value> =
+            serde_saphyr::from_multiple_with_options(text, options)?;
         let (mut jobs, mut config_maps) = (Vec::new(), BTreeMap::new());
         for document in documents {
             match strict::kind(&document)? {

@@ -54,7 +54,7 @@ pub(super) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
     // Not every type reads what `kind` has looked at.
     unknown.retain(|path| !matches!(path.as_str(), "apiVersion" | "kind"));
     match parsed {
-        Err(error) => bail!("{}: {error}", track.path()),
+        Err(error) => bail!("{}: {}", track.path(), in_words(&error.to_string())),
         Ok(_) if !unknown.is_empty() => {
             let named = unknown.iter().map(|path| format!("unknown field {path:?}"));
             let named: Vec<String> = named.collect();
@@ -62,6 +62,16 @@ pub(super) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
         }
         Ok(parsed) => Ok(parsed),
     }
+}
+
+/// An error of serde's without the names of Rust's types.
+fn in_words(error: &str) -> String {
+    ["u64", "u32"].iter().fold(error.to_owned(), |text, name| {
+        text.replace(
+            &format!("expected {name}"),
+            "expected a whole number, not below 0",
+        )
+    })
 }
 
 /// A path as Kubernetes writes it: `containers[0].image`. What is optional is not a step of its own.
