@@ -1,16 +1,16 @@
 //! The operator is away while something happens to workers, and catches up when it is back.
 //! Not beside other tests: it is everybody's operator.
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
 use roundhouse_contract::labels;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use super::drill::{DEADLINE, Drill};
+use super::drill::{DEADLINE, Drill, JOB};
 use super::fault::Fault;
 
 const NAMESPACE: &str = "roundhouse-system";
@@ -73,4 +73,29 @@ async fn an_operator_that_was_away_during_faults_catches_up() {
             drill.succeeds(fault.incidents(), &survivors).await;
         });
     join_all(ends).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_was_away_when_a_pod_was_deleted_and_a_job_scaled_catches_up() {
+    let client = Client::try_default().await.unwrap();
+    runs(&client, true).await;
+    let (deleted, scaled) = join(
+        Drill::start("e2e-away-delete", STEPS, false),
+        Drill::start("e2e-away-scale", STEPS, false),
+    )
+    .await;
+    let (first, before) = join(deleted.trains(3, 0), scaled.trains(3, 0)).await;
+    let (victim, survivors) = Fault::Delete.victim(&deleted.members(first).await);
+    let members = scaled.members(before).await;
+    let stay: Vec<String> = members.iter().take(2).map(ResourceExt::name_any).collect();
+    runs(&client, false).await;
+    Fault::Delete.strikes(&deleted, &victim).await;
+    let scale = Patch::Merge(json!({"spec": {"replicas": 2}}));
+    let jobs = scaled.space.jobs();
+    jobs.patch_scale(JOB, &PatchParams::default(), &scale)
+        .await
+        .unwrap();
+    runs(&client, true).await;
+    join(deleted.trains(3, first), scaled.trains(2, before)).await;
+    join(deleted.succeeds(0, &survivors), scaled.succeeds(0, &stay)).await;
 }
