@@ -97,5 +97,9 @@ async fn an_operator_that_was_away_when_a_pod_was_deleted_and_a_job_scaled_catch
         .unwrap();
     runs(&client, true).await;
     join(deleted.trains(3, first), scaled.trains(2, before)).await;
-    join(deleted.succeeds(0, &survivors), scaled.succeeds(0, &stay)).await;
+    Box::pin(join(
+        deleted.succeeds(0, &survivors),
+        scaled.succeeds(0, &stay),
+    ))
+    .await;
 }
