@@ -23,7 +23,7 @@ export LIBTORCH
 # Static, so that it runs in any image; the explicit target keeps build scripts dynamic.
 target=x86_64-unknown-linux-gnu
 RUSTFLAGS='-C target-feature=+crt-static' cargo build --release -p roundhouse-agent --target "$target"
-cargo build --release -p roundhouse-trainer "${features[@]}"
+cargo build --release -p roundhouse-train "${features[@]}"
 new_root "$name"
 cp "$CARGO_TARGET_DIR/$target/release/roundhouse-agent" "$CARGO_TARGET_DIR/release/roundhouse-train" "$root/usr/local/bin/"
 # CUDA's libraries open each other by name while they run, so all of them go along.

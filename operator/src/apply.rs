@@ -119,24 +119,15 @@ async fn one(
     job: &ValidatedJob,
     action: &Action,
 ) -> Result<(), Error> {
-    let failed = |source| Error::Apply {
-        action: name(action),
-        is_making: is_making(action),
-        source,
-    };
-    match action {
+    let written = match action {
         Action::ApplyService => {
             let object: Service = service::build(job);
-            create(context, key, &object, "Service", Written::Service)
-                .await
-                .map_err(failed)
+            create(context, key, &object, "Service", Written::Service).await
         }
         Action::ApplyNetworkPolicy => {
             let object: NetworkPolicy = network_policy::build(job);
             let written = Written::NetworkPolicy;
-            create(context, key, &object, "NetworkPolicy", written)
-                .await
-                .map_err(failed)
+            create(context, key, &object, "NetworkPolicy", written).await
         }
         Action::CreateWorker {
             index,
@@ -145,9 +136,7 @@ async fn one(
         } => {
             let pod: Pod = worker::build(job, &context.settings, *index, *attempt, avoid)?;
             let written = Written::Pod(pod.name_any());
-            create(context, key, &pod, "Pod", written)
-                .await
-                .map_err(failed)
+            create(context, key, &pod, "Pod", written).await
         }
         Action::IssueMembership {
             pod,
@@ -155,13 +144,16 @@ async fn one(
             membership,
         } => {
             let document = membership.to_json()?;
-            issue(context, key, pod, resource_version, &document)
-                .await
-                .map_err(failed)
+            issue(context, key, pod, resource_version, &document).await
         }
         Action::DeletePod { pod, uid, reason } => {
             tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");
-            delete(context, key, pod, uid).await.map_err(failed)
+            delete(context, key, pod, uid).await
         }
-    }
+    };
+    written.map_err(|source| Error::Apply {
+        action: name(action),
+        is_making: is_making(action),
+        source,
+    })
 }

@@ -109,15 +109,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn accuracy_and_loss_are_those_computed_by_hand() {
+    fn three_samples() -> Split {
         let shape = Shape {
             num_channels: 1,
             height: 1,
             width: 2,
             num_classes: 2,
         };
-        let split = Split::new(&[255, 0, 0, 255, 255, 0], &[0, 1, 1], &shape).unwrap();
+        Split::new(&[255, 0, 0, 255, 255, 0], &[0, 1, 1], &shape).unwrap()
+    }
+
+    #[test]
+    fn accuracy_and_loss_are_those_computed_by_hand() {
+        let split = three_samples();
         let (model, world) = (Identity::default(), World::alone());
         for bound in [None, Some(1), Some(2)] {
             let found = evaluate(&model, &split, &world, bound, || false).unwrap();
@@ -131,13 +135,7 @@ mod tests {
 
     #[test]
     fn an_evaluation_that_is_broken_off_says_nothing() {
-        let shape = Shape {
-            num_channels: 1,
-            height: 1,
-            width: 2,
-            num_classes: 2,
-        };
-        let split = Split::new(&[255, 0, 0, 255, 255, 0], &[0, 1, 1], &shape).unwrap();
+        let split = three_samples();
         let num_batches = std::cell::Cell::new(0);
         let is_over = || num_batches.replace(num_batches.get() + 1) == 2;
         let model = Identity::default();

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use clap::Parser;
 use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
 use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
-use roundhouse_trainer::audit;
-use roundhouse_trainer::cli::{Cli, Command};
-use roundhouse_trainer::report::files::RunFiles;
-use roundhouse_trainer::report::{Reporter, say_error};
-use roundhouse_trainer::signals::LeaveRequest;
-use roundhouse_trainer::{Failure, Launch, Trainer};
+use roundhouse_train::audit;
+use roundhouse_train::cli::{Cli, Command};
+use roundhouse_train::report::files::RunFiles;
+use roundhouse_train::report::{Reporter, say_error};
+use roundhouse_train::signals::LeaveRequest;
+use roundhouse_train::{Failure, Launch, Trainer};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 fn main() {

@@ -20,11 +20,8 @@ use crate::world::World;
 
 mod gathering;
 
-use gathering::{CONNECT_TRY, Gathering, PAUSE};
+use gathering::{CONNECT_TRY, Gathering, PATIENCE, PAUSE};
 
-/// How long the ranks may take to gather. Longer than the kubelet takes to show a new membership
-/// to all pods (its sync period is a minute).
-const GATHER_DEADLINE: Duration = Duration::from_mins(2);
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 const LOOPBACK: &str = "127.0.0.1";
@@ -101,13 +98,12 @@ impl Rendezvous {
         place: &Place,
         is_pointless: &mut impl FnMut() -> bool,
     ) -> Result<Option<Store>, Failure> {
-        let deadline = Instant::now() + GATHER_DEADLINE;
+        let deadline = Instant::now() + PATIENCE;
         let gathering = Gathering {
             master: self.master(place),
             generation: place.generation,
             world_size: place.world_size,
             store_timeout: self.collective_timeout,
-            patience: GATHER_DEADLINE,
             deadline,
         };
         // The thread has more to say of why it was in vain, so it may be the first to say it.

@@ -42,12 +42,7 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
 
 /// The parts of the status that only describe.
 fn describe(draft: &mut Draft<'_>) {
-    let ready = draft
-        .members
-        .workers
-        .values()
-        .filter(|pod| pod.ready)
-        .count();
+    let ready = draft.members.num_ready();
     let active = draft.members.workers.values();
     let active = active
         .filter(|pod| draft.members.is_member(pod) && is_alive(pod) && !pod.unreachable)

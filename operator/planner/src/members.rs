@@ -96,6 +96,12 @@ impl<'a> Members<'a> {
         self.generation > 0 && fingerprint(&sound) == self.raised_for
     }
 
+    /// How many workers are Ready.
+    #[must_use]
+    pub fn num_ready(&self) -> usize {
+        self.workers.values().filter(|pod| pod.ready).count()
+    }
+
     /// Whether a pod must not train any more.
     #[must_use]
     pub fn is_condemned(&self, pod: &Pod) -> bool {

@@ -1,7 +1,8 @@
 //! How far the job has come, as the status shows it.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::JobProgress;
+use roundhouse_contract::Progress;
 
 use crate::checkpoint;
 use crate::draft::Draft;
@@ -23,11 +24,7 @@ pub(crate) fn show(draft: &mut Draft<'_>) {
         is_time && differs || checkpoint::is_in_new_trouble(&draft.status, progress)
     });
     if due && progress.generation == draft.members.generation && !draft.status.is_terminal() {
-        draft.status.progress = Some(JobProgress {
-            progress: rounded(progress),
-            percent: percent(progress.step, progress.total_steps),
-            updated_at: time(*at),
-        });
+        draft.status.progress = Some(shown(progress, *at));
         checkpoint::show(draft, progress);
     }
 }
@@ -43,7 +40,7 @@ pub(crate) fn is_complete(draft: &Draft<'_>) -> bool {
 
 /// Who has ended may have left the last progress in its termination message.
 pub(crate) fn show_last(draft: &mut Draft<'_>) {
-    let shown = draft.status.progress.as_ref();
+    let before = draft.status.progress.as_ref();
     let told = draft.observed.pods.iter().filter_map(|pod| {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
@@ -51,15 +48,21 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
     // All have come as far as each other; only rank 0 knows of checkpoints.
     let told = told
         .max_by_key(|it| (it.step, it.checkpoint_step, it.checkpoint_error.is_some()))
-        .filter(|told| shown.is_none_or(|shown| shown.progress.step <= told.step));
+        .filter(|told| before.is_none_or(|before| before.progress.step <= told.step));
     let Some(progress) = told else { return };
     checkpoint::show(draft, &progress);
-    let shown = draft.status.progress.as_ref();
-    if shown.is_none_or(|shown| shown.progress != rounded(&progress)) {
-        draft.status.progress = Some(JobProgress {
-            percent: percent(progress.step, progress.total_steps),
-            progress: rounded(&progress),
-            updated_at: time(draft.now),
-        });
+    let now = shown(&progress, draft.now);
+    let before = draft.status.progress.as_ref();
+    if before.is_none_or(|before| before.progress != now.progress) {
+        draft.status.progress = Some(now);
+    }
+}
+
+/// Progress as the status has it, told at a time.
+fn shown(progress: &Progress, at: Timestamp) -> JobProgress {
+    JobProgress {
+        progress: rounded(progress),
+        percent: percent(progress.step, progress.total_steps),
+        updated_at: time(at),
     }
 }

@@ -27,13 +27,7 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     draft.status.start_time = None;
     progress::show_last(draft);
     let asked = pods.iter().filter(|pod| !pod.deleting).count();
-    let left = pods.iter().filter_map(|pod| still_leaves(pod, draft.now));
-    let left: Vec<Duration> = left.collect();
-    // Nobody tells when the time of one that never goes is over.
-    if let Some(longest) = left.iter().max() {
-        draft.requeue(*longest);
-    }
-    let leaving = asked + left.len();
+    let leaving = asked + await_leavers(draft);
     let message = sentence(draft, leaving);
     let is_news = is_news(draft, leaving, &message);
     draft.running(false, "Suspended", message.clone());
@@ -58,16 +52,9 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.status.is_true(ConditionType::Suspended) {
         return None;
     }
-    let now = draft.now;
-    let leaving: Vec<Duration> = draft
-        .observed
-        .pods
-        .iter()
-        .filter_map(|pod| still_leaves(pod, now))
-        .collect();
-    if let Some(longest) = leaving.iter().max() {
-        draft.requeue(*longest);
-        let message = match leaving.len() {
+    let leaving = await_leavers(draft);
+    if leaving > 0 {
+        let message = match leaving {
             1 => "waits for 1 worker that still leaves".to_owned(),
             number => format!("waits for {number} workers that still leave"),
         };
@@ -116,6 +103,17 @@ pub(crate) fn active(draft: &Draft<'_>) -> Duration {
     };
     let since = draft.now.duration_since(start.0).max(SignedDuration::ZERO);
     before + since.unsigned_abs()
+}
+
+/// How many pods on their way out may still run. Nobody tells when the time of one that never goes is over.
+fn await_leavers(draft: &mut Draft<'_>) -> usize {
+    let pods = draft.observed.pods.iter();
+    let left = pods.filter_map(|pod| still_leaves(pod, draft.now));
+    let left: Vec<Duration> = left.collect();
+    if let Some(longest) = left.iter().max() {
+        draft.requeue(*longest);
+    }
+    left.len()
 }
 
 /// How long a pod that is on its way out may still run. One on a node that does not answer is not waited for.

@@ -59,8 +59,7 @@ pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(&'static str, String)>
 pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
     // Survivors are not Ready again before they are in a generation, and are there all the same.
     let ready = if draft.is_starting() {
-        let workers = draft.members.workers.values();
-        workers.filter(|pod| pod.ready).count()
+        draft.members.num_ready()
     } else {
         draft.members.able().len()
     };

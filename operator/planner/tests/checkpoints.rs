@@ -26,7 +26,12 @@ fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&st
 }
 
 fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
-    let progress = Progress {
+    let (progress, at) = (progress(step, checkpoint, error), world.now);
+    world.observed.progress = Some(ProgressSample { progress, at });
+}
+
+fn progress(step: u64, checkpoint: Option<u64>, error: Option<&str>) -> Progress {
+    Progress {
         generation: 1,
         step,
         total_steps: 100,
@@ -34,9 +39,20 @@ fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option
         checkpoint_at: checkpoint.map(|_| "1970-01-01T00:00:07.5Z".to_owned()),
         checkpoint_error: error.map(str::to_owned),
         ..Progress::default()
-    };
-    let at = world.now;
-    world.observed.progress = Some(ProgressSample { progress, at });
+    }
+}
+
+/// The job is suspended, and both workers leave after 70 steps; what came of the last save only one of them says.
+fn both_leave(world: &mut World, teller: usize, saved: Option<u64>, error: Option<&str>) {
+    (world.lingering, world.job.suspend) = (true, true);
+    world.settle();
+    for at in 0..2 {
+        let tells = at == teller;
+        let words = progress(70, saved.filter(|_| tells), error.filter(|_| tells));
+        world.ends(at, 143, 70);
+        world.has_told(at, &words);
+    }
+    world.settle();
 }
 
 fn message(world: &World) -> &str {
@@ -73,20 +89,7 @@ fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
     for saver in [0, 1] {
         let mut world = trains();
         world.job.checkpoint = Some(checkpoint());
-        (world.lingering, world.job.suspend) = (true, true);
-        world.settle();
-        for at in 0..2 {
-            let progress = Progress {
-                generation: 1,
-                step: 70,
-                total_steps: 100,
-                checkpoint_step: (at == saver).then_some(70),
-                ..Progress::default()
-            };
-            world.ends(at, 143, 70);
-            world.has_told(at, &progress);
-        }
-        world.settle();
+        both_leave(&mut world, saver, Some(70), None);
         for _ in 0..2 {
             world.vanishes(0);
         }
@@ -99,20 +102,7 @@ fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
 fn why_nothing_was_saved_on_leaving_is_known_whichever_worker_says_it() {
     for teller in [0, 1] {
         let mut world = trains();
-        (world.lingering, world.job.suspend) = (true, true);
-        world.settle();
-        for at in 0..2 {
-            let progress = Progress {
-                generation: 1,
-                step: 70,
-                total_steps: 100,
-                checkpoint_error: (at == teller).then(|| "no space left".to_owned()),
-                ..Progress::default()
-            };
-            world.ends(at, 143, 70);
-            world.has_told(at, &progress);
-        }
-        world.settle();
+        both_leave(&mut world, teller, None, Some("no space left"));
         let shown = world.observed.status.checkpoint.as_ref().unwrap();
         assert_eq!(shown.error.as_deref(), Some("no space left"));
     }

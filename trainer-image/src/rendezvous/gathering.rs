@@ -10,6 +10,9 @@ use roundhouse_contract::Master;
 use crate::blocking::Caller;
 use crate::failure::Failure;
 
+/// How long the ranks may take to gather. Longer than the kubelet takes to show a new membership
+/// to all pods (its sync period is a minute).
+pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 /// One try to connect.
 pub(super) const CONNECT_TRY: Duration = Duration::from_secs(2);
 /// Between two tries.
@@ -28,8 +31,7 @@ pub(super) struct Gathering {
     pub(super) world_size: u32,
     /// How long a key is waited for once all have come.
     pub(super) store_timeout: Duration,
-    /// How long the ranks may take, and until when that is.
-    pub(super) patience: Duration,
+    /// When [`PATIENCE`] is over.
     pub(super) deadline: Instant,
 }
 
@@ -63,7 +65,7 @@ impl Gathering {
             match Store::connect(address, *port, CONNECT_TRY) {
                 Ok(store) => return Ok(Some(store)),
                 Err(error) if Instant::now() >= self.deadline => {
-                    let seconds = self.patience.as_secs();
+                    let seconds = PATIENCE.as_secs();
                     return Err(Failure::PeerLost(format!(
                         "no rendezvous store at {address}:{port} for {seconds} s: {error}"
                     )));
@@ -86,7 +88,7 @@ impl Gathering {
                 return Err(Failure::PeerLost(format!(
                     "{num_arrived} of {world_size} ranks came to generation {} in {} s",
                     self.generation,
-                    self.patience.as_secs()
+                    PATIENCE.as_secs()
                 )));
             }
             std::thread::sleep(pause);

@@ -21,8 +21,8 @@ impl Trainer<'_> {
         self.evaluated != samples && self.course.is_evaluated_at(samples, every_epochs)
     }
 
-    /// Evaluates, unless somebody who is to leave breaks it off, or who is alone and waited for too long. A boundary, as a step's end is, unless training
-    /// is complete.
+    /// Evaluates, unless somebody who is to leave breaks it off, or who is alone and waited for too long. A
+    /// boundary, as a step's end is, unless training is complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
         let (leave, peers) = (&self.leave, &self.peers);

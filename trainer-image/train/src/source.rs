@@ -1,0 +1,37 @@
+//! The seam between the training loop and the data.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use roundhouse_elastic::Permutation;
+use tch::TchError;
+
+use crate::batch::Batch;
+
+/// Samples by their place in an epoch's order.
+pub trait Source: std::fmt::Debug {
+    /// Number of samples.
+    fn num_samples(&self) -> u64;
+
+    /// The samples at some places of an epoch's order, in that order. No place is valid, too: an empty batch.
+    ///
+    /// # Errors
+    /// A record cannot be read, or does not fit the others.
+    fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError>;
+}
+
+/// Why samples could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A file is missing, truncated or corrupt.
+    #[error("{}: {reason}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, with the offset or record where that is known.
+        reason: String,
+    },
+    /// The batch could not be put on the device.
+    #[error("libtorch: {0}")]
+    Torch(#[from] TchError),
+}

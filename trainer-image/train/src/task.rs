@@ -1,0 +1,54 @@
+//! The seam between the training loop and what is trained.
+
+use tch::{TchError, Tensor};
+
+use crate::batch::Batch;
+use crate::parameters::Parameters;
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A pass of a training step. Random numbers (dropout, masks) are a function of these three and of nothing
+    /// else, so that they do not depend on the number of workers.
+    Train {
+        /// Seed of the training.
+        seed: u64,
+        /// The step, from 1.
+        step: u64,
+        /// Which fixed part of the global batch this pass computes, from 0.
+        slice: u64,
+    },
+    /// A pass of an evaluation: no dropout, running statistics.
+    Evaluate,
+}
+
+/// Sums over the samples of a batch. Sums, because sums of parts add up whatever the parts are; the loop divides
+/// by the number of samples of the global batch.
+#[derive(Debug)]
+pub struct LossSum {
+    /// Sum of the samples' losses: a scalar with a graph when the mode is [`Mode::Train`]. A sample with many
+    /// targets (a sequence) counts with their mean.
+    pub loss: Tensor,
+    /// Sums of what an evaluation counts, such as `("top1", number of right samples)`, as scalars on the device.
+    /// Empty while training.
+    pub counts: Vec<(&'static str, Tensor)>,
+}
+
+/// A model and its loss.
+///
+/// # Guarantees the implementor gives
+/// `loss` of a batch is a function of the parameters, the batch and the mode: it changes nothing, and it draws
+/// random numbers only as [`Mode::Train`] says. An empty batch gives a loss of 0 and gradients of 0.
+pub trait Task: std::fmt::Debug {
+    /// Computes the sum of the losses of a batch.
+    ///
+    /// # Errors
+    /// The batch does not have the shape that the model was built for.
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError>;
+
+    /// Everything that the model remembers, in a fixed order: weights, and running statistics.
+    fn parameters(&self) -> &Parameters;
+
+    /// The same, to be changed by an update or a broadcast.
+    fn parameters_mut(&mut self) -> &mut Parameters;
+}
