@@ -20,6 +20,17 @@ pub fn shard(whole: &Range<u64>, rank: u32, world_size: u32) -> Range<u64> {
     cut(u128::from(rank))..cut(u128::from(rank) + 1)
 }
 
+/// The part of `whole` that `rank` of `world_size` computes if it is cut only at multiples of `group` places from
+/// its start (0 counts as 1): statistics over such a group of places do not depend on the number of ranks. The
+/// last group may be smaller; parts differ by one group at most.
+#[must_use]
+pub fn shard_of_groups(whole: &Range<u64>, rank: u32, world_size: u32, group: u64) -> Range<u64> {
+    let (group, num_samples) = (group.max(1), whole.end.saturating_sub(whole.start));
+    let groups = shard(&(0..num_samples.div_ceil(group)), rank, world_size);
+    let cut = |groups: u64| whole.start + (groups.saturating_mul(group)).min(num_samples);
+    cut(groups.start)..cut(groups.end)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
@@ -43,6 +54,32 @@ mod tests {
             }
             prop_assert_eq!(at, whole.end);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_of_groups_meet_at_borders_of_groups(
+            start in 0_u64..1 << 50, len in 0_u64..1 << 40, world_size in 1_u32..300, group in 0_u64..1_000,
+        ) {
+            let whole = start..start + len;
+            let mut at = start;
+            for rank in 0..world_size {
+                let part = shard_of_groups(&whole, rank, world_size, group);
+                prop_assert_eq!(part.start, at);
+                prop_assert!(part.end == whole.end || (part.end - start) % group.max(1) == 0);
+                at = part.end;
+            }
+            prop_assert_eq!(at, whole.end);
+        }
+    }
+
+    #[test]
+    fn groups_of_one_are_an_ordinary_part() {
+        for rank in 0..3 {
+            let ordinary = shard(&(7..18), rank, 3);
+            assert_eq!(shard_of_groups(&(7..18), rank, 3, 1), ordinary);
+        }
+        assert_eq!(shard_of_groups(&(0..10), 1, 2, 4), 4..10);
     }
 
     #[test]

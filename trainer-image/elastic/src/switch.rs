@@ -1,27 +1,44 @@
-//! How long the ranks of a world take to leave it for a newer generation: until newcomers are there, until
-//! everybody has heard, until a peer that does not answer is left behind. Pure.
+//! How long the ranks of a world wait for each other once a newer generation is known: until the newcomers have
+//! arrived, until every rank has heard of it, until a rank that does not answer is left behind. Pure.
+//!
+//! No fixed number of seconds decides about a step. Patience is learned from the longest step, and what one
+//! generation has learned is the floor of the next one ([`Learned`]): a model whose steps take 8 s is not cut
+//! off before its first step because another worker has arrived.
 
 use std::time::{Duration, Instant};
 
-/// Without a step boundary for so long after a newer generation was seen, or for so many of the longest step,
-/// the wait for the others is over.
+mod door;
+mod learned;
+
+pub use door::Door;
+pub use learned::Learned;
+
+/// Least time without a step boundary after which the wait for the other ranks is over.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same in units of the longest step.
 const STEPS_OF_PATIENCE: u32 = 3;
-/// After this, or so many of the longest step, who has not heard of a newer generation is left behind. A kubelet
-/// tells it within a second. More than a [`Door`] stays open, which is a step and [`PATIENCE_AT_THE_DOOR`], and
-/// the step in which it was heard of.
+/// Patience with a first step when nothing is known of this training's steps: it may compile kernels, tune
+/// convolutions and connect. The agent's watchdog judges a first step after the same time.
+const PATIENCE_WITH_AN_UNKNOWN_STEP: Duration = Duration::from_secs(300);
+/// Patience with the first bytes of a state: the sender may have to compute a digest and connect first.
+const PATIENCE_WITH_FIRST_BYTES: Duration = Duration::from_secs(30);
+/// After this time, or [`STEPS_OF_PATIENCE_WITH_THE_DEAF`] of the longest step, a rank that has not heard of a newer
+/// generation is left behind. A kubelet tells it within a second. The time is longer than a [`Door`] stays open (a
+/// step and [`door::PATIENCE`]) plus the step in which the generation was heard of.
 const PATIENCE_WITH_THE_DEAF: Duration = Duration::from_secs(15);
+/// See [`PATIENCE_WITH_THE_DEAF`].
 const STEPS_OF_PATIENCE_WITH_THE_DEAF: u32 = 4;
-/// Newcomers are waited for so long; then the others wait for them at the store, where a newer generation is
-/// heard of, too.
-const PATIENCE_AT_THE_DOOR: Duration = Duration::from_secs(5);
-/// How long an evaluation or a save may hold up a newer generation. Less than newcomers wait at the store. A
-/// peer that is dead or silent ends the collective before, as without a newer generation.
+/// How long an evaluation or a save may delay a newer generation. It is less than newcomers wait at the store. A
+/// peer that is dead ends the collective earlier, as without a newer generation.
 const PATIENCE_BESIDE_STEPS: Duration = Duration::from_secs(90);
+/// After so many steps of a generation, what earlier ones have taught is not needed any more.
+const STEPS_UNTIL_KNOWN: u32 = 20;
 
 /// What the ranks of a world do together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
+    /// They send the state to the ranks that lack it. Each chunk counts as a move.
+    Sharing,
     /// Steps, at the end of each of which they can leave.
     #[default]
     Steps,
@@ -36,7 +53,7 @@ pub enum Activity {
 pub enum Cut {
     /// No boundary came although a newer generation was known for so long.
     Stuck(Duration),
-    /// Boundaries come, but somebody has not heard of the newer generation for so long.
+    /// Boundaries come, but a rank has not heard of the newer generation for so long.
     Unheard(Duration),
 }
 
@@ -67,45 +84,72 @@ pub struct Motion {
     known_since: Option<Instant>,
     /// Last sign that its collectives move.
     moved_at: Instant,
+    /// Longest time between two chunks of the state; `None` before the first one.
+    longest_chunk: Option<Duration>,
     /// When the step at hand, or the last one, began.
     step_began: Option<Instant>,
-    longest_step: Duration,
+    /// Steps of this generation that have begun, and that have ended.
+    num_begun: u32,
+    num_ended: u32,
+    /// What this generation has taught, and those before it.
+    own: Learned,
+    before: Learned,
 }
 
 impl Motion {
-    /// A world that is there since now. Nothing is known of its steps.
+    /// A world of so many ranks that is there since now and will share its state, after others of which this was
+    /// learned.
     #[must_use]
-    pub const fn begin(now: Instant) -> Self {
+    pub fn begin(now: Instant, learned: Learned, world_size: u32) -> Self {
         Self {
-            activity: Activity::Steps,
+            activity: Activity::Sharing,
             since: now,
             known_since: None,
             moved_at: now,
+            longest_chunk: None,
             step_began: None,
-            longest_step: Duration::ZERO,
+            num_begun: 0,
+            num_ended: 0,
+            own: Learned {
+                world_size,
+                ..Learned::default()
+            },
+            before: learned.in_world_of(world_size),
         }
     }
 
-    /// A step begins. Steps are measured from start to start, for all between two boundaries counts.
+    /// What the next generation can expect.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        Learned {
+            first_step: self.own.first_step.or(self.before.first_step),
+            longest_step: self.later_step(),
+            world_size: self.own.world_size,
+        }
+    }
+
+    /// A step begins. Steps are measured from start to start, because all time between two boundaries counts.
     pub fn step_begins(&mut self, now: Instant) {
         if self.activity != Activity::Steps {
-            // Nobody could leave meanwhile.
+            // No rank could leave meanwhile.
             self.known_since = self
                 .known_since
                 .map(|known| known + now.saturating_duration_since(known.max(self.since)));
             self.enter(Activity::Steps, now);
         }
         self.learn(now);
+        self.num_begun = self.num_begun.saturating_add(1);
         self.step_began = Some(now);
     }
 
-    /// All ranks have come to the end of a step.
+    /// All ranks have reached the end of a step.
     pub fn step_ends(&mut self, now: Instant) {
         self.learn(now);
+        self.num_ended = self.num_begun;
         self.moved_at = now;
     }
 
-    /// From now on they do something else.
+    /// From now on the ranks do something else.
     pub const fn enter(&mut self, activity: Activity, now: Instant) {
         self.activity = activity;
         self.since = now;
@@ -114,7 +158,11 @@ impl Motion {
     }
 
     /// A collective has ended on all ranks.
-    pub const fn moves(&mut self, now: Instant) {
+    pub fn moves(&mut self, now: Instant) {
+        if self.activity == Activity::Sharing {
+            let took = now.saturating_duration_since(self.moved_at);
+            self.longest_chunk = Some(took.max(self.longest_chunk.unwrap_or_default()));
+        }
         self.moved_at = now;
     }
 
@@ -123,10 +171,10 @@ impl Motion {
         self.known_since.get_or_insert(since);
     }
 
-    /// The longest step so far.
+    /// The longest step that is to be expected; zero when nothing is known.
     #[must_use]
-    pub const fn longest_step(&self) -> Duration {
-        self.longest_step
+    pub fn longest_step(&self) -> Duration {
+        self.expected_step().unwrap_or_default()
     }
 
     /// Whether the wait for peers is over.
@@ -135,45 +183,59 @@ impl Motion {
         let since = self.known_since?;
         let known = now.saturating_duration_since(since);
         let still = now.saturating_duration_since(since.max(self.moved_at));
-        let steps = |number: u32| self.longest_step * number;
-        let patience = match self.activity {
-            Activity::Steps => PATIENCE.max(steps(STEPS_OF_PATIENCE)),
-            Activity::Evaluation | Activity::Saving => PATIENCE_BESIDE_STEPS,
-        };
-        let deaf = PATIENCE_WITH_THE_DEAF.max(steps(STEPS_OF_PATIENCE_WITH_THE_DEAF));
-        if still >= patience {
+        let deaf =
+            PATIENCE_WITH_THE_DEAF.max(self.longest_step() * STEPS_OF_PATIENCE_WITH_THE_DEAF);
+        if still >= self.patience() {
             Some(Cut::Stuck(still))
-        } else if self.activity == Activity::Steps && known >= deaf {
+        } else if self.activity == Activity::Steps && self.num_ended > 0 && known >= deaf {
             Some(Cut::Unheard(known))
         } else {
             None
         }
     }
 
-    fn learn(&mut self, now: Instant) {
-        let took = self
-            .step_began
-            .map(|began| now.saturating_duration_since(began));
-        self.longest_step = self.longest_step.max(took.unwrap_or_default());
+    /// How long nothing may move.
+    fn patience(&self) -> Duration {
+        match self.activity {
+            Activity::Sharing => self
+                .longest_chunk
+                .map_or(PATIENCE_WITH_FIRST_BYTES, |chunk| {
+                    PATIENCE.max(chunk * STEPS_OF_PATIENCE)
+                }),
+            Activity::Steps => self
+                .expected_step()
+                .map_or(PATIENCE_WITH_AN_UNKNOWN_STEP, |step| {
+                    PATIENCE.max(step * STEPS_OF_PATIENCE)
+                }),
+            Activity::Evaluation | Activity::Saving => PATIENCE_BESIDE_STEPS,
+        }
     }
-}
 
-/// The generation that newcomers are waited for, and since when.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Door {
-    waiting: Option<(u64, Instant)>,
-}
+    /// How long the step at hand may be expected to take, if anything is known.
+    fn expected_step(&self) -> Option<Duration> {
+        if self.num_ended == 0 {
+            return self.before.first_step.max(self.before.longest_step);
+        }
+        // After the first step alone, the others are expected to be like it.
+        self.later_step().or(self.own.first_step)
+    }
 
-impl Door {
-    /// Whether the wait for the newcomers of a generation is long enough, as asked when a step begins: what is
-    /// answered counts at that step's end, so the step is part of the wait.
-    pub fn is_patience_over(&mut self, generation: u64, step: Duration, now: Instant) -> bool {
-        let since = match self.waiting {
-            Some((known, since)) if known == generation => since,
-            _ => now,
-        };
-        self.waiting = Some((generation, since));
-        now.saturating_duration_since(since) + step >= PATIENCE_AT_THE_DOOR
+    /// The longest step that was not the first of its generation. Those of earlier generations count until this
+    /// one is known well.
+    fn later_step(&self) -> Option<Duration> {
+        let is_known = self.num_ended >= STEPS_UNTIL_KNOWN;
+        let before = self.before.longest_step.filter(|_| !is_known);
+        self.own.longest_step.max(before)
+    }
+
+    fn learn(&mut self, now: Instant) {
+        let Some(began) = self.step_began else { return };
+        let took = Some(now.saturating_duration_since(began));
+        if self.num_begun <= 1 {
+            self.own.first_step = self.own.first_step.max(took);
+        } else {
+            self.own.longest_step = self.own.longest_step.max(took);
+        }
     }
 }
 

@@ -6,13 +6,13 @@ const fn seconds(seconds: u64) -> Duration {
 
 /// A world that has done one step of so many milliseconds since `start`, and what it does then.
 fn motion(start: Instant, step: u64, activity: Activity) -> (Motion, Instant) {
-    let mut motion = Motion::begin(start);
+    let mut motion = Motion::begin(start, Learned::default(), 2);
     motion.step_begins(start);
     let now = start + Duration::from_millis(step);
     motion.step_ends(now);
     match activity {
         Activity::Steps => motion.step_begins(now),
-        Activity::Evaluation | Activity::Saving => motion.enter(activity, now),
+        Activity::Sharing | Activity::Evaluation | Activity::Saving => motion.enter(activity, now),
     }
     (motion, now)
 }
@@ -132,12 +132,116 @@ fn short_evaluations_between_steps_keep_nobody_deaf_for_ever() {
 #[test]
 fn a_step_is_measured_from_start_to_start() {
     let start = Instant::now();
-    let mut motion = Motion::begin(start);
+    let mut motion = Motion::begin(start, Learned::default(), 2);
     motion.step_begins(start);
     motion.step_ends(start + seconds(3));
     assert_eq!(motion.longest_step(), seconds(3));
     motion.step_begins(start + seconds(4));
     assert_eq!(motion.longest_step(), seconds(4));
+}
+
+/// What a generation of `world_size` ranks teaches whose first step takes `first` seconds and the others `later`.
+fn taught(before: Learned, world_size: u32, first: u64, later: u64, num_later: u32) -> Learned {
+    let mut now = Instant::now();
+    let mut motion = Motion::begin(now, before, world_size);
+    for took in std::iter::once(first).chain((0..num_later).map(|_| later)) {
+        motion.step_begins(now);
+        now += seconds(took);
+        motion.step_ends(now);
+    }
+    motion.learned()
+}
+
+/// When a generation is cut that does nothing after it has begun its first step and a newer one is known.
+fn cut_of_a_first_step(learned: Learned, world_size: u32) -> Duration {
+    let start = Instant::now();
+    let mut motion = Motion::begin(start, learned, world_size);
+    motion.know(start);
+    motion.step_begins(start);
+    (0..1_000)
+        .map(|second| seconds(second))
+        .find(|after| motion.is_over(start + *after).is_some())
+        .unwrap()
+}
+
+#[test]
+fn patience_with_a_first_step_is_learned_from_earlier_generations() {
+    let nothing = Learned::default();
+    assert_eq!(cut_of_a_first_step(nothing, 4), seconds(300));
+    let steps_of_8_s = taught(nothing, 4, 10, 8, 5);
+    assert_eq!(cut_of_a_first_step(steps_of_8_s, 4), seconds(30));
+    // Half of the ranks: each computes twice as much. More ranks: communication may grow.
+    assert_eq!(cut_of_a_first_step(steps_of_8_s, 2), seconds(60));
+    assert_eq!(cut_of_a_first_step(steps_of_8_s, 8), seconds(30));
+    // A generation that was cut before its first step forgets nothing.
+    let cut = Motion::begin(Instant::now(), steps_of_8_s, 4).learned();
+    assert_eq!(cut, steps_of_8_s);
+}
+
+#[test]
+fn one_long_first_step_does_not_lengthen_the_patience_with_the_later_ones() {
+    let learned = taught(Learned::default(), 2, 60, 1, 3);
+    assert_eq!(learned.longest_step, Some(seconds(1)));
+    assert_eq!(learned.first_step, Some(seconds(60)));
+}
+
+#[test]
+fn steps_that_became_shorter_are_known_after_some_of_them() {
+    let long = taught(Learned::default(), 1, 9, 9, 3);
+    let early = taught(long, 4, 1, 1, STEPS_UNTIL_KNOWN - 2);
+    assert_eq!(early.longest_step, Some(seconds(9)));
+    let late = taught(long, 4, 1, 1, STEPS_UNTIL_KNOWN);
+    assert_eq!(late.longest_step, Some(seconds(1)));
+}
+
+/// Workers arrive one after the other, faster than a first step ends: each generation must commit a step all the
+/// same, or nothing is learned while they come.
+#[test]
+fn workers_that_trickle_in_do_not_cut_a_generation_before_its_first_step() {
+    for step in [seconds(8), seconds(90)] {
+        let mut learned = Learned::default();
+        for world_size in 2..10 {
+            let start = Instant::now();
+            let mut motion = Motion::begin(start, learned, world_size);
+            motion.know(start + seconds(1));
+            motion.step_begins(start);
+            let before_the_end = start + step.saturating_sub(Duration::from_millis(1));
+            assert_eq!(motion.is_over(before_the_end), None, "{world_size} ranks");
+            motion.step_ends(start + step);
+            learned = motion.learned();
+        }
+    }
+}
+
+#[test]
+fn sending_a_state_takes_as_long_as_its_bytes_move() {
+    let start = Instant::now();
+    let mut motion = Motion::begin(start, Learned::default(), 3);
+    motion.know(start);
+    // 20 s in chunks of half a second, the first one after 10 s.
+    let first = start + seconds(10);
+    assert_eq!(motion.is_over(first), None);
+    motion.moves(first);
+    let mut now = first;
+    while now < start + seconds(30) {
+        now += Duration::from_millis(500);
+        assert_eq!(motion.is_over(now), None, "{:?}", now - start);
+        motion.moves(now);
+    }
+    // The longest chunk was the first.
+    assert_eq!(motion.is_over(now + seconds(29)), None);
+    let stuck = motion.is_over(now + seconds(30));
+    assert_eq!(stuck, Some(Cut::Stuck(seconds(30))));
+    // What was not spent at steps is not held against the ranks that have not heard.
+    motion.step_begins(now);
+    motion.step_ends(now + seconds(1));
+    assert_eq!(motion.is_over(now + seconds(2)), None);
+}
+
+#[test]
+fn newcomers_wait_at_the_store_for_as_long_as_the_others_may_need_to_leave() {
+    assert_eq!(Learned::patience_at_the_store(Duration::ZERO), seconds(120));
+    assert_eq!(Learned::patience_at_the_store(seconds(60)), seconds(360));
 }
 
 #[test]
@@ -178,7 +282,7 @@ fn the_door_closes_before_the_others_take_its_rank_for_deaf() {
                 now = end;
             }
             let after = now - known_since;
-            let most = (2 * step).max(PATIENCE_AT_THE_DOOR + 2 * step);
+            let most = (2 * step).max(door::PATIENCE + 2 * step);
             assert!(after <= most, "{step:?}, part {part}: {after:?}");
         }
     }

@@ -1,0 +1,44 @@
+//! What one generation of a training teaches about the next one.
+
+use std::time::Duration;
+
+/// Least time that a rank waits at the store for the others of its generation: longer than the kubelet takes to
+/// show a new membership to all pods (its sync period is a minute).
+const PATIENCE_AT_THE_STORE: Duration = Duration::from_mins(2);
+
+/// What a process has learned of the steps of a training, and takes along from generation to generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// The first step of a generation, which does more than the others.
+    pub(super) first_step: Option<Duration>,
+    /// The longest of the others.
+    pub(super) longest_step: Option<Duration>,
+    /// Ranks of the world that they were measured in.
+    pub(super) world_size: u32,
+}
+
+impl Learned {
+    /// What is expected of a world of another size. With fewer ranks each computes more, so steps take longer. In a
+    /// larger world they are not expected to be shorter, because communication grows.
+    #[must_use]
+    pub fn in_world_of(self, world_size: u32) -> Self {
+        let scale = |span: Duration| {
+            if self.world_size <= world_size {
+                return span;
+            }
+            span * self.world_size / world_size.max(1)
+        };
+        Self {
+            first_step: self.first_step.map(scale),
+            longest_step: self.longest_step.map(scale),
+            world_size,
+        }
+    }
+
+    /// How long a rank waits at the store for the others of its generation, given the longest step of the world
+    /// that they still train in: they leave it at a step boundary, two steps after the newcomer has arrived.
+    #[must_use]
+    pub fn patience_at_the_store(longest_step: Duration) -> Duration {
+        PATIENCE_AT_THE_STORE + longest_step * super::STEPS_OF_PATIENCE_WITH_THE_DEAF
+    }
+}
