@@ -8,6 +8,7 @@ use crate::ledger::{Head, Line, Terms};
 use crate::permutation::Permutation;
 
 mod batches;
+pub mod compare;
 pub mod file;
 pub mod finding;
 mod rows;
@@ -15,6 +16,7 @@ mod rows;
 mod tests;
 
 use batches::Batches;
+pub use compare::{Comparison, compare};
 pub use file::File;
 pub use finding::Finding;
 pub use rows::Row;

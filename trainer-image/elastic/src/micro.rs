@@ -2,7 +2,23 @@
 
 use std::ops::Range;
 
-use crate::shard::shard;
+use crate::shard::shard_of_groups;
+
+/// [`micro_batches`] that are cut only at multiples of `group` places from the start of `part` (0 counts as 1). A
+/// piece has at least one group, even if that is larger than `max`.
+#[must_use]
+pub fn micro_batches_of_groups(part: &Range<u64>, max: Option<u32>, group: u64) -> Vec<Range<u64>> {
+    let group = group.max(1);
+    let num_groups = part.end.saturating_sub(part.start).div_ceil(group);
+    let most = max
+        .filter(|max| *max > 0)
+        .map(|max| (u64::from(max) / group).max(1));
+    let num_pieces = most.map_or(1, |most| num_groups.div_ceil(most).max(1));
+    let num_pieces = u32::try_from(num_pieces).unwrap_or(u32::MAX);
+    (0..num_pieces)
+        .map(|piece| shard_of_groups(part, piece, num_pieces, group))
+        .collect()
+}
 
 /// Pieces of `part` with at most `max` samples each (`None` or 0: one piece), as equal as can be.
 ///
@@ -10,15 +26,7 @@ use crate::shard::shard;
 /// synchronization, with an empty one.
 #[must_use]
 pub fn micro_batches(part: &Range<u64>, max: Option<u32>) -> Vec<Range<u64>> {
-    let num_samples = part.end.saturating_sub(part.start);
-    let num_pieces = match max {
-        None | Some(0) => 1,
-        Some(max) => num_samples.div_ceil(u64::from(max)).max(1),
-    };
-    let num_pieces = u32::try_from(num_pieces).unwrap_or(u32::MAX);
-    (0..num_pieces)
-        .map(|piece| shard(part, piece, num_pieces))
-        .collect()
+    micro_batches_of_groups(part, max, 1)
 }
 
 #[cfg(test)]
@@ -33,6 +41,22 @@ mod tests {
             let pieces = micro_batches(&(5..5 + len), Some(max));
             prop_assert!(pieces.iter().all(|piece| piece.end - piece.start <= u64::from(max)));
             prop_assert_eq!(pieces.first().map(|piece| piece.start), Some(5));
+            prop_assert_eq!(pieces.last().map(|piece| piece.end), Some(5 + len));
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_of_groups_are_cut_at_borders_of_groups(
+            len in 0_u64..3_000, max in 1_u32..70, group in 0_u64..90,
+        ) {
+            let pieces = micro_batches_of_groups(&(5..5 + len), Some(max), group);
+            let bound = u64::from(max).max(group);
+            prop_assert!(pieces.iter().all(|piece| piece.end - piece.start <= bound));
+            for piece in &pieces {
+                prop_assert!(piece.end == 5 + len || (piece.end - 5).is_multiple_of(group.max(1)));
+            }
             prop_assert_eq!(pieces.last().map(|piece| piece.end), Some(5 + len));
             prop_assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
         }

@@ -66,7 +66,7 @@ mod tests {
             for rank in 0..world_size {
                 let part = shard_of_groups(&whole, rank, world_size, group);
                 prop_assert_eq!(part.start, at);
-                prop_assert!(part.end == whole.end || (part.end - start) % group.max(1) == 0);
+                prop_assert!(part.end == whole.end || (part.end - start).is_multiple_of(group.max(1)));
                 at = part.end;
             }
             prop_assert_eq!(at, whole.end);

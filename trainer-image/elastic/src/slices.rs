@@ -4,7 +4,7 @@
 //! is fixed: a global batch is cut into V *slices*, and what is computed of each is summed along one binary tree
 //! over the slices. A [`Node`] of level l and index i is the sum of the slices `[i·2^l, (i+1)·2^l)`. Each rank owns
 //! consecutive whole slices, adds up the nodes that it owns completely ([`Partial`]), and the owner of a chunk of the
-//! numbers adds up the rest of the tree from the nodes of all ranks ([`total`]). EasyScale (Li et al., SC'23)
+//! numbers adds up the rest of the tree from the nodes of all ranks ([`total`]). `EasyScale` (Li et al., SC'23)
 //! describes the idea for GPU clusters.
 
 use std::ops::Range;

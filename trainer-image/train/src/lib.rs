@@ -6,6 +6,7 @@
 pub mod batch;
 pub mod parameters;
 pub mod source;
+pub mod sync;
 pub mod task;
 pub mod update;
 

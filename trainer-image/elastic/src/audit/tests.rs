@@ -298,3 +298,49 @@ fn a_batch_that_changes_within_a_generation_or_that_no_workers_have_is_named() {
     rehash(&mut files[0]);
     assert!(audit(files, &[]).is_err());
 }
+
+#[test]
+fn trainings_with_other_generations_and_the_same_losses_are_equal() {
+    // One undisturbed generation, and three of which the second was superseded in part.
+    let loss = |file: &mut File| {
+        for line in &mut file.lines {
+            line.loss = 1.0 / line.step as f64;
+        }
+        rehash(file);
+    };
+    let mut undisturbed = file(1, None, 12);
+    loss(&mut undisturbed);
+    let mut first = file(1, None, 4);
+    loss(&mut first);
+    let mut second = file(2, Some(first.lines[3].head()), 9);
+    loss(&mut second);
+    let mut third = file(5, Some(second.lines[2].head()), 11);
+    loss(&mut third);
+    let disturbed = vec![third, first, second];
+    let compared = compare(vec![undisturbed.clone()], disturbed.clone()).unwrap();
+    let Comparison::Equal { num_steps, digest } = compared else {
+        panic!("{compared:?}");
+    };
+    assert_eq!(num_steps, [12, 11]);
+    let again = compare(disturbed.clone(), vec![undisturbed.clone()]).unwrap();
+    assert_eq!(
+        again,
+        Comparison::Equal {
+            num_steps: [11, 12],
+            digest
+        }
+    );
+    // One bit of one loss.
+    let mut other = undisturbed.clone();
+    other.lines[6].loss = f64::from_bits(other.lines[6].loss.to_bits() + 1);
+    rehash(&mut other);
+    let compared = compare(vec![other.clone()], disturbed.clone()).unwrap();
+    let Comparison::Differs { step, lines } = compared else {
+        panic!("{compared:?}");
+    };
+    assert_eq!((step, lines[0]), (7, other.lines[6]));
+    // What does not hold together is no training.
+    other.lines[0].end = 9;
+    assert!(compare(vec![other], disturbed).is_err());
+    assert_eq!(compare(Vec::new(), Vec::new()), Err(Finding::Empty));
+}

@@ -159,7 +159,7 @@ fn cut_of_a_first_step(learned: Learned, world_size: u32) -> Duration {
     motion.know(start);
     motion.step_begins(start);
     (0..1_000)
-        .map(|second| seconds(second))
+        .map(seconds)
         .find(|after| motion.is_over(start + *after).is_some())
         .unwrap()
 }

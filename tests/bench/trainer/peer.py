@@ -1,0 +1,163 @@
+"""The same models, batches and optimizers in PyTorch eager with DistributedDataParallel over Gloo.
+
+One process of `--world` processes; rank 0 prints one line: the median of the steps per second of several windows.
+The data is synthetic and in memory, as it is for the trainer that this is compared with: no reader is measured.
+"""
+import argparse
+import math
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+
+def mlp():
+    """64-256-256-10."""
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+class Residual(nn.Module):
+    """The basic block of He et al., 2016."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        kept = x if self.shortcut is None else self.shortcut(x)
+        x = functional.relu(self.bn1(self.conv1(x)))
+        return functional.relu(self.bn2(self.conv2(x)) + kept)
+
+
+def resnet18():
+    """For images of 32x32: a 3x3 stem and no pooling."""
+    layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    inputs = 64
+    for outputs, stride in [(64, 1), (128, 2), (256, 2), (512, 2)]:
+        layers += [Residual(inputs, outputs, stride), Residual(outputs, outputs, 1)]
+        inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block with causal attention, as GPT-2's."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        heads = [part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.ln1(x)).chunk(3, -1)]
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(functional.gelu(self.up(self.ln2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    """Logits of the next token; the last layer shares the embedding's weights."""
+
+    def __init__(self, layers=4, width=256, heads=4, context=128, vocabulary=512):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        return self.norm(self.blocks(x)) @ self.tokens.weight.T
+
+
+def classified(shape, number):
+    return torch.rand(number, *shape), torch.randint(10, (number,))
+
+
+def written(number):
+    text = torch.randint(512, (number, 129))
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+# name: (model, samples of a given number, global batch, optimizer)
+CASES = {
+    "mlp": (mlp, lambda number: classified((64,), number), 64, "sgd"),
+    "resnet18": (resnet18, lambda number: classified((3, 32, 32), number), 32, "sgd"),
+    "gpt2": (Gpt2, written, 8, "adamw"),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=CASES, required=True)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--world", type=int, default=1)
+    parser.add_argument("--port", type=int, default=29611)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=10)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(7)
+    make, sample, batch, optimizer = CASES[options.model]
+    model = make()
+    inputs, targets = sample(1024)
+    if options.world > 1:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
+        dist.init_process_group("gloo", rank=options.rank, world_size=options.world)
+        model = DistributedDataParallel(model)
+    if optimizer == "sgd":
+        update = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    else:
+        update = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    order = torch.randperm(len(inputs))
+
+    def step(number):
+        start = number * batch % len(inputs)
+        first = start + batch * options.rank // options.world
+        last = start + batch * (options.rank + 1) // options.world
+        mine = order[first:last]
+        scores = model(inputs[mine])
+        loss = functional.cross_entropy(scores.flatten(0, -2), targets[mine].flatten(), reduction="sum")
+        loss = loss * options.world / (batch * math.prod(targets.shape[1:]))
+        update.zero_grad()
+        loss.backward()
+        update.step()
+        # Every trainer looks at its loss; one that is not finite must not go on.
+        return loss.item()
+
+    # All ranks take the same number of steps: as many as rank 0 finds to fit into a window.
+    for number in range(10):
+        step(number)
+    began = time.perf_counter()
+    for number in range(10):
+        step(number)
+    each = torch.tensor([(time.perf_counter() - began) / 10])
+    if options.world > 1:
+        dist.broadcast(each, 0)
+    window = max(3, int(options.seconds / 5 / each.item()))
+    rates = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for number in range(window):
+            step(number)
+        rates.append(window / (time.perf_counter() - began))
+    if options.rank == 0:
+        print(f"{statistics.median(rates):.2f}")
+    if options.world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

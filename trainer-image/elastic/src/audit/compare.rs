@@ -1,0 +1,84 @@
+//! Whether two trainings are the same, bit for bit: the same samples in every step, and the same losses.
+//!
+//! The hashes of a ledger cover the generations, too, which differ between two histories of one training. So the
+//! lines are hashed here once more without them.
+
+use super::{File, Finding, counted_lines};
+use crate::digest::Digest;
+use crate::ledger::{Line, Terms};
+
+/// What came of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Comparison {
+    /// All steps that both have are equal.
+    Equal {
+        /// How many each has committed.
+        num_steps: [u64; 2],
+        /// Digest of the steps that both have: of their numbers, samples and losses.
+        digest: Digest,
+    },
+    /// They are trainings of other data, batch or seed.
+    OtherCourse,
+    /// A step is the first that differs.
+    Differs {
+        /// Its number.
+        step: u64,
+        /// It in both.
+        lines: [Line; 2],
+    },
+}
+
+/// Compares two ledgers. Each is followed from its newest generation backwards, as the audit does.
+///
+/// # Errors
+/// One of them does not hold together.
+pub fn compare(left: Vec<File>, right: Vec<File>) -> Result<Comparison, Finding> {
+    let (left_terms, left) = history(left)?;
+    let (right_terms, right) = history(right)?;
+    if !left_terms.fit(&right_terms) {
+        return Ok(Comparison::OtherCourse);
+    }
+    let mut digest = left_terms.genesis();
+    for (own, other) in left.iter().zip(&right) {
+        if content(own) != content(other) {
+            return Ok(Comparison::Differs {
+                step: own.step,
+                lines: [*own, *other],
+            });
+        }
+        let numbers = content(own).map(u64::to_le_bytes);
+        let parts: Vec<&[u8]> = std::iter::once(digest.bytes().as_slice())
+            .chain(numbers.iter().map(<[u8; 8]>::as_slice))
+            .collect();
+        digest = Digest::of(&parts);
+    }
+    Ok(Comparison::Equal {
+        num_steps: [left.len() as u64, right.len() as u64],
+        digest,
+    })
+}
+
+/// What two trainings must have in common in a step.
+fn content(line: &Line) -> [u64; 5] {
+    let Line {
+        step,
+        generation: _,
+        epoch,
+        start,
+        end,
+        loss,
+        hash: _,
+    } = line;
+    [*step, *epoch, *start, *end, loss.to_bits()]
+}
+
+/// The lines that count, in order.
+fn history(mut files: Vec<File>) -> Result<(Terms, Vec<Line>), Finding> {
+    files.sort_by_key(|file| file.header.generation);
+    let lengths = counted_lines(&files)?;
+    let terms = files.last().map(|file| file.header.course);
+    let terms = terms.ok_or(Finding::Empty)?;
+    let counted = files.into_iter().zip(lengths);
+    let lines = counted.flat_map(|(file, length)| file.lines.into_iter().take(length));
+    Ok((terms, lines.collect()))
+}

@@ -1,0 +1,77 @@
+//! A world of one: nothing to synchronize.
+
+use std::ops::Range;
+
+use roundhouse_elastic::micro::micro_batches_of_groups;
+use tch::Tensor;
+
+use super::{Finished, Pass, Sync, SyncError};
+use crate::parameters::Parameters;
+
+/// One process computes the whole batch.
+#[derive(Debug)]
+pub struct Alone {
+    micro_batch_size: Option<u32>,
+    group_size: u64,
+}
+
+impl Alone {
+    /// With passes of at most `micro_batch_size` samples (`None`: no bound), which are cut at multiples of
+    /// `group_size` places.
+    #[must_use]
+    pub const fn new(micro_batch_size: Option<u32>, group_size: u64) -> Self {
+        Self {
+            micro_batch_size,
+            group_size,
+        }
+    }
+}
+
+impl Sync for Alone {
+    fn passes(&self, batch: &Range<u64>) -> Vec<Pass> {
+        in_pieces(batch, batch, self.micro_batch_size, self.group_size)
+    }
+
+    fn scale(&self, num_samples: u64) -> f64 {
+        1.0 / num_samples.max(1) as f64
+    }
+
+    fn before_forward(&mut self) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    fn before_backward(&mut self, _: &Pass, loss: Tensor, _: &[f64]) -> Result<Tensor, SyncError> {
+        Ok(loss)
+    }
+
+    fn after_backward(
+        &mut self,
+        _: &Pass,
+        _: &Tensor,
+        _: &mut Parameters,
+    ) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &mut Parameters) -> Result<Finished, SyncError> {
+        Ok(Finished::default())
+    }
+}
+
+/// A rank's part of a batch in passes of at most `most` samples. The random numbers of a pass are those of its
+/// first place in the batch.
+pub(super) fn in_pieces(
+    batch: &Range<u64>,
+    part: &Range<u64>,
+    most: Option<u32>,
+    group_size: u64,
+) -> Vec<Pass> {
+    let pieces = micro_batches_of_groups(part, most, group_size);
+    let last = pieces.len() - 1;
+    let pass = |(index, places): (usize, Range<u64>)| Pass {
+        slice: places.start - batch.start,
+        places,
+        is_last: index == last,
+    };
+    pieces.into_iter().enumerate().map(pass).collect()
+}

@@ -1,0 +1,148 @@
+//! Data parallelism over libtorch's Reducer: each rank computes its part of the batch, and gradients are averaged in
+//! buckets while the backward pass still runs (Li et al., VLDB 2020).
+//!
+//! The loss of a part is `sum · W / G`, so the average is the mean over all G samples of the batch however
+//! unevenly they are split. Over Gloo the numbers that the ranks tell each other at the end of a step travel in a
+//! bucket, too, as the gradient of a parameter of their own: a step has no collective beside those of its
+//! gradients.
+
+use std::ops::Range;
+
+use roundhouse_c10d::{ProcessGroup, Reducer, ReducerOptions};
+use roundhouse_elastic::shard::shard_of_groups;
+use tch::{Device, Kind, Tensor};
+
+use super::alone::in_pieces;
+use super::limbs;
+use super::{Finished, Pass, Sync, SyncError};
+use crate::parameters::Parameters;
+
+/// More ranks tell each other their numbers in a collective of its own: the slots would be larger than that.
+const MOST_RANKS_IN_A_BUCKET: u32 = 64;
+
+/// How a batch is split and gradients are packed.
+#[derive(Clone, Debug)]
+pub struct DdpOptions {
+    /// How gradients are packed.
+    pub reducer: ReducerOptions,
+    /// Most samples of one pass; `None`: no bound.
+    pub micro_batch_size: Option<u32>,
+    /// Parts are cut at multiples of so many places of the batch.
+    pub group_size: u64,
+    /// How many numbers each rank tells the others at the end of a step.
+    pub num_numbers: usize,
+}
+
+/// Replicas of a model on the ranks of a group.
+#[derive(Debug)]
+pub struct Ddp {
+    reducer: Reducer,
+    rank: u32,
+    world_size: u32,
+    options: DdpOptions,
+    /// The parameter whose gradient the numbers are, if they travel with the gradients.
+    carrier: Option<Tensor>,
+}
+
+impl Ddp {
+    /// Replicas that synchronize the gradients of `parameters`, which are equal on all ranks. A collective.
+    ///
+    /// # Errors
+    /// The ranks' parameters have different shapes, or a rank is gone.
+    pub fn new(
+        group: &ProcessGroup,
+        parameters: &Parameters,
+        options: DdpOptions,
+    ) -> Result<Self, SyncError> {
+        let world_size = group.world_size();
+        // Over a library that does not tell its failures, the numbers have to follow the gradients: they are what
+        // tells good gradients from those of an aborted group.
+        let travels = group.backend().tells_failures() && world_size <= MOST_RANKS_IN_A_BUCKET;
+        let num_slots = options.num_numbers * limbs::LIMBS * world_size as usize;
+        let carrier = (travels && num_slots > 0)
+            .then(|| {
+                let length = i64::try_from(num_slots).unwrap_or(i64::MAX);
+                Tensor::f_zeros([length], (Kind::Float, Device::Cpu))?.f_set_requires_grad(true)
+            })
+            .transpose()?;
+        let all: Vec<Tensor> = parameters
+            .tensors()
+            .iter()
+            .chain(&carrier)
+            .map(Tensor::shallow_clone)
+            .collect();
+        Ok(Self {
+            reducer: Reducer::new(&all, group, &options.reducer)?,
+            rank: group.rank(),
+            world_size,
+            options,
+            carrier,
+        })
+    }
+}
+
+impl Sync for Ddp {
+    fn passes(&self, batch: &Range<u64>) -> Vec<Pass> {
+        let group_size = self.options.group_size;
+        let part = shard_of_groups(batch, self.rank, self.world_size, group_size);
+        in_pieces(batch, &part, self.options.micro_batch_size, group_size)
+    }
+
+    fn scale(&self, num_samples: u64) -> f64 {
+        f64::from(self.world_size) / num_samples.max(1) as f64
+    }
+
+    fn before_forward(&mut self) -> Result<(), SyncError> {
+        Ok(self.reducer.prepare_for_forward()?)
+    }
+
+    fn before_backward(
+        &mut self,
+        pass: &Pass,
+        scaled_loss: Tensor,
+        numbers: &[f64],
+    ) -> Result<Tensor, SyncError> {
+        if !pass.is_last {
+            // Only the last pass synchronizes; the gradients of the others add up on this rank.
+            return Ok(scaled_loss);
+        }
+        self.reducer.prepare_for_backward()?;
+        let Some(carrier) = &self.carrier else {
+            return Ok(scaled_loss);
+        };
+        let slots = limbs::write(numbers, self.rank, self.world_size);
+        // The carrier is 0, and so is what it adds to the loss; its gradient is the slots.
+        let words = carrier.f_dot(&Tensor::f_from_slice(&slots)?)?;
+        Ok(scaled_loss.f_add(&words)?)
+    }
+
+    fn after_backward(
+        &mut self,
+        _: &Pass,
+        _: &Tensor,
+        _: &mut Parameters,
+    ) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &mut Parameters) -> Result<Finished, SyncError> {
+        let numbers = match &mut self.carrier {
+            None => None,
+            Some(carrier) => {
+                let means = Vec::<f32>::try_from(&carrier.f_grad()?)?;
+                let numbers =
+                    limbs::read(&means, self.world_size).ok_or_else(|| roundhouse_c10d::Error {
+                        kind: roundhouse_c10d::ErrorKind::ConnectionLost,
+                        message: "a sum to which a rank has not added its part".to_owned(),
+                    })?;
+                roundhouse_c10d::zero_grad(std::slice::from_mut(carrier))?;
+                Some(numbers)
+            }
+        };
+        Ok(Finished {
+            numbers,
+            loss_sum: None,
+            waited: self.reducer.waited()?.unwrap_or_default(),
+        })
+    }
+}
