@@ -20,9 +20,11 @@ use crate::parameters::Parameters;
 mod alone;
 mod ddp;
 mod limbs;
+mod slices;
 
 pub use alone::Alone;
 pub use ddp::{Ddp, DdpOptions};
+pub use slices::{Exchange, Slices};
 
 /// One forward and backward pass over a part of a rank's samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct Pass {
     pub places: Range<u64>,
     /// Which fixed part of the global batch it is, for random numbers: see [`crate::Mode::Train`].
     pub slice: u64,
+    /// Whether that part ends with this pass. One that does not fit into memory is computed in several.
+    pub ends_slice: bool,
     /// Whether it is this rank's last of the step.
     pub is_last: bool,
 }

@@ -71,6 +71,7 @@ pub(super) fn in_pieces(
     let pass = |(index, places): (usize, Range<u64>)| Pass {
         slice: places.start - batch.start,
         places,
+        ends_slice: true,
         is_last: index == last,
     };
     pieces.into_iter().enumerate().map(pass).collect()
