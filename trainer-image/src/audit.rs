@@ -6,8 +6,8 @@ use roundhouse_contract::ExitCode;
 use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
 use roundhouse_elastic::{Head, ledger};
 
-use crate::checkpoint::{Directory, Manifest, Trouble};
-use crate::report::{say, say_error};
+use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
+use roundhouse_member::report::{say, say_error};
 
 /// Why a ledger proves nothing.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use roundhouse_contract::environment::{
 use roundhouse_elastic::Patience;
 
 use crate::failure::Failure;
-use crate::launch::Launch;
+use roundhouse_member::Launch;
 
 const EXAMPLE: &str = "\
 Alone, on this machine:

@@ -28,7 +28,7 @@ pub fn backend(device: Device) -> Backend {
             device: u16::try_from(index).unwrap_or(u16::MAX),
         },
         #[cfg(feature = "faults")]
-        Device::Cpu if crate::faults::stands_in_for_nccl() => Backend::FakeNccl,
+        Device::Cpu if roundhouse_member::faults::stands_in_for_nccl() => Backend::FakeNccl,
         _ => Backend::Gloo,
     }
 }

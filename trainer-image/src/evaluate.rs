@@ -5,36 +5,26 @@ use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::shard::shard;
 use tch::Kind;
 
+use roundhouse_member::report::Evaluation;
+use roundhouse_member::{Group, World, faults};
+
 use crate::data::Split;
 use crate::failure::Failure;
-use crate::faults;
 use crate::model::Model;
 use crate::strategy::loss_sum;
-use crate::world::World;
 
 /// Most samples of one forward pass when the configuration sets no bound.
 const DEFAULT_PIECE: u32 = 1_024;
-
-/// Result over the whole split, the same on all ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Evaluation {
-    /// Fraction of samples whose highest score is their label's.
-    pub accuracy: f64,
-    /// Mean cross-entropy.
-    pub loss: f64,
-    /// Samples that counted.
-    pub num_samples: u64,
-}
 
 /// Evaluates a model. A collective: every rank calls it at the same step. `None` when a rank has broken it off,
 /// because its `is_over` became true between two batches.
 ///
 /// # Errors
 /// [`Failure::PeerLost`] when a rank is gone, or the wait for it was given up.
-pub fn evaluate(
+pub fn evaluate<G: Group>(
     model: &dyn Model,
     split: &Split,
-    world: &World,
+    world: &World<G>,
     micro_batch_size: Option<u32>,
     is_over: impl Fn() -> bool,
 ) -> Result<Option<Evaluation>, Failure> {
@@ -69,7 +59,7 @@ pub fn evaluate(
     } else {
         (0.0, 1.0)
     };
-    let sums = world.sum(&[num_right as f64, losses, not_finite, broken_off])?;
+    let sums = world.sum_signed(&[num_right as f64, losses, not_finite, broken_off])?;
     if sums[3] > 0.0 {
         return Ok(None);
     }
@@ -91,6 +81,7 @@ mod tests {
 
     use super::*;
     use crate::data::Shape;
+    use crate::group::C10dGroup;
     use crate::model::Parameters;
 
     /// Scores its two pixels as two classes.
@@ -122,7 +113,7 @@ mod tests {
     #[test]
     fn accuracy_and_loss_are_those_computed_by_hand() {
         let split = three_samples();
-        let (model, world) = (Identity::default(), World::alone());
+        let (model, world) = (Identity::default(), World::<C10dGroup>::alone());
         for bound in [None, Some(1), Some(2)] {
             let found = evaluate(&model, &split, &world, bound, || false).unwrap();
             let found = found.unwrap();
@@ -139,7 +130,14 @@ mod tests {
         let num_batches = std::cell::Cell::new(0);
         let is_over = || num_batches.replace(num_batches.get() + 1) == 2;
         let model = Identity::default();
-        let found = evaluate(&model, &split, &World::alone(), Some(1), is_over).unwrap();
+        let found = evaluate(
+            &model,
+            &split,
+            &World::<C10dGroup>::alone(),
+            Some(1),
+            is_over,
+        )
+        .unwrap();
         assert_eq!((found, num_batches.get()), (None, 3));
     }
 }

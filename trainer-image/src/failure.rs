@@ -1,15 +1,13 @@
 //! Why a process ends before its training is complete, and the exit code that says so.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use roundhouse_c10d::ErrorKind;
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::environment::EnvironmentInvalid;
 use roundhouse_contract::trainer::ConfigInvalid;
+use roundhouse_member::failure::{self, Ending};
 use tch::TchError;
-
-use crate::checkpoint::Trouble;
 
 /// One sentence for people, and what it means for a retry.
 #[derive(Debug, thiserror::Error)]
@@ -32,16 +30,19 @@ pub enum Failure {
     },
     /// Gradients or loss are no longer finite; another run would end the same way.
     #[error(
-        "step {step}: loss {loss}, gradient norm {gradient_norm}: training diverges; \
-         lower trainer.optimizer.learningRate or add trainer.schedule.warmupSteps"
+        "step {step}: loss {loss}, gradient norm {gradient_norm}: training diverges{}; \
+         lower trainer.optimizer.learningRate or add trainer.schedule.warmupSteps",
+        named(ranks)
     )]
     Diverged {
         /// The step that was not committed, from 1.
         step: u64,
-        /// Its loss on this rank's last samples.
+        /// Its mean loss over the global batch.
         loss: f64,
-        /// Norm of its gradient.
+        /// Norm of its mean gradient.
         gradient_norm: f64,
+        /// The ranks whose own loss or gradient is not finite. None: only the sum over all ranks is not.
+        ranks: Vec<u32>,
     },
     /// A data file is missing or corrupt.
     #[error("{}: {reason}", path.display())]
@@ -51,96 +52,24 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
-    /// A peer or the store was lost, or did not come.
-    #[error("{0}")]
-    PeerLost(String),
-    /// Everybody who had the state is gone, and nobody else has received all of it.
-    #[error("nobody has the state of the training any more; it begins again")]
-    StateLost,
-    /// Checkpoints or ledger have been written by a newer generation than this process is in, or by
-    /// another world with the same number.
-    #[error(
-        "{}: another world has written as generation {newer}; this one, of generation {generation}, \
-         is superseded, or its job was created anew over the checkpoints of an earlier one and needs \
-         higher generations or another directory",
-        dir.display()
-    )]
-    Fenced {
-        /// Where.
-        dir: PathBuf,
-        /// Generation of this process.
-        generation: u64,
-        /// The newer one.
-        newer: u64,
-    },
-    /// The checkpoint is that of another training.
-    #[error(
-        "{}: {difference}; give the job the configuration and data it had, or another checkpoint \
-         volume",
-        path.display()
-    )]
-    OtherTraining {
-        /// The checkpoint.
-        path: PathBuf,
-        /// What differs.
-        difference: String,
-    },
-    /// There are checkpoints, and none can be loaded.
-    #[error(
-        "{}: none of {number} checkpoints can be loaded; the newest: {reason}; move them away to \
-         begin again",
-        path.display()
-    )]
-    NoCheckpointUsable {
-        /// Where they are.
-        path: PathBuf,
-        /// How many.
-        number: usize,
-        /// What is wrong with the newest.
-        reason: Trouble,
-    },
-    /// The last state could not be written, so that training would be complete without a result.
-    #[error(
-        "{}: training is complete, and the state after step {step} could not be saved: {reason}; it goes on \
-         from the newest checkpoint when the volume is mended",
-        dir.display()
-    )]
-    Unsaved {
-        /// Where.
-        dir: PathBuf,
-        /// Committed steps.
-        step: u64,
-        /// What kept it from being saved.
-        reason: String,
-    },
-    /// The volume gives nothing.
-    #[error("{}: the volume has not answered for {} s", dir.display(), waited.as_secs())]
-    VolumeSilent {
-        /// Where.
-        dir: PathBuf,
-        /// For how long.
-        waited: Duration,
-    },
-    /// Asked to leave.
-    #[error("asked to leave; stopped after step {step}")]
-    Left {
-        /// Committed steps.
-        step: u64,
-    },
-    /// The operating system refused a file that is not the user's.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What it said.
-        error: std::io::Error,
-    },
     /// libtorch refused an operation.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
-    /// A defect of ours.
-    #[error("{0}")]
-    Internal(String),
+    /// It can no longer be a member of a generation.
+    #[error(transparent)]
+    Member(#[from] failure::Failure),
+}
+
+/// Which ranks, in words.
+fn named(ranks: &[u32]) -> String {
+    match ranks {
+        [] => String::new(),
+        [rank] => format!(" on rank {rank}"),
+        ranks => {
+            let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            format!(" on ranks {}", ranks.join(", "))
+        }
+    }
 }
 
 impl Failure {
@@ -151,14 +80,41 @@ impl Failure {
             Self::Environment(_)
             | Self::Config(_)
             | Self::ConfigFile { .. }
-            | Self::OtherTraining { .. }
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
-            Self::Data { .. } | Self::NoCheckpointUsable { .. } => ExitCode::DataInvalid,
-            Self::PeerLost(_) | Self::StateLost | Self::Fenced { .. } => ExitCode::PeerLost,
-            Self::Unsaved { .. } | Self::VolumeSilent { .. } => ExitCode::VolumeFailed,
-            Self::Left { .. } => ExitCode::Left,
-            Self::Io { .. } | Self::Torch(_) | Self::Internal(_) => ExitCode::Internal,
+            Self::Data { .. } => ExitCode::DataInvalid,
+            Self::Torch(_) => ExitCode::Internal,
+            Self::Member(failure) => failure.exit_code(),
         }
+    }
+
+    /// How the process ends.
+    #[must_use]
+    pub fn ending(&self) -> Ending {
+        match self {
+            Self::Member(failure) => failure.ending(),
+            other => Ending {
+                code: other.exit_code(),
+                words: other.to_string(),
+                newer: None,
+            },
+        }
+    }
+
+    /// Whether a peer or the store was lost: then the process waits for the next generation.
+    #[must_use]
+    pub const fn is_peer_lost(&self) -> bool {
+        matches!(self, Self::Member(failure::Failure::PeerLost(_)))
+    }
+
+    /// A peer or the store was lost.
+    #[must_use]
+    pub const fn peer_lost(words: String) -> Self {
+        Self::Member(failure::Failure::PeerLost(words))
+    }
+
+    /// A defect of ours.
+    pub fn internal(words: impl Into<String>) -> Self {
+        Self::Member(failure::Failure::Internal(words.into()))
     }
 
     /// A data file with something wrong.
@@ -171,18 +127,30 @@ impl Failure {
 
     /// A file operation that failed, for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.to_owned();
-        move |error| Self::Io { path, error }
+        let told = failure::Failure::io(path);
+        move |error| told(error).into()
     }
 }
 
 impl From<roundhouse_c10d::Error> for Failure {
     fn from(error: roundhouse_c10d::Error) -> Self {
-        match error.kind {
-            ErrorKind::ConnectionLost | ErrorKind::Timeout => Self::PeerLost(error.to_string()),
-            ErrorKind::Other => Self::Internal(error.to_string()),
-        }
+        lost(error).into()
     }
+}
+
+/// What an error of c10d means for a member.
+pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
+    match error.kind {
+        ErrorKind::ConnectionLost | ErrorKind::Timeout => {
+            failure::Failure::PeerLost(error.to_string())
+        }
+        ErrorKind::Other => failure::Failure::Internal(error.to_string()),
+    }
+}
+
+/// What an error of libtorch means where the bytes of the state are copied.
+pub(crate) fn refused(error: TchError) -> failure::Failure {
+    failure::Failure::State(format!("libtorch: {error}"))
 }
 
 #[cfg(test)]
@@ -197,9 +165,22 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_peer_is_temporary() {
-        let failure = Failure::PeerLost("gone".to_owned());
-        assert_eq!(failure.exit_code(), ExitCode::PeerLost);
-        assert!(!failure.exit_code().is_permanent());
+    fn a_training_that_diverges_names_the_ranks_that_did() {
+        let words = |ranks: &[u32]| {
+            let failure = Failure::Diverged {
+                step: 3,
+                loss: f64::NAN,
+                gradient_norm: 2.0,
+                ranks: ranks.to_vec(),
+            };
+            failure.to_string()
+        };
+        assert!(
+            words(&[]).contains("training diverges; lower"),
+            "{}",
+            words(&[])
+        );
+        assert!(words(&[4]).contains("diverges on rank 4; lower"));
+        assert!(words(&[0, 2]).contains("diverges on ranks 0, 2; lower"));
     }
 }

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use clap::Parser;
 use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
 use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
+use roundhouse_member::Launch;
+use roundhouse_member::report::files::RunFiles;
+use roundhouse_member::report::{Reporter, say_error};
+use roundhouse_member::signals::LeaveRequest;
 use roundhouse_train::audit;
 use roundhouse_train::cli::{Cli, Command};
-use roundhouse_train::report::files::RunFiles;
-use roundhouse_train::report::{Reporter, say_error};
-use roundhouse_train::signals::LeaveRequest;
-use roundhouse_train::{Failure, Launch, Trainer};
+use roundhouse_train::{Failure, Trainer};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 fn main() {
@@ -52,11 +53,11 @@ fn run(launch: Launch) -> Result<ExitCode, Failure> {
     let leave = LeaveRequest::listen(last_words(&launch))?;
     let train = || Trainer::prepare(launch, leave, &mut reporter)?.run();
     let result = catch_unwind(AssertUnwindSafe(train))
-        .unwrap_or_else(|panic| Err(Failure::Internal(panic_message(panic.as_ref()))));
+        .unwrap_or_else(|panic| Err(Failure::internal(panic_message(panic.as_ref()))));
     Ok(match result {
         Ok(()) => ExitCode::Done,
         Err(failure) => {
-            reporter.fail(&failure);
+            reporter.fail(&failure.ending());
             failure.exit_code()
         }
     })

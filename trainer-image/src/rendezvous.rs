@@ -8,15 +8,18 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use roundhouse_c10d::{GroupOptions, Store};
+use roundhouse_c10d::{GroupOptions, ProcessGroup, Store};
 use roundhouse_contract::Master;
 use roundhouse_elastic::Place;
 use tch::Device;
 
-use crate::blocking::{self, Waited};
+use roundhouse_member::blocking::{self, Waited};
+use roundhouse_member::failure::Failure;
+use roundhouse_member::faults::{self, Point};
+
 use crate::device;
-use crate::failure::Failure;
-use crate::world::World;
+use crate::failure::lost;
+use crate::group::C10dGroup;
 
 mod gathering;
 
@@ -24,18 +27,21 @@ use gathering::{CONNECT_TRY, Gathering, PATIENCE, PAUSE};
 
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
+/// Timeouts of a collective that connecting may take. It keeps to one by itself, but not when the store's host
+/// is stopped. With the time to gather it is less than the agent gives to forming.
+const TIMEOUTS_TO_CONNECT: u32 = 3;
 const LOOPBACK: &str = "127.0.0.1";
 
 /// This process' end of every rendezvous.
 #[derive(Debug)]
-pub struct Rendezvous {
+pub struct StoreRendezvous {
     own_address: IpAddr,
     device: Device,
     own_store: Option<Store>,
     collective_timeout: Duration,
 }
 
-impl Rendezvous {
+impl StoreRendezvous {
     /// Opens this worker's store if this is its process 0.
     ///
     /// # Errors
@@ -57,32 +63,14 @@ impl Rendezvous {
         })
     }
 
-    /// How many ranks stand at this process' store for a generation that it is the master of.
-    ///
-    /// # Errors
-    /// It has no store, or that does not answer.
-    pub fn num_arrived(&self, generation: u64) -> Result<u32, Failure> {
-        let store = self.own_store.as_ref();
-        let store = store.ok_or_else(|| Failure::Internal("no store of its own".to_owned()))?;
-        gathering::num_arrived(store, generation)
-    }
-
-    /// Forms the world of a generation. `None` when `is_pointless` became true before; what blocks then is
-    /// left behind.
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when the master or a peer did not come, or the master does not answer.
-    pub fn form(
+    /// Builds the process group of a generation in its part of the store; returns when all its ranks have
+    /// come. A thread that is left connecting to a peer that died waits for its timeout, and drops what it gets.
+    fn connect(
         &self,
         place: &Place,
-        mut is_pointless: impl FnMut() -> bool,
-    ) -> Result<Option<World>, Failure> {
-        if place.world_size == 1 {
-            return Ok(Some(World::alone()));
-        }
-        let Some(store) = self.gather(place, &mut is_pointless)? else {
-            return Ok(None);
-        };
+        store: Store,
+        is_pointless: impl FnMut() -> bool,
+    ) -> Result<Option<C10dGroup>, Failure> {
         let options = GroupOptions {
             backend: device::backend(self.device),
             timeout: self.collective_timeout,
@@ -90,13 +78,26 @@ impl Rendezvous {
             own_store_port: self.own_store.as_ref().map(Store::port),
             name: format!("gen{}", place.generation),
         };
-        World::form(place, store, self.device, options, is_pointless)
+        let (rank, size) = (place.rank, place.world_size);
+        faults::point(Point::Connect, rank, place.generation);
+        let patience = options.timeout * TIMEOUTS_TO_CONNECT;
+        let deadline = Instant::now() + patience;
+        let connect = move |_: &blocking::Caller| ProcessGroup::new(&store, rank, size, &options);
+        match blocking::call("connecting", deadline, is_pointless, connect)? {
+            Waited::Returned(group) => Ok(Some(C10dGroup::new(group.map_err(lost)?, self.device))),
+            Waited::Pointless => Ok(None),
+            Waited::TooLate => Err(Failure::PeerLost(format!(
+                "the {size} ranks of generation {} have not connected in {} s",
+                place.generation,
+                patience.as_secs()
+            ))),
+        }
     }
 
     fn gather(
         &self,
         place: &Place,
-        is_pointless: &mut impl FnMut() -> bool,
+        is_pointless: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Store>, Failure> {
         let deadline = Instant::now() + PATIENCE;
         let gathering = Gathering {
@@ -129,6 +130,27 @@ impl Rendezvous {
             },
             _ => place.master.clone(),
         }
+    }
+}
+
+impl roundhouse_member::Rendezvous for StoreRendezvous {
+    type Group = C10dGroup;
+
+    fn meet(
+        &self,
+        place: &Place,
+        is_pointless: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<C10dGroup>, Failure> {
+        match self.gather(place, is_pointless)? {
+            Some(store) => self.connect(place, store, is_pointless),
+            None => Ok(None),
+        }
+    }
+
+    fn num_arrived(&self, generation: u64) -> Result<u32, Failure> {
+        let store = self.own_store.as_ref();
+        let store = store.ok_or_else(|| Failure::Internal("no store of its own".to_owned()))?;
+        gathering::num_arrived(store, generation)
     }
 }
 

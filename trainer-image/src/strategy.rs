@@ -11,12 +11,16 @@ use roundhouse_elastic::shard::shard;
 use roundhouse_elastic::{Batch, Permutation, straggler};
 use tch::{Reduction, TchError, Tensor};
 
+use roundhouse_member::faults::{self, Point};
+use roundhouse_member::sections::{Section, Sections};
+
 use crate::data::{Samples, Split};
 use crate::failure::Failure;
-use crate::faults::{self, Point};
+use crate::group::C10dGroup;
 use crate::model::{Model, Parameters};
-use crate::sections::{Section, Sections};
-use crate::world::World;
+
+/// The ranks of a generation, over c10d.
+pub type World = roundhouse_member::World<C10dGroup>;
 
 const BYTES_PER_MIB: usize = 1 << 20;
 /// libtorch's default: no class is left out.
@@ -25,8 +29,9 @@ const IGNORE_NO_CLASS: i64 = -100;
 /// Replicas of the model on all ranks of a world.
 #[derive(Debug)]
 pub struct DataParallel {
+    /// None in a world of one.
     reducer: Option<Reducer>,
-    world: World,
+    world_size: u32,
     micro_batch_size: Option<u32>,
 }
 
@@ -36,7 +41,7 @@ impl DataParallel {
     /// # Errors
     /// The ranks' parameters have different shapes, or a rank is gone.
     pub fn new(
-        world: World,
+        world: &World,
         parameters: &Parameters,
         ddp: &Ddp,
         micro_batch_size: Option<u32>,
@@ -53,19 +58,12 @@ impl DataParallel {
         };
         let reducer = world
             .group()
-            .map(|group| Reducer::new(parameters.tensors(), group, &options))
-            .transpose();
-        let reducer = match reducer {
-            Ok(reducer) => reducer,
-            Err(error) => {
-                let failure = world.explain(error);
-                world.abandon();
-                return Err(failure);
-            }
-        };
+            .map(|group| Reducer::new(parameters.tensors(), group.process_group(), &options))
+            .transpose()
+            .map_err(|error| explain(world, error))?;
         Ok(Self {
             reducer,
-            world,
+            world_size: world.size(),
             micro_batch_size,
         })
     }
@@ -77,39 +75,26 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn warm_up(&mut self, model: &mut dyn Model, split: &Split) -> Result<(), Failure> {
+    pub fn warm_up(
+        &mut self,
+        world: &World,
+        model: &mut dyn Model,
+        split: &Split,
+    ) -> Result<(), Failure> {
         if self.reducer.is_none() {
             return Ok(());
         }
         let sample = split.at_places(0..1, &Permutation::new(split.num_samples(), 0, 0))?;
-        let loss = self.forward(model, &sample)?;
-        self.backward(&loss, 1.0, true)?;
+        let loss = self.forward(world, model, &sample)?;
+        self.backward(world, &loss, 1.0, true)?;
         roundhouse_c10d::zero_grad(model.parameters_mut().tensors_mut())?;
-        self.world.check()
-    }
-
-    /// Gives up a world that broke; the model stays, its gradients are worth nothing.
-    pub fn abandon(self) {
-        let Self {
-            reducer,
-            world,
-            micro_batch_size: _,
-        } = self;
-        // First the hooks on the gradients, then what they would call.
-        drop(reducer);
-        world.abandon();
-    }
-
-    /// The ranks.
-    #[must_use]
-    pub const fn world(&self) -> &World {
-        &self.world
+        Ok(world.check()?)
     }
 
     /// How unevenly a batch of so many samples is split; see [`straggler::unevenness`].
     #[must_use]
     pub fn unevenness(&self, num_samples: u64) -> Option<f64> {
-        straggler::unevenness(num_samples, self.world.size(), self.micro_batch_size)
+        straggler::unevenness(num_samples, self.world_size, self.micro_batch_size)
     }
 
     /// Leaves in `model` the mean gradient of the batch, the same on all ranks; returns the sum of
@@ -120,59 +105,109 @@ impl DataParallel {
     /// [`Failure::PeerLost`] when a rank is gone: the step is lost, the weights are as before.
     pub fn gradients(
         &mut self,
+        world: &World,
         model: &mut dyn Model,
         split: &Split,
         order: &Permutation,
         batch: &Batch,
         sections: &mut Sections,
     ) -> Result<f64, Failure> {
-        let part = shard(&batch.places, self.world.rank(), self.world.size());
-        let scale = f64::from(self.world.size()) / batch.num_samples() as f64;
+        let part = shard(&batch.places, world.rank(), world.size());
+        let scale = scale(world, batch);
         roundhouse_c10d::zero_grad(model.parameters_mut().tensors_mut())?;
         let mut loss_sum = 0.0;
         let mut pieces = micro_batches(&part, self.micro_batch_size)
             .into_iter()
             .peekable();
-        faults::point(Point::Forward, self.world.rank(), batch.step);
+        faults::point(Point::Forward, world.rank(), batch.step);
         while let Some(piece) = pieces.next() {
             let samples = sections.time(Section::Data, || split.at_places(piece, order))?;
             let is_last = pieces.peek().is_none();
-            let loss = sections.time(Section::Forward, || self.forward(model, &samples))?;
+            let loss = sections.time(Section::Forward, || self.forward(world, model, &samples))?;
             if is_last {
-                faults::point(Point::Backward, self.world.rank(), batch.step);
+                faults::point(Point::Backward, world.rank(), batch.step);
             }
             loss_sum += sections.time(Section::Backward, || {
-                self.backward(&loss, scale, is_last)?;
+                self.backward(world, &loss, scale, is_last)?;
                 // On a GPU the host waits here until the pass is done.
                 Ok::<f64, Failure>(loss.f_double_value(&[])?)
             })?;
         }
         if let Some(reducer) = &mut self.reducer {
             let waited = reducer.waited();
-            let waited = waited.map_err(|error| self.world.explain(error))?;
+            let waited = waited.map_err(|error| explain(world, error))?;
             sections.waited_in_backward(waited.unwrap_or_default());
         }
         Ok(loss_sum)
     }
 
+    /// Leaves in `model` this rank's own part of the gradient of the batch, which no other rank has added to.
+    ///
+    /// # Errors
+    /// libtorch refuses an operation.
+    pub fn own_gradients(
+        &mut self,
+        world: &World,
+        model: &mut dyn Model,
+        split: &Split,
+        order: &Permutation,
+        batch: &Batch,
+    ) -> Result<(), Failure> {
+        let part = shard(&batch.places, world.rank(), world.size());
+        let scale = scale(world, batch);
+        roundhouse_c10d::zero_grad(model.parameters_mut().tensors_mut())?;
+        for piece in micro_batches(&part, self.micro_batch_size) {
+            let samples = split.at_places(piece, order)?;
+            let scores_bc = model.forward(&samples.images_bchw)?;
+            let loss = loss_sum(&scores_bc, &samples.labels_b)?;
+            self.backward(world, &loss, scale, false)?;
+        }
+        Ok(())
+    }
+
     /// Sum of the losses of some samples.
-    fn forward(&mut self, model: &dyn Model, samples: &Samples) -> Result<Tensor, Failure> {
+    fn forward(
+        &mut self,
+        world: &World,
+        model: &dyn Model,
+        samples: &Samples,
+    ) -> Result<Tensor, Failure> {
         if let Some(reducer) = &mut self.reducer {
             let prepared = reducer.prepare_for_forward();
-            prepared.map_err(|error| self.world.explain(error))?;
+            prepared.map_err(|error| explain(world, error))?;
         }
         let scores_bc = model.forward(&samples.images_bchw)?;
         Ok(loss_sum(&scores_bc, &samples.labels_b)?)
     }
 
-    fn backward(&mut self, loss: &Tensor, scale: f64, is_last: bool) -> Result<(), Failure> {
+    fn backward(
+        &mut self,
+        world: &World,
+        loss: &Tensor,
+        scale: f64,
+        is_last: bool,
+    ) -> Result<(), Failure> {
         // Only the last micro-batch synchronizes; the others add up on this rank.
         if let (Some(reducer), true) = (&mut self.reducer, is_last) {
             let prepared = reducer.prepare_for_backward();
-            prepared.map_err(|error| self.world.explain(error))?;
+            prepared.map_err(|error| explain(world, error))?;
         }
         let done = roundhouse_c10d::backward(&loss.f_mul_scalar(scale)?);
-        done.map_err(|error| self.world.explain(error))
+        done.map_err(|error| explain(world, error))
+    }
+}
+
+/// What the loss of a part is multiplied by, so that the mean over the ranks is that over the batch.
+fn scale(world: &World, batch: &Batch) -> f64 {
+    f64::from(world.size()) / batch.num_samples() as f64
+}
+
+/// What an error of the Reducer means. Garbage makes its own checks fail ("DDP expects same model across all ranks").
+fn explain(world: &World, error: roundhouse_c10d::Error) -> Failure {
+    if world.may_have_lost_a_peer() {
+        Failure::peer_lost(error.to_string())
+    } else {
+        error.into()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::model::Parameters;
 /// Writes all parameters under their names, by rename: a reader never sees half a file.
 ///
 /// # Errors
-/// [`Failure::Torch`] when a tensor cannot be written, [`Failure::Io`] when the rename fails.
+/// [`Failure::Torch`] when a tensor cannot be written, [`roundhouse_member::Failure::Io`] when the rename fails.
 pub fn save(path: &Path, parameters: &Parameters) -> Result<(), Failure> {
     let named: Vec<(&str, Tensor)> = parameters
         .iter()

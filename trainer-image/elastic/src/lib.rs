@@ -32,6 +32,6 @@ pub use patience::Patience;
 pub use permutation::Permutation;
 pub use scaling::{Mark, Pace, Scaling};
 pub use schedule::RateSchedule;
-pub use state::{Claim, Origin, StateSource};
+pub use state::{Claim, Lost, Origin, StateSource};
 pub use straggler::{StepTimes, Straggler};
 pub use switch::{Activity, Door, Learned, Motion};

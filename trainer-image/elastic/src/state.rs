@@ -1,13 +1,13 @@
-//! Who has the state that a new generation goes on with.
+//! Which rank has the state that a new generation goes on with.
 
 /// Where the state that a rank holds comes from, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// It was cut off while it received another's.
+    /// The rank was cut off while it received another's state over its own.
     Torn,
     /// Initial weights.
     Fresh,
-    /// From a checkpoint.
+    /// A checkpoint that the rank can read.
     Loaded,
     /// Held since it was a member of a world.
     Live,
@@ -22,7 +22,7 @@ impl Origin {
         self as u64
     }
 
-    /// The origin of a number; what no origin has is as good as nothing.
+    /// The origin of a number. A number that no origin has is taken for [`Self::Torn`], with which nothing goes on.
     #[must_use]
     pub fn from_code(code: u64) -> Self {
         let known = Self::ALL.into_iter().find(|origin| origin.code() == code);
@@ -53,7 +53,8 @@ impl Claim {
         step: 0,
     };
 
-    /// The same once it cannot be gone on with.
+    /// What a rank says that was cut off while it received this state: nothing can go on with what it has, but it
+    /// knows which state there was.
     #[must_use]
     pub const fn torn(self) -> Self {
         Self {
@@ -61,125 +62,64 @@ impl Claim {
             ..self
         }
     }
+
+    const fn age(&self) -> (u64, u64) {
+        (self.generation, self.step)
+    }
 }
 
-/// Who has the state that a new generation goes on with.
+/// Which rank has the state that a new generation goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSource {
     /// What the best state is.
     pub claim: Claim,
     /// Lowest rank that holds it.
     pub rank: usize,
-    /// Whether somebody lacks it, so that it has to be sent. A training that has not begun is
-    /// sent always: nobody's initial weights are taken on trust.
+    /// Whether it has to be sent: a rank lacks it, or it is on a disk, which one rank reads for all, or training
+    /// has not begun, since no rank's initial weights are taken on trust.
     pub must_send: bool,
+    /// A newer state that all ranks that had it are gone with. It is worth telling: its steps are done again.
+    pub lost: Option<Lost>,
+}
+
+/// A state that every rank which had it is gone with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Generation that committed it.
+    pub generation: u64,
+    /// Its committed steps.
+    pub step: u64,
 }
 
 impl StateSource {
-    /// The greatest claim wins: a collective can succeed on one rank and fail on another, so some
-    /// may have committed a step that others have not. `None` if all states are torn.
-    #[must_use]
-    pub fn of(claims: &[Claim]) -> Option<Self> {
-        let best = *claims.iter().max()?;
-        if best.origin == Origin::Torn {
-            return None;
-        }
+    /// The greatest claim wins: a collective can succeed on one rank and fail on another, so some ranks may have
+    /// committed a step that others have not.
+    ///
+    /// # Errors
+    /// What is lost, if there is only initial weights to go on with although some rank was receiving a state of
+    /// committed steps, or nothing at all. To begin at step 0 then would hide that the training's state is gone.
+    pub fn of(claims: &[Claim]) -> Result<Self, Lost> {
+        let torn = claims.iter().filter(|claim| claim.origin == Origin::Torn);
+        let lost = torn.max().filter(|claim| claim.age() > (0, 0));
+        let named = |claim: &Claim| Lost {
+            generation: claim.generation,
+            step: claim.step,
+        };
+        let best = claims.iter().filter(|claim| claim.origin != Origin::Torn);
+        let best = match (best.max(), lost) {
+            (Some(best), None) => *best,
+            (Some(best), Some(_)) if best.origin != Origin::Fresh => *best,
+            (_, lost) => return Err(named(lost.unwrap_or(&Claim::FRESH))),
+        };
         let holds = |claim: &Claim| *claim == best;
-        Some(Self {
+        Ok(Self {
             claim: best,
-            rank: claims.iter().position(holds)?,
-            must_send: best.origin == Origin::Fresh || !claims.iter().all(holds),
+            rank: claims.iter().position(holds).unwrap_or_default(),
+            must_send: best.origin != Origin::Live || !claims.iter().all(holds),
+            lost: lost.filter(|lost| lost.age() > best.age()).map(named),
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
-
-    use super::*;
-
-    const fn claim(origin: Origin, generation: u64, step: u64) -> Claim {
-        Claim {
-            origin,
-            generation,
-            step,
-        }
-    }
-
-    const fn live(generation: u64, step: u64) -> Claim {
-        claim(Origin::Live, generation, step)
-    }
-
-    const fn loaded(generation: u64, step: u64) -> Claim {
-        claim(Origin::Loaded, generation, step)
-    }
-
-    fn source(claims: &[Claim]) -> (usize, bool) {
-        let source = StateSource::of(claims).unwrap();
-        assert_eq!(source.claim, claims[source.rank]);
-        (source.rank, source.must_send)
-    }
-
-    #[test]
-    fn the_lowest_rank_with_the_most_steps_sends_its_state() {
-        let torn = live(1, 9).torn();
-        assert_eq!(
-            source(&[live(1, 6), live(1, 7), torn, live(1, 7)]),
-            (1, true)
-        );
-    }
-
-    #[test]
-    fn equal_states_need_no_sending_once_training_has_begun() {
-        assert_eq!(source(&[live(1, 7), live(1, 7)]), (0, false));
-        assert_eq!(source(&[loaded(1, 7), loaded(1, 7)]), (0, false));
-        assert_eq!(source(&[Claim::FRESH, Claim::FRESH]), (0, true));
-    }
-
-    #[test]
-    fn a_state_that_a_process_kept_beats_any_from_a_disk() {
-        assert_eq!(source(&[loaded(9, 900), live(2, 7)]), (1, true));
-    }
-
-    #[test]
-    fn a_loaded_state_beats_a_fresh_one_and_a_newer_checkpoint_an_older() {
-        assert_eq!(source(&[Claim::FRESH, loaded(1, 3)]), (1, true));
-        assert_eq!(source(&[loaded(1, 30), loaded(2, 20)]), (1, true));
-    }
-
-    #[test]
-    fn what_a_superseded_generation_committed_is_not_gone_on_with() {
-        assert_eq!(source(&[live(2, 50), live(3, 40)]), (1, true));
-    }
-
-    #[test]
-    fn a_torn_state_is_never_gone_on_with() {
-        let torn = live(5, 50).torn();
-        assert_eq!(source(&[torn, Claim::FRESH]), (1, true));
-        assert_eq!(StateSource::of(&[torn, torn]), None);
-        assert_eq!(StateSource::of(&[]), None);
-    }
-
-    proptest! {
-        #[test]
-        fn the_best_is_beaten_by_nobody_and_every_origin_reads_back(
-            claims in proptest::collection::vec(
-                (0_u64..4, 0_u64..4, 0_u64..4)
-                    .prop_map(|(code, generation, step)| claim(Origin::from_code(code), generation, step)),
-                1..6,
-            ),
-        ) {
-            match StateSource::of(&claims) {
-                None => prop_assert!(claims.iter().all(|claim| claim.origin == Origin::Torn)),
-                Some(source) => {
-                    prop_assert!(claims.iter().all(|claim| *claim <= source.claim));
-                    prop_assert!(claims[..source.rank].iter().all(|claim| *claim < source.claim));
-                }
-            }
-            for claim in claims {
-                prop_assert_eq!(Origin::from_code(claim.origin.code()), claim.origin);
-            }
-        }
-    }
-}
+mod tests;

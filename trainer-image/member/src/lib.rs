@@ -1,1 +1,48 @@
-//! A process as a member of generations, whatever it trains with. Nothing here needs libtorch.
+//! A process as a member of generations, whatever it trains and whichever library connects it to its peers.
+//!
+//! The crate knows no tensors and no process group. What it needs of them are three traits: [`Group`], the
+//! collectives of one generation on host values; [`State`] and [`Share`], the bytes of what is trained; and
+//! [`Rendezvous`], which builds a group. With them a [`Member`] does the rest. In the order in which it happens:
+//!
+//! 1. [`launch`]: what the process is told at its start. [`signals`]: when it is asked to leave.
+//! 2. [`membership`] and [`lobby`]: which generation it is to join, from a file that the agent shows.
+//! 3. [`form`]: meet the other ranks, agree who has the state, read it from a checkpoint if nobody has it, send it
+//!    to those who lack it. [`held`] is what this process has of it, [`share`] how it is sent.
+//! 4. [`world`]: what the ranks tell each other at the end of each step. [`interrupt`] and [`blocking`]: waits for
+//!    peers that can be ended. [`door`]: when a world that grows lets the newcomers in.
+//! 5. [`keeping`], with [`checkpoint`] and [`ledger`]: what is written to the volume.
+//! 6. [`report`], with [`sections`]: what the agent and people are told.
+//!
+//! [`failure`] says why a process ends before its training is complete; [`faults`] injects some, for tests.
+
+pub mod blocking;
+pub mod checkpoint;
+pub mod door;
+pub mod failure;
+pub mod faults;
+pub mod form;
+pub mod group;
+pub mod held;
+pub mod interrupt;
+pub mod keeping;
+pub mod launch;
+pub mod ledger;
+pub mod lobby;
+pub mod member;
+pub mod membership;
+pub mod report;
+pub mod sections;
+pub mod share;
+pub mod signals;
+pub mod state;
+pub mod world;
+
+pub use failure::{Ending, Failure};
+pub use group::{Abort, Group, Rendezvous};
+pub use held::Held;
+pub use keeping::Keeping;
+pub use launch::Launch;
+pub use member::Member;
+pub use share::Share;
+pub use state::{State, Table};
+pub use world::World;

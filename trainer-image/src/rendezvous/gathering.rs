@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use roundhouse_c10d::Store;
 use roundhouse_contract::Master;
 
-use crate::blocking::Caller;
-use crate::failure::Failure;
+use roundhouse_member::blocking::Caller;
+use roundhouse_member::failure::Failure;
+
+use crate::failure::lost;
 
 /// How long the ranks may take to gather. Longer than the kubelet takes to show a new membership
 /// to all pods (its sync period is a minute).
@@ -37,12 +39,12 @@ pub(super) struct Gathering {
 
 /// A generation's part of a store.
 pub(super) fn part_of(store: &Store, generation: u64) -> Result<Store, Failure> {
-    Ok(store.prefix(&format!("gen{generation}"))?)
+    store.prefix(&format!("gen{generation}")).map_err(lost)
 }
 
 /// How many ranks stand at a store for a generation.
 pub(super) fn num_arrived(store: &Store, generation: u64) -> Result<u32, Failure> {
-    let arrived = part_of(store, generation)?.add(ARRIVED, 0)?;
+    let arrived = part_of(store, generation)?.add(ARRIVED, 0).map_err(lost)?;
     Ok(u32::try_from(arrived).unwrap_or_default())
 }
 
@@ -54,7 +56,7 @@ impl Gathering {
             return Ok(None);
         };
         // The others may be slower than the connection was: NCCL's first rank loads a lot before it sets its key.
-        store.set_timeout(self.store_timeout)?;
+        store.set_timeout(self.store_timeout).map_err(lost)?;
         let store = part_of(&store, self.generation)?;
         Ok(self.gather(&store, caller)?.then_some(store))
     }
@@ -79,7 +81,7 @@ impl Gathering {
     fn gather(&self, store: &Store, caller: &Caller) -> Result<bool, Failure> {
         let world_size = i64::from(self.world_size);
         let pause = pause_between_looks(self.world_size);
-        let mut num_arrived = store.add(ARRIVED, 1)?;
+        let mut num_arrived = store.add(ARRIVED, 1).map_err(lost)?;
         while num_arrived < world_size {
             if !caller.waits() {
                 return Ok(false);
@@ -92,7 +94,7 @@ impl Gathering {
                 )));
             }
             std::thread::sleep(pause);
-            num_arrived = store.add(ARRIVED, 0)?;
+            num_arrived = store.add(ARRIVED, 0).map_err(lost)?;
         }
         Ok(true)
     }

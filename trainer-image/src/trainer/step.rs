@@ -2,87 +2,74 @@
 
 use std::time::Instant;
 
-use roundhouse_elastic::{Event, Permutation};
+use roundhouse_elastic::{Batch, Event, Permutation};
+use roundhouse_member::faults::{self, Point};
+use roundhouse_member::report::StepReport;
+use roundhouse_member::sections::{Section, Sections};
+use roundhouse_member::world::Standing;
 
-use super::Trainer;
+use super::{LastStep, Trainer};
 use crate::failure::Failure;
-use crate::faults::{self, Point};
-use crate::report::StepReport;
-use crate::sections::{Section, Sections};
-use crate::world::Standing;
 
 impl Trainer<'_> {
     /// One optimizer step of the whole world, or what is due in its place: an evaluation, the end. Until the
-    /// update every error leaves the weights as they were; the update itself is local and waits for nobody.
+    /// update every error leaves the weights as they were; the update itself is local and waits for no peer.
     pub(super) fn step(&mut self) -> Result<Event, Failure> {
         if self.is_evaluation_due() {
             return self.evaluate();
         }
-        let Some(batch) = self.course.batch_at(&self.mark) else {
+        let mark = self.member.held.mark;
+        let Some(batch) = self.plan.course.batch_at(&mark) else {
             self.finish()?;
             return Ok(Event::Finished);
         };
-        if let Some(peers) = &self.peers {
-            peers.interrupter.step_begins();
-        }
-        let saving = self.saving()?;
-        let newest_seen = self.newest_for_all();
-        let Some(replicas) = &mut self.replicas else {
-            return Err(Failure::Internal(
-                "a step before its world was formed".to_owned(),
-            ));
-        };
+        let standing = self.member.begin_step()?;
+        let rank = self.member.world()?.rank();
         let started = Instant::now();
         let mut sections = Sections::default();
         sections.time(Section::Data, faults::slow_down);
-        let learning_rate = self.rates.rate(self.mark.samples) * self.scaling.factor(&self.mark);
-        let order = Permutation::new(self.course.num_samples(), self.config.seed, batch.epoch);
-        let model = self.model.as_mut();
+        let learning_rate = self.plan.rates.rate(mark.samples) * self.plan.scaling.factor(&mark);
 
-        let local_loss =
-            replicas.gradients(model, &self.data.train, &order, &batch, &mut sections)?;
-        let gradient_norm =
-            sections.time(Section::Optimizer, || model.parameters().gradient_norm())?;
-        let is_finite = local_loss.is_finite() && gradient_norm.is_finite();
+        let local_loss = self.gradients(&batch, &mut sections)?;
+        let gradient_norm = sections.time(Section::Optimizer, || {
+            self.work.model.parameters().gradient_norm()
+        })?;
         let standing = Standing {
-            finite: is_finite,
-            leaving: self.machine.is_leaving(),
-            newest_seen,
-            saving,
-            own_time: self.last_step.0,
+            finite: gradient_norm.is_finite(),
+            own_time: self.last_step.own_time,
+            ..standing
         };
-        faults::point(Point::Agree, replicas.world().rank(), batch.step);
+        faults::point(Point::Agree, rank, batch.step);
         let end = sections.time(Section::Communication, || {
-            replicas.world().end_step(local_loss, &standing)
+            self.member.end_step(local_loss, &standing)
         })?;
-        if let Some(peers) = &self.peers {
-            peers.interrupter.step_ends();
-        }
         let step = batch.step;
-        if !end.agreement.all_finite {
-            return Err(Failure::Diverged {
-                step,
-                loss: local_loss / batch.num_samples() as f64,
-                gradient_norm,
-            });
-        }
-        faults::point(Point::Update, replicas.world().rank(), step);
-        sections.time(Section::Optimizer, || {
-            self.optimizer
-                .step(model.parameters_mut(), learning_rate, step)
-        })?;
-        self.mark = self.mark.after(batch.num_samples());
-        faults::point(Point::Commit, replicas.world().rank(), step);
-
-        self.reporter.compare(&end.own_seconds, self.last_step.1);
-        let unevenness = replicas.unevenness(batch.num_samples());
-        self.last_step = (sections.own_time(), unevenness);
-
         let loss = end.loss_sum / batch.num_samples() as f64;
-        self.keep(&batch, loss, &end.saving)?;
-        self.reporter.commit(&StepReport {
+        if !end.agreement.all_finite {
+            return Err(self.diverged(&batch, local_loss, loss, gradient_norm)?);
+        }
+        faults::point(Point::Update, rank, step);
+        sections.time(Section::Optimizer, || {
+            let parameters = self.work.model.parameters_mut();
+            self.work.optimizer.step(parameters, learning_rate, step)
+        })?;
+        self.member.count(&batch);
+        faults::point(Point::Commit, rank, step);
+
+        let reporter = &mut *self.member.reporter;
+        reporter.compare(&end.own_seconds, self.last_step.unevenness);
+        let replicas = self.replicas.as_ref();
+        self.last_step = LastStep {
+            own_time: sections.own_time(),
+            unevenness: replicas.and_then(|replicas| replicas.unevenness(batch.num_samples())),
+        };
+
+        let tensors = &self.work.tensors;
+        self.member.keep(&batch, loss, &end.saving, tensors)?;
+        let mark = &self.member.held.mark;
+        self.member.reporter.commit(&StepReport {
             step,
-            epoch: self.course.position_at(self.mark.samples).epoch,
+            epoch: self.plan.course.position_at(mark.samples).epoch,
             num_samples: batch.num_samples(),
             loss,
             gradient_norm,
@@ -92,11 +79,55 @@ impl Trainer<'_> {
         });
         if end.agreement.all_leave {
             // What little time is left is for the state.
-            self.save_before_leaving()?;
+            self.member.save_before_leaving(tensors)?;
         }
         Ok(Event::Boundary {
             agreed_generation: end.agreement.newest_generation,
             all_leave: end.agreement.all_leave,
         })
+    }
+
+    /// Leaves the mean gradient of the batch in the model; returns the sum of the losses of this rank's samples.
+    fn gradients(&mut self, batch: &Batch, sections: &mut Sections) -> Result<f64, Failure> {
+        let world = self.member.world()?;
+        let order = self.order(batch);
+        let Some(replicas) = &mut self.replicas else {
+            return Err(Failure::internal("a step before its world was formed"));
+        };
+        let model = self.work.model.as_mut();
+        replicas.gradients(world, model, &self.work.data.train, &order, batch, sections)
+    }
+
+    /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,
+    /// so each computes its own once more, for itself.
+    fn diverged(
+        &mut self,
+        batch: &Batch,
+        local_loss: f64,
+        loss: f64,
+        gradient_norm: f64,
+    ) -> Result<Failure, Failure> {
+        let world = self.member.world()?;
+        let order = self.order(batch);
+        let mut is_own = !local_loss.is_finite();
+        if let (Some(replicas), false) = (&mut self.replicas, is_own) {
+            let model = self.work.model.as_mut();
+            replicas.own_gradients(world, model, &self.work.data.train, &order, batch)?;
+            is_own = !model.parameters().gradient_norm()?.is_finite();
+        }
+        Ok(Failure::Diverged {
+            step: batch.step,
+            loss,
+            gradient_norm,
+            ranks: world.ranks_that(is_own)?,
+        })
+    }
+
+    fn order(&self, batch: &Batch) -> Permutation {
+        Permutation::new(
+            self.plan.course.num_samples(),
+            self.work.config.seed,
+            batch.epoch,
+        )
     }
 }

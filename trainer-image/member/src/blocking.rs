@@ -1,0 +1,171 @@
+//! Calls that block and cannot be interrupted: each is made by a thread of its own, so that its caller can stop
+//! waiting for it. A thread that was left behind ends when its call returns, which may be never.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+
+/// Between two looks at whether the call is still worth waiting for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+static NUM_LEFT_BEHIND: AtomicU64 = AtomicU64::new(0);
+
+/// Threads of this process that nobody waits for any more, and that have not ended. Each holds a connection.
+#[must_use]
+pub fn num_left_behind() -> u64 {
+    NUM_LEFT_BEHIND.load(Ordering::Relaxed)
+}
+
+/// What came of waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited<T> {
+    /// The call has returned this.
+    Returned(T),
+    /// It became pointless before.
+    Pointless,
+    /// It has not returned by the deadline.
+    TooLate,
+}
+
+/// The one that waits for a call, as the call sees it.
+#[derive(Debug)]
+pub struct Caller(Weak<()>);
+
+impl Caller {
+    /// Whether it still waits. If not, there is no use in going on.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+/// Makes a call in a thread of this name and waits for it, until a deadline or until `is_pointless`.
+///
+/// # Errors
+/// The operating system refused the thread, or the call panicked.
+pub fn call<T: Send + 'static>(
+    name: &str,
+    deadline: Instant,
+    mut is_pointless: impl FnMut() -> bool,
+    work: impl FnOnce(&Caller) -> T + Send + 'static,
+) -> Result<Waited<T>, Failure> {
+    let waiting = Arc::new(());
+    let caller = Caller(Arc::downgrade(&waiting));
+    let (sender, returned) = channel();
+    // Whoever of the two ends first; each takes its turn once.
+    let turn = Arc::new(AtomicU64::new(0));
+    let end = Ended(Arc::clone(&turn));
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            let _end = end;
+            // Nobody listens any more when it has become pointless.
+            let _ = sender.send(work(&caller));
+        })
+        .map_err(|error| Failure::Internal(format!("no thread for {name}: {error}")))?;
+    let left = Left(turn);
+    loop {
+        match returned.recv_timeout(LOOK_INTERVAL) {
+            Ok(value) => return Ok(Waited::Returned(value)),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::Internal(format!("{name} panicked")));
+            }
+            Err(RecvTimeoutError::Timeout) if is_pointless() => {
+                left.behind();
+                return Ok(Waited::Pointless);
+            }
+            Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
+                left.behind();
+                return Ok(Waited::TooLate);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// The thread has ended: if it was left behind, it is one less.
+struct Ended(Arc<AtomicU64>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.0.swap(1, Ordering::SeqCst) == 1 {
+            NUM_LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The caller goes: if the thread has not ended, it is left behind.
+struct Left(Arc<AtomicU64>);
+
+impl Left {
+    fn behind(self) {
+        // Counted first, so that the number never falls below 0.
+        NUM_LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+        if self.0.swap(1, Ordering::SeqCst) == 1 {
+            NUM_LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn far() -> Instant {
+        Instant::now() + Duration::from_mins(2)
+    }
+
+    #[test]
+    fn what_returns_in_time_is_handed_on() {
+        let waited = call("test", far(), || false, Caller::waits).unwrap();
+        assert_eq!(waited, Waited::Returned(true));
+    }
+
+    #[test]
+    fn a_call_that_blocks_is_left_when_it_is_pointless_or_late_and_can_know_it() {
+        for (deadline, is_pointless, expected) in [
+            (far(), true, Waited::Pointless),
+            (Instant::now(), false, Waited::TooLate),
+        ] {
+            let (sender, left) = channel();
+            let work = move |caller: &Caller| {
+                while caller.waits() {
+                    std::thread::yield_now();
+                }
+                sender.send(()).unwrap();
+            };
+            assert_eq!(
+                call("test", deadline, || is_pointless, work).unwrap(),
+                expected
+            );
+            left.recv_timeout(Duration::from_mins(1)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_thread_that_was_left_behind_is_counted_until_it_ends() {
+        let (go_on, blocked) = channel::<()>();
+        let work = move |_: &Caller| blocked.recv();
+        let before = num_left_behind();
+        let waited = call("test", Instant::now(), || false, work).unwrap();
+        assert_eq!(waited, Waited::TooLate);
+        // Other tests leave some behind, too, which end by themselves.
+        assert!(num_left_behind() > 0, "{before}");
+        drop(go_on);
+        let deadline = far();
+        while num_left_behind() > 0 {
+            assert!(Instant::now() < deadline, "it is still counted");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_call_that_panics_is_a_defect() {
+        let panics = |_: &Caller| -> () { panic!("by the test") };
+        let failure = call("test", far(), || false, panics).unwrap_err();
+        assert!(matches!(failure, Failure::Internal(_)), "{failure}");
+    }
+}

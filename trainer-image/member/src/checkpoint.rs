@@ -1,0 +1,33 @@
+//! Checkpoints: the whole state of a training in a directory that all workers share.
+//!
+//! ```text
+//! <dir>/checkpoints/gen-0000000003-step-000000000600/manifest.json
+//!                                                    shard-00000-of-00002.safetensors
+//!                                                    shard-00001-of-00002.safetensors
+//! <dir>/ledger/gen-0000000003.jsonl
+//! <dir>/jobs/<UID of a job>
+//! ```
+//! A checkpoint is a new directory that gets its name when everything in it is durable, and is never
+//! changed afterwards: what has the name is complete, or was damaged later, which sizes and checksums show.
+
+pub mod complete;
+pub mod directory;
+pub mod job;
+pub mod load;
+pub mod manifest;
+pub mod pulse;
+pub mod saver;
+pub mod shard;
+pub mod trouble;
+pub mod writer;
+
+pub use directory::Directory;
+pub use manifest::{Identity, Manifest};
+pub use pulse::{Pulse, Standstill};
+pub use saver::{News, Saver};
+pub use trouble::{Reason, Trouble};
+
+/// One sentence about a file: which, and what is wrong.
+pub(crate) fn about(path: &std::path::Path, reason: impl std::fmt::Display) -> String {
+    format!("{}: {reason}", path.display())
+}

@@ -1,0 +1,216 @@
+//! Completing a checkpoint whose parts are all durable, and deleting those that are old.
+
+use std::io;
+use std::path::Path;
+
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::checkpoint::superfluous;
+
+use super::directory::sync_directory;
+use super::manifest::{self, Manifest, Shard};
+use super::{Directory, Reason, Trouble, shard};
+use crate::faults::{self, Point};
+use crate::state::Table;
+
+/// Gives a checkpoint its name. `manifest` lacks the parts, which are read from their records.
+///
+/// # Errors
+/// What went wrong; the checkpoint has no name then.
+pub fn complete(directory: &Directory, manifest: Manifest) -> Result<Manifest, Trouble> {
+    // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
+    try_complete(directory, manifest).map_err(Trouble::with(&directory.checkpoints()))
+}
+
+fn try_complete(directory: &Directory, mut manifest: Manifest) -> Result<Manifest, Reason> {
+    let id = CheckpointId {
+        generation: manifest.generation,
+        step: manifest.step,
+    };
+    let partial = directory.partial(id);
+    let records: Vec<_> = (0..manifest.world_size)
+        .map(|rank| shard::record_name(rank, manifest.world_size))
+        .collect();
+    for name in &records {
+        let shard = read_record(&partial, name)?;
+        check_size(&partial, &manifest.tensors, &shard)?;
+        manifest.shards.push(shard);
+    }
+    let text = serde_json::to_vec_pretty(&manifest)?;
+    let pulse = directory.pulse();
+    pulse.write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
+    for name in &records {
+        // They say nothing that the manifest does not.
+        let _ = std::fs::remove_file(partial.join(name));
+    }
+    sync_directory(&partial)?;
+    faults::point(Point::Complete, 0, id.step);
+    let complete = directory.checkpoint(id);
+    if Manifest::read(&complete).is_ok() {
+        // It had got its name, and that could not be made durable then: the same state of the same world.
+        std::fs::remove_dir_all(&partial)?;
+    } else {
+        std::fs::rename(&partial, &complete)?;
+    }
+    sync_directory(&directory.checkpoints())?;
+    pulse.beat(1);
+    Ok(manifest)
+}
+
+fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
+    let text = std::fs::read(partial.join(name)).map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            Reason::NotShared(name.to_owned())
+        } else {
+            error.into()
+        }
+    })?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// A part whose rank says that it is durable may be cut short all the same, by a volume that lies about its
+/// syncs; its checksum is left to whoever loads it.
+pub(super) fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result<(), Reason> {
+    // Opened, because a network volume may remember the size of a name from before it was written.
+    let found = std::fs::File::open(partial.join(&shard.file))
+        .and_then(|file| file.metadata())
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", shard.file)))?
+        .len();
+    let whole = shard::file_size(table, shard)?;
+    if found == whole {
+        return Ok(());
+    }
+    Err(Reason::CutShort {
+        file: shard.file.clone(),
+        found,
+        whole,
+    })
+}
+
+/// Deletes what is older than the newest `keep` checkpoints, and what others before `newest` began and
+/// never completed.
+///
+/// # Errors
+/// What went wrong.
+pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Result<(), Trouble> {
+    let path = directory.checkpoints();
+    let failed = Trouble::with(&path);
+    let checkpoints: Vec<_> = directory.list().map_err(&failed)?;
+    let valid = |id: CheckpointId| Manifest::read(&directory.checkpoint(id)).is_ok();
+    let checkpoints: Vec<_> = checkpoints.into_iter().map(|id| (id, valid(id))).collect();
+    let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+    let old = superfluous(&checkpoints, keep);
+    let old = old.into_iter().map(|id| directory.checkpoint(id));
+    let left_over = directory.left_over(newest).map_err(failed)?;
+    let left_over = left_over.into_iter().map(|id| directory.partial(id));
+    for path in old.chain(left_over) {
+        remove(&path)?;
+    }
+    Ok(())
+}
+
+/// Makes room after a save that failed: what it has written so far goes, and so does all that the next one to
+/// be completed would remove. On a full volume nothing is ever completed otherwise.
+pub fn make_room(directory: &Directory, failed: CheckpointId, keep: u32) {
+    // Whatever keeps it from being removed keeps the next one from being written, and is told of then.
+    let _ = remove(&directory.partial(failed));
+    let _ = delete_old(directory, failed, keep);
+}
+
+/// Deletes a checkpoint. Its manifest goes first: what is left of it is none.
+///
+/// # Errors
+/// What went wrong.
+pub fn remove(path: &Path) -> Result<(), Trouble> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Trouble::with(path)(error)),
+        Ok(()) | Err(_) => Ok(()),
+    };
+    gone(std::fs::remove_file(path.join(manifest::FILE)))?;
+    gone(std::fs::remove_dir_all(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_elastic::ledger::{Head, Terms};
+    use safetensors::Dtype;
+
+    use super::super::manifest::{Identity, SCHEMA_VERSION};
+    use super::*;
+    use crate::state::Record;
+
+    /// A checkpoint of one rank, which has written its part of eight bytes.
+    fn written(root: &Path) -> (Directory, Manifest) {
+        let course = Terms {
+            num_samples: 100,
+            global_batch: 10,
+            seed: 7,
+            total_steps: 50,
+            reference_replicas: None,
+        };
+        let tensors = Table::from(vec![Record {
+            name: "a".to_owned(),
+            dtype: Dtype::F32,
+            shape: vec![2],
+            bytes: 8,
+        }]);
+        let ledger = Head::start(&course);
+        let training = Identity {
+            model: "mlp".to_owned(),
+            optimizer: "sgd".to_owned(),
+            course,
+        };
+        let manifest = Manifest {
+            schema_version: SCHEMA_VERSION,
+            saved_at: String::new(),
+            generation: 1,
+            step: 2,
+            epoch: 0,
+            cursor: 20,
+            pace: None,
+            world_size: 1,
+            config_hash: training.hash(&tensors),
+            training,
+            ledger,
+            tensors,
+            shards: Vec::new(),
+        };
+        let directory = Directory::new(root.to_owned());
+        let part = shard::Part {
+            id: ID,
+            rank: 0,
+            world_size: 1,
+            table: &manifest.tensors,
+            bytes: &[1; 8],
+            pulse: directory.pulse(),
+        };
+        shard::write(&directory.partial(ID), &part).unwrap();
+        (directory, manifest)
+    }
+
+    const ID: CheckpointId = CheckpointId {
+        generation: 1,
+        step: 2,
+    };
+
+    #[test]
+    fn a_checkpoint_with_all_its_bytes_gets_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, manifest) = written(root.path());
+        complete(&directory, manifest).unwrap();
+        assert_eq!(directory.list().unwrap(), [ID]);
+    }
+
+    #[test]
+    fn one_that_the_volume_has_cut_short_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, manifest) = written(root.path());
+        let part = directory.partial(ID).join(shard::file_name(0, 1));
+        let size = std::fs::metadata(&part).unwrap().len();
+        let file = std::fs::File::options().write(true).open(&part).unwrap();
+        file.set_len(size - 1).unwrap();
+        let told = complete(&directory, manifest).unwrap_err();
+        let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
+        assert!(is_cut, "{told}");
+        assert_eq!(directory.list().unwrap(), []);
+    }
+}

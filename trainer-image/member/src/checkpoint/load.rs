@@ -1,0 +1,170 @@
+//! Finding the checkpoint to go on with, and reading it.
+//!
+//! Every process finds it, from manifests and the sizes of files alone. One process reads it, and checks every byte.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use roundhouse_elastic::CheckpointId;
+
+use super::manifest::{Identity, Manifest};
+use super::{Directory, Reason, Trouble, complete, shard};
+use crate::failure::Failure;
+use crate::report::say_error;
+use crate::state::Table;
+
+/// Checkpoints whose bytes were found to be damaged, and what was wrong.
+pub type Damaged = BTreeMap<CheckpointId, String>;
+
+/// What the thread that reads says.
+#[derive(Debug)]
+pub enum Message {
+    /// Bytes of the state, checked.
+    Part {
+        /// The first of them in the row of the state.
+        offset: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// All of them have been said.
+    Whole,
+    /// The checkpoint cannot be used.
+    Damaged(Trouble),
+}
+
+/// Finds the newest checkpoint whose manifest is whole and whose files have their sizes, but for those that are
+/// known to be damaged; `None` if there is none at all. Those that are passed over are told, with the reason.
+///
+/// # Errors
+/// [`Failure::OtherTraining`] when the newest one's state does not fit, [`Failure::NoCheckpointUsable`]
+/// when all are damaged: to begin again would be to throw them away. [`Failure::Io`] when the directory
+/// cannot be read.
+pub fn find(
+    directory: &Directory,
+    training: &Identity,
+    table: &Table,
+    damaged: &Damaged,
+) -> Result<Option<Manifest>, Failure> {
+    let path = directory.checkpoints();
+    let list = || directory.list().map_err(Failure::io(&path));
+    let mut ids = list()?;
+    loop {
+        let mut newest_reason = None;
+        for id in &ids {
+            let found = match damaged.get(id) {
+                Some(words) => Err(known(directory, *id, words)),
+                None => look(directory, *id, training, table)?.inspect_err(|reason| {
+                    say_error(&format!("a checkpoint is passed over: {reason}"));
+                }),
+            };
+            match found {
+                Ok(manifest) => return Ok(Some(manifest)),
+                Err(reason) => {
+                    newest_reason.get_or_insert(reason);
+                }
+            }
+        }
+        let Some(reason) = newest_reason else {
+            return Ok(None);
+        };
+        // A world that trains on meanwhile replaces old checkpoints by new ones.
+        let now = list()?;
+        if now == ids {
+            return Err(Failure::NoCheckpointUsable {
+                path,
+                number: ids.len(),
+                reason,
+            });
+        }
+        ids = now;
+    }
+}
+
+fn known(directory: &Directory, id: CheckpointId, words: &str) -> Trouble {
+    let reason = Reason::Damaged(words.to_owned());
+    Trouble::with(&directory.checkpoint(id))(reason)
+}
+
+/// Looks at one checkpoint; the inner error says why it cannot be used, by whatever training.
+fn look(
+    directory: &Directory,
+    id: CheckpointId,
+    training: &Identity,
+    table: &Table,
+) -> Result<Result<Manifest, Trouble>, Failure> {
+    let path = directory.checkpoint(id);
+    let manifest = match Manifest::read(&path) {
+        Ok(manifest) => manifest,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if let Some(difference) = manifest.difference(training, table) {
+        return Err(Failure::OtherTraining { path, difference });
+    }
+    let has_size = |shard| complete::check_size(&path, &manifest.tensors, shard);
+    let is_whole =
+        check(&manifest, id).and_then(|()| manifest.shards.iter().try_for_each(has_size));
+    Ok(match is_whole {
+        Ok(()) => Ok(manifest),
+        Err(reason) => Err(Trouble::with(&path)(reason)),
+    })
+}
+
+/// Reads a checkpoint in a thread, part after part, each checked before it is said. The thread ends when nobody
+/// listens any more.
+///
+/// # Errors
+/// The operating system refused the thread.
+pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Message>, Failure> {
+    // One part waits while the next one is read.
+    let (parts, said) = sync_channel(1);
+    let directory = directory.clone();
+    let work = move || {
+        let id = CheckpointId {
+            generation: manifest.generation,
+            step: manifest.step,
+        };
+        let path = directory.checkpoint(id);
+        let mut offset = 0;
+        for part in &manifest.shards {
+            let message = match shard::read(&path, part, directory.pulse()) {
+                Ok(bytes) => {
+                    let at = offset;
+                    offset += bytes.len() as u64;
+                    Message::Part { offset: at, bytes }
+                }
+                Err(trouble) => Message::Damaged(trouble),
+            };
+            let is_over = matches!(message, Message::Damaged(_));
+            if parts.send(message).is_err() || is_over {
+                return;
+            }
+        }
+        let _ = parts.send(Message::Whole);
+    };
+    std::thread::Builder::new()
+        .name("volume".to_owned())
+        .spawn(work)
+        .map_err(|error| Failure::Internal(format!("no thread to read a checkpoint: {error}")))?;
+    Ok(said)
+}
+
+/// Whether what the manifest says fits together.
+fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
+    if (manifest.generation, manifest.step) != (id.generation, id.step) {
+        return Err(Reason::OtherCheckpoint);
+    }
+    if manifest.config_hash != manifest.training.hash(&manifest.tensors) {
+        return Err(Reason::ConfigHash);
+    }
+    let is_part = |(rank, shard): (u32, &super::manifest::Shard)| {
+        shard.pieces == shard::records(&manifest.tensors, rank, manifest.world_size)
+    };
+    let num_shards = u32::try_from(manifest.shards.len());
+    if num_shards != Ok(manifest.world_size) || !(0..).zip(&manifest.shards).all(is_part) {
+        return Err(Reason::Parts);
+    }
+    if manifest.ledger.step != manifest.step {
+        return Err(Reason::LedgerStep);
+    }
+    Ok(())
+}

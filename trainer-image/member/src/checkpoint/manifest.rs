@@ -1,0 +1,233 @@
+//! `manifest.json`: what a checkpoint holds, and how to tell that it still does.
+
+use std::path::Path;
+
+use roundhouse_elastic::ledger::{Head, Terms};
+use roundhouse_elastic::{Claim, Digest, Mark, Origin, Pace};
+use serde::{Deserialize, Serialize};
+
+use super::{Reason, Trouble};
+use crate::state::Table;
+
+/// Version of the format. What changes its meaning gets another one.
+pub const SCHEMA_VERSION: u32 = 1;
+/// Name of the manifest in the checkpoint's directory.
+pub const FILE: &str = "manifest.json";
+/// No manifest is larger; whatever is, is none.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Everything about a checkpoint but its tensors' bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// See [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// When it was saved, RFC 3339.
+    pub saved_at: String,
+    /// Generation that saved it.
+    pub generation: u64,
+    /// Committed steps.
+    pub step: u64,
+    /// Epoch of the next step, from 0.
+    pub epoch: u64,
+    /// Samples of that epoch that committed steps have consumed.
+    pub cursor: u64,
+    /// How large steps were and where the rate came from, if the batch follows the workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Pace>,
+    /// Ranks that wrote it.
+    pub world_size: u32,
+    /// What training it belongs to.
+    pub training: Identity,
+    /// Hash of [`Self::training`] and the tensors' names, types and shapes.
+    pub config_hash: Digest,
+    /// Where the ledger was.
+    pub ledger: Head,
+    /// All tensors, in the order of their bytes.
+    pub tensors: Table,
+    /// The parts, by rank.
+    pub shards: Vec<Shard>,
+}
+
+/// What has to be equal for a state to be gone on with, apart from the tensors' shapes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// Kind of model, as the configuration calls it.
+    pub model: String,
+    /// Kind of optimizer, as the configuration calls it.
+    pub optimizer: String,
+    /// Samples of the data, samples per step, seed, and how many steps are meant to be done. The
+    /// last of these may change.
+    pub course: Terms,
+}
+
+/// One rank's part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shard {
+    /// Its file in the checkpoint's directory.
+    pub file: String,
+    /// What it holds, in order.
+    pub pieces: Vec<PieceRecord>,
+    /// SHA-256 of these bytes, one after the other.
+    pub sha256: Digest,
+}
+
+/// Some bytes of one tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PieceRecord {
+    /// Name of the tensor.
+    pub tensor: String,
+    /// First byte.
+    pub start: u64,
+    /// Byte after the last.
+    pub end: u64,
+}
+
+impl Identity {
+    /// Hash over everything that has to be equal.
+    #[must_use]
+    pub fn hash(&self, tensors: &Table) -> Digest {
+        let course = self.course.genesis();
+        let names = serde_json::to_vec(&(&self.model, &self.optimizer)).unwrap_or_default();
+        let tensors = serde_json::to_vec(tensors).unwrap_or_default();
+        Digest::of(&[course.bytes(), &names, &tensors])
+    }
+
+    /// What keeps this training from going on with a checkpoint of `saved`; `None` if nothing does.
+    fn difference(&self, saved: &Self) -> Option<String> {
+        let named = |what: &str, saved: String, ours: String| {
+            (saved != ours)
+                .then(|| format!("it was saved by a training with {what} {saved}, this has {ours}"))
+        };
+        let number = |what, saved: u64, ours: u64| named(what, saved.to_string(), ours.to_string());
+        let (before, now) = (&saved.course, &self.course);
+        named("model.name", saved.model.clone(), self.model.clone())
+            .or_else(|| {
+                named(
+                    "optimizer.name",
+                    saved.optimizer.clone(),
+                    self.optimizer.clone(),
+                )
+            })
+            .or_else(|| number("training samples:", before.num_samples, now.num_samples))
+            .or_else(|| number("globalBatchSize", before.global_batch, now.global_batch))
+            .or_else(|| number("seed", before.seed, now.seed))
+            .or_else(|| {
+                let words = |reference: Option<u32>| {
+                    reference.map_or("KeepGlobalBatch".to_owned(), |replicas| {
+                        format!("ScaleBatch of {replicas} replicas")
+                    })
+                };
+                let saved = words(before.reference_replicas);
+                named("elastic.onScale", saved, words(now.reference_replicas))
+            })
+    }
+}
+
+impl Manifest {
+    /// Reads the manifest of a checkpoint.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(checkpoint: &Path) -> Result<Self, Trouble> {
+        let path = checkpoint.join(FILE);
+        Self::try_read(&path).map_err(Trouble::with(&path))
+    }
+
+    fn try_read(path: &Path) -> Result<Self, Reason> {
+        let size = std::fs::metadata(path)?;
+        if size.len() > MAX_BYTES {
+            return Err(Reason::TooLarge);
+        }
+        let text = std::fs::read(path)?;
+        let manifest: Self = serde_json::from_slice(&text)?;
+        if manifest.schema_version != SCHEMA_VERSION {
+            return Err(Reason::SchemaVersion(manifest.schema_version));
+        }
+        Ok(manifest)
+    }
+
+    /// What a rank that has loaded it says of its state.
+    #[must_use]
+    pub const fn claim(&self) -> Claim {
+        Claim {
+            origin: Origin::Loaded,
+            generation: self.generation,
+            step: self.step,
+        }
+    }
+
+    /// How far it had come. `pace` is that of a batch that stays.
+    #[must_use]
+    pub fn mark(&self, pace: Pace) -> Mark {
+        Mark {
+            step: self.step,
+            samples: self.epoch * self.training.course.num_samples + self.cursor,
+            pace: self.pace.unwrap_or(pace),
+        }
+    }
+
+    /// What keeps a training from going on with it; `None` if nothing does.
+    #[must_use]
+    pub fn difference(&self, training: &Identity, tensors: &Table) -> Option<String> {
+        let table = || self.tensors.difference(tensors);
+        training.difference(&self.training).or_else(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(change: impl FnOnce(&mut Terms)) -> Identity {
+        let mut course = Terms {
+            num_samples: 100,
+            global_batch: 10,
+            seed: 7,
+            total_steps: 50,
+            reference_replicas: None,
+        };
+        change(&mut course);
+        Identity {
+            model: "mlp".to_owned(),
+            optimizer: "sgd".to_owned(),
+            course,
+        }
+    }
+
+    #[test]
+    fn what_differs_is_named_and_the_length_may_differ() {
+        let saved = identity(|_| {});
+        assert_eq!(
+            identity(|course| course.total_steps = 90).difference(&saved),
+            None
+        );
+        let difference = identity(|course| course.seed = 8)
+            .difference(&saved)
+            .unwrap();
+        assert!(
+            difference.contains("seed 7") && difference.contains('8'),
+            "{difference}"
+        );
+        let difference = identity(|course| course.reference_replicas = Some(4))
+            .difference(&saved)
+            .unwrap();
+        assert!(
+            difference.contains("onScale KeepGlobalBatch") && difference.contains("4 replicas"),
+            "{difference}"
+        );
+        let mut other = saved.clone();
+        other.optimizer = "adamw".to_owned();
+        let difference = other.difference(&saved).unwrap();
+        assert!(difference.contains("optimizer.name"), "{difference}");
+        let hash = |identity: &Identity| identity.hash(&Table::default());
+        assert_ne!(hash(&other), hash(&saved));
+        assert_eq!(
+            hash(&identity(|course| course.total_steps = 90)),
+            hash(&saved)
+        );
+    }
+}

@@ -1,0 +1,238 @@
+//! One rank's side of saving: its stage, its buffers, and what the writing thread said.
+
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::saving::Stage;
+use roundhouse_elastic::shard::shard;
+
+use super::Directory;
+use super::manifest::Manifest;
+use super::pulse::{Pulse, Standstill};
+use super::writer::{self, Done, Job};
+use crate::failure::Failure;
+use crate::ledger::Progress;
+use crate::state::{State, Table};
+
+mod news;
+
+pub use news::News;
+
+/// One is written while the other takes the next: a save that a new generation has overtaken may
+/// still be held up by the volume.
+const NUM_BUFFERS: usize = 2;
+
+/// The save in flight.
+#[derive(Debug)]
+struct Flight {
+    save: u64,
+    id: CheckpointId,
+    stage: Stage,
+    begun: Instant,
+    has_skipped: bool,
+}
+
+/// Saves this rank's parts, and on rank 0 completes the checkpoints.
+#[derive(Debug)]
+pub struct Saver {
+    every_seconds: Option<u64>,
+    table: Table,
+    jobs: Sender<Job>,
+    results: Receiver<Done>,
+    buffers: Vec<Vec<u8>>,
+    num_begun: u64,
+    flight: Option<Flight>,
+    begun_at: Instant,
+    pulse: Pulse,
+    standstill: Standstill,
+    /// Step of the newest checkpoint that is complete or may become it; rank 0 alone goes by it.
+    newest_step: Option<u64>,
+    /// A save of the same step must not begin while the remains of the last one are being removed.
+    is_discarding: bool,
+}
+
+impl Saver {
+    /// Starts the writing thread.
+    ///
+    /// # Errors
+    /// The operating system refused the thread.
+    pub fn start(
+        settings: &CheckpointEnvironment,
+        directory: &Directory,
+        table: Table,
+    ) -> Result<Self, Failure> {
+        let pulse = directory.pulse().clone();
+        let (jobs, results) = writer::start(directory.clone(), table.clone(), settings.keep)
+            .map_err(|error| Failure::Internal(format!("the checkpoint thread: {error}")))?;
+        Ok(Self {
+            every_seconds: settings.every_seconds,
+            table,
+            jobs,
+            results,
+            buffers: vec![Vec::new(); NUM_BUFFERS],
+            num_begun: 0,
+            flight: None,
+            begun_at: Instant::now(),
+            standstill: Standstill::new(&pulse),
+            pulse,
+            newest_step: None,
+            is_discarding: false,
+        })
+    }
+
+    /// What the tensors are.
+    #[must_use]
+    pub const fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// This rank has a place in a generation; `saved_step` is that of the checkpoint its state was
+    /// loaded from, if it was.
+    pub fn enter(&mut self, generation: u64, rank: u32, saved_step: Option<u64>) {
+        self.flight = None;
+        self.begun_at = Instant::now();
+        self.newest_step = saved_step;
+        if rank == 0 {
+            self.give(Job::Survey(generation));
+        }
+    }
+
+    /// The generation is over: what it has in flight, it will not complete. What rank 0 completes
+    /// already is good, and becomes complete.
+    pub fn abandon(&mut self) {
+        self.flight = None;
+    }
+
+    /// How far this rank is with the save in flight.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        match &self.flight {
+            Some(flight) => flight.stage,
+            None if self.is_discarding || self.buffers.is_empty() => Stage::Busy,
+            None => Stage::Idle,
+        }
+    }
+
+    /// Whether the last save was begun long enough ago, by this rank's clock.
+    #[must_use]
+    pub fn is_time(&self) -> bool {
+        let elapsed = self.begun_at.elapsed();
+        self.stage() == Stage::Idle
+            && self
+                .every_seconds
+                .is_some_and(|every| elapsed >= Duration::from_secs(every))
+    }
+
+    /// Whether a save of this step is complete or on its way.
+    #[must_use]
+    pub fn has(&self, step: u64) -> bool {
+        self.newest_step == Some(step)
+    }
+
+    /// Another save is due, and left out because of the one in flight.
+    pub const fn skip(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.has_skipped = true;
+        }
+    }
+
+    /// Step of the save in flight, how long it has lasted, and whether another was left out because of it.
+    #[must_use]
+    pub fn in_flight(&self) -> Option<(u64, Duration, bool)> {
+        let flight = self.flight.as_ref();
+        flight.map(|flight| (flight.id.step, flight.begun.elapsed(), flight.has_skipped))
+    }
+
+    /// For how long nothing has moved of what this rank writes.
+    pub fn stands_still(&mut self) -> Duration {
+        if self.stage() != Stage::Busy {
+            self.standstill = Standstill::new(&self.pulse);
+        }
+        self.standstill.look(&self.pulse)
+    }
+
+    /// Copies this rank's part of the state and has it written. Returns when the copy is made.
+    ///
+    /// # Errors
+    /// The device refused the copy.
+    pub fn begin(
+        &mut self,
+        id: CheckpointId,
+        rank: u32,
+        world_size: u32,
+        state: &dyn State,
+    ) -> Result<(), Failure> {
+        let Some(mut buffer) = self.buffers.pop() else {
+            return Err(Failure::Internal("a save without a buffer".to_owned()));
+        };
+        let begun = Instant::now();
+        let part = shard(&(0..self.table.num_bytes()), rank, world_size);
+        let size = usize::try_from(part.end - part.start);
+        buffer.resize(
+            size.map_err(|error| Failure::Internal(error.to_string()))?,
+            0,
+        );
+        state.copy_out(part, &mut buffer)?;
+        self.num_begun += 1;
+        self.standstill = Standstill::new(&self.pulse);
+        self.begun_at = begun;
+        self.newest_step = Some(id.step);
+        self.flight = Some(Flight {
+            save: self.num_begun,
+            id,
+            stage: Stage::Busy,
+            begun,
+            has_skipped: false,
+        });
+        self.give(Job::Write {
+            save: self.num_begun,
+            id,
+            rank,
+            world_size,
+            buffer,
+        });
+        Ok(())
+    }
+
+    /// All parts are durable. Rank 0 gives the manifest that is to be written; the others are done.
+    pub fn complete(
+        &mut self,
+        manifest: impl FnOnce(CheckpointId) -> Option<(Manifest, Progress)>,
+    ) {
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let Some((manifest, ledger)) = manifest(flight.id) else {
+            self.flight = None;
+            return;
+        };
+        flight.stage = Stage::Busy;
+        self.standstill = Standstill::new(&self.pulse);
+        let save = flight.save;
+        self.give(Job::Complete {
+            save,
+            manifest: Box::new(manifest),
+            ledger,
+        });
+    }
+
+    /// Some parts could not be written; whether this rank's is among them. Rank 0 removes the others.
+    pub fn give_up(&mut self, rank: u32) -> bool {
+        self.newest_step = None;
+        let Some(flight) = self.flight.take() else {
+            return false;
+        };
+        if rank == 0 {
+            self.is_discarding = true;
+            self.give(Job::Discard(flight.id));
+        }
+        flight.stage == Stage::Failed
+    }
+
+    /// The thread ends with this saver, so it is there.
+    fn give(&self, job: Job) {
+        let _ = self.jobs.send(job);
+    }
+}

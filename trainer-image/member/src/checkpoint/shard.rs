@@ -1,0 +1,178 @@
+//! One rank's part of a checkpoint: a safetensors file. A tensor that is in it whole has its type and
+//! shape; of one that the ranks cut, each part holds plain bytes under its name.
+
+use std::path::Path;
+
+use roundhouse_elastic::checkpoint::Piece;
+use roundhouse_elastic::{CheckpointId, Digest};
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensors};
+
+use super::manifest::{PieceRecord, Shard};
+use super::pulse::Pulse;
+use super::{Reason, Trouble};
+use crate::faults::{self, Point};
+use crate::state::{Table, View};
+
+/// Headers are padded to this, so that the data is aligned.
+const ALIGNMENT: usize = 8;
+
+/// Name of a rank's part.
+#[must_use]
+pub fn file_name(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}.safetensors")
+}
+
+/// Name of the record of a part, which is there once the part is durable, until the manifest has it.
+#[must_use]
+pub fn record_name(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}.json")
+}
+
+/// Who writes which part of what.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'state> {
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// Rank that writes.
+    pub rank: u32,
+    /// Ranks that write.
+    pub world_size: u32,
+    /// All tensors.
+    pub table: &'state Table,
+    /// The bytes of this part, in the order of the table.
+    pub bytes: &'state [u8],
+    /// Moves with what is written.
+    pub pulse: &'state Pulse,
+}
+
+/// Writes a part and its record to a directory; both are durable when it returns.
+///
+/// # Errors
+/// What went wrong.
+pub fn write(directory: &Path, part: &Part<'_>) -> Result<(), Trouble> {
+    // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
+    try_write(directory, part).map_err(Trouble::with(directory.parent().unwrap_or(directory)))
+}
+
+fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
+    let Part {
+        id,
+        rank,
+        world_size,
+        table,
+        bytes,
+        pulse,
+    } = *part;
+    faults::volume();
+    std::fs::create_dir_all(directory)?;
+    let pieces = records(table, rank, world_size);
+    let shard = Shard {
+        file: file_name(rank, world_size),
+        sha256: Digest::of(&[bytes]),
+        pieces,
+    };
+    let header = header(table, &shard.pieces)?;
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    pulse.write_durably(&directory.join(&shard.file), |file| {
+        file.write_all(&header)?;
+        file.write_all(first)?;
+        faults::point(Point::Checkpoint, rank, id.step);
+        file.write_all(second)
+    })?;
+    let record = serde_json::to_vec(&shard)?;
+    let path = directory.join(record_name(rank, world_size));
+    pulse.write_durably(&path, |file| file.write_all(&record))?;
+    Ok(())
+}
+
+/// Reads the bytes of a part, after checking all there is to check.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(directory: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, Trouble> {
+    // It says which file of this directory, and nothing else.
+    let path = directory.join(&shard.file);
+    if path.parent() != Some(directory) || shard.file == ".." {
+        let reason = Reason::Outside(shard.file.clone());
+        return Err(Trouble::with(directory)(reason));
+    }
+    try_read(&path, shard, pulse).map_err(Trouble::with(&path))
+}
+
+fn try_read(path: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, Reason> {
+    let file = pulse.read(path)?;
+    let tensors = SafeTensors::deserialize(&file)?;
+    let mut bytes = Vec::with_capacity(file.len());
+    for PieceRecord { tensor, start, end } in &shard.pieces {
+        let view = tensors.tensor(tensor)?;
+        if Some(view.data().len() as u64) != end.checked_sub(*start) {
+            return Err(Reason::Length(tensor.clone()));
+        }
+        bytes.extend_from_slice(view.data());
+    }
+    if Digest::of(&[&bytes]) != shard.sha256 {
+        return Err(Reason::Checksum);
+    }
+    Ok(bytes)
+}
+
+/// What a rank's part holds.
+#[must_use]
+pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
+    let record = |Piece { tensor, bytes }: Piece| PieceRecord {
+        tensor: table.views()[tensor].name.clone(),
+        start: bytes.start,
+        end: bytes.end,
+    };
+    let pieces = roundhouse_elastic::checkpoint::pieces(&table.sizes(), rank, world_size);
+    pieces.into_iter().map(record).collect()
+}
+
+/// How many bytes a part's file has when it is whole.
+///
+/// # Errors
+/// The part holds what is no tensor of the table.
+pub fn file_size(table: &Table, shard: &Shard) -> Result<u64, Reason> {
+    let pieces = shard.pieces.iter();
+    let data: u64 = pieces
+        .map(|piece| piece.end.saturating_sub(piece.start))
+        .sum();
+    Ok(header(table, &shard.pieces)?.len() as u64 + data)
+}
+
+/// The head of a safetensors file: its length, then JSON, then spaces up to the alignment.
+fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, Reason> {
+    let mut at = 0;
+    let mut tensors = Vec::new();
+    for piece in pieces {
+        let view = table.views().iter().find(|view| view.name == piece.tensor);
+        let view = view.ok_or_else(|| Reason::NoTensor(piece.tensor.clone()))?;
+        let size = piece.end.saturating_sub(piece.start);
+        let size = usize::try_from(size).map_err(|_| Reason::Length(piece.tensor.clone()))?;
+        tensors.push((piece.tensor.clone(), info(view, piece, at, size)));
+        at += size;
+    }
+    let metadata = Metadata::new(None, tensors)?;
+    let mut json = serde_json::to_vec(&metadata)?;
+    json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.extend(json);
+    Ok(header)
+}
+
+fn info(view: &View, piece: &PieceRecord, at: usize, size: usize) -> TensorInfo {
+    let is_whole = (piece.start, piece.end) == (0, view.bytes);
+    TensorInfo {
+        dtype: if is_whole { view.dtype } else { Dtype::U8 },
+        shape: if is_whole {
+            view.shape.clone()
+        } else {
+            vec![size]
+        },
+        data_offsets: (at, at + size),
+    }
+}
+
+#[cfg(test)]
+mod tests;

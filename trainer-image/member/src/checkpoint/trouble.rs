@@ -1,0 +1,90 @@
+//! What is wrong with something on the volume. Rendered once, where it is told to people.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensorError;
+
+use super::manifest::SCHEMA_VERSION;
+
+/// Something on the volume that cannot be used or written: which, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct Trouble {
+    /// A file or a directory.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+/// What can be wrong with it.
+#[derive(Debug, thiserror::Error)]
+pub enum Reason {
+    /// The operating system says so.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is no JSON, or says something else than is expected.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// It is no safetensors file, or lacks a tensor.
+    #[error(transparent)]
+    Safetensors(#[from] SafeTensorError),
+    /// No manifest is so large.
+    #[error("is too large for a manifest")]
+    TooLarge,
+    /// It has another format.
+    #[error("has schema version {0}; this program reads {SCHEMA_VERSION}")]
+    SchemaVersion(u32),
+    /// The manifest names a file that lies elsewhere.
+    #[error("{0:?} is no file of it")]
+    Outside(String),
+    /// A part holds what the state does not have.
+    #[error("{0} is no tensor")]
+    NoTensor(String),
+    /// A tensor in a part is shorter or longer than it should be.
+    #[error("{0} has another length than the manifest says")]
+    Length(String),
+    /// The bytes are others.
+    #[error("its checksum is not that of the manifest")]
+    Checksum,
+    /// The record of a part is not where rank 0 looks.
+    #[error("{0} is not here though its rank wrote it; all workers must share one volume")]
+    NotShared(String),
+    /// A part lacks its end though its rank has waited until it was durable.
+    #[error(
+        "{file} has {found} of {whole} bytes though its rank wrote them all; the volume has lost the rest"
+    )]
+    CutShort {
+        /// The part.
+        file: String,
+        /// Bytes that it has.
+        found: u64,
+        /// Bytes that it should have.
+        whole: u64,
+    },
+    /// The manifest and the directory's name contradict each other.
+    #[error("its manifest is that of another checkpoint")]
+    OtherCheckpoint,
+    /// The manifest contradicts itself about what was trained.
+    #[error("its configuration hash is wrong")]
+    ConfigHash,
+    /// Its bytes were read, and something was wrong with them.
+    #[error("{0}")]
+    Damaged(String),
+    /// Some bytes are in no part, or in two.
+    #[error("its parts are not the whole")]
+    Parts,
+    /// The manifest contradicts itself about the step.
+    #[error("its ledger is that of another step")]
+    LedgerStep,
+}
+
+impl Trouble {
+    /// Trouble with a path, for `map_err`.
+    pub fn with<E: Into<Reason>>(path: &Path) -> impl Fn(E) -> Self {
+        move |reason| Self {
+            path: path.to_owned(),
+            reason: reason.into(),
+        }
+    }
+}

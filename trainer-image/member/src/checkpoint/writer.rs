@@ -1,0 +1,204 @@
+//! The thread that writes: training goes on meanwhile, however slow the volume is.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::CheckpointId;
+
+use super::manifest::Manifest;
+use super::shard::{self, Part};
+use super::{Directory, Trouble, complete};
+use crate::ledger::{Progress, Unwritten};
+use crate::state::Table;
+
+/// What the thread is to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// Write a part.
+    Write {
+        /// Number of the save.
+        save: u64,
+        /// The checkpoint.
+        id: CheckpointId,
+        /// Who writes.
+        rank: u32,
+        /// Of how many.
+        world_size: u32,
+        /// The part; it comes back.
+        buffer: Vec<u8>,
+    },
+    /// Complete a checkpoint, once the ledger is durable up to it, and delete old ones.
+    Complete {
+        /// Number of the save.
+        save: u64,
+        /// Lacks the parts.
+        manifest: Box<Manifest>,
+        /// The ledger.
+        ledger: Progress,
+    },
+    /// Remove a checkpoint that will not be completed.
+    Discard(CheckpointId),
+    /// Look for the newest checkpoint, and whether a newer generation than this has written.
+    Survey(u64),
+}
+
+/// What the thread has done.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// A part is durable, or why it is not.
+    Written {
+        /// Number of the save.
+        save: u64,
+        /// The part's memory.
+        buffer: Vec<u8>,
+        /// Why it is not.
+        result: Result<(), Trouble>,
+    },
+    /// A checkpoint is complete, or why it is not.
+    Completed {
+        /// Number of the save.
+        save: u64,
+        /// The manifest, and how long it took.
+        result: Result<(Box<Manifest>, Duration), Incomplete>,
+    },
+    /// A checkpoint that will not be completed is removed.
+    Discarded,
+    /// There are checkpoints; this is the newest whose manifest can be read.
+    Found(Box<Manifest>),
+    /// A newer generation has written.
+    Fenced(u64),
+    /// Old checkpoints could not be deleted.
+    NotTidied(Trouble),
+}
+
+/// Why a checkpoint whose parts are durable is not complete.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Incomplete {
+    /// The ledger does not reach its step.
+    #[error(transparent)]
+    Ledger(#[from] Unwritten),
+    /// It cannot be given its name.
+    #[error(transparent)]
+    Volume(#[from] Trouble),
+}
+
+/// Starts the thread. It ends when nobody can give it a job any more.
+pub(super) fn start(
+    directory: Directory,
+    table: Table,
+    keep: u32,
+) -> std::io::Result<(Sender<Job>, Receiver<Done>)> {
+    let (jobs, todo) = channel();
+    let (done, results) = channel();
+    let thread = Thread {
+        directory,
+        table,
+        keep,
+        done,
+    };
+    std::thread::Builder::new()
+        .name("checkpoints".to_owned())
+        .spawn(move || {
+            for job in todo {
+                thread.run(job);
+            }
+        })?;
+    Ok((jobs, results))
+}
+
+struct Thread {
+    directory: Directory,
+    table: Table,
+    keep: u32,
+    done: Sender<Done>,
+}
+
+impl Thread {
+    fn run(&self, job: Job) {
+        match job {
+            Job::Write {
+                save,
+                id,
+                rank,
+                world_size,
+                buffer,
+            } => {
+                let part = Part {
+                    id,
+                    rank,
+                    world_size,
+                    table: &self.table,
+                    bytes: &buffer,
+                    pulse: self.directory.pulse(),
+                };
+                let result = shard::write(&self.directory.partial(id), &part);
+                self.tell(Done::Written {
+                    save,
+                    buffer,
+                    result,
+                });
+            }
+            Job::Complete {
+                save,
+                manifest,
+                ledger,
+            } => self.complete(save, *manifest, &ledger),
+            Job::Discard(id) => {
+                complete::make_room(&self.directory, id, self.keep);
+                self.tell(Done::Discarded);
+            }
+            Job::Survey(generation) => self.survey(generation),
+        }
+    }
+
+    fn complete(&self, save: u64, manifest: Manifest, ledger: &Progress) {
+        let started = Instant::now();
+        let id = CheckpointId {
+            generation: manifest.generation,
+            step: manifest.step,
+        };
+        if self.is_fenced(id.generation) {
+            return;
+        }
+        let result = ledger
+            .wait_for(id.step)
+            .map_err(Incomplete::from)
+            .and_then(|()| Ok(complete::complete(&self.directory, manifest)?));
+        let is_complete = result.is_ok();
+        if !is_complete {
+            // Before it is told: the next save may begin at once.
+            complete::make_room(&self.directory, id, self.keep);
+        }
+        self.tell(Done::Completed {
+            save,
+            result: result.map(|manifest| (Box::new(manifest), started.elapsed())),
+        });
+        if is_complete && let Err(reason) = complete::delete_old(&self.directory, id, self.keep) {
+            self.tell(Done::NotTidied(reason));
+        }
+    }
+
+    fn survey(&self, generation: u64) {
+        if self.is_fenced(generation) {
+            return;
+        }
+        let ids = self.directory.list().unwrap_or_default();
+        let manifest = |id| Manifest::read(&self.directory.checkpoint(id)).ok();
+        if let Some(manifest) = ids.into_iter().find_map(manifest) {
+            self.tell(Done::Found(Box::new(manifest)));
+        }
+    }
+
+    fn is_fenced(&self, generation: u64) -> bool {
+        let newer = self.directory.newest_generation();
+        if newer > generation {
+            self.tell(Done::Fenced(newer));
+        }
+        newer > generation
+    }
+
+    /// Who has gone away needs not be told.
+    fn tell(&self, done: Done) {
+        let _ = self.done.send(done);
+    }
+}

@@ -1,0 +1,181 @@
+//! Why a process can no longer be a member, and the exit code that says so.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use roundhouse_contract::ExitCode;
+
+use crate::checkpoint::Trouble;
+
+/// One sentence for people, and what it means for a retry.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A peer or the store was lost, or did not come.
+    #[error("{0}")]
+    PeerLost(String),
+    /// Every rank that had the state is gone, and no other rank has received all of it.
+    #[error(
+        "the state after step {step} of generation {generation} is lost: every rank that had it is gone, and no \
+         other rank has received all of it; training begins again from the newest checkpoint, if there is one"
+    )]
+    StateLost {
+        /// Generation of the state that is lost.
+        generation: u64,
+        /// Its committed steps.
+        step: u64,
+    },
+    /// Checkpoints or ledger have been written by a newer generation than this process is in, or by
+    /// another world with the same number.
+    #[error(
+        "{}: another world has written as generation {newer}; this one, of generation {generation}, \
+         is superseded, or its job was created anew over the checkpoints of an earlier one and needs \
+         higher generations or another directory",
+        dir.display()
+    )]
+    Fenced {
+        /// Where.
+        dir: PathBuf,
+        /// Generation of this process.
+        generation: u64,
+        /// The newer one.
+        newer: u64,
+    },
+    /// The checkpoint is that of another training.
+    #[error(
+        "{}: {difference}; give the job the configuration and data it had, or another checkpoint \
+         volume",
+        path.display()
+    )]
+    OtherTraining {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What differs.
+        difference: String,
+    },
+    /// There are checkpoints, and none can be loaded.
+    #[error(
+        "{}: none of {number} checkpoints can be loaded; the newest: {reason}; move them away to \
+         begin again",
+        path.display()
+    )]
+    NoCheckpointUsable {
+        /// Where they are.
+        path: PathBuf,
+        /// How many.
+        number: usize,
+        /// What is wrong with the newest.
+        reason: Trouble,
+    },
+    /// The last state could not be written, so that training would be complete without a result.
+    #[error(
+        "{}: training is complete, and the state after step {step} could not be saved: {reason}; it goes on \
+         from the newest checkpoint when the volume is mended",
+        dir.display()
+    )]
+    Unsaved {
+        /// Where.
+        dir: PathBuf,
+        /// Committed steps.
+        step: u64,
+        /// What kept it from being saved.
+        reason: String,
+    },
+    /// The volume gives nothing.
+    #[error("{}: the volume has not answered for {} s", dir.display(), waited.as_secs())]
+    VolumeSilent {
+        /// Where.
+        dir: PathBuf,
+        /// For how long.
+        waited: Duration,
+    },
+    /// Asked to leave.
+    #[error("asked to leave; stopped after step {step}")]
+    Left {
+        /// Committed steps.
+        step: u64,
+    },
+    /// The operating system refused a file that is not the user's.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        error: std::io::Error,
+    },
+    /// The bytes of the state could not be copied from or to where they are trained on; in the words of the library
+    /// that trains.
+    #[error("{0}")]
+    State(String),
+    /// A defect of ours.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// How a process ends, for those who read its exit code and its last words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The code that it exits with.
+    pub code: ExitCode,
+    /// Why, in one sentence.
+    pub words: String,
+    /// A newer generation that has superseded this process, if one has: the next one must be above it.
+    pub newer: Option<u64>,
+}
+
+impl Failure {
+    /// The code the process exits with.
+    #[must_use]
+    pub const fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::OtherTraining { .. } => ExitCode::ConfigInvalid,
+            Self::NoCheckpointUsable { .. } => ExitCode::DataInvalid,
+            Self::PeerLost(_) | Self::StateLost { .. } | Self::Fenced { .. } => ExitCode::PeerLost,
+            Self::Unsaved { .. } | Self::VolumeSilent { .. } => ExitCode::VolumeFailed,
+            Self::Left { .. } => ExitCode::Left,
+            Self::Io { .. } | Self::State(_) | Self::Internal(_) => ExitCode::Internal,
+        }
+    }
+
+    /// How the process ends.
+    #[must_use]
+    pub fn ending(&self) -> Ending {
+        Ending {
+            code: self.exit_code(),
+            words: self.to_string(),
+            newer: match self {
+                Self::Fenced { newer, .. } => Some(*newer),
+                _ => None,
+            },
+        }
+    }
+
+    /// A file operation that failed, for `map_err`.
+    pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |error| Self::Io { path, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_peer_is_temporary() {
+        let failure = Failure::PeerLost("gone".to_owned());
+        assert_eq!(failure.exit_code(), ExitCode::PeerLost);
+        assert!(!failure.exit_code().is_permanent());
+    }
+
+    #[test]
+    fn the_ending_of_a_superseded_process_names_the_generation_that_superseded_it() {
+        let failure = Failure::Fenced {
+            dir: PathBuf::from("/volume"),
+            generation: 2,
+            newer: 5,
+        };
+        let ending = failure.ending();
+        assert_eq!((ending.code, ending.newer), (ExitCode::PeerLost, Some(5)));
+        assert!(ending.words.contains("/volume"), "{}", ending.words);
+    }
+}

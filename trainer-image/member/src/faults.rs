@@ -1,0 +1,128 @@
+//! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
+//! process of that rank kill itself there, as `kill -9` would; with `ROUNDHOUSE_FAULT_FREEZE` it stops, as by
+//! SIGSTOP, until somebody continues it. Each step lasts longer by the milliseconds in the file that
+//! `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>` if there is one, and each batch of an
+//! evaluation by those in `ROUNDHOUSE_FAULT_EVALUATION_FILE`. Each access to the checkpoint volume takes longer by
+//! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`.
+//! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL.
+//! `ROUNDHOUSE_FAULT_CHUNK_BYTES` is the size of a chunk in which a state is sent. Without the feature there is
+//! nothing.
+
+/// Where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Before the forward pass of a step.
+    Forward,
+    /// Before the backward pass that synchronizes: the others are in theirs.
+    Backward,
+    /// After the backward pass, before the ranks agree: the others wait for its word.
+    Agree,
+    /// After all ranks have agreed to commit the step, before the optimizer changes the weights.
+    Update,
+    /// After it.
+    Commit,
+    /// When all ranks of a generation have gathered, before they connect; the step is the generation.
+    Connect,
+    /// While a generation is formed, before the state is shared; the step is the last committed one.
+    Share,
+    /// After the first chunk of the state was sent, or has come; the step is the process' own.
+    State,
+    /// When half of a checkpoint's part is written; the step is the checkpoint's.
+    Checkpoint,
+    /// When all parts and the manifest of a checkpoint are written, before it gets its name: rank 0.
+    Complete,
+}
+
+/// Ends or stops the process if it is told to here.
+#[cfg(feature = "faults")]
+pub fn point(point: Point, rank: u32, step: u64) {
+    use signal_hook::consts::{SIGKILL, SIGSTOP};
+    let here = format!("{rank}:{step}:{point:?}");
+    for (variable, signal) in [
+        ("ROUNDHOUSE_FAULT", SIGKILL),
+        ("ROUNDHOUSE_FAULT_FREEZE", SIGSTOP),
+    ] {
+        if std::env::var(variable).is_ok_and(|told| told == here) {
+            let _ = signal_hook::low_level::raise(signal);
+        }
+    }
+}
+
+/// Makes a step last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn slow_down() {
+    let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_STEP_FILE") else {
+        return;
+    };
+    let index = std::env::var(roundhouse_contract::environment::WORKER_INDEX).unwrap_or_default();
+    let told = std::fs::read_to_string(format!("{file}-{index}"))
+        .or_else(|_| std::fs::read_to_string(file))
+        .unwrap_or_default();
+    if let Ok(milliseconds) = told.trim().parse() {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
+/// Makes a batch of an evaluation last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn slow_evaluation_down() {
+    let file = std::env::var("ROUNDHOUSE_FAULT_EVALUATION_FILE").unwrap_or_default();
+    let told = std::fs::read_to_string(file).unwrap_or_default();
+    if let Ok(milliseconds) = told.trim().parse() {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
+/// Whether the stand-in for NCCL is to be used.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn stands_in_for_nccl() -> bool {
+    std::env::var("ROUNDHOUSE_FAULT_BACKEND").is_ok_and(|told| told == "nccl")
+}
+
+/// Size of a chunk in which a state is sent, if it is told one.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn chunk_bytes() -> Option<u64> {
+    let told = std::env::var("ROUNDHOUSE_FAULT_CHUNK_BYTES").ok()?;
+    told.parse().ok()
+}
+
+/// Makes an access to the checkpoint volume last longer, if it is told to.
+#[cfg(feature = "faults")]
+pub fn volume() {
+    const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+    let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_VOLUME_FILE") else {
+        return;
+    };
+    let told = || std::fs::read_to_string(&file).unwrap_or_default();
+    while told().trim() == "hold" {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    if let Ok(milliseconds) = told().trim().parse() {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    }
+}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn point(_: Point, _: u32, _: u64) {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn slow_down() {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn slow_evaluation_down() {}
+
+/// Does nothing.
+#[cfg(not(feature = "faults"))]
+pub const fn volume() {}
+
+/// None is told.
+#[cfg(not(feature = "faults"))]
+#[must_use]
+pub const fn chunk_bytes() -> Option<u64> {
+    None
+}

@@ -1,0 +1,270 @@
+//! Entering a generation: meet the other ranks, agree which one has the state, read it from a checkpoint if no
+//! process has it, send it to those who lack it.
+
+use roundhouse_contract::Phase;
+use roundhouse_elastic::{Lost, Origin, Place};
+
+use crate::failure::Failure;
+use crate::faults::{self, Point};
+use crate::group::{Group, Rendezvous};
+use crate::lobby::{Peers, listen};
+use crate::member::Member;
+use crate::report::{say, say_error};
+use crate::share::{CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, sum_of_words};
+use crate::world::{Agreed, Own, World};
+
+mod read;
+
+/// A world that is left for the next one. It is let go when the next one has spoken, because then all ranks have
+/// left it, or when it turns out that there is none.
+struct Former<G: Group>(Option<World<G>>);
+
+impl<G: Group> Drop for Former<G> {
+    fn drop(&mut self) {
+        if let Some(world) = self.0.take() {
+            world.leave();
+        }
+    }
+}
+
+impl<R: Rendezvous> Member<'_, R> {
+    /// The same script for a first generation and for a later one. Whatever uses the former world's group is to be
+    /// dropped before. Returns where the state came from; `None` when a newer generation came meanwhile.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when the state is, and what can go wrong
+    /// with a checkpoint.
+    pub fn form<S: Share<R::Group>>(
+        &mut self,
+        place: &Place,
+        state: &mut S,
+    ) -> Result<Option<Origin>, Failure> {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.leave();
+        }
+        let mut former = Former(self.world.take());
+        if let Some(peers) = &self.peers {
+            peers.interrupter.release();
+        }
+        self.reporter.enter(Phase::Forming);
+        let Some(world) = self.meet(place)? else {
+            return Ok(None);
+        };
+        if let Some(peers) = &self.peers {
+            let group = world.shared_group();
+            peers.interrupter.guard(place.generation, group);
+        }
+        match self.share_state(&world, place.generation, &mut former, state) {
+            Ok(origin) => {
+                self.world = Some(world);
+                Ok(Some(origin))
+            }
+            Err(failure) => {
+                world.abandon();
+                Err(failure)
+            }
+        }
+    }
+
+    /// The generation is formed, and what is trained is ready: training begins in it. `origin` is what
+    /// [`Self::form`] returned.
+    ///
+    /// # Errors
+    /// The operating system refused the thread that writes the ledger.
+    pub fn begin_training(&mut self, place: &Place, origin: Origin) -> Result<(), Failure> {
+        self.open_ledger(place, origin)?;
+        self.reporter.join(place, self.held.mark.step);
+        Ok(())
+    }
+
+    fn meet(&mut self, place: &Place) -> Result<Option<World<R::Group>>, Failure> {
+        let Some(peers) = &mut self.peers else {
+            return Ok(Some(World::alone()));
+        };
+        if place.world_size == 1 {
+            return Ok(Some(World::alone()));
+        }
+        let Peers {
+            watch,
+            rendezvous,
+            interrupter: _,
+        } = peers;
+        let (machine, leave) = (&mut self.machine, &self.leave);
+        let mut is_pointless = || {
+            listen(machine, watch, leave);
+            machine.supersedes(place)
+        };
+        let group = rendezvous.meet(place, &mut is_pointless)?;
+        Ok(group.map(World::of))
+    }
+
+    /// Gives the state of the rank that has come furthest to those who lack it; returns where that rank had it from.
+    fn share_state<S: Share<R::Group>>(
+        &mut self,
+        world: &World<R::Group>,
+        generation: u64,
+        former: &mut Former<R::Group>,
+        state: &mut S,
+    ) -> Result<Origin, Failure> {
+        faults::point(Point::Share, world.rank(), self.held.mark.step);
+        let mut falls_back = false;
+        let agreed = loop {
+            let agreed = self.agree(world)?;
+            drop(Former(former.0.take()));
+            match agreed {
+                Err(lost) => {
+                    if falls_back {
+                        return Err(state_lost(lost));
+                    }
+                    // A process that was receiving it may have a checkpoint. All ranks ask themselves.
+                    falls_back = true;
+                    say_error(&words_of(lost, "no process has it any more"));
+                    self.stand_for_a_checkpoint()?;
+                }
+                Ok(agreed) => {
+                    if let Some(lost) = agreed.source.lost {
+                        let step = agreed.source.claim.step;
+                        let so = format!("training goes on after step {step}");
+                        say_error(&words_of(lost, &so));
+                    }
+                    if agreed.source.claim.origin != Origin::Loaded
+                        || self.read_checkpoint(world, &agreed, state)?
+                    {
+                        break agreed;
+                    }
+                    self.stand_for_a_checkpoint()?;
+                }
+            }
+        };
+        if let Some(keeping) = &mut self.keeping {
+            keeping.count_from(agreed.first_generation);
+        }
+        if agreed.source.must_send {
+            self.share(world, &agreed, state)?;
+        }
+        self.held.evaluated = agreed.evaluated;
+        self.held.go_live(agreed.first_generation + generation);
+        Ok(agreed.source.claim.origin)
+    }
+
+    fn agree(&self, world: &World<R::Group>) -> Result<Result<Agreed, Lost>, Failure> {
+        let keeping = self.keeping.as_ref();
+        world.agree_on_state(&Own {
+            claim: self.held.claim(),
+            chain_bytes: self.held.words().len(),
+            first_generation: keeping.map_or(0, crate::Keeping::first_generation),
+            evaluated: self.held.evaluated,
+        })
+    }
+
+    /// Sends the state, or receives it, or looks on.
+    fn share<S: Share<R::Group>>(
+        &mut self,
+        world: &World<R::Group>,
+        agreed: &Agreed,
+        state: &mut S,
+    ) -> Result<(), Failure> {
+        let Some(group) = world.group() else {
+            return Ok(());
+        };
+        let claim = agreed.source.claim;
+        let source = u32::try_from(agreed.source.rank).unwrap_or_default();
+        let role = self.role(world.rank() == source, agreed);
+        if role == Role::Receives {
+            self.held.begin_to_receive(&claim);
+        }
+        let chunk_bytes = faults::chunk_bytes().unwrap_or(CHUNK_BYTES);
+        let num_bytes = state.table()?.num_bytes();
+        let mut digest = Digest::default();
+        for (index, bytes) in chunks(num_bytes, chunk_bytes).enumerate() {
+            let length = bytes.end - bytes.start;
+            let chunk = Chunk {
+                bytes,
+                source,
+                role,
+            };
+            let moved = state.move_chunk(group, &chunk)?;
+            digest.add(moved.digest);
+            if moved.has_changed {
+                self.held.begin_to_receive(&claim);
+            }
+            self.state_moves(length);
+            if index == 0 {
+                faults::point(Point::State, world.rank(), self.held.mark.step);
+            }
+        }
+        let mut words = match role {
+            Role::Sends => self.held.words(),
+            Role::Receives | Role::Keeps | Role::Compares => vec![0; agreed.chain_bytes],
+        };
+        if role == Role::Sends {
+            digest.add(sum_of_words(&words));
+            words.extend(digest.to_bytes());
+        } else {
+            words.resize(agreed.chain_bytes + DIGEST_BYTES, 0);
+        }
+        group.broadcast(&mut words, source)?;
+        world.check()?;
+        if role == Role::Sends {
+            return Ok(());
+        }
+        let (words, sent) = words.split_at(agreed.chain_bytes);
+        digest.add(sum_of_words(words));
+        if sent != digest.to_bytes() {
+            return Err(Failure::PeerLost(
+                "a state is not that which was sent: a peer is aborting the group".to_owned(),
+            ));
+        }
+        if role == Role::Keeps {
+            return Ok(());
+        }
+        let taken = self.held.take(words);
+        taken.ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))
+    }
+
+    /// A live state is the same wherever it is. Initial weights are compared, since they are computed by each rank;
+    /// a checkpoint was read by one rank alone.
+    fn role(&self, is_source: bool, agreed: &Agreed) -> Role {
+        let claim = agreed.source.claim;
+        match claim.origin {
+            _ if is_source => Role::Sends,
+            Origin::Live if self.held.claim() == claim => Role::Keeps,
+            Origin::Fresh if self.held.claim() == claim => Role::Compares,
+            Origin::Live | Origin::Fresh | Origin::Loaded | Origin::Torn => Role::Receives,
+        }
+    }
+
+    fn state_moves(&mut self, num_bytes: u64) {
+        if let Some(peers) = &self.peers {
+            peers.interrupter.state_moves(num_bytes);
+        }
+        self.reporter.state_moves(num_bytes);
+    }
+
+    /// Stands for the newest checkpoint that it can read, if there is one.
+    fn stand_for_a_checkpoint(&mut self) -> Result<(), Failure> {
+        let Some(keeping) = &mut self.keeping else {
+            return Ok(());
+        };
+        if let Some(manifest) = keeping.find(self.reporter)? {
+            say(&format!("goes on from {}", keeping.name(&manifest)));
+            self.held.stand_for(&manifest);
+        }
+        Ok(())
+    }
+}
+
+fn words_of(lost: Lost, so: &str) -> String {
+    let Lost { generation, step } = lost;
+    format!(
+        "the state after step {step} of generation {generation} is lost, with every rank that had it; {so}"
+    )
+}
+
+const fn state_lost(lost: Lost) -> Failure {
+    let Lost { generation, step } = lost;
+    Failure::StateLost { generation, step }
+}
+
+#[cfg(test)]
+mod tests;

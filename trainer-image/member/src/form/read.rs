@@ -1,0 +1,161 @@
+//! Reading a checkpoint for all: the rank that the others have agreed on reads and checks its bytes, in a thread,
+//! while all ranks ask it how far it is.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::CheckpointId;
+
+use crate::checkpoint::{Standstill, Trouble, load};
+use crate::failure::Failure;
+use crate::group::Rendezvous;
+use crate::keeping::Keeping;
+use crate::member::Member;
+use crate::report::{say, say_error};
+use crate::state::State;
+use crate::world::{Agreed, World};
+
+/// How often the ranks ask.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The rank that reads, on its way.
+struct Reading {
+    parts: Receiver<load::Message>,
+    standstill: Standstill,
+    started: Instant,
+    moves: u64,
+}
+
+/// How far it is.
+enum Progress {
+    Reading,
+    Done,
+    Damaged(Trouble),
+}
+
+impl<R: Rendezvous> Member<'_, R> {
+    /// Has the checkpoint that the ranks have agreed on read into the state of the rank that reads. `false` when it
+    /// is damaged, which all ranks hear of: then they have to agree again.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone; on the rank that reads, [`Failure::VolumeSilent`].
+    pub(super) fn read_checkpoint<S: State>(
+        &mut self,
+        world: &World<R::Group>,
+        agreed: &Agreed,
+        state: &mut S,
+    ) -> Result<bool, Failure> {
+        let claim = agreed.source.claim;
+        let id = CheckpointId {
+            generation: claim.generation,
+            step: claim.step,
+        };
+        let is_reader = usize::try_from(world.rank()) == Ok(agreed.source.rank);
+        let mut reading = None;
+        if is_reader {
+            // Its bytes are the checkpoint's in part from now on, and it still can read that.
+            let keeping = self.keeping.as_ref();
+            let keeping =
+                keeping.ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
+            reading = Some(Reading::begin(keeping)?);
+        }
+        loop {
+            let (mut done, mut damaged, mut moved) = (0.0, 0.0, 0.0);
+            if let (Some(reading), Some(keeping)) = (&mut reading, &self.keeping) {
+                match reading.go_on(keeping, state)? {
+                    Progress::Reading => {}
+                    Progress::Done => done = 1.0,
+                    Progress::Damaged(trouble) => {
+                        say_error(&format!("a checkpoint is passed over: {trouble}"));
+                        damaged = 1.0;
+                    }
+                }
+                moved = f64::from(u8::from(reading.has_moved(keeping)));
+                let pulse = keeping.directory.pulse();
+                self.reporter.checkpoint_read(pulse.num_read());
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+            let sums = world.sum(&[done, damaged, moved])?;
+            let [is_done, is_damaged, has_moved] = [sums[0], sums[1], sums[2]].map(|it| it > 0.0);
+            self.reading_moves(is_reader, has_moved);
+            if is_damaged {
+                if let Some(keeping) = &mut self.keeping {
+                    keeping.mark_damaged(id);
+                }
+                return Ok(false);
+            }
+            if is_done {
+                if let (true, Some(keeping)) = (is_reader, &self.keeping) {
+                    let path = keeping.directory.checkpoint(id);
+                    say(&format!(
+                        "loaded checkpoint {}: step {} of generation {}",
+                        path.display(),
+                        id.step,
+                        id.generation
+                    ));
+                }
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Bytes that the reading rank gets from the volume are progress of all ranks.
+    fn reading_moves(&mut self, is_reader: bool, has_moved: bool) {
+        if let Some(peers) = &self.peers {
+            peers.interrupter.moves();
+        }
+        if let Some(keeping) = &self.keeping {
+            let pulse = keeping.directory.pulse();
+            if has_moved && !is_reader {
+                pulse.beat(1);
+            }
+            self.reporter.volume_moves(pulse.moves());
+        }
+    }
+}
+
+impl Reading {
+    fn begin(keeping: &Keeping) -> Result<Self, Failure> {
+        let pulse = keeping.directory.pulse();
+        let manifest = keeping.found().cloned();
+        let manifest =
+            manifest.ok_or_else(|| Failure::Internal("no checkpoint found".to_owned()))?;
+        Ok(Self {
+            parts: load::read(&keeping.directory, manifest)?,
+            standstill: Standstill::new(pulse),
+            started: Instant::now(),
+            moves: pulse.moves(),
+        })
+    }
+
+    /// Copies in what has come.
+    fn go_on<S: State>(&mut self, keeping: &Keeping, state: &mut S) -> Result<Progress, Failure> {
+        match self.parts.recv_timeout(PAUSE) {
+            Ok(load::Message::Part { offset, bytes }) => {
+                state.copy_in(offset, &bytes)?;
+                Ok(Progress::Reading)
+            }
+            Ok(load::Message::Damaged(trouble)) => Ok(Progress::Damaged(trouble)),
+            Ok(load::Message::Whole) => Ok(Progress::Done),
+            Err(RecvTimeoutError::Disconnected) => Err(Failure::Internal(
+                "the thread that reads a checkpoint panicked".to_owned(),
+            )),
+            Err(RecvTimeoutError::Timeout) => {
+                let still = self.standstill.look(keeping.directory.pulse());
+                if keeping.patience.is_over(still) {
+                    return Err(Failure::VolumeSilent {
+                        dir: keeping.directory.root().to_owned(),
+                        waited: self.started.elapsed(),
+                    });
+                }
+                Ok(Progress::Reading)
+            }
+        }
+    }
+
+    fn has_moved(&mut self, keeping: &Keeping) -> bool {
+        let moves = keeping.directory.pulse().moves();
+        std::mem::replace(&mut self.moves, moves) != moves
+    }
+}

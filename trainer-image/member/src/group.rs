@@ -1,0 +1,87 @@
+//! What a library that connects processes has to give: a group of ranks that can be aborted, and how one is built.
+
+use std::fmt::Debug;
+
+use roundhouse_elastic::Place;
+
+use crate::failure::Failure;
+
+#[cfg(test)]
+pub(crate) mod threads;
+
+/// Something whose waits for peers another thread can end.
+pub trait Abort: Debug + Send + Sync {
+    /// Makes all collectives that wait end, and all later ones fail. From any thread. It returns when that is done;
+    /// if it is called twice, the second call waits for the first and does nothing else.
+    fn abort(&self);
+
+    /// Whether the library has noted that a collective failed which itself will never return. NCCL's does, Gloo's
+    /// collectives return with an error.
+    fn has_failed(&self) -> bool {
+        false
+    }
+}
+
+/// The collectives of the ranks of one generation, on values in host memory. Every rank calls the same ones in the
+/// same order; each returns when this rank's part is done.
+pub trait Group: Abort + 'static {
+    /// Rank of this process, from 0.
+    fn rank(&self) -> u32;
+
+    /// Number of ranks.
+    fn size(&self) -> u32;
+
+    /// Sums `values` over all ranks, element by element, in place. All ranks give the same number of values.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone or the group was aborted. If [`Self::tells_lost_peers`] is false,
+    /// a sum may instead return garbage when a peer aborts; [`crate::World`] detects that.
+    fn sum(&self, values: &mut [f64]) -> Result<(), Failure>;
+
+    /// Copies the bytes of rank `source` to all others. All ranks give the same number of bytes.
+    ///
+    /// # Errors
+    /// As [`Self::sum`].
+    fn broadcast(&self, bytes: &mut [u8], source: u32) -> Result<(), Failure>;
+
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    /// As [`Self::sum`].
+    fn barrier(&self) -> Result<(), Failure> {
+        self.sum(&mut [0.0])
+    }
+
+    /// Whether results that have been read are results.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] once this process has begun to abort the group.
+    fn check(&self) -> Result<(), Failure>;
+
+    /// Whether a collective that fails returns an error on every rank. NCCL's do not: they hang until the group is
+    /// aborted, and then end as if all were well, with garbage.
+    fn tells_lost_peers(&self) -> bool;
+}
+
+/// Builds the group of each generation.
+pub trait Rendezvous: Debug {
+    /// What it builds.
+    type Group: Group;
+
+    /// Meets the other ranks of `place`, of which there is at least one, and connects to them. `None` when
+    /// `is_pointless`, which it asks now and then, became true before; what blocks then is left behind.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank did not come, or where they meet does not answer.
+    fn meet(
+        &self,
+        place: &Place,
+        is_pointless: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self::Group>, Failure>;
+
+    /// How many ranks wait to meet for a generation whose rank 0 is in this process' worker.
+    ///
+    /// # Errors
+    /// This process hosts no place to meet, or that does not answer.
+    fn num_arrived(&self, generation: u64) -> Result<u32, Failure>;
+}

@@ -1,0 +1,201 @@
+//! Ends a wait for peers that do not answer, once it is known that training goes on without them.
+//!
+//! A collective blocks until its peers answer or its timeout passes. A newer generation that is heard of
+//! meanwhile says that the operator has decided: after a short patience, in which a healthy world
+//! would have reached its step boundary, the group is aborted and the collective fails. The same happens, after a
+//! longer patience, when steps go on but some rank never hears of the newer generation: its kubelet is silent, and
+//! the ranks that are to join would wait for ever. [`Motion`] decides how long each patience is. A collective of
+//! NCCL does not return when its timeout is over; what NCCL's own watchdog has noted is read here, and ends the
+//! wait, too.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::{Activity, Motion};
+
+use crate::failure::Failure;
+use crate::group::Abort;
+use crate::membership::MembershipWatch;
+use crate::report::say_error;
+use crate::world::let_go;
+
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The thread that watches, and what it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupter {
+    watched: Arc<Mutex<Option<Watched>>>,
+    num_bytes: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    generation: u64,
+    /// A world of one has none.
+    group: Option<Arc<dyn Abort>>,
+    motion: Motion,
+}
+
+impl Watched {
+    /// Why the wait for its peers is over, if it is, given the newest generation and since when one newer than
+    /// the group's is known.
+    fn over(&mut self, newest: u64, known_since: Instant) -> Option<String> {
+        let Self {
+            generation,
+            group,
+            motion,
+        } = self;
+        if newest > *generation {
+            motion.know(known_since);
+        }
+        // A process that is alone asks by itself, with [`Interrupter::is_over`].
+        let group = group.as_ref()?;
+        let failed = || {
+            let words = "the library has seen a collective fail";
+            group.has_failed().then(|| words.to_owned())
+        };
+        let cut = motion.is_over(Instant::now());
+        cut.map(|cut| cut.to_string()).or_else(failed)
+    }
+}
+
+impl Interrupter {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system refused it.
+    pub fn start(membership_file: &Path) -> Result<Self, Failure> {
+        let interrupter = Self::default();
+        let watched = Arc::clone(&interrupter.watched);
+        let (watch, newest) = MembershipWatch::start(membership_file);
+        std::thread::Builder::new()
+            .name("interrupter".to_owned())
+            .spawn(move || run(&watched, watch, newest))
+            .map_err(|error| Failure::Internal(format!("no thread to watch peers: {error}")))?;
+        Ok(interrupter)
+    }
+
+    /// The group of a generation, if it has one, whose collectives are waited for from now on.
+    pub fn guard(&self, generation: u64, group: Option<Arc<dyn Abort>>) {
+        self.replace(Some(Watched {
+            generation,
+            group,
+            // Another world has other steps.
+            motion: Motion::begin(Instant::now()),
+        }));
+    }
+
+    /// Whether a newer generation has waited long enough. In a world of one nobody else would end what it waits
+    /// for.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let watched = lock(&self.watched);
+        let cut = watched
+            .as_ref()
+            .and_then(|watched| watched.motion.is_over(Instant::now()));
+        cut.is_some()
+    }
+
+    /// A step begins.
+    pub fn step_begins(&self) {
+        self.tell(Motion::step_begins);
+    }
+
+    /// All ranks have come to the end of a step.
+    pub fn step_ends(&self) {
+        self.tell(Motion::step_ends);
+    }
+
+    /// The ranks do something else than steps from now on.
+    pub fn enter(&self, activity: Activity) {
+        self.tell(|motion, now| motion.enter(activity, now));
+    }
+
+    /// A collective has ended on all ranks.
+    pub fn moves(&self) {
+        self.tell(Motion::moves);
+    }
+
+    /// So many bytes of the state have moved between ranks: a sign that its collectives move.
+    pub fn state_moves(&self, num_bytes: u64) {
+        self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
+        self.moves();
+    }
+
+    /// Bytes of the state that have moved between ranks so far, in all generations of this process.
+    #[must_use]
+    pub fn num_state_bytes(&self) -> u64 {
+        self.num_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The longest step of this generation, from start to start.
+    #[must_use]
+    pub fn longest_step(&self) -> Duration {
+        let watched = lock(&self.watched);
+        watched
+            .as_ref()
+            .map_or(Duration::ZERO, |watched| watched.motion.longest_step())
+    }
+
+    /// The group is left.
+    pub fn release(&self) {
+        self.replace(None);
+    }
+
+    /// What was watched until now is freed outside the lock, on which the thread would wait.
+    fn replace(&self, watched: Option<Watched>) {
+        let before = std::mem::replace(&mut *lock(&self.watched), watched);
+        if let Some(group) = before.and_then(|before| before.group) {
+            let_go(group);
+        }
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Motion, Instant)) {
+        if let Some(watched) = lock(&self.watched).as_mut() {
+            what(&mut watched.motion, Instant::now());
+        }
+    }
+}
+
+/// Watches until nobody else holds what is watched.
+fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut newest: u64) {
+    let mut known_since = Instant::now();
+    while Arc::strong_count(watched) > 1 {
+        std::thread::sleep(LOOK_INTERVAL);
+        let document = watch.poll();
+        let mut watched = lock(watched);
+        if let Some(document) = document
+            && document.generation > newest
+        {
+            // Newer ones, one after the other, do not put it off.
+            let guarded = watched.as_ref().map(|watched| watched.generation);
+            if guarded.is_none_or(|guarded| newest <= guarded) {
+                known_since = Instant::now();
+            }
+            newest = document.generation;
+        }
+        let over = watched
+            .as_mut()
+            .and_then(|watched| watched.over(newest, known_since));
+        // It is nobody's to abort again.
+        let over = over.and_then(|reason| {
+            let Watched {
+                generation, group, ..
+            } = watched.take()?;
+            Some((reason, generation, group?))
+        });
+        // An abort may take a while, and the training thread has things to say.
+        drop(watched);
+        if let Some((reason, generation, group)) = over {
+            say_error(&format!("generation {generation} is cut off: {reason}"));
+            group.abort();
+            let_go(group);
+        }
+    }
+}
+
+fn lock(watched: &Mutex<Option<Watched>>) -> MutexGuard<'_, Option<Watched>> {
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
+}

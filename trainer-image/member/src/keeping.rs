@@ -1,0 +1,220 @@
+//! What a process with a checkpoint directory has: how it gets it, and what it hears from the threads that
+//! wait for the volume in its place. What each step's end adds to checkpoints and ledger is in [`save`], the save
+//! that training waits for in [`last_save`].
+
+use std::time::Instant;
+
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_elastic::patience::Flight;
+use roundhouse_elastic::{CheckpointId, Head, Mark, Patience};
+
+use crate::checkpoint::load::Damaged;
+use crate::checkpoint::{self, Directory, Identity, Manifest, News, Saver};
+use crate::failure::Failure;
+use crate::launch::Launch;
+use crate::ledger::Ledger;
+use crate::report::Reporter;
+use crate::state::Table;
+use crate::world::{Saving, SavingSum};
+
+pub mod last_save;
+pub mod save;
+
+/// What a process with a checkpoint directory has.
+#[derive(Debug)]
+pub struct Keeping {
+    pub(crate) directory: Directory,
+    pub(crate) saver: Saver,
+    pub(crate) patience: Patience,
+    every_steps: Option<u64>,
+    identity: Identity,
+    table: Table,
+    ledger: Option<Ledger>,
+    /// The checkpoint that this process stands for, if it does.
+    found: Option<Manifest>,
+    damaged: Damaged,
+    /// Where ledger and training were when the save in flight began.
+    saved: Option<(Head, Mark)>,
+    /// Added to the job's generations.
+    first_generation: u64,
+    /// Since when a rank is known to be stuck.
+    stuck_since: Option<Instant>,
+}
+
+impl Keeping {
+    /// Prepares what the launch asks for, `None` if it names no directory. Finds the newest checkpoint, of which it
+    /// reads no bytes: another process may have a newer state, and one that reads them for all is enough.
+    ///
+    /// # Errors
+    /// [`Failure::OtherTraining`] and [`Failure::NoCheckpointUsable`] when training cannot go on with what is
+    /// there, [`Failure::VolumeSilent`] when the volume does not answer.
+    pub fn prepare(
+        launch: &Launch,
+        identity: Identity,
+        table: Table,
+        reporter: &mut Reporter,
+    ) -> Result<Option<Self>, Failure> {
+        let Some(settings) = &launch.checkpoint else {
+            return Ok(None);
+        };
+        Self::start(settings, launch.volume_patience, identity, table, reporter).map(Some)
+    }
+
+    fn start(
+        settings: &CheckpointEnvironment,
+        patience: Patience,
+        identity: Identity,
+        table: Table,
+        reporter: &mut Reporter,
+    ) -> Result<Self, Failure> {
+        let directory = Directory::new(settings.dir.clone());
+        let mut keeping = Self {
+            every_steps: settings.every_steps,
+            saver: Saver::start(settings, &directory, table.clone())?,
+            directory,
+            identity,
+            table,
+            ledger: None,
+            patience,
+            found: None,
+            damaged: Damaged::new(),
+            saved: None,
+            first_generation: 0,
+            stuck_since: None,
+        };
+        let uid = settings.job_uid.clone();
+        let directory = keeping.directory.clone();
+        let first = move || checkpoint::job::first_generation(&directory, uid.as_deref());
+        keeping.first_generation = keeping.ask(first, reporter)?;
+        keeping.find(reporter)?;
+        Ok(keeping)
+    }
+
+    /// The checkpoint that this process stands for, if it has found one.
+    #[must_use]
+    pub const fn found(&self) -> Option<&Manifest> {
+        self.found.as_ref()
+    }
+
+    /// Where a checkpoint is, and how far it had come.
+    pub(crate) fn name(&self, manifest: &Manifest) -> String {
+        let Manifest {
+            generation, step, ..
+        } = *manifest;
+        let path = self.directory.checkpoint(CheckpointId { generation, step });
+        format!("checkpoint {}", path.display())
+    }
+
+    /// Finds the newest checkpoint that is not known to be damaged.
+    pub(crate) fn find(&mut self, reporter: &mut Reporter) -> Result<Option<Manifest>, Failure> {
+        let (directory, identity) = (self.directory.clone(), self.identity.clone());
+        let (table, damaged) = (self.table.clone(), self.damaged.clone());
+        let find = move || checkpoint::load::find(&directory, &identity, &table, &damaged);
+        self.found = self.ask(find, reporter)??;
+        Ok(self.found.clone())
+    }
+
+    /// A rank has found that the bytes of a checkpoint are not what they should be.
+    pub(crate) fn mark_damaged(&mut self, id: CheckpointId) {
+        let words = "the rank that read it found damage; its log says what".to_owned();
+        self.damaged.insert(id, words);
+    }
+
+    /// Has a thread ask the volume something.
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce() -> T + Send + 'static,
+        reporter: &mut Reporter,
+    ) -> Result<T, Failure> {
+        let started = Instant::now();
+        let pulse = self.directory.pulse();
+        let answer = pulse.wait_for(self.patience, question, |moves| {
+            reporter.volume_moves(moves);
+        });
+        let answer = answer.map_err(Failure::io(self.directory.root()))?;
+        answer.ok_or_else(|| Failure::VolumeSilent {
+            dir: self.directory.root().to_owned(),
+            waited: started.elapsed(),
+        })
+    }
+
+    /// What is added to the job's generations, so that they are above all that an earlier job has written.
+    pub(crate) const fn first_generation(&self) -> u64 {
+        self.first_generation
+    }
+
+    /// All ranks count from the same: one that came when the volume could not be read did not know it.
+    pub(crate) const fn count_from(&mut self, first_generation: u64) {
+        self.first_generation = first_generation;
+    }
+
+    /// The generation is over.
+    pub(crate) fn leave(&mut self) {
+        self.saver.abandon();
+        self.ledger = None;
+        self.stuck_since = None;
+    }
+
+    /// What this rank has to say at a step's end.
+    pub(crate) fn standing(&mut self, is_time: bool) -> Saving {
+        let still = self.saver.stands_still();
+        Saving {
+            stage: self.saver.stage(),
+            is_time,
+            is_stuck: self.patience.is_worth_telling(still),
+            gives_up: false,
+            durable_line: self.ledger.as_ref().map_or(0, Ledger::durable),
+        }
+    }
+
+    /// Reports what has happened; a newer generation ends the process.
+    pub(crate) fn hear(&mut self, generation: u64, reporter: &mut Reporter) -> Result<(), Failure> {
+        let mut newer = self.ledger.as_ref().and_then(Ledger::fenced);
+        for news in self.saver.poll() {
+            match news {
+                // What was asked in an earlier generation and held up by the volume finds this one.
+                News::Fenced(found) if found <= generation => {}
+                News::Fenced(found) => newer = Some(found),
+                news => reporter.checkpoint(&news),
+            }
+        }
+        reporter.ledger(self.trouble_with_ledger());
+        match newer {
+            Some(newer) => Err(Failure::Fenced {
+                dir: self.directory.root().to_owned(),
+                generation,
+                newer,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn trouble_with_ledger(&self) -> Option<String> {
+        let ledger = self.ledger.as_ref()?;
+        let still = ledger.stands_still();
+        if self.patience.is_worth_telling(still) {
+            let path = self.directory.ledger();
+            let seconds = self.patience.rounded(still).as_secs();
+            let reason = format!("the volume has not answered for {seconds} s");
+            return Some(checkpoint::about(&path, reason));
+        }
+        ledger.error()
+    }
+
+    /// What is known of the save in flight, given what all ranks have said.
+    pub(crate) fn flight(&mut self, sum: &SavingSum) -> (Option<u64>, Flight) {
+        self.stuck_since =
+            (sum.num_stuck > 0).then(|| self.stuck_since.unwrap_or_else(Instant::now));
+        let flight = self.saver.in_flight();
+        let known = Flight {
+            lasts: flight.map(|(_, lasts, _)| lasts),
+            has_skipped: flight.is_some_and(|(_, _, has_skipped)| has_skipped),
+            num_stuck: sum.num_stuck,
+            stuck: self
+                .stuck_since
+                .map(|since| since.elapsed())
+                .unwrap_or_default(),
+        };
+        (flight.map(|(step, ..)| step), known)
+    }
+}

@@ -1,0 +1,159 @@
+//! Checkpoints and ledger beside the steps: what each step's end adds to them and takes from them.
+
+use std::time::Instant;
+
+use roundhouse_elastic::saving::{self, Decision};
+use roundhouse_elastic::{Batch, CheckpointId, Head, Mark, Origin, Place};
+
+use super::Keeping;
+use crate::checkpoint::Manifest;
+use crate::checkpoint::manifest::SCHEMA_VERSION;
+use crate::failure::Failure;
+use crate::group::Rendezvous;
+use crate::ledger::Ledger;
+use crate::member::Member;
+use crate::state::State;
+use crate::world::SavingSum;
+
+impl<R: Rendezvous> Member<'_, R> {
+    /// The state is agreed on: rank 0 begins the generation's ledger. `origin` is where the state that
+    /// all have now came from.
+    pub(crate) fn open_ledger(&mut self, place: &Place, origin: Origin) -> Result<(), Failure> {
+        let generation = self.held.generation();
+        let Some(keeping) = &mut self.keeping else {
+            return Ok(());
+        };
+        let saved_step = (origin == Origin::Loaded).then_some(self.held.mark.step);
+        keeping.saver.enter(generation, place.rank, saved_step);
+        let (directory, terms) = (&keeping.directory, keeping.identity.course);
+        keeping.ledger = (place.rank == 0)
+            .then(|| Ledger::open(directory, generation, terms, &self.held.chain))
+            .transpose()?;
+        Ok(())
+    }
+
+    /// All ranks have agreed to commit the step of `batch`, and this one has updated its weights: the step counts.
+    pub fn count(&mut self, batch: &Batch) {
+        self.held.mark = self.held.mark.after(batch.num_samples());
+    }
+
+    /// After [`Self::count`]: the step's line joins the ledger, and saves go on. `loss` is the mean over the batch.
+    ///
+    /// # Errors
+    /// [`Failure::State`] when the state cannot be copied.
+    pub fn keep<S: State>(
+        &mut self,
+        batch: &Batch,
+        loss: f64,
+        sum: &SavingSum,
+        state: &S,
+    ) -> Result<(), Failure> {
+        let generation = self.held.generation();
+        let chain = &mut self.held.chain;
+        let line = chain.head().next(batch, generation, loss);
+        chain.push(line);
+        let Some(keeping) = &mut self.keeping else {
+            // Nobody will ever write it.
+            chain.forget_through(batch.step);
+            return Ok(());
+        };
+        if let Some(ledger) = &keeping.ledger {
+            ledger.append(line);
+        }
+        chain.forget_through(sum.durable_line);
+        let is_due = sum.is_time || saving::is_due_at(batch.step, keeping.every_steps);
+        self.proceed(sum, is_due, state)?;
+        self.tell_delay(sum)
+    }
+
+    /// Does what all ranks conclude from a sum.
+    pub(super) fn proceed<S: State>(
+        &mut self,
+        sum: &SavingSum,
+        is_due: bool,
+        state: &S,
+    ) -> Result<(), Failure> {
+        let world = self.world()?;
+        let (rank, world_size) = (world.rank(), world.size());
+        let Some(keeping) = &mut self.keeping else {
+            return Ok(());
+        };
+        match saving::decide(&sum.stages, u64::from(world_size), is_due) {
+            Decision::None => {}
+            Decision::Begin => {
+                let id = CheckpointId {
+                    generation: self.held.generation(),
+                    step: self.held.mark.step,
+                };
+                keeping.saved = Some((self.held.chain.head(), self.held.mark));
+                let started = Instant::now();
+                keeping.saver.begin(id, rank, world_size, state)?;
+                self.reporter.checkpoint_begun(started.elapsed());
+            }
+            Decision::Skip => {
+                keeping.saver.skip();
+                self.reporter.checkpoint_skipped();
+            }
+            Decision::Complete => keeping.complete(rank, world_size),
+            Decision::GiveUp(num_failed) => {
+                if !keeping.saver.give_up(rank) {
+                    self.reporter.checkpoint_given_up(num_failed, world_size);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Keeping {
+    fn complete(&mut self, rank: u32, world_size: u32) {
+        let Self {
+            saver,
+            ledger,
+            saved,
+            identity,
+            table,
+            ..
+        } = self;
+        let ledger = ledger.as_ref().map(Ledger::progress);
+        saver.complete(|id| {
+            let (head, mark) = (*saved)?;
+            let manifest = manifest(id, head, &mark, world_size, identity, table);
+            Some((manifest, ledger.filter(|_| rank == 0)?))
+        });
+    }
+}
+
+fn manifest(
+    id: CheckpointId,
+    head: Head,
+    mark: &Mark,
+    world_size: u32,
+    identity: &crate::checkpoint::Identity,
+    table: &crate::state::Table,
+) -> Manifest {
+    let num_samples = identity.course.num_samples.max(1);
+    let follows_workers = identity.course.reference_replicas.is_some();
+    Manifest {
+        schema_version: SCHEMA_VERSION,
+        saved_at: now(),
+        generation: id.generation,
+        step: id.step,
+        epoch: mark.samples / num_samples,
+        cursor: mark.samples % num_samples,
+        pace: follows_workers.then_some(mark.pace),
+        world_size,
+        training: identity.clone(),
+        config_hash: identity.hash(table),
+        ledger: head,
+        tensors: table.clone(),
+        shards: Vec::new(),
+    }
+}
+
+/// The time, RFC 3339, in whole seconds.
+fn now() -> String {
+    let now = jiff::Timestamp::now();
+    let rounded = now.round(jiff::Unit::Second);
+    rounded.unwrap_or(now).to_string()
+}

@@ -1,0 +1,253 @@
+//! What a process tells the outside: its status and metrics as files of the run directory, and
+//! lines for people. Nothing here may end training: a file that cannot be written is said once.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::{Phase, Progress, RankStatus};
+use roundhouse_elastic::Place;
+
+use crate::failure::Failure;
+use crate::launch::Launch;
+use crate::sections::Sections;
+
+mod checkpoints;
+mod comparison;
+mod ending;
+pub mod files;
+pub mod meter;
+pub mod metrics;
+
+use checkpoints::Troubles;
+use comparison::Comparison;
+use files::RunFiles;
+use meter::Meter;
+use metrics::Metrics;
+
+const STATUS_INTERVAL: Duration = Duration::from_millis(100);
+const METRICS_INTERVAL: Duration = Duration::from_millis(500);
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// One committed step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepReport {
+    /// Committed steps, this one included.
+    pub step: u64,
+    /// Epoch of the next step, from 0.
+    pub epoch: u64,
+    /// Samples of this step, over all ranks.
+    pub num_samples: u64,
+    /// Mean loss over them.
+    pub loss: f64,
+    /// Norm of the mean gradient.
+    pub gradient_norm: f64,
+    /// Learning rate of this step.
+    pub learning_rate: f64,
+    /// Wall time of the step.
+    pub duration: Duration,
+    /// Where it went.
+    pub sections: Sections,
+}
+
+/// Result of an evaluation over the whole test split, the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Fraction of samples whose highest score is their label's.
+    pub accuracy: f64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Samples that counted.
+    pub num_samples: u64,
+}
+
+/// Everything that is reported about one process.
+#[derive(Debug)]
+pub struct Reporter {
+    files: Option<RunFiles>,
+    metrics: Metrics,
+    meter: Meter,
+    status: RankStatus,
+    progress: Progress,
+    status_due: Instant,
+    metrics_due: Instant,
+    line_due: Instant,
+    troubles: Troubles,
+    comparison: Comparison,
+    /// Bytes of the state that have moved between ranks.
+    num_state_bytes: u64,
+    volume_moves: u64,
+}
+
+impl Reporter {
+    /// Starts with [`Phase::Preparing`].
+    ///
+    /// # Errors
+    /// A metric's name is taken twice: a defect.
+    pub fn new(launch: &Launch) -> Result<Self, Failure> {
+        let metrics = Metrics::new().map_err(|error| Failure::Internal(error.to_string()))?;
+        let now = Instant::now();
+        let mut reporter = Self {
+            files: launch
+                .run_dir
+                .as_deref()
+                .map(|directory| RunFiles::new(directory, launch.local_rank)),
+            metrics,
+            meter: Meter::default(),
+            status: RankStatus {
+                phase: Phase::Preparing,
+                rank: None,
+                generation: 0,
+                step: 0,
+                volume_moves: 0,
+                progress: None,
+            },
+            progress: Progress::default(),
+            status_due: now,
+            metrics_due: now,
+            line_due: now + LINE_INTERVAL,
+            troubles: Troubles::default(),
+            comparison: Comparison::new(launch.local_world_size),
+            num_state_bytes: 0,
+            volume_moves: 0,
+        };
+        reporter.enter(Phase::Preparing);
+        Ok(reporter)
+    }
+
+    /// Changes the phase; written at once.
+    pub fn enter(&mut self, phase: Phase) {
+        self.status.phase = phase;
+        self.write_status();
+        self.write_metrics();
+    }
+
+    /// This process has a place in a generation; its state is `step` committed steps old.
+    pub fn join(&mut self, place: &Place, step: u64) {
+        let Place {
+            generation,
+            rank,
+            world_size,
+            master,
+        } = place;
+        self.status.rank = Some(*rank);
+        self.status.generation = *generation;
+        self.status.step = step;
+        self.progress.step = step;
+        self.progress.generation = *generation;
+        self.progress.world_size = *world_size;
+        self.meter = Meter::default();
+        self.forget_comparison();
+        self.metrics.set_place(*generation, *world_size);
+        say(&format!(
+            "generation {generation}: rank {rank} of {world_size}, store at {}:{}",
+            master.address, master.port
+        ));
+    }
+
+    /// How many samples a step has with the workers that there are.
+    pub fn batch(&self, num_samples: u64) {
+        self.say_as_rank_zero(&format!("batches of {num_samples} samples"));
+    }
+
+    /// How long the whole training is, if the batch stays.
+    pub const fn set_total_steps(&mut self, total_steps: u64) {
+        self.progress.total_steps = total_steps;
+    }
+
+    /// A step is committed. Files and lines follow at their own pace.
+    pub fn commit(&mut self, report: &StepReport) {
+        self.meter
+            .add(report.num_samples, report.loss, Instant::now());
+        let samples_per_second = self.meter.samples_per_second();
+        self.metrics.observe(report, samples_per_second);
+        self.status.step = report.step;
+        self.progress.step = report.step;
+        self.progress.epoch = report.epoch;
+        self.progress.loss = Some(self.meter.loss()).filter(|loss| loss.is_finite());
+        self.progress.samples_per_second = samples_per_second;
+        let now = Instant::now();
+        if now >= self.status_due {
+            self.write_status();
+        }
+        if now >= self.metrics_due {
+            self.write_metrics();
+        }
+        if now >= self.line_due {
+            self.line_due = now + LINE_INTERVAL;
+            self.say_as_rank_zero(&self.step_line(report.learning_rate));
+        }
+    }
+
+    /// The test split has been evaluated.
+    pub fn evaluated(&mut self, evaluation: &Evaluation) {
+        let Evaluation {
+            accuracy,
+            loss,
+            num_samples,
+        } = *evaluation;
+        self.progress.eval_accuracy = Some(accuracy);
+        self.progress.eval_loss = Some(loss).filter(|loss| loss.is_finite());
+        self.metrics.set_evaluation(accuracy, loss);
+        self.say_as_rank_zero(&format!(
+            "step {} of {}: test accuracy {:.2} %, test loss {loss:.4} ({num_samples} samples)",
+            self.progress.step,
+            self.progress.total_steps,
+            accuracy * 100.0,
+        ));
+    }
+
+    fn write_status(&mut self) {
+        self.status_due = Instant::now() + STATUS_INTERVAL;
+        self.status.progress = (self.progress.step > 0).then(|| self.progress.clone());
+        if let Some(files) = &mut self.files {
+            files.write_status(&self.status);
+        }
+    }
+
+    fn write_metrics(&mut self) {
+        self.metrics_due = Instant::now() + METRICS_INTERVAL;
+        if let Some(files) = &mut self.files {
+            files.write_metrics(&self.metrics);
+        }
+    }
+
+    fn step_line(&self, learning_rate: f64) -> String {
+        let Progress {
+            generation: _,
+            world_size: _,
+            step,
+            total_steps,
+            epoch,
+            loss,
+            samples_per_second,
+            eval_accuracy: _,
+            eval_loss: _,
+            checkpoint_step: _,
+            checkpoint_at: _,
+            checkpoint_error: _,
+            straggler: _,
+        } = &self.progress;
+        let percent = 100 * step / (*total_steps).max(1);
+        let loss = loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
+        format!(
+            "step {step} of {total_steps} ({percent} %), epoch {epoch}: loss {loss}, \
+             rate {learning_rate:.4}, {samples_per_second:.0} samples/s"
+        )
+    }
+
+    fn say_as_rank_zero(&self, line: &str) {
+        if self.status.rank.unwrap_or(0) == 0 {
+            say(line);
+        }
+    }
+}
+
+/// A line for people. A reader that has gone away is no reason to stop.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// A line about something wrong.
+pub fn say_error(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "error: {line}");
+}

@@ -1,0 +1,192 @@
+//! What is reported about checkpoints and ledger. Trouble is said when it begins, when it changes and
+//! when it is over, not every time that it is met.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::Phase;
+use roundhouse_elastic::patience::Delay;
+
+use super::{Reporter, say, say_error};
+use crate::checkpoint::{News, about};
+
+/// What is wrong now.
+#[derive(Debug, Default)]
+pub(super) struct Troubles {
+    checkpoint: Option<String>,
+    delayed: Option<(Option<u64>, Delay)>,
+    delay: Option<String>,
+    ledger: Option<String>,
+}
+
+impl Reporter {
+    /// A save has begun; training stood still for `stall`.
+    pub fn checkpoint_begun(&self, stall: Duration) {
+        self.metrics.checkpoints.begun(stall);
+    }
+
+    /// A save was due while another was in flight.
+    pub fn checkpoint_skipped(&self) {
+        self.metrics.checkpoints.skipped();
+    }
+
+    /// What is to be known of the save in flight, if it takes too long: that of a step, unless it is one of
+    /// an earlier generation that still holds up the volume.
+    pub fn checkpoint_delayed(
+        &mut self,
+        dir: &Path,
+        step: Option<u64>,
+        world_size: u32,
+        delay: Option<Delay>,
+    ) {
+        let known = delay.map(|delay| (step, delay));
+        if self.troubles.delayed == known {
+            return;
+        }
+        self.troubles.delayed = known;
+        let words = delay.map(|delay| about(dir, sentence(step, world_size, delay)));
+        self.tell(
+            "checkpoint",
+            words.as_deref(),
+            "the volume is waited for no longer",
+        );
+        self.troubles.delay = words;
+        self.show_troubles();
+    }
+
+    /// What keeps checkpoints from being written, as far as this rank knows.
+    #[must_use]
+    pub fn checkpoint_trouble(&self) -> String {
+        let known = self.progress.checkpoint_error.clone();
+        known
+            .unwrap_or_else(|| "another rank could not write its part; its log says why".to_owned())
+    }
+
+    /// Bytes have gone to the volume or come from it, so many in all.
+    pub fn volume_moves(&mut self, moves: u64) {
+        self.volume_moves = moves;
+        self.tell_moves();
+    }
+
+    /// So many more bytes of the state have moved between ranks. For the agent's watchdog they count as bytes of
+    /// the volume: something moves.
+    pub fn state_moves(&mut self, num_bytes: u64) {
+        self.num_state_bytes += num_bytes;
+        self.metrics.set_state_bytes(self.num_state_bytes);
+        self.tell_moves();
+    }
+
+    /// Bytes of checkpoints that this process has read so far.
+    pub fn checkpoint_read(&mut self, num_bytes: u64) {
+        self.metrics.checkpoints.read(num_bytes);
+    }
+
+    fn tell_moves(&mut self) {
+        let moves = self.volume_moves + self.num_state_bytes;
+        if self.status.volume_moves != moves && Instant::now() >= self.status_due {
+            self.status.volume_moves = moves;
+            self.write_status();
+        }
+    }
+
+    /// So many other ranks could not write their part of a checkpoint.
+    pub fn checkpoint_given_up(&mut self, num_failed: u64, world_size: u32) {
+        self.metrics.checkpoints.failed();
+        self.trouble_with_checkpoint(Some(format!(
+            "{num_failed} of {world_size} ranks could not write their part; their logs say why"
+        )));
+    }
+
+    /// What has come of a save.
+    pub fn checkpoint(&mut self, news: &News) {
+        match news {
+            News::Saved {
+                step,
+                at,
+                bytes,
+                duration,
+            } => {
+                self.metrics.checkpoints.saved(*step, *bytes, *duration);
+                self.progress.checkpoint_step = Some(*step);
+                self.progress.checkpoint_at = Some(at.clone());
+                self.trouble_with_checkpoint(None);
+                // Whoever leaves commits no step that would bring it out.
+                self.write_status();
+            }
+            News::Found { step, at } => {
+                self.metrics.checkpoints.found(*step);
+                self.progress.checkpoint_step = Some(*step);
+                self.progress.checkpoint_at = Some(at.clone());
+            }
+            News::Failed(reason) => {
+                self.metrics.checkpoints.failed();
+                self.trouble_with_checkpoint(Some(reason.clone()));
+            }
+            // It ends the process, which says why.
+            News::Fenced(_) => {}
+        }
+    }
+
+    /// Why ledger lines cannot be written; `None` while they can.
+    pub fn ledger(&mut self, error: Option<String>) {
+        if self.troubles.ledger != error {
+            self.tell("ledger", error.as_deref(), "written again");
+            self.troubles.ledger = error;
+            self.show_troubles();
+        }
+    }
+
+    fn trouble_with_checkpoint(&mut self, error: Option<String>) {
+        if self.troubles.checkpoint != error {
+            self.tell("checkpoint", error.as_deref(), "written again");
+            self.troubles.checkpoint = error;
+            self.show_troubles();
+        }
+    }
+
+    fn show_troubles(&mut self) {
+        let Troubles {
+            checkpoint,
+            delayed: _,
+            delay,
+            ledger,
+        } = &self.troubles;
+        let first = delay.as_ref().or(checkpoint.as_ref()).or(ledger.as_ref());
+        self.progress.checkpoint_error = first.cloned();
+        // Who waits for the last save commits no step that would bring it out.
+        self.write_status();
+    }
+
+    fn tell(&self, what: &str, error: Option<&str>, over: &str) {
+        let so = if self.status.phase == Phase::Saving {
+            "it is waited for"
+        } else {
+            "training goes on"
+        };
+        match error {
+            Some(error) => say_error(&format!("{what}: {error}; {so}")),
+            None => say(&format!("{what}: {over}")),
+        }
+    }
+}
+
+fn sentence(step: Option<u64>, world_size: u32, delay: Delay) -> String {
+    let what = step.map_or_else(
+        || "an earlier checkpoint".to_owned(),
+        |step| format!("the checkpoint of step {step}"),
+    );
+    match delay {
+        Delay::Stuck(num_stuck, span) => {
+            let seconds = span.as_secs();
+            format!(
+                "the volume has taken nothing of {what} from {num_stuck} of {world_size} ranks for {seconds} s"
+            )
+        }
+        Delay::Slow(span) => {
+            let seconds = span.as_secs();
+            format!(
+                "the volume is slow: {what} is not written after {seconds} s, and others are left out"
+            )
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The Prometheus metrics of one process, in base units. The agent adds the rank's label.
+
+use prometheus::{
+    Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntGauge, Opts, Registry,
+    TextEncoder,
+};
+
+use super::StepReport;
+use crate::sections::Section;
+
+mod checkpoints;
+
+pub use checkpoints::CheckpointMetrics;
+
+/// 0.5 ms to 33 s, doubling.
+const STEP_BUCKETS: (f64, f64, usize) = (0.000_5, 2.0, 17);
+
+/// One field per metric, all of one registry.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    step: IntGauge,
+    epoch: IntGauge,
+    loss: Gauge,
+    learning_rate: Gauge,
+    samples_per_second: Gauge,
+    samples: Counter,
+    step_seconds: Histogram,
+    step_own_seconds: Histogram,
+    section_seconds: CounterVec,
+    gradient_norm: Gauge,
+    world_size: IntGauge,
+    generation: IntGauge,
+    state_bytes: IntGauge,
+    threads_left_behind: IntGauge,
+    eval_accuracy: Gauge,
+    eval_loss: Gauge,
+    pub(super) checkpoints: CheckpointMetrics,
+}
+
+impl Metrics {
+    /// Registers all of them on a registry of their own.
+    ///
+    /// # Errors
+    /// A name is taken twice: a defect.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let metrics = Self {
+            step: int_gauge(&registry, "step", "Committed optimizer steps")?,
+            epoch: int_gauge(&registry, "epoch", "Epoch of the next step, from 0")?,
+            loss: gauge(&registry, "loss", "Mean training loss of the last step")?,
+            learning_rate: gauge(&registry, "learning_rate", "Learning rate of the last step")?,
+            samples_per_second: gauge(
+                &registry,
+                "samples_per_second",
+                "Samples trained on per second over the last seconds, all ranks together",
+            )?,
+            samples: counter(
+                &registry,
+                "samples_total",
+                "Samples of committed steps, all ranks together",
+            )?,
+            step_seconds: histogram(&registry, "step_seconds", "Wall time of a step")?,
+            step_own_seconds: histogram(
+                &registry,
+                "step_own_seconds",
+                "What this rank spent on its own part of a step, without waiting for others",
+            )?,
+            section_seconds: register(
+                &registry,
+                CounterVec::new(
+                    Opts::new(
+                        "roundhouse_train_step_section_seconds_total",
+                        "Time of steps by section; the gradient reduction overlaps backward, communication is \
+                         what is left of it, the agreement at the end and the wait for slower ranks",
+                    ),
+                    &["section"],
+                )?,
+            )?,
+            gradient_norm: gauge(&registry, "gradient_norm", "Norm of the last mean gradient")?,
+            world_size: int_gauge(&registry, "world_size", "Ranks of the generation")?,
+            generation: int_gauge(&registry, "generation", "Generation, 0 in the lobby")?,
+            state_bytes: int_gauge(
+                &registry,
+                "state_moved_bytes",
+                "Bytes of the state that have moved between ranks since the process started",
+            )?,
+            threads_left_behind: int_gauge(
+                &registry,
+                "threads_left_behind",
+                "Threads in calls that never returned, such as to a frozen host; each holds a connection",
+            )?,
+            eval_accuracy: Gauge::new(
+                "roundhouse_train_eval_accuracy",
+                "Fraction of the test split that is classified rightly",
+            )?,
+            eval_loss: Gauge::new("roundhouse_train_eval_loss", "Mean loss on the test split")?,
+            checkpoints: CheckpointMetrics::new(&registry)?,
+            registry,
+        };
+        for section in Section::ALL {
+            metrics
+                .section_seconds
+                .with_label_values(&[section.as_str()])
+                .reset();
+        }
+        Ok(metrics)
+    }
+
+    /// This process joined a generation.
+    pub fn set_place(&self, generation: u64, world_size: u32) {
+        self.generation.set(generation.cast_signed());
+        self.world_size.set(i64::from(world_size));
+    }
+
+    /// So much of the state has moved between ranks.
+    pub(super) fn set_state_bytes(&self, num_bytes: u64) {
+        self.state_bytes.set(num_bytes.cast_signed());
+    }
+
+    /// A step was committed.
+    pub fn observe(&self, report: &StepReport, samples_per_second: f64) {
+        let StepReport {
+            step,
+            epoch,
+            num_samples,
+            loss,
+            gradient_norm,
+            learning_rate,
+            duration,
+            sections,
+        } = report;
+        self.step.set(step.cast_signed());
+        self.epoch.set(epoch.cast_signed());
+        self.loss.set(*loss);
+        self.learning_rate.set(*learning_rate);
+        self.samples_per_second.set(samples_per_second);
+        self.samples.inc_by(*num_samples as f64);
+        self.step_seconds.observe(duration.as_secs_f64());
+        self.step_own_seconds
+            .observe(sections.own_time().as_secs_f64());
+        self.gradient_norm.set(*gradient_norm);
+        for section in Section::ALL {
+            self.section_seconds
+                .with_label_values(&[section.as_str()])
+                .inc_by(sections.spent(section).as_secs_f64());
+        }
+    }
+
+    /// The test split was evaluated. Before the first time the two metrics are absent, not 0.
+    pub fn set_evaluation(&self, accuracy: f64, loss: f64) {
+        for (gauge, value) in [(&self.eval_accuracy, accuracy), (&self.eval_loss, loss)] {
+            gauge.set(value);
+            // Fails from the second time on, when it is registered already.
+            let _ = self.registry.register(Box::new(gauge.clone()));
+        }
+    }
+
+    /// All metrics as Prometheus text.
+    ///
+    /// # Errors
+    /// A metric cannot be encoded: a defect.
+    pub fn to_text(&self) -> prometheus::Result<String> {
+        self.threads_left_behind
+            .set(crate::blocking::num_left_behind().cast_signed());
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Counter> {
+    register(
+        registry,
+        Counter::new(format!("roundhouse_train_{name}"), help)?,
+    )
+}
+
+/// Of the lengths that steps have.
+fn histogram(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Histogram> {
+    let (start, factor, count) = STEP_BUCKETS;
+    let buckets = prometheus::exponential_buckets(start, factor, count)?;
+    let options = HistogramOpts::new(format!("roundhouse_train_{name}"), help).buckets(buckets);
+    register(registry, Histogram::with_opts(options)?)
+}
+
+fn register<M: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: M,
+) -> prometheus::Result<M> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Gauge> {
+    register(
+        registry,
+        Gauge::new(format!("roundhouse_train_{name}"), help)?,
+    )
+}
+
+fn int_gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    register(
+        registry,
+        IntGauge::new(format!("roundhouse_train_{name}"), help)?,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sections::Sections;
+
+    #[test]
+    fn the_text_holds_what_was_observed() {
+        let metrics = Metrics::new().unwrap();
+        metrics.set_place(3, 4);
+        let report = StepReport {
+            step: 7,
+            epoch: 1,
+            num_samples: 64,
+            loss: 0.5,
+            gradient_norm: 2.0,
+            learning_rate: 0.1,
+            duration: Duration::from_millis(3),
+            sections: Sections::default(),
+        };
+        metrics.observe(&report, 1_000.0);
+        metrics.observe(&report, 1_000.0);
+        let text = metrics.to_text().unwrap();
+        for line in [
+            "roundhouse_train_step 7",
+            "roundhouse_train_generation 3",
+            "roundhouse_train_world_size 4",
+            "roundhouse_train_samples_total 128",
+            "roundhouse_train_step_seconds_count 2",
+            "roundhouse_train_step_own_seconds_count 2",
+            "roundhouse_train_step_seconds_bucket{le=\"0.004\"} 2",
+            "roundhouse_train_step_section_seconds_total{section=\"communication\"} 0",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in:\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn evaluation_is_absent_until_there_is_one() {
+        let metrics = Metrics::new().unwrap();
+        assert!(!metrics.to_text().unwrap().contains("eval"));
+        metrics.set_evaluation(0.5, 1.0);
+        metrics.set_evaluation(0.75, 1.0);
+        assert!(
+            metrics
+                .to_text()
+                .unwrap()
+                .contains("roundhouse_train_eval_accuracy 0.75")
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! What a process trains, as bytes: named views with type, shape and place.
+//!
+//! All views one after the other are one row of bytes, the same on all ranks. Whoever copies names a range of that
+//! row, so a rank that has only some of it can be told apart later by what it holds, not by what a byte means.
+
+use std::ops::Range;
+
+use roundhouse_elastic::checkpoint::Piece;
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// Everything that a rank without it has to be sent, and that a checkpoint holds: weights, what the optimizer
+/// remembers, running statistics.
+pub trait State {
+    /// What the row consists of. It never changes.
+    ///
+    /// # Errors
+    /// A view has a type that no checkpoint can hold.
+    fn table(&self) -> Result<Table, Failure>;
+
+    /// Copies some bytes of the row to `into`, which is as long as the range.
+    ///
+    /// # Errors
+    /// The range is not in the row, or the device refuses.
+    fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure>;
+
+    /// Overwrites the bytes of the row from `offset` on.
+    ///
+    /// # Errors
+    /// They are not in the row, or the device refuses: they may be overwritten in part then.
+    fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
+}
+
+/// The views of a state, in the order of their bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Record>", into = "Vec<Record>")]
+pub struct Table(Vec<View>);
+
+/// A tensor of the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its first byte in the row.
+    pub offset: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A view as a manifest has it: where it lies follows from those before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl From<Vec<Record>> for Table {
+    fn from(records: Vec<Record>) -> Self {
+        let mut offset = 0;
+        let place = |record: Record| {
+            let Record {
+                name,
+                dtype,
+                shape,
+                bytes,
+            } = record;
+            let view = View {
+                name,
+                dtype,
+                shape,
+                offset,
+                bytes,
+            };
+            // A manifest may say anything.
+            offset = offset.saturating_add(bytes);
+            view
+        };
+        Self(records.into_iter().map(place).collect())
+    }
+}
+
+impl From<Table> for Vec<Record> {
+    fn from(table: Table) -> Self {
+        let record = |view: View| Record {
+            name: view.name,
+            dtype: view.dtype,
+            shape: view.shape,
+            bytes: view.bytes,
+        };
+        table.0.into_iter().map(record).collect()
+    }
+}
+
+impl Table {
+    /// The views.
+    #[must_use]
+    pub fn views(&self) -> &[View] {
+        &self.0
+    }
+
+    /// Sizes of the views in bytes.
+    #[must_use]
+    pub fn sizes(&self) -> Vec<u64> {
+        self.0.iter().map(|view| view.bytes).collect()
+    }
+
+    /// Size of all of them.
+    #[must_use]
+    pub fn num_bytes(&self) -> u64 {
+        let end = |view: &View| view.offset.saturating_add(view.bytes);
+        self.0.last().map_or(0, end)
+    }
+
+    /// What a range of the row consists of, in order: bytes of views, none of them empty.
+    #[must_use]
+    pub fn pieces(&self, range: &Range<u64>) -> Vec<Piece> {
+        let first = self
+            .0
+            .partition_point(|view| view.offset.saturating_add(view.bytes) <= range.start);
+        let views = self.0.iter().enumerate().skip(first);
+        views
+            .take_while(|(_, view)| view.offset < range.end)
+            .filter_map(|(tensor, view)| {
+                let start = range.start.max(view.offset) - view.offset;
+                let end = range.end.min(view.offset + view.bytes) - view.offset;
+                let bytes = start..end;
+                (!bytes.is_empty()).then_some(Piece { tensor, bytes })
+            })
+            .collect()
+    }
+
+    /// The difference to the views of another training, in words; `self` is what a checkpoint holds.
+    #[must_use]
+    pub fn difference(&self, ours: &Self) -> Option<String> {
+        let mut pairs = self.0.iter().zip(&ours.0);
+        let differ = pairs.find(|(saved, ours)| saved != ours);
+        match differ {
+            Some((saved, ours)) => Some(format!(
+                "it holds {}, this model has {}",
+                text(saved),
+                text(ours)
+            )),
+            None if self.0.len() == ours.0.len() => None,
+            None => Some(format!(
+                "it holds {} tensors, this model has {}",
+                self.0.len(),
+                ours.0.len()
+            )),
+        }
+    }
+}
+
+fn text(view: &View) -> String {
+    let View {
+        name,
+        dtype,
+        shape,
+        offset: _,
+        bytes: _,
+    } = view;
+    format!("{name} {shape:?} of {dtype:?}")
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,276 @@
+//! The ranks of one generation, and what they tell each other.
+//!
+//! A world of one has no group; everything else is the same for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use roundhouse_elastic::Agreement;
+
+use crate::failure::Failure;
+use crate::group::{Abort, Group};
+
+pub mod saving;
+pub mod state;
+mod witness;
+
+pub use saving::{Saving, SavingSum};
+pub use state::{Agreed, Own};
+
+/// This process among its peers.
+#[derive(Debug)]
+pub struct World<G> {
+    rank: u32,
+    size: u32,
+    group: Option<Arc<G>>,
+    num_sums: AtomicU64,
+}
+
+/// What one rank brings to a step's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether the gradients are finite; of the loss it is seen.
+    pub finite: bool,
+    /// Whether it was asked to leave.
+    pub leaving: bool,
+    /// The newest generation it has seen.
+    pub newest_seen: u64,
+    /// What it has to say about checkpoints and ledger.
+    pub saving: Saving,
+    /// What its step before took without its peers; zero if there was none in this generation.
+    pub own_time: Duration,
+}
+
+/// What a step's end tells all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepEnd {
+    /// Sum over all samples of the step; NaN if that of a rank is not finite.
+    pub loss_sum: f64,
+    /// See [`Agreement`].
+    pub agreement: Agreement,
+    /// See [`SavingSum`].
+    pub saving: SavingSum,
+    /// [`Standing::own_time`] of each rank.
+    pub own_seconds: Vec<f64>,
+}
+
+impl<G: Group> World<G> {
+    /// A world of one.
+    #[must_use]
+    pub const fn alone() -> Self {
+        Self {
+            rank: 0,
+            size: 1,
+            group: None,
+            num_sums: AtomicU64::new(0),
+        }
+    }
+
+    /// The ranks of a group.
+    #[must_use]
+    pub fn of(group: G) -> Self {
+        Self {
+            rank: group.rank(),
+            size: group.size(),
+            group: Some(Arc::new(group)),
+            num_sums: AtomicU64::new(0),
+        }
+    }
+
+    /// Rank of this process.
+    #[must_use]
+    pub const fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The group; `None` in a world of one.
+    #[must_use]
+    pub fn group(&self) -> Option<&G> {
+        self.group.as_deref()
+    }
+
+    /// A handle of the group for the thread that may have to end a wait for it.
+    #[must_use]
+    pub fn shared_group(&self) -> Option<Arc<dyn Abort>> {
+        let group = self.group.as_ref().map(Arc::clone);
+        group.map(|group| group as Arc<dyn Abort>)
+    }
+
+    /// Sums numbers from 0 to 2^53 over all ranks, element by element. For numbers of either sign see
+    /// [`Self::sum_signed`]. A result that is not the sum of what every rank has given is an error.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn sum(&self, values: &[f64]) -> Result<Vec<f64>, Failure> {
+        let Some(group) = &self.group else {
+            return Ok(values.to_vec());
+        };
+        let turn = self.num_sums.fetch_add(1, Ordering::Relaxed);
+        let mut sums = witness::add(values, turn);
+        group.sum(&mut sums)?;
+        group.check()?;
+        witness::hear(&sums, turn, self.size).ok_or_else(|| {
+            Failure::PeerLost(
+                "a sum is not that of all ranks: a peer is aborting the group".to_owned(),
+            )
+        })
+    }
+
+    /// Sums finite numbers of either sign. Positive and negative ones are summed apart, so that the rounding of
+    /// large numbers that cancel is not taken for garbage.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn sum_signed(&self, values: &[f64]) -> Result<Vec<f64>, Failure> {
+        let apart: Vec<f64> = values.iter().copied().flat_map(halves).collect();
+        let sums = self.sum(&apart)?;
+        Ok(sums.chunks_exact(2).map(whole_of).collect())
+    }
+
+    /// The small collective at the end of each step: the loss of all samples, and what the ranks
+    /// agree on. One sum does it all, for each rank has slots of its own for its generation and its time.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn end_step(&self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
+        const HEAD: usize = 5 + Saving::NUM_NUMBERS;
+        let num_ranks = self.size as usize;
+        let times = HEAD + num_ranks;
+        let mut values = vec![0.0; times + num_ranks];
+        let has_loss = local_loss_sum.is_finite();
+        values[..2].copy_from_slice(&halves(if has_loss { local_loss_sum } else { 0.0 }));
+        values[2] = f64::from(u8::from(!has_loss));
+        values[3] = f64::from(u8::from(!(own.finite && has_loss)));
+        values[4] = f64::from(u8::from(own.leaving));
+        values[5..HEAD].copy_from_slice(&own.saving.to_numbers(self.rank));
+        values[HEAD + self.rank as usize] = own.newest_seen as f64;
+        values[times + self.rank as usize] = own.own_time.as_secs_f64();
+        let sums = self.sum(&values)?;
+        let newest: Vec<u64> = sums[HEAD..times]
+            .iter()
+            .map(|value| whole(*value))
+            .collect();
+        let all_have_loss = whole(sums[2]) == 0;
+        Ok(StepEnd {
+            loss_sum: if all_have_loss {
+                whole_of(&sums[..2])
+            } else {
+                f64::NAN
+            },
+            agreement: Agreement::of(&newest, whole(sums[3]), whole(sums[4])),
+            saving: SavingSum::of(&sums[5..HEAD]),
+            own_seconds: sums[times..].to_vec(),
+        })
+    }
+
+    /// Which ranks say yes, in order.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn ranks_that(&self, own: bool) -> Result<Vec<u32>, Failure> {
+        let mut values = vec![0.0; self.size as usize];
+        values[self.rank as usize] = f64::from(u8::from(own));
+        let sums = self.sum(&values)?;
+        let ranks = (0..self.size).zip(sums);
+        Ok(ranks
+            .filter_map(|(rank, sum)| (whole(sum) > 0).then_some(rank))
+            .collect())
+    }
+
+    /// What the ranks agree on where no step ends.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn agree(&self, newest_seen: u64, leaving: bool) -> Result<Agreement, Failure> {
+        let mut values = vec![0.0; 1 + self.size as usize];
+        values[0] = f64::from(u8::from(leaving));
+        values[1 + self.rank as usize] = newest_seen as f64;
+        let sums: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
+        Ok(Agreement::of(&sums[1..], 0, sums[0]))
+    }
+
+    /// How far all are with saving, between steps.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn sum_saving(&self, own: &Saving) -> Result<SavingSum, Failure> {
+        Ok(SavingSum::of(&self.sum(&own.to_numbers(self.rank))?))
+    }
+
+    /// Waits until all ranks are here. A sum: a barrier of NCCL makes only the device wait.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn barrier(&self) -> Result<(), Failure> {
+        self.sum(&[0.0]).map(|_| ())
+    }
+
+    /// Ends a world that broke: ranks that still wait in one of its collectives get an error at once. If it is
+    /// being aborted already, that is waited for, so that the next group does not begin within it.
+    pub fn abandon(self) {
+        let Some(group) = self.group else { return };
+        group.abort();
+        let_go(group);
+    }
+
+    /// Leaves a world that is whole, without an abort.
+    pub fn leave(self) {
+        if let Some(group) = self.group {
+            let_go(group);
+        }
+    }
+
+    /// Fails once the group was aborted: what its collectives have left is garbage then.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`].
+    pub fn check(&self) -> Result<(), Failure> {
+        self.group.as_ref().map_or(Ok(()), |group| group.check())
+    }
+
+    /// Whether an error of a computation that collectives take part in may be a lost peer's: garbage makes later
+    /// checks fail, so over a library that does not tell of lost peers every error may be.
+    #[must_use]
+    pub fn may_have_lost_a_peer(&self) -> bool {
+        let group = self.group.as_ref();
+        group.is_some_and(|group| group.check().is_err() || !group.tells_lost_peers())
+    }
+}
+
+/// A number as its positive and its negative half, both at least 0.
+const fn halves(value: f64) -> [f64; 2] {
+    [value.max(0.0), (-value).max(0.0)]
+}
+
+/// The inverse of [`halves`], of two numbers.
+fn whole_of(halves: &[f64]) -> f64 {
+    halves[0] - halves[1]
+}
+
+/// Drops a group. Its destructor waits for the library's threads, and nobody should wait for it. Without a
+/// thread it is dropped here.
+pub(crate) fn let_go<G: Abort + ?Sized + 'static>(group: Arc<G>) {
+    let _ = std::thread::Builder::new()
+        .name("abandoned".to_owned())
+        .spawn(move || drop(group));
+}
+
+/// Steps and generations stay far below 2^53, so a 64-bit float carries them exactly.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sums of whole numbers from 0 to 2^53"
+)]
+fn whole(value: f64) -> u64 {
+    value.max(0.0).round() as u64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! What the ranks of a new generation tell each other before its first step.
+
+use roundhouse_elastic::state::{Lost, StateSource};
+use roundhouse_elastic::{Claim, Origin};
+
+use super::{World, whole};
+use crate::failure::Failure;
+use crate::group::Group;
+
+/// What one rank brings to a new generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// Its state.
+    pub claim: Claim,
+    /// Bytes of unwritten ledger that go with it.
+    pub chain_bytes: usize,
+    /// What it adds to the job's generations.
+    pub first_generation: u64,
+    /// Committed samples at its last evaluation.
+    pub evaluated: u64,
+}
+
+/// What the ranks of a new generation agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Which rank has the state to go on with.
+    pub source: StateSource,
+    /// Bytes of unwritten ledger that come with it.
+    pub chain_bytes: usize,
+    /// What is added to the job's generations: the highest that a rank gives. One that could not read it on the
+    /// volume gives a lower one.
+    pub first_generation: u64,
+    /// Committed samples at the last evaluation of the rank that has the state.
+    pub evaluated: u64,
+}
+
+/// Numbers that an [`Own`] takes.
+const OWN: usize = 6;
+
+impl<G: Group> World<G> {
+    /// Which rank has the state to go on with and what goes with it, and from where the job's generations are
+    /// counted. All ranks get the same answer; the inner error is a state that is lost.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn agree_on_state(&self, own: &Own) -> Result<Result<Agreed, Lost>, Failure> {
+        let Own {
+            claim:
+                Claim {
+                    origin,
+                    generation,
+                    step,
+                },
+            chain_bytes,
+            first_generation,
+            evaluated,
+        } = *own;
+        // Each rank has slots of its own.
+        let mut values = vec![0.0; OWN * self.size as usize];
+        let numbers = [
+            origin.code(),
+            generation,
+            step,
+            chain_bytes as u64,
+            first_generation,
+            evaluated,
+        ];
+        let own = numbers.map(|value| value as f64);
+        values[OWN * self.rank as usize..][..OWN].copy_from_slice(&own);
+        let sums: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
+        let claims: Vec<Claim> = sums
+            .chunks_exact(OWN)
+            .map(|slots| Claim {
+                origin: Origin::from_code(slots[0]),
+                generation: slots[1],
+                step: slots[2],
+            })
+            .collect();
+        let first_generations = sums.iter().skip(4).step_by(OWN);
+        let first_generation = first_generations.copied().max().unwrap_or_default();
+        Ok(StateSource::of(&claims).map(|source| Agreed {
+            source,
+            chain_bytes: usize::try_from(sums[OWN * source.rank + 3]).unwrap_or_default(),
+            first_generation,
+            evaluated: sums[OWN * source.rank + 5],
+        }))
+    }
+}

@@ -1,0 +1,133 @@
+use roundhouse_elastic::saving::Stage;
+use roundhouse_elastic::{Claim, Origin};
+
+use super::*;
+use crate::group::threads::Threads;
+
+#[test]
+fn a_world_of_one_agrees_with_itself() {
+    let world = World::<Threads>::alone();
+    let fine = Standing {
+        finite: true,
+        leaving: false,
+        newest_seen: 7,
+        saving: Saving {
+            stage: Stage::Durable,
+            is_time: true,
+            is_stuck: true,
+            gives_up: false,
+            durable_line: 4,
+        },
+        own_time: Duration::from_millis(250),
+    };
+    let end = world.end_step(2.5, &fine).unwrap();
+    assert!((end.loss_sum - 2.5).abs() < f64::EPSILON);
+    assert_eq!(end.agreement.newest_generation, 7);
+    assert!(end.agreement.all_finite);
+    assert!(!end.agreement.all_leave);
+    assert_eq!(end.own_seconds, [0.25]);
+    assert_eq!(end.saving.stages.num_durable, 1);
+    assert!(end.saving.is_time && end.saving.durable_line == 4);
+    assert!(end.saving.num_stuck == 1 && !end.saving.gives_up);
+    assert_eq!(world.sum_saving(&fine.saving).unwrap(), end.saving);
+    let diverged = Standing {
+        finite: false,
+        leaving: true,
+        ..fine
+    };
+    let end = world.end_step(f64::NAN, &diverged).unwrap();
+    assert!(!end.agreement.all_finite && end.agreement.all_leave);
+    let claim = Claim {
+        origin: Origin::Live,
+        generation: 2,
+        step: 3,
+    };
+    let own = Own {
+        claim,
+        chain_bytes: 48,
+        first_generation: 9,
+        evaluated: 64,
+    };
+    let agreed = world.agree_on_state(&own).unwrap().unwrap();
+    let numbers = (
+        agreed.chain_bytes,
+        agreed.first_generation,
+        agreed.evaluated,
+    );
+    assert_eq!((agreed.source.claim, numbers), (claim, (48, 9, 64)));
+    let agreement = world.agree(5, true).unwrap();
+    assert!(agreement.newest_generation == 5 && agreement.all_leave);
+}
+
+/// What each rank of a world gets, each in a thread of its own.
+fn each<T: Send>(size: u32, work: impl Fn(&World<Threads>) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = Threads::group(size, &[])
+            .into_iter()
+            .map(|group| {
+                scope.spawn(move || {
+                    let world = World::of(group);
+                    let found = work(&world);
+                    // So that none ends before another has heard.
+                    world.barrier().unwrap();
+                    found
+                })
+            })
+            .collect();
+        threads.into_iter().map(|it| it.join().unwrap()).collect()
+    })
+}
+
+const FINE: Standing = Standing {
+    finite: true,
+    leaving: false,
+    newest_seen: 1,
+    saving: Saving {
+        stage: Stage::Idle,
+        is_time: false,
+        is_stuck: false,
+        gives_up: false,
+        durable_line: 0,
+    },
+    own_time: Duration::ZERO,
+};
+
+#[test]
+fn large_losses_that_cancel_are_a_sum_and_not_garbage() {
+    for sums in each(3, |world| {
+        let own = [1e15 + 0.5, -1e15, 0.25][world.rank() as usize];
+        let sums = world.sum_signed(&[own, -own]).unwrap();
+        let end = world.end_step(own, &FINE).unwrap();
+        (sums[0], sums[1], end.loss_sum)
+    }) {
+        assert_eq!(sums, (0.75, -0.75, 0.75));
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_not_hidden_by_those_of_other_ranks() {
+    for (loss, all_finite, ranks) in each(3, |world| {
+        let own = if world.rank() == 2 { f64::NAN } else { 1.0 };
+        let end = world.end_step(own, &FINE).unwrap();
+        let ranks = world.ranks_that(!own.is_finite()).unwrap();
+        (end.loss_sum, end.agreement.all_finite, ranks)
+    }) {
+        assert!(loss.is_nan() && !all_finite);
+        assert_eq!(ranks, [2]);
+    }
+}
+
+#[test]
+fn the_loss_of_a_step_with_a_bad_gradient_is_that_of_all_ranks() {
+    for (loss, all_finite) in each(2, |world| {
+        let own = Standing {
+            finite: world.rank() == 0,
+            ..FINE
+        };
+        let end = world.end_step(2.0, &own).unwrap();
+        (end.loss_sum, end.agreement.all_finite)
+    }) {
+        assert_eq!((loss, all_finite), (4.0, false));
+    }
+}

@@ -1,0 +1,90 @@
+//! Tells sums from garbage.
+//!
+//! A rank that aborts its NCCL group makes its neighbours' collectives end, too: the kernel stops waiting for
+//! data and passes on what it finds (`prims_ll.h`: `readLL` leaves its loop, `storeLL` marks the line as fresh
+//! all the same). The neighbour, which has not aborted, is told of nothing. So a sum on which ranks decide has
+//! its witness: beside each value `v` goes `k·(1 - v)`, so that value and witness say how many ranks they are
+//! of. What a rank alone had put there says one; what is left of an earlier sum was made with another `k`.
+
+/// Relative to the sum, which is that of the magnitudes, since no value is negative. Values and witnesses may be
+/// summed in another order each, over thousands of ranks.
+const TOLERANCE: f64 = 1e-11;
+const NUM_FACTORS: u64 = 8;
+
+/// The values, none of them negative, and their witness, for the sum of this number.
+pub(super) fn add(values: &[f64], turn: u64) -> Vec<f64> {
+    let factor = factor(turn);
+    let witness = values.iter().map(|value| factor * (1.0 - value));
+    values.iter().copied().chain(witness).collect()
+}
+
+/// The sums of the values, if their witness says that all ranks of a world of this size have given them.
+pub(super) fn hear(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f64>> {
+    let (values, witness) = sums.split_at(sums.len() / 2);
+    let (factor, size) = (factor(turn), f64::from(world_size));
+    let is_true = |(value, witness): (&f64, &f64)| {
+        let error = (value + witness / factor - size).abs();
+        // A comparison with NaN is false.
+        value.is_finite() && error <= TOLERANCE * value.abs().max(size)
+    };
+    let all_true = values.iter().zip(witness).all(is_true);
+    all_true.then(|| values.to_vec())
+}
+
+/// Powers of two, so that nothing is rounded.
+fn factor(turn: u64) -> f64 {
+    (1_u64 << (1 + turn % NUM_FACTORS)) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summed(world: &[&[f64]], turn: u64) -> Vec<f64> {
+        let parts: Vec<Vec<f64>> = world.iter().map(|values| add(values, turn)).collect();
+        (0..parts[0].len())
+            .map(|index| parts.iter().map(|part| part[index]).sum())
+            .collect()
+    }
+
+    #[test]
+    fn a_sum_is_what_the_ranks_gave() {
+        let sums = summed(&[&[0.1, 2.0, 0.0], &[0.7, 1e15, 0.0]], 3);
+        assert_eq!(hear(&sums, 3, 2), Some(vec![0.1 + 0.7, 2.0 + 1e15, 0.0]));
+    }
+
+    #[test]
+    fn garbage_convinces_nobody() {
+        let sums = summed(&[&[0.0, 7.0], &[1.0, 7.0]], 9);
+        for garbage in [f64::NAN, f64::INFINITY, 3.0] {
+            for index in 0..sums.len() {
+                let mut spoilt = sums.clone();
+                spoilt[index] = garbage;
+                assert_eq!(hear(&spoilt, 9, 2), None, "{garbage} at {index}");
+            }
+            assert_eq!(hear(&vec![garbage; sums.len()], 9, 2), None);
+        }
+        assert_eq!(hear(&vec![0.0; sums.len()], 9, 2), None);
+    }
+
+    #[test]
+    fn what_some_ranks_alone_have_given_convinces_nobody() {
+        let sums = summed(&[&[0.0, 7.0], &[1.0, 7.0]], 9);
+        assert!(hear(&sums, 9, 2).is_some());
+        assert_eq!(hear(&sums, 9, 3), None);
+        // Of one of the values, too.
+        let mut spoilt = summed(&[&[0.0, 7.0], &[1.0, 7.0], &[0.0, 7.0]], 9);
+        spoilt[1] = sums[1];
+        spoilt[3] = sums[3];
+        assert_eq!(hear(&spoilt, 9, 3), None);
+    }
+
+    #[test]
+    fn what_is_left_of_an_earlier_sum_convinces_nobody() {
+        for value in [0.0, 1.0, 5.0] {
+            let sums = summed(&[&[value], &[0.0]], 4);
+            assert!(hear(&sums, 4, 2).is_some());
+            assert_eq!(hear(&sums, 5, 2), None);
+        }
+    }
+}

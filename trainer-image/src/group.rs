@@ -1,0 +1,91 @@
+//! The collectives of a generation over c10d, as a member needs them.
+
+use roundhouse_c10d::{ProcessGroup, ReduceOp};
+use roundhouse_member::failure::Failure;
+use roundhouse_member::group::{Abort, Group};
+use tch::{Device, Tensor};
+
+use crate::failure::{lost, refused};
+
+/// A process group, and where the tensors of its collectives have to be.
+#[derive(Debug)]
+pub struct C10dGroup {
+    group: ProcessGroup,
+    device: Device,
+}
+
+impl C10dGroup {
+    /// The ranks of `group`, which computes on `device`.
+    #[must_use]
+    pub const fn new(group: ProcessGroup, device: Device) -> Self {
+        Self { group, device }
+    }
+
+    /// The process group.
+    #[must_use]
+    pub const fn process_group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// Where the tensors of its collectives have to be.
+    #[must_use]
+    pub const fn device(&self) -> Device {
+        self.device
+    }
+}
+
+impl Abort for C10dGroup {
+    fn abort(&self) {
+        // A connection that is gone already needs no cutting.
+        let _ = self.group.abort();
+    }
+
+    fn has_failed(&self) -> bool {
+        self.group.has_failed()
+    }
+}
+
+impl Group for C10dGroup {
+    fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.group.world_size()
+    }
+
+    fn sum(&self, values: &mut [f64]) -> Result<(), Failure> {
+        let on_device = Tensor::f_from_slice(values).and_then(|it| it.f_to_device(self.device));
+        let mut tensor = on_device.map_err(refused)?;
+        self.group
+            .all_reduce(&mut tensor, ReduceOp::Sum)
+            .map_err(lost)?;
+        // This copy waits for the device, and returns garbage if the group is aborted meanwhile.
+        let length = values.len();
+        let read = tensor
+            .f_to_device(Device::Cpu)
+            .and_then(|tensor| tensor.f_copy_data(values, length));
+        self.check()?;
+        read.map_err(refused)
+    }
+
+    fn broadcast(&self, bytes: &mut [u8], source: u32) -> Result<(), Failure> {
+        let on_device = Tensor::f_from_slice(bytes).and_then(|it| it.f_to_device(self.device));
+        let mut tensor = on_device.map_err(refused)?;
+        self.group.broadcast(&mut tensor, source).map_err(lost)?;
+        let length = bytes.len();
+        let read = tensor
+            .f_to_device(Device::Cpu)
+            .and_then(|tensor| tensor.f_copy_data_u8(bytes, length));
+        self.check()?;
+        read.map_err(refused)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.group.check().map_err(lost)
+    }
+
+    fn tells_lost_peers(&self) -> bool {
+        self.group.backend().tells_failures()
+    }
+}

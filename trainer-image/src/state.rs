@@ -1,0 +1,228 @@
+//! The tensors of a training as the state of a member: what they are called, and their bytes, out, in, and from
+//! rank to rank.
+//!
+//! Bytes are in the logical order of a tensor's elements, whatever its memory format is.
+
+use std::ops::Range;
+
+use roundhouse_elastic::checkpoint::Piece;
+use roundhouse_member::failure::Failure;
+use roundhouse_member::share::{Chunk, Moved, Role, Share};
+use roundhouse_member::state::{Record, State, Table};
+use safetensors::Dtype;
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::failure::{lost, refused};
+use crate::group::C10dGroup;
+use crate::model::Parameters;
+use crate::optimizer::Optimizer;
+
+/// Bytes of a word of a digest.
+const WORD: i64 = 8;
+
+/// The tensors of weights and optimizer by name, in a fixed order. Handles: what is written to them is
+/// written to the training.
+#[derive(Debug)]
+pub struct Tensors {
+    table: Table,
+    tensors: Vec<Tensor>,
+}
+
+impl Tensors {
+    /// Those of a model and its optimizer.
+    ///
+    /// # Errors
+    /// A tensor has a type that no checkpoint can hold.
+    pub fn of(parameters: &Parameters, optimizer: &dyn Optimizer) -> Result<Self, TchError> {
+        let weights = parameters.iter();
+        let mut named: Vec<(String, &Tensor)> = weights
+            .map(|(name, tensor)| (format!("model.{name}"), tensor))
+            .collect();
+        for (kind, tensors) in optimizer.state() {
+            for ((name, _), tensor) in parameters.iter().zip(tensors) {
+                named.push((format!("optimizer.{kind}.{name}"), tensor));
+            }
+        }
+        Self::named(&named)
+    }
+
+    /// Some tensors by name.
+    ///
+    /// # Errors
+    /// A tensor has a type that no checkpoint can hold.
+    pub fn named(named: &[(String, &Tensor)]) -> Result<Self, TchError> {
+        let records = named.iter().map(|(name, tensor)| record(name, tensor));
+        let records: Vec<Record> = records.collect::<Result<_, _>>()?;
+        let handle = |(_, tensor): &(String, &Tensor)| tensor.shallow_clone();
+        Ok(Self {
+            table: Table::from(records),
+            tensors: named.iter().map(handle).collect(),
+        })
+    }
+
+    /// Copies bytes of the row into `flat`, a tensor of bytes on any device.
+    fn flatten(&self, range: &Range<u64>, flat: &Tensor) -> Result<(), TchError> {
+        let mut at = 0;
+        for piece in self.table.pieces(range) {
+            let bytes = bytes_of(&self.tensors[piece.tensor])?;
+            let own = narrow(&bytes, &piece)?;
+            let length = own.size1()?;
+            flat.f_narrow(0, at, length)?.f_copy_(&own)?;
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Overwrites bytes of the row with those of `flat`.
+    fn unflatten(&mut self, range: &Range<u64>, flat: &Tensor) -> Result<(), TchError> {
+        let mut at = 0;
+        for piece in self.table.pieces(range) {
+            let tensor = &mut self.tensors[piece.tensor];
+            // An alias of the tensor's memory, or a copy of a tensor that is not contiguous.
+            let whole = tensor.f_detach()?.f_contiguous()?;
+            let mut own = narrow(&bytes_of(&whole)?, &piece)?;
+            let length = own.size1()?;
+            own.f_copy_(&flat.f_narrow(0, at, length)?)?;
+            if !tensor.is_contiguous() {
+                tch::no_grad(|| tensor.f_copy_(&whole))?;
+            }
+            at += length;
+        }
+        Ok(())
+    }
+
+    fn move_chunk(&mut self, group: &C10dGroup, chunk: &Chunk) -> Result<Moved, Failure> {
+        let Chunk {
+            bytes,
+            source,
+            role,
+        } = chunk;
+        let length = (bytes.end - bytes.start).cast_signed();
+        let flat = || flat(length, group.device()).map_err(refused);
+        let (words, mut own) = flat()?;
+        if *role == Role::Sends {
+            self.flatten(bytes, &own).map_err(refused)?;
+        }
+        let sent = group.process_group().broadcast(&mut own, *source);
+        sent.map_err(lost)?;
+        // The host waits here until the bytes have come.
+        let digest = words
+            .f_sum(Kind::Int64)
+            .and_then(|it| it.f_int64_value(&[]));
+        let digest = digest.map_err(refused)?.cast_unsigned();
+        group.process_group().check().map_err(lost)?;
+        let has_changed = match role {
+            Role::Sends | Role::Keeps => false,
+            Role::Receives => true,
+            Role::Compares => {
+                let (_, before) = flat()?;
+                self.flatten(bytes, &before).map_err(refused)?;
+                !before.f_equal(&own).map_err(refused)?
+            }
+        };
+        if has_changed {
+            self.unflatten(bytes, &own).map_err(refused)?;
+        }
+        Ok(Moved {
+            digest,
+            has_changed,
+        })
+    }
+}
+
+impl State for Tensors {
+    fn table(&self) -> Result<Table, Failure> {
+        Ok(self.table.clone())
+    }
+
+    fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
+        let mut rest = into;
+        for piece in self.table.pieces(&range) {
+            let copy = || {
+                let bytes = bytes_of(&self.tensors[piece.tensor])?;
+                let own = narrow(&bytes, &piece)?.f_to_device(Device::Cpu)?;
+                let (now, after) = std::mem::take(&mut rest).split_at_mut(own.numel());
+                rest = after;
+                own.f_copy_data_u8(now, own.numel())
+            };
+            let mut copy = copy;
+            copy().map_err(refused)?;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::State(format!(
+            "bytes {range:?} of a state of {} bytes",
+            self.table.num_bytes()
+        )))
+    }
+
+    fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let range = offset..offset + bytes.len() as u64;
+        if range.end > self.table.num_bytes() {
+            let all = self.table.num_bytes();
+            return Err(Failure::State(format!(
+                "bytes {range:?} of a state of {all} bytes"
+            )));
+        }
+        let flat = Tensor::f_from_slice(bytes).map_err(refused)?;
+        self.unflatten(&range, &flat).map_err(refused)
+    }
+}
+
+impl Share<C10dGroup> for Tensors {
+    fn move_chunk(&mut self, group: &C10dGroup, chunk: &Chunk) -> Result<Moved, Failure> {
+        Self::move_chunk(self, group, chunk)
+    }
+}
+
+/// Room for so many bytes: as 64-bit words, the last filled up with zeros, and as those bytes alone.
+fn flat(length: i64, device: Device) -> Result<(Tensor, Tensor), TchError> {
+    let num_words = length.cast_unsigned().div_ceil(WORD.cast_unsigned());
+    let words = Tensor::f_zeros([num_words.cast_signed()], (Kind::Int64, device))?;
+    let bytes = words.f_view_dtype(Kind::Uint8)?.f_narrow(0, 0, length)?;
+    Ok((words, bytes))
+}
+
+/// The bytes of a tensor's elements in their logical order: its own memory if it is contiguous, else a copy.
+fn bytes_of(tensor: &Tensor) -> Result<Tensor, TchError> {
+    let elements = tensor.f_detach()?.f_contiguous()?.f_view([-1])?;
+    elements.f_view_dtype(Kind::Uint8)
+}
+
+fn narrow(bytes: &Tensor, piece: &Piece) -> Result<Tensor, TchError> {
+    let Range { start, end } = piece.bytes;
+    bytes.f_narrow(0, start.cast_signed(), (end - start).cast_signed())
+}
+
+fn record(name: &str, tensor: &Tensor) -> Result<Record, TchError> {
+    let kind = tensor.f_kind()?;
+    let shape = tensor.size().into_iter().map(usize::try_from);
+    Ok(Record {
+        name: name.to_owned(),
+        dtype: dtype(kind)?,
+        shape: shape
+            .collect::<Result<_, _>>()
+            .map_err(|error| TchError::Shape(error.to_string()))?,
+        bytes: (tensor.numel() * kind.elt_size_in_bytes()) as u64,
+    })
+}
+
+fn dtype(kind: Kind) -> Result<Dtype, TchError> {
+    Ok(match kind {
+        Kind::Uint8 => Dtype::U8,
+        Kind::Int8 => Dtype::I8,
+        Kind::Int16 => Dtype::I16,
+        Kind::Int => Dtype::I32,
+        Kind::Int64 => Dtype::I64,
+        Kind::Half => Dtype::F16,
+        Kind::BFloat16 => Dtype::BF16,
+        Kind::Float => Dtype::F32,
+        Kind::Double => Dtype::F64,
+        Kind::Bool => Dtype::BOOL,
+        other => return Err(TchError::Kind(format!("{other:?} in a checkpoint"))),
+    })
+}
+
+#[cfg(test)]
+mod tests;

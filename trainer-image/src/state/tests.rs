@@ -1,0 +1,113 @@
+use roundhouse_elastic::shard::shard;
+use roundhouse_member::share::sum_of_words;
+
+use super::*;
+
+/// Tensors of several types and memory formats, in all 12 + 1 + 16 + 4 + 96 bytes.
+fn tensors() -> Vec<(String, Tensor)> {
+    let images = Tensor::arange(24, (Kind::Float, Device::Cpu)).reshape([1, 2, 3, 4]);
+    // As a model in the memory format channels_last has them.
+    let images = images
+        .permute([0, 2, 3, 1])
+        .contiguous()
+        .permute([0, 3, 1, 2]);
+    assert!(!images.is_contiguous());
+    [
+        (
+            "a",
+            Tensor::from_slice(&[1.5_f32, 2.5, 3.5]).reshape([3, 1]),
+        ),
+        ("b", Tensor::from_slice(&[7_u8])),
+        ("c", Tensor::from_slice(&[0.25_f64, -1.0])),
+        ("d", Tensor::from(9.5_f32)),
+        ("e", images),
+    ]
+    .map(|(name, tensor)| (name.to_owned(), tensor))
+    .into()
+}
+
+fn state(of: &[(String, Tensor)]) -> Tensors {
+    let named: Vec<_> = of
+        .iter()
+        .map(|(name, tensor)| (name.clone(), tensor))
+        .collect();
+    Tensors::named(&named).unwrap()
+}
+
+fn out(state: &Tensors, range: Range<u64>) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+    state.copy_out(range, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_any_number_of_ranks_copies_out_is_copied_in() {
+    let saved = tensors();
+    let from = state(&saved);
+    assert_eq!(from.table().unwrap().sizes(), [12, 1, 16, 4, 96]);
+    for world_size in [1, 2, 3, 7, 40] {
+        let loaded: Vec<_> = tensors()
+            .into_iter()
+            .map(|(name, mut tensor)| (name, tensor.zero_()))
+            .collect();
+        let mut to = state(&loaded);
+        for rank in 0..world_size {
+            let part = shard(&(0..129), rank, world_size);
+            to.copy_in(part.start, &out(&from, part)).unwrap();
+        }
+        for ((name, saved), (_, loaded)) in saved.iter().zip(&loaded) {
+            assert!(saved.equal(loaded), "{name} of {world_size} ranks");
+            assert_eq!(saved.stride(), loaded.stride(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_bytes_of_a_tensor_do_not_depend_on_its_memory_format() {
+    let original = tensors();
+    let contiguous: Vec<_> = tensors()
+        .into_iter()
+        .map(|(name, tensor)| (name, tensor.contiguous()))
+        .collect();
+    assert_eq!(
+        out(&state(&original), 0..129),
+        out(&state(&contiguous), 0..129)
+    );
+}
+
+#[test]
+fn a_weight_that_requires_a_gradient_is_overwritten() {
+    let weight = Tensor::zeros([3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let named = [("w".to_owned(), weight.shallow_clone())];
+    let bytes: Vec<u8> = [1.0_f32, 2.0, 3.0]
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    state(&named).copy_in(0, &bytes).unwrap();
+    assert_eq!(
+        Vec::<f32>::try_from(weight.detach()).unwrap(),
+        [1.0, 2.0, 3.0]
+    );
+    assert!(weight.requires_grad());
+}
+
+#[test]
+fn bytes_beyond_the_state_are_refused() {
+    let original = tensors();
+    let mut state = state(&original);
+    assert!(state.copy_in(128, &[0; 2]).is_err());
+    assert!(state.copy_out(120..140, &mut [0; 20]).is_err());
+}
+
+#[test]
+fn a_chunk_is_digested_as_host_memory_would_be() {
+    let original = tensors();
+    let state = state(&original);
+    for range in [0_u64..129, 3..40, 0..8, 5..5] {
+        let length = (range.end - range.start).cast_signed();
+        let (words, bytes) = flat(length, Device::Cpu).unwrap();
+        state.flatten(&range, &bytes).unwrap();
+        let sum = words.sum(Kind::Int64).int64_value(&[]).cast_unsigned();
+        assert_eq!(sum, sum_of_words(&out(&state, range)));
+    }
+}
