@@ -210,6 +210,29 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         Ok(end)
     }
 
+    /// The end of a step whose numbers have come with the gradients; see [`StepEnd::of_ranks`]. `finite`: whether the
+    /// gradients are, which are the same on all ranks.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when they are not the numbers of all ranks.
+    pub fn end_step_with(&mut self, ranks: &[Vec<f64>], finite: bool) -> Result<StepEnd, Failure> {
+        let mut end = StepEnd::of_ranks(ranks).ok_or_else(|| {
+            Failure::PeerLost("what came with the gradients is not of all ranks".to_owned())
+        })?;
+        end.agreement.all_finite &= finite;
+        if let Some(peers) = &self.peers {
+            peers.interrupter.step_ends();
+        }
+        Ok(end)
+    }
+
+    /// Reads the request to leave once more: what is heard until the end of a step need not wait for that of the next
+    /// one.
+    pub fn hear_of_leaving(&mut self, standing: &mut Standing) {
+        self.look();
+        standing.leaving = self.machine.is_leaving();
+    }
+
     fn saving(&mut self) -> Result<Saving, Failure> {
         let generation = self.held.generation();
         let Some(keeping) = &mut self.keeping else {

@@ -1,17 +1,43 @@
 //! A trainer for any model and any data.
 //!
-//! A user implements [`Task`] (a model and its loss) and [`Source`] (data); everything else, from data-parallel
-//! synchronization to elasticity, checkpoints and metrics, is done here.
+//! A program gives [`main`] a function that builds a [`Job`] from the configuration: a [`Task`] (a model and its loss)
+//! and [`Source`]s (data), and, if it likes, an [`Update`] of its own. Everything else, from data-parallel
+//! synchronization to elasticity, checkpoints and metrics, is done here:
+//! ```text
+//! process        what the process is told, how it ends
+//! trainer        the loop: form a generation, step, evaluate, finish
+//!   gradients    the passes of a step: source -> task -> sync
+//!   sync         gradients that are the same on all ranks
+//!   update       gradients -> new weights
+//! group, rendezvous, state    what roundhouse-member needs of c10d and of tensors
+//! ```
 
 pub mod batch;
+pub mod cli;
+pub mod config;
+pub mod device;
+pub mod evaluate;
+pub mod failure;
+pub mod gradients;
+pub mod group;
+pub mod job;
 pub mod parameters;
+pub mod process;
+pub mod rendezvous;
 pub mod source;
+pub mod state;
 pub mod sync;
 pub mod task;
+pub mod trainer;
 pub mod update;
+pub mod weights;
 
 pub use batch::Batch;
+pub use failure::Failure;
+pub use job::{Job, Setup};
 pub use parameters::{Parameters, Role};
-pub use source::Source;
+pub use process::main;
+pub use source::{Source, SourceError};
 pub use task::{LossSum, Mode, Task};
+pub use trainer::Trainer;
 pub use update::{Rate, Update};

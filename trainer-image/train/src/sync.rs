@@ -11,10 +11,18 @@
 //! ```
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use roundhouse_c10d::ReducerOptions;
+use roundhouse_contract::TrainerConfig;
+use roundhouse_contract::trainer::Ddp as DdpConfig;
+use roundhouse_member::World;
+use roundhouse_member::world::Standing;
 use tch::{TchError, Tensor};
 
+use crate::failure::Failure;
+use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 
 mod alone;
@@ -61,6 +69,61 @@ pub enum SyncError {
     Torch(#[from] TchError),
 }
 
+const BYTES_PER_MIB: usize = 1 << 20;
+
+/// What a configuration asks for, among the ranks of a world. `parameters` are equal on all of them.
+///
+/// # Errors
+/// The ranks' parameters have different shapes, or a rank is gone.
+pub fn build(
+    config: &TrainerConfig,
+    world: &World<C10dGroup>,
+    parameters: &Parameters,
+    group_size: u64,
+) -> Result<Box<dyn Sync>, Failure> {
+    let micro_batch_size = config.micro_batch_size;
+    if let Some(num_slices) = config.slices {
+        let exchange = world.shared().map(|group| {
+            let exchange: Arc<dyn Exchange> = group;
+            (world.rank(), world.size(), exchange)
+        });
+        return Ok(Box::new(Slices::new(num_slices, micro_batch_size, exchange)));
+    }
+    let Some(group) = world.group() else {
+        return Ok(Box::new(Alone::new(micro_batch_size, group_size)));
+    };
+    let DdpConfig {
+        bucket_cap_mib,
+        first_bucket_mib,
+    } = config.ddp;
+    let bytes = |mib: u32| mib as usize * BYTES_PER_MIB;
+    let options = DdpOptions {
+        reducer: ReducerOptions {
+            bucket_cap_bytes: bytes(bucket_cap_mib),
+            first_bucket_bytes: bytes(first_bucket_mib),
+            gradient_as_bucket_view: true,
+        },
+        micro_batch_size,
+        group_size,
+        num_numbers: Standing::NUM_NUMBERS,
+    };
+    let ddp = Ddp::new(group.process_group(), parameters, options);
+    let ddp = ddp.map_err(|error| explain(world, error))?;
+    Ok(Box::new(ddp))
+}
+
+/// What an error of a collective means. Garbage makes the Reducer's own checks fail, too ("DDP expects same model
+/// across all ranks").
+pub(crate) fn explain(world: &World<C10dGroup>, error: SyncError) -> Failure {
+    match error {
+        SyncError::Torch(error) => error.into(),
+        SyncError::Group(error) if world.may_have_lost_a_peer() => {
+            Failure::peer_lost(error.to_string())
+        }
+        SyncError::Group(error) => error.into(),
+    }
+}
+
 /// From parts of a batch to synchronized gradients.
 pub trait Sync: std::fmt::Debug {
     /// The passes of this rank over a batch of these places: at least one, since a rank without samples takes
@@ -70,6 +133,11 @@ pub trait Sync: std::fmt::Debug {
     /// What the loss of a pass is multiplied by before its backward pass, so that the gradients are those of the
     /// mean over all samples of the batch.
     fn scale(&self, num_samples: u64) -> f64;
+
+    /// Whether the first pass of a generation differs from the later ones, so that it has to be thrown away.
+    fn needs_warm_up(&self) -> bool {
+        false
+    }
 
     /// Before each forward pass.
     ///

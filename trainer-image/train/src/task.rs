@@ -46,6 +46,12 @@ pub trait Task: std::fmt::Debug {
     /// The batch does not have the shape that the model was built for.
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError>;
 
+    /// A batch is computed in groups of so many consecutive places, over which statistics are taken: the ranks' parts
+    /// and their passes are cut at multiples of it. 1: samples do not depend on each other.
+    fn group_size(&self) -> u64 {
+        1
+    }
+
     /// Everything that the model remembers, in a fixed order: weights, and running statistics.
     fn parameters(&self) -> &Parameters;
 

@@ -92,6 +92,10 @@ impl Sync for Ddp {
         f64::from(self.world_size) / num_samples.max(1) as f64
     }
 
+    fn needs_warm_up(&self) -> bool {
+        true
+    }
+
     fn before_forward(&mut self) -> Result<(), SyncError> {
         Ok(self.reducer.prepare_for_forward()?)
     }

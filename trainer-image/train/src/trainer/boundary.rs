@@ -25,8 +25,8 @@ impl Trainer<'_> {
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
         let evaluation = evaluate(
-            self.work.model.as_ref(),
-            &self.work.data.test,
+            self.work.task.as_ref(),
+            self.work.test.as_mut(),
             self.member.world()?,
             self.work.config.micro_batch_size,
             || self.member.must_break_off(),
@@ -71,7 +71,7 @@ impl Trainer<'_> {
         // The weights may be for another volume.
         let world = self.member.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
-            weights::save(path, self.work.model.parameters())?;
+            weights::save(path, self.work.task.parameters())?;
         }
         world.barrier()?;
         Ok(saved?)

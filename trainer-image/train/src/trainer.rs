@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{Chain, Course, Outcome, RateSchedule, Scaling};
+use roundhouse_elastic::{Batch, Chain, Course, Outcome, Permutation, RateSchedule, Scaling};
 use roundhouse_member::checkpoint::Identity;
 use roundhouse_member::failure::Failure as MemberFailure;
-use roundhouse_member::launch::Source;
+use roundhouse_member::launch;
 use roundhouse_member::lobby::{self, Peers};
 use roundhouse_member::member::{Hearing, Todo};
 use roundhouse_member::membership::MembershipWatch;
@@ -16,14 +16,16 @@ use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
 
 use crate::config;
-use crate::data::{self, Dataset};
 use crate::device;
 use crate::failure::Failure;
-use crate::model::{self, Model};
-use crate::optimizer::{self, Optimizer};
+use crate::gradients::Inputs;
+use crate::job::{Build, Job, Setup};
 use crate::rendezvous::StoreRendezvous;
+use crate::source::Source;
 use crate::state::Tensors;
-use crate::strategy::DataParallel;
+use crate::sync::Sync;
+use crate::task::Task;
+use crate::update::Update;
 
 mod boundary;
 mod form;
@@ -33,11 +35,25 @@ mod step;
 #[derive(Debug)]
 struct Work {
     config: TrainerConfig,
-    data: Dataset,
-    model: Box<dyn Model>,
-    optimizer: Box<dyn Optimizer>,
+    task: Box<dyn Task>,
+    train: Box<dyn Source>,
+    test: Box<dyn Source>,
+    update: Box<dyn Update>,
     /// Handles of all tensors that are trained.
     tensors: Tensors,
+}
+
+impl Work {
+    /// What the passes over a batch are made of.
+    fn inputs<'a>(&'a mut self, batch: &'a Batch, order: &'a Permutation) -> Inputs<'a> {
+        Inputs {
+            task: self.task.as_mut(),
+            source: self.train.as_mut(),
+            order,
+            batch,
+            seed: self.config.seed,
+        }
+    }
 }
 
 /// Which samples belong to which step, and at which rate they are trained on.
@@ -63,7 +79,7 @@ pub struct Trainer<'reporter> {
     plan: Plan,
     member: Member<'reporter, StoreRendezvous>,
     /// What synchronizes the gradients of the present generation.
-    replicas: Option<DataParallel>,
+    sync: Option<Box<dyn Sync>>,
     /// Nothing before the first step of a generation.
     last_step: LastStep,
 }
@@ -75,21 +91,28 @@ impl<'reporter> Trainer<'reporter> {
     /// Configuration or data are wrong, or the rendezvous port is taken.
     pub fn prepare(
         launch: Launch,
+        build: impl Build,
         leave: LeaveRequest,
         reporter: &'reporter mut Reporter,
     ) -> Result<Self, Failure> {
         let (machine, watch) = lobby::enter(&launch);
         let config = config::read(&launch.config_file)?;
         let device = device::own(launch.local_rank);
-        let mut data = data::open(&config.data, &launch.data_dir)?;
-        let mut model = model::build(&config.model, &data.shape, config.seed)?;
-        data.train.move_to(device)?;
-        data.test.move_to(device)?;
-        model.parameters_mut().move_to(device)?;
-        let optimizer = optimizer::build(&config.optimizer, model.parameters())?;
-        let tensors = Tensors::of(model.parameters(), optimizer.as_ref())?;
+        let Job {
+            mut task,
+            train,
+            test,
+            update,
+        } = build(&Setup {
+            config: &config,
+            data_dir: &launch.data_dir,
+            device,
+        })?;
+        task.parameters_mut().move_to(device)?;
+        let update = update(task.parameters())?;
+        let tensors = Tensors::of(task.parameters(), update.as_ref())?;
 
-        let course = course_of(&config, data.train.num_samples());
+        let course = course_of(&config, train.num_samples());
         let scaling = Scaling::new(config.scale_batch, &course);
         let rates = RateSchedule::new(&config.schedule, config.optimizer.learning_rate, &course);
 
@@ -111,9 +134,10 @@ impl<'reporter> Trainer<'reporter> {
             launch,
             work: Work {
                 config,
-                data,
-                model,
-                optimizer,
+                task,
+                train,
+                test,
+                update,
                 tensors,
             },
             plan: Plan {
@@ -122,7 +146,7 @@ impl<'reporter> Trainer<'reporter> {
                 scaling,
             },
             member: Member::prepared(hearing, held, keeping, reporter),
-            replicas: None,
+            sync: None,
             last_step: LastStep::default(),
         })
     }
@@ -144,7 +168,7 @@ impl<'reporter> Trainer<'reporter> {
                 Ok(None) => {}
                 Err(failure) if failure.is_peer_lost() => {
                     // First the hooks on the gradients, then what they would call.
-                    self.replicas = None;
+                    self.sync = None;
                     self.member.lose(&failure.to_string());
                 }
                 Err(failure) => return Err(failure),
@@ -172,7 +196,7 @@ impl<'reporter> Trainer<'reporter> {
 }
 
 fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peers<StoreRendezvous>, Failure> {
-    let Source::Membership {
+    let launch::Source::Membership {
         file,
         own_address,
         rendezvous_port,

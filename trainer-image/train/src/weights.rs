@@ -5,7 +5,7 @@ use std::path::Path;
 use tch::{Device, TchError, Tensor};
 
 use crate::failure::Failure;
-use crate::model::Parameters;
+use crate::parameters::Parameters;
 
 /// Writes all parameters under their names, by rename: a reader never sees half a file.
 ///

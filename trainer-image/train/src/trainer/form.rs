@@ -3,16 +3,18 @@
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Event, Place};
 use roundhouse_member::member::workers;
+use roundhouse_member::world::Standing;
 
 use super::{LastStep, Trainer};
 use crate::failure::Failure;
-use crate::strategy::DataParallel;
+use crate::gradients::warm_up;
+use crate::sync;
 
 impl Trainer<'_> {
     /// The same for a first generation and for a later one. `None` when a newer one came meanwhile.
     pub(super) fn form(&mut self, place: &Place) -> Result<Option<Event>, Failure> {
         // Its hooks call the group of the world that is left.
-        self.replicas = None;
+        self.sync = None;
         self.last_step = LastStep::default();
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);
@@ -22,19 +24,16 @@ impl Trainer<'_> {
         let mark = self.plan.scaling.go_on(self.member.held.mark, workers);
         self.member.held.mark = mark;
 
-        let config = &self.work.config;
-        let replicas = DataParallel::new(
-            self.member.world()?,
-            self.work.model.parameters(),
-            &config.ddp,
-            config.micro_batch_size,
-        )?;
-        let replicas = self.replicas.insert(replicas);
-        replicas.warm_up(
-            self.member.world()?,
-            self.work.model.as_mut(),
-            &self.work.data.train,
-        )?;
+        let world = self.member.world()?;
+        let order = self.order(0);
+        let work = &mut self.work;
+        let parameters = work.task.parameters();
+        let mut sync = sync::build(&work.config, world, parameters, work.task.group_size())?;
+        if let Some(batch) = self.plan.course.batch_at(&mark) {
+            let mut inputs = work.inputs(&batch, &order);
+            warm_up(&mut inputs, sync.as_mut(), world, &[0.0; Standing::NUM_NUMBERS])?;
+        }
+        self.sync = Some(sync);
 
         let reporter = &mut *self.member.reporter;
         reporter.set_total_steps(mark.step + self.plan.course.steps_to_come(&mark));

@@ -14,8 +14,8 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use crate::failure::{lost, refused};
 use crate::group::C10dGroup;
-use crate::model::Parameters;
-use crate::optimizer::Optimizer;
+use crate::parameters::Parameters;
+use crate::update::Update;
 
 /// Bytes of a word of a digest.
 const WORD: i64 = 8;
@@ -33,12 +33,12 @@ impl Tensors {
     ///
     /// # Errors
     /// A tensor has a type that no checkpoint can hold.
-    pub fn of(parameters: &Parameters, optimizer: &dyn Optimizer) -> Result<Self, TchError> {
+    pub fn of(parameters: &Parameters, update: &dyn Update) -> Result<Self, TchError> {
         let weights = parameters.iter();
         let mut named: Vec<(String, &Tensor)> = weights
             .map(|(name, tensor)| (format!("model.{name}"), tensor))
             .collect();
-        for (kind, tensors) in optimizer.state() {
+        for (kind, tensors) in update.state() {
             for ((name, _), tensor) in parameters.iter().zip(tensors) {
                 named.push((format!("optimizer.{kind}.{name}"), tensor));
             }

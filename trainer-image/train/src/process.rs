@@ -1,4 +1,4 @@
-//! `roundhouse-train`: one process of a training. What it is told, what it does, how it ends.
+//! One process of a training: what it is told, what it does, how it ends.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,12 +11,17 @@ use roundhouse_member::Launch;
 use roundhouse_member::report::files::RunFiles;
 use roundhouse_member::report::{Reporter, say_error};
 use roundhouse_member::signals::LeaveRequest;
-use roundhouse_train::audit;
-use roundhouse_train::cli::{Cli, Command};
-use roundhouse_train::{Failure, Trainer};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-fn main() {
+use crate::audit;
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+use crate::job::Build;
+use crate::trainer::Trainer;
+
+/// The whole program of a trainer: reads the command line and the environment, trains what `build` returns, and ends
+/// the process with the exit code that says how it ended.
+pub fn main(build: impl Build) -> ! {
     if let Some(parent) = variable(END_WITH_PARENT) {
         // An agent that was killed cannot end its processes; they must not train on alone.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
@@ -28,7 +33,7 @@ fn main() {
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.other_command() {
             Some(Command::Audit { dir }) => audit::run(dir),
-            None => match cli.launch(variable).and_then(run) {
+            None => match cli.launch(variable).and_then(|launch| run(launch, build)) {
                 Ok(code) => code,
                 Err(failure) => fail_early(&failure),
             },
@@ -45,13 +50,15 @@ fn main() {
     // Not the ordinary exit: libtorch's threads may be waiting for peers, and its static
     // destructors for them. All files are written and all lines flushed by now.
     signal_hook::low_level::exit(code.code());
+    // The call above does not return, but its type does not say so.
+    std::process::exit(code.code())
 }
 
-fn run(launch: Launch) -> Result<ExitCode, Failure> {
+fn run(launch: Launch, build: impl Build) -> Result<ExitCode, Failure> {
     let mut reporter = Reporter::new(&launch)?;
     set_threads(&launch);
     let leave = LeaveRequest::listen(last_words(&launch))?;
-    let train = || Trainer::prepare(launch, leave, &mut reporter)?.run();
+    let train = || Trainer::prepare(launch, build, leave, &mut reporter)?.run();
     let result = catch_unwind(AssertUnwindSafe(train))
         .unwrap_or_else(|panic| Err(Failure::internal(panic_message(panic.as_ref()))));
     Ok(match result {

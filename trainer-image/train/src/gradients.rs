@@ -1,0 +1,162 @@
+//! The passes of one step: samples from the source, the loss from the task, gradients synchronized over the ranks.
+
+use roundhouse_elastic::{Batch, Permutation};
+use roundhouse_member::World;
+use roundhouse_member::faults::{self, Point};
+use roundhouse_member::sections::{Section, Sections};
+
+use crate::failure::Failure;
+use crate::group::C10dGroup;
+use crate::source::Source;
+use crate::sync::{Finished, Pass, Sync, explain};
+use crate::task::{Mode, Task};
+
+/// What the passes of a step are made of.
+pub struct Inputs<'a> {
+    /// The model and its loss.
+    pub task: &'a mut dyn Task,
+    /// The data.
+    pub source: &'a mut dyn Source,
+    /// The order of the samples of this epoch.
+    pub order: &'a Permutation,
+    /// The global batch.
+    pub batch: &'a Batch,
+    /// Seed of the training.
+    pub seed: u64,
+}
+
+/// What came of the passes of one rank.
+#[derive(Debug)]
+pub struct Gradients {
+    /// Sum of the losses of this rank's samples.
+    pub local_loss: f64,
+    /// What the gradients have brought along.
+    pub finished: Finished,
+}
+
+/// Leaves in the task's parameters the mean gradients of the batch, the same on all ranks. `numbers` is asked right
+/// before the last backward pass what this rank has to tell the others, given the sum of its losses.
+///
+/// Over a library that does not tell of lost peers, the gradients of a world that breaks may be garbage, and only the
+/// collective at the end of the step tells: nothing is to be done with them before.
+///
+/// # Errors
+/// A peer is lost: the step is lost, the weights are as before. The data cannot be read, or libtorch refuses.
+pub fn gradients(
+    inputs: &mut Inputs<'_>,
+    sync: &mut dyn Sync,
+    world: &World<C10dGroup>,
+    mut numbers: impl FnMut(f64) -> Vec<f64>,
+    sections: &mut Sections,
+) -> Result<Gradients, Failure> {
+    let rank = world.rank();
+    let told = |error| explain(world, error);
+    let Inputs {
+        task,
+        source,
+        order,
+        batch,
+        seed,
+    } = inputs;
+    let scale = sync.scale(batch.num_samples());
+    let mut local_loss = 0.0;
+    roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
+    faults::point(Point::Forward, rank, batch.step);
+    for pass in sync.passes(&batch.places) {
+        let samples = sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
+        let mode = mode(*seed, batch, &pass);
+        let sum = sections.time(Section::Forward, || {
+            sync.before_forward().map_err(told)?;
+            Ok::<_, Failure>(task.loss(&samples, mode)?)
+        })?;
+        if pass.is_last {
+            faults::point(Point::Backward, rank, batch.step);
+        }
+        sections.time(Section::Backward, || {
+            // On a GPU the host waits here until the pass is done.
+            local_loss += sum.loss.f_double_value(&[])?;
+            let scaled = sum.loss.f_mul_scalar(scale)?;
+            let own = if pass.is_last { numbers(local_loss) } else { Vec::new() };
+            let root = sync.before_backward(&pass, scaled, &own).map_err(told)?;
+            roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
+            let done = sync.after_backward(&pass, &sum.loss, task.parameters_mut());
+            done.map_err(told)
+        })?;
+    }
+    let finished = sections.time(Section::Communication, || sync.finish(task.parameters_mut()));
+    let finished = finished.map_err(told)?;
+    sections.waited_in_backward(finished.waited);
+    Ok(Gradients {
+        local_loss,
+        finished,
+    })
+}
+
+/// Leaves in the task's parameters this rank's own part of the gradients of the batch, to which no other rank has
+/// added.
+///
+/// # Errors
+/// The data cannot be read, or libtorch refuses.
+pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Failure> {
+    let Inputs {
+        task,
+        source,
+        order,
+        batch,
+        seed,
+    } = inputs;
+    roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
+    for pass in sync.passes(&batch.places) {
+        let samples = source.fetch(pass.places.clone(), order)?;
+        let sum = task.loss(&samples, mode(*seed, batch, &pass))?;
+        roundhouse_c10d::backward(&sum.loss.f_mul_scalar(sync.scale(batch.num_samples()))?)?;
+    }
+    Ok(())
+}
+
+/// One pass over one sample, whose gradients are thrown away. libtorch's Reducer lays out its buckets for good only
+/// after its first pass, and sums over three or more ranks depend on the layout. With this pass the first step of a
+/// generation is bit for bit what it would have been without a new one.
+///
+/// # Errors
+/// A peer is lost.
+pub fn warm_up(
+    inputs: &mut Inputs<'_>,
+    sync: &mut dyn Sync,
+    world: &World<C10dGroup>,
+    numbers: &[f64],
+) -> Result<(), Failure> {
+    if !sync.needs_warm_up() {
+        return Ok(());
+    }
+    let told = |error| explain(world, error);
+    let pass = Pass {
+        places: 0..1,
+        slice: 0,
+        ends_slice: true,
+        is_last: true,
+    };
+    let Inputs {
+        task,
+        source,
+        order,
+        batch,
+        seed,
+    } = inputs;
+    let samples = source.fetch(pass.places.clone(), order)?;
+    sync.before_forward().map_err(told)?;
+    let sum = task.loss(&samples, mode(*seed, batch, &pass))?;
+    let root = sync.before_backward(&pass, sum.loss, numbers).map_err(told)?;
+    roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
+    sync.finish(task.parameters_mut()).map_err(told)?;
+    roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
+    Ok(world.check()?)
+}
+
+const fn mode(seed: u64, batch: &Batch, pass: &Pass) -> Mode {
+    Mode::Train {
+        seed,
+        step: batch.step,
+        slice: pass.slice,
+    }
+}

@@ -1,0 +1,172 @@
+//! One step.
+
+use std::time::Instant;
+
+use roundhouse_elastic::{Batch, Event, Permutation, straggler};
+use roundhouse_member::faults::{self, Point};
+use roundhouse_member::report::StepReport;
+use roundhouse_member::sections::{Section, Sections};
+use roundhouse_member::world::{Standing, StepEnd};
+
+use super::{LastStep, Trainer};
+use crate::failure::Failure;
+use crate::gradients::{Gradients, gradients, own_gradients};
+use crate::sync::Finished;
+use crate::update::Rate;
+
+impl Trainer<'_> {
+    /// One optimizer step of the whole world, or what is due in its place: an evaluation, the end. Until the
+    /// update every error leaves the weights as they were; the update itself is local and waits for no peer.
+    pub(super) fn step(&mut self) -> Result<Event, Failure> {
+        if self.is_evaluation_due() {
+            return self.evaluate();
+        }
+        let mark = self.member.held.mark;
+        let Some(batch) = self.plan.course.batch_at(&mark) else {
+            self.finish()?;
+            return Ok(Event::Finished);
+        };
+        let mut standing = self.member.begin_step()?;
+        standing.own_time = self.last_step.own_time;
+        let rank = self.member.world()?.rank();
+        let started = Instant::now();
+        let mut sections = Sections::default();
+        sections.time(Section::Data, faults::slow_down);
+        let rate = Rate {
+            learning_rate: self.plan.rates.rate(mark.samples) * self.plan.scaling.factor(&mark),
+            step: batch.step,
+        };
+
+        let Gradients {
+            local_loss,
+            finished,
+        } = self.gradients(&batch, &mut standing, &mut sections)?;
+        let norm = sections.time(Section::Optimizer, || {
+            self.work.task.parameters().gradient_norm()
+        })?;
+        standing.finite = norm.is_finite();
+        faults::point(Point::Agree, rank, batch.step);
+        let end = sections.time(Section::Communication, || {
+            self.agree(local_loss, finished, standing)
+        })?;
+        let step = batch.step;
+        let loss = end.loss_sum / batch.num_samples() as f64;
+        if !end.agreement.all_finite {
+            return Err(self.diverged(&batch, local_loss, loss, norm)?);
+        }
+        faults::point(Point::Update, rank, step);
+        sections.time(Section::Optimizer, || {
+            let parameters = self.work.task.parameters_mut();
+            self.work.update.apply(parameters, rate, None)
+        })?;
+        self.member.count(&batch);
+        faults::point(Point::Commit, rank, step);
+
+        let reporter = &mut *self.member.reporter;
+        reporter.compare(&end.own_seconds, self.last_step.unevenness);
+        let micro_batch_size = self.work.config.micro_batch_size;
+        let world_size = self.member.world()?.size();
+        self.last_step = LastStep {
+            own_time: sections.own_time(),
+            unevenness: straggler::unevenness(batch.num_samples(), world_size, micro_batch_size),
+        };
+
+        let tensors = &self.work.tensors;
+        self.member.keep(&batch, loss, &end.saving, tensors)?;
+        let mark = &self.member.held.mark;
+        self.member.reporter.commit(&StepReport {
+            step,
+            epoch: self.plan.course.position_at(mark.samples).epoch,
+            num_samples: batch.num_samples(),
+            loss,
+            gradient_norm: norm,
+            learning_rate: rate.learning_rate,
+            duration: started.elapsed(),
+            sections,
+        });
+        if end.agreement.all_leave {
+            // What little time is left is for the state.
+            self.member.save_before_leaving(tensors)?;
+        }
+        Ok(Event::Boundary {
+            agreed_generation: end.agreement.newest_generation,
+            all_leave: end.agreement.all_leave,
+        })
+    }
+
+    /// Leaves the mean gradients of the batch in the task. What this rank has to tell the others is asked as late as
+    /// it can be.
+    fn gradients(
+        &mut self,
+        batch: &Batch,
+        standing: &mut Standing,
+        sections: &mut Sections,
+    ) -> Result<Gradients, Failure> {
+        let order = self.order(batch.epoch);
+        let Self {
+            member, work, sync, ..
+        } = self;
+        let Some(sync) = sync else {
+            return Err(Failure::internal("a step before its world was formed"));
+        };
+        let mut inputs = work.inputs(batch, &order);
+        let world = member.take_world()?;
+        let numbers = |local_loss| {
+            member.hear_of_leaving(standing);
+            standing.to_numbers(world.rank(), local_loss)
+        };
+        let result = gradients(&mut inputs, sync.as_mut(), &world, numbers, sections);
+        member.give_world(world);
+        result
+    }
+
+    /// What the ranks agree on, from what has come with the gradients or in a collective of its own.
+    fn agree(
+        &mut self,
+        local_loss: f64,
+        finished: Finished,
+        mut standing: Standing,
+    ) -> Result<StepEnd, Failure> {
+        let Finished {
+            numbers, loss_sum, ..
+        } = finished;
+        let mut end = match numbers {
+            Some(numbers) => self.member.end_step_with(&numbers, standing.finite)?,
+            None => {
+                self.member.hear_of_leaving(&mut standing);
+                self.member.end_step(local_loss, &standing)?
+            }
+        };
+        if let Some(loss_sum) = loss_sum {
+            end.loss_sum = loss_sum;
+        }
+        Ok(end)
+    }
+
+    /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,
+    /// so each computes its own once more, for itself.
+    fn diverged(
+        &mut self,
+        batch: &Batch,
+        local_loss: f64,
+        loss: f64,
+        gradient_norm: f64,
+    ) -> Result<Failure, Failure> {
+        let order = self.order(batch.epoch);
+        let mut is_own = !local_loss.is_finite();
+        if let (Some(sync), false) = (&self.sync, is_own) {
+            own_gradients(&mut self.work.inputs(batch, &order), sync.as_ref())?;
+            is_own = !self.work.task.parameters().gradient_norm()?.is_finite();
+        }
+        Ok(Failure::Diverged {
+            step: batch.step,
+            loss,
+            gradient_norm,
+            ranks: self.member.world()?.ranks_that(is_own)?,
+        })
+    }
+
+    pub(super) fn order(&self, epoch: u64) -> Permutation {
+        Permutation::new(self.plan.course.num_samples(), self.work.config.seed, epoch)
+    }
+}
