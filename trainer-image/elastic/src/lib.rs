@@ -29,7 +29,7 @@ pub use digest::Digest;
 pub use ledger::{Chain, Head, Line};
 pub use machine::{Action, Event, Machine, Outcome, Place};
 pub use patience::Patience;
-pub use permutation::Permutation;
+pub use permutation::{Blocks, Permutation};
 pub use scaling::{Mark, Pace, Scaling};
 pub use schedule::RateSchedule;
 pub use state::{Claim, Lost, Origin, StateSource};

@@ -5,21 +5,75 @@
 //! walking its cycle until it is back inside `len` (Black and Rogaway, 2002) makes it a
 //! permutation of exactly `len`. The domain is less than 4 times too large, so the walk is short.
 
+pub mod blocks;
+
+pub use blocks::Blocks;
+
+use blocks::Windows;
+
 /// Rounds of the network. Four give a strong pseudo-random permutation; more mix small domains.
 const NUM_ROUNDS: usize = 6;
 
 /// Permutation of `0..len`, a function of (seed, epoch).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permutation {
-    len: u64,
-    half_bits: u32,
-    round_keys: [u64; NUM_ROUNDS],
+    epoch: u64,
+    levels: Levels,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Levels {
+    /// Any sample can come at any place.
+    One(Feistel),
+    /// Samples that lie together on the disk come in the same window of the order.
+    Two(Windows),
 }
 
 impl Permutation {
     /// The order of `len` samples in `epoch`. `len` is at most 2^62.
     #[must_use]
     pub fn new(len: u64, seed: u64, epoch: u64) -> Self {
+        Self {
+            epoch,
+            levels: Levels::One(Feistel::new(len, seed, epoch)),
+        }
+    }
+
+    /// The same in two levels, so that disks read sequentially: see [`Blocks`]. `len` is at most 2^62.
+    #[must_use]
+    pub fn in_blocks(len: u64, seed: u64, epoch: u64, blocks: Blocks) -> Self {
+        Self {
+            epoch,
+            levels: Levels::Two(Windows::new(len, seed, epoch, blocks)),
+        }
+    }
+
+    /// The epoch that the order is of.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The sample at a place of the order; `None` at or past the end.
+    #[must_use]
+    pub fn at(&self, place: u64) -> Option<u64> {
+        match &self.levels {
+            Levels::One(order) => order.at(place),
+            Levels::Two(order) => order.at(place),
+        }
+    }
+}
+
+/// A keyed permutation of `0..len` that can be evaluated in both directions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Feistel {
+    len: u64,
+    half_bits: u32,
+    round_keys: [u64; NUM_ROUNDS],
+}
+
+impl Feistel {
+    fn new(len: u64, seed: u64, epoch: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         let key = mix(seed ^ mix(epoch.wrapping_add(0x9e37_79b9_7f4a_7c15)));
         let mut round_keys = [0; NUM_ROUNDS];
@@ -35,9 +89,8 @@ impl Permutation {
         }
     }
 
-    /// The sample at a place of the order; `None` at or past the end.
-    #[must_use]
-    pub fn at(&self, index: u64) -> Option<u64> {
+    /// The value at an index; `None` at or past the end.
+    fn at(&self, index: u64) -> Option<u64> {
         if index >= self.len {
             return None;
         }
@@ -48,12 +101,34 @@ impl Permutation {
         Some(value)
     }
 
+    /// The index of a value: `at` backwards.
+    fn index_of(&self, value: u64) -> Option<u64> {
+        if value >= self.len {
+            return None;
+        }
+        let mut index = self.decrypt(value);
+        while index >= self.len {
+            index = self.decrypt(index);
+        }
+        Some(index)
+    }
+
     /// One pass of the network over the power-of-four domain.
     fn encrypt(&self, value: u64) -> u64 {
         let mask = (1_u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
         for key in self.round_keys {
             (left, right) = (right, left ^ (mix(right ^ key) & mask));
+        }
+        (left << self.half_bits) | right
+    }
+
+    /// The pass backwards.
+    fn decrypt(&self, value: u64) -> u64 {
+        let mask = (1_u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in self.round_keys.iter().rev() {
+            (left, right) = (right ^ (mix(left ^ key) & mask), left);
         }
         (left << self.half_bits) | right
     }
@@ -80,6 +155,13 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn the_index_of_a_value_is_where_the_value_is(len in 1_u64..5_000, seed: u64, index: u64) {
+            let order = Feistel::new(len, seed, 3);
+            let index = index % len;
+            prop_assert_eq!(order.at(index).and_then(|value| order.index_of(value)), Some(index));
+        }
+
         #[test]
         fn every_sample_comes_exactly_once(len in 1_u64..5_000, seed: u64, epoch: u64) {
             let mut samples = order(len, seed, epoch);

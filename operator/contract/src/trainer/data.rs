@@ -4,6 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConfigInvalid, invalid};
 
+pub mod image;
+pub mod mix;
+pub mod reading;
+#[cfg(test)]
+mod tests;
+pub mod tokens;
+
+pub use image::{Augment, ImageOptions};
+pub use mix::Part;
+pub use reading::{OnCorrupt, Reading, Shuffle};
+pub use tokens::{TokenOptions, TokenType};
+
 /// How the data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -12,6 +24,37 @@ pub enum DataFormat {
     /// IDX files as MNIST is published: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
     /// `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, each plain or with `.gz`.
     Idx,
+    /// A directory per class with JPEG and PNG files. Classes are numbered in the order of their names.
+    ImageFolder,
+    /// WebDataset `.tar` files: per sample a `.jpg`, `.jpeg` or `.png` and a `.cls` or `.json` with the label.
+    WebDataset,
+    /// TFRecord files of `tf.train.Example` with `image/encoded` and `image/class/label`.
+    TfRecord,
+    /// Parquet files: images and labels as Hugging Face writes them, or a column of token lists.
+    Parquet,
+    /// Files of tokens without a header (`.bin`).
+    Tokens,
+    /// Text files, one document per line, and a Hugging Face `tokenizer.json`.
+    Text,
+}
+
+impl DataFormat {
+    /// Whether samples can be images with a label.
+    #[must_use]
+    pub const fn has_images(self) -> bool {
+        match self {
+            Self::Idx | Self::ImageFolder | Self::WebDataset | Self::TfRecord | Self::Parquet => {
+                true
+            }
+            Self::Tokens | Self::Text => false,
+        }
+    }
+
+    /// Whether samples can be tokens.
+    #[must_use]
+    pub const fn has_tokens(self) -> bool {
+        matches!(self, Self::Parquet | Self::Tokens | Self::Text)
+    }
 }
 
 /// Where the data is and how it is written.
@@ -29,6 +72,31 @@ pub struct Data {
     /// exist in the worker's image or be mounted by `workers.template`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<DataVolume>,
+    /// Directory or file of the training split, below `path`. Default: `train`. IDX files need none. Excludes `mix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
+    pub train: Option<String>,
+    /// Directory or file of the split that is evaluated, below `path`. Default: `val` where that exists; without it
+    /// nothing is evaluated. IDX files need none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
+    pub validation: Option<String>,
+    /// Several training splits, each with a weight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 64)))]
+    pub mix: Vec<Part>,
+    /// Size of the images and what is done with them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageOptions>,
+    /// How token files and texts become samples. Needed for `tokens` and `text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokenOptions>,
+    /// The order of the samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shuffle: Option<Shuffle>,
+    /// Threads, memory and the treatment of corrupt records.
+    #[serde(default, skip_serializing_if = "Reading::is_default")]
+    pub reading: Reading,
 }
 
 /// A volume with data: exactly one of its fields is set.
@@ -65,20 +133,103 @@ pub struct PersistentVolumeClaimVolume {
 }
 
 impl Data {
-    pub(super) fn validate(&self) -> Result<(), ConfigInvalid> {
-        let climbs = |path: &str| path.split('/').any(|part| part == "..");
-        if self.path.as_deref().is_some_and(climbs) {
-            return invalid("data.path", "must not contain `..`");
-        }
-        match &self.volume {
-            Some(DataVolume {
-                config_map,
-                persistent_volume_claim,
-            }) if config_map.is_some() == persistent_volume_claim.is_some() => invalid(
-                "data.volume",
-                "give exactly one of configMap, persistentVolumeClaim",
-            ),
-            Some(_) | None => Ok(()),
+    /// Data of a format with all other fields left out.
+    #[must_use]
+    pub fn new(format: DataFormat) -> Self {
+        Self {
+            format,
+            path: None,
+            volume: None,
+            train: None,
+            validation: None,
+            mix: Vec::new(),
+            image: None,
+            tokens: None,
+            shuffle: None,
+            reading: Reading::default(),
         }
     }
+
+    /// Says what no field's type can say.
+    ///
+    /// # Errors
+    /// The first field that cannot be used, and what to change.
+    pub fn validate(&self) -> Result<(), ConfigInvalid> {
+        let Self {
+            format,
+            path,
+            volume,
+            train,
+            validation,
+            mix,
+            image,
+            tokens,
+            shuffle,
+            reading,
+        } = self;
+        let paths = [
+            ("data.path", path),
+            ("data.train", train),
+            ("data.validation", validation),
+        ];
+        for (field, path) in paths {
+            no_climbing(field, path.as_deref())?;
+        }
+        if let Some(DataVolume {
+            config_map,
+            persistent_volume_claim,
+        }) = volume
+            && config_map.is_some() == persistent_volume_claim.is_some()
+        {
+            return invalid(
+                "data.volume",
+                "give exactly one of configMap, persistentVolumeClaim",
+            );
+        }
+        if *format == DataFormat::Idx && (train.is_some() || validation.is_some()) {
+            return invalid(
+                "data.train",
+                "remove train and validation: IDX files have fixed names",
+            );
+        }
+        if *format == DataFormat::Idx && !mix.is_empty() {
+            return invalid("data.mix", "remove it: IDX files cannot be mixed");
+        }
+        if train.is_some() && !mix.is_empty() {
+            return invalid("data.train", "give either train or mix, not both");
+        }
+        mix::validate(mix)?;
+        if let Some(image) = image {
+            if !format.has_images() || tokens.is_some() {
+                return invalid("data.image", "remove it: the samples are tokens");
+            }
+            image.validate()?;
+        }
+        match tokens {
+            Some(_) if !format.has_tokens() => {
+                return invalid("data.tokens", "remove it: the samples are images");
+            }
+            Some(tokens) => tokens.validate(*format)?,
+            None if !format.has_images() => {
+                return invalid("data.tokens", "give at least the context length");
+            }
+            None => {}
+        }
+        if let Some(shuffle) = shuffle {
+            shuffle.validate()?;
+        }
+        reading.validate()
+    }
+}
+
+/// A path must not leave the directory that it starts at.
+fn no_climbing(field: &'static str, path: Option<&str>) -> Result<(), ConfigInvalid> {
+    let climbs = |path: &str| path.split('/').any(|part| part == "..");
+    if path.is_some_and(climbs) {
+        return invalid(field, "must not contain `..`");
+    }
+    if path.is_some_and(|path| path.contains('\0')) {
+        return invalid(field, "must not contain a NUL character");
+    }
+    Ok(())
 }

@@ -1,0 +1,125 @@
+//! Columns of a row group as vectors.
+
+use parquet::basic::Type;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, DataType};
+use parquet::errors::ParquetError;
+use parquet::file::reader::RowGroupReader;
+use parquet::schema::types::SchemaDescriptor;
+
+/// Number of the column of a name, if it has one of some types.
+pub(super) fn find(schema: &SchemaDescriptor, name: &str, types: &[Type]) -> Result<usize, String> {
+    let names = || schema.columns().iter().map(|column| column.path().string());
+    let Some(at) = names().position(|other| other == name) else {
+        let names: Vec<_> = names().collect();
+        return Err(format!("has no column {name}; it has {}", names.join(", ")));
+    };
+    let found = schema.column(at).physical_type();
+    if !types.contains(&found) {
+        return Err(format!(
+            "column {name} has type {found}, which cannot be used"
+        ));
+    }
+    Ok(at)
+}
+
+/// Values of a column, and levels that say which rows have one.
+struct Column<T> {
+    values: Vec<T>,
+    definitions: Vec<i16>,
+    max_definition: i16,
+}
+
+fn read<T: DataType>(
+    rows: &dyn RowGroupReader,
+    column: usize,
+    mut reader: ColumnReaderImpl<T>,
+) -> Result<Column<T::T>, ParquetError> {
+    let description = rows.metadata().column(column).column_descr_ptr();
+    let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        let (num_rows, num_values, num_levels) = reader.read_records(
+            usize::MAX / 2,
+            Some(&mut definitions),
+            Some(&mut repetitions),
+            &mut values,
+        )?;
+        if num_rows == 0 && num_values == 0 && num_levels == 0 {
+            break;
+        }
+    }
+    Ok(Column {
+        values,
+        definitions,
+        max_definition: description.max_def_level(),
+    })
+}
+
+/// One value per row; `None` where it is null.
+fn per_row<T>(column: Column<T>) -> Vec<Option<T>> {
+    let Column {
+        values,
+        definitions,
+        max_definition,
+        ..
+    } = column;
+    if max_definition == 0 {
+        return values.into_iter().map(Some).collect();
+    }
+    let mut values = values.into_iter();
+    let defined = |level| {
+        if level == max_definition {
+            values.next()
+        } else {
+            None
+        }
+    };
+    definitions.into_iter().map(defined).collect()
+}
+
+/// A column of bytes.
+pub(super) fn bytes_of(
+    rows: &dyn RowGroupReader,
+    column: usize,
+) -> Result<Vec<Option<ByteArray>>, ParquetError> {
+    match rows.get_column_reader(column)? {
+        ColumnReader::ByteArrayColumnReader(reader) => Ok(per_row(read(rows, column, reader)?)),
+        _ => Err(ParquetError::General(
+            "a column of bytes was expected".to_owned(),
+        )),
+    }
+}
+
+/// A column of whole numbers.
+pub(super) fn numbers_of(
+    rows: &dyn RowGroupReader,
+    column: usize,
+) -> Result<Vec<Option<i64>>, ParquetError> {
+    match rows.get_column_reader(column)? {
+        ColumnReader::Int32ColumnReader(reader) => {
+            let column = per_row(read(rows, column, reader)?);
+            Ok(column
+                .into_iter()
+                .map(|value| value.map(i64::from))
+                .collect())
+        }
+        ColumnReader::Int64ColumnReader(reader) => Ok(per_row(read(rows, column, reader)?)),
+        _ => Err(ParquetError::General(
+            "a column of whole numbers was expected".to_owned(),
+        )),
+    }
+}
+
+/// All numbers of a column of lists, one list after the other. Nulls are left out.
+pub(super) fn listed(rows: &dyn RowGroupReader, column: usize) -> Result<Vec<i64>, ParquetError> {
+    match rows.get_column_reader(column)? {
+        ColumnReader::Int32ColumnReader(reader) => {
+            let values = read(rows, column, reader)?.values;
+            Ok(values.into_iter().map(i64::from).collect())
+        }
+        ColumnReader::Int64ColumnReader(reader) => Ok(read(rows, column, reader)?.values),
+        _ => Err(ParquetError::General(
+            "a column of token lists was expected".to_owned(),
+        )),
+    }
+}

@@ -1,0 +1,103 @@
+//! Row groups that were read, kept within a bound of memory. Threads that need the same one wait for the first.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::DataError;
+
+/// A row group, once it has been read.
+type Slot<G> = Arc<Mutex<Option<Arc<G>>>>;
+
+#[derive(Debug)]
+struct Kept<G> {
+    number: usize,
+    slot: Slot<G>,
+    num_bytes: usize,
+}
+
+/// The row groups that were needed last.
+#[derive(Debug)]
+pub(super) struct Groups<G> {
+    max_bytes: usize,
+    /// The newest last.
+    kept: Mutex<Vec<Kept<G>>>,
+}
+
+impl<G> Groups<G> {
+    pub(super) const fn new(max_bytes: usize) -> Self {
+        Self {
+            max_bytes,
+            kept: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A row group: kept, or read by `load`, which also says its size in bytes.
+    pub(super) fn get(
+        &self,
+        number: usize,
+        load: impl FnOnce() -> Result<(G, usize), DataError>,
+    ) -> Result<Arc<G>, DataError> {
+        let slot = self.slot(number);
+        let mut content = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = content.as_ref() {
+            return Ok(Arc::clone(group));
+        }
+        let (group, num_bytes) = load()?;
+        let group = Arc::new(group);
+        *content = Some(Arc::clone(&group));
+        drop(content);
+        self.account(number, num_bytes);
+        Ok(group)
+    }
+
+    fn slot(&self, number: usize) -> Slot<G> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.iter().position(|kept| kept.number == number);
+        let found = found.map(|at| kept.remove(at)).unwrap_or_else(|| Kept {
+            number,
+            slot: Slot::default(),
+            num_bytes: 0,
+        });
+        let slot = Arc::clone(&found.slot);
+        kept.push(found);
+        slot
+    }
+
+    /// Drops the oldest until the bound is kept; the newest stays in any case.
+    fn account(&self, number: usize, num_bytes: usize) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = kept.iter_mut().find(|kept| kept.number == number) {
+            found.num_bytes = num_bytes;
+        }
+        let mut sum: usize = kept.iter().map(|kept| kept.num_bytes).sum();
+        while sum > self.max_bytes && kept.len() > 1 {
+            sum -= kept.remove(0).num_bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_that_were_used_last_are_kept_within_the_bound() {
+        let groups = Groups::new(25);
+        let mut loads = Vec::new();
+        for number in [0, 1, 0, 2, 0, 1, 2] {
+            let load = || {
+                loads.push(number);
+                Ok((number, 10))
+            };
+            assert_eq!(*groups.get(number, load).unwrap(), number);
+        }
+        assert_eq!(loads, [0, 1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_read_is_tried_again() {
+        let groups = Groups::new(25);
+        let failed = groups.get(0, || Err(DataError::config("x", "y")));
+        assert!(failed.is_err());
+        assert_eq!(*groups.get(0, || Ok((7, 1))).unwrap(), 7);
+    }
+}

@@ -1,0 +1,159 @@
+use std::sync::Arc;
+
+use ::parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::schema::parser::parse_message_type;
+
+use super::*;
+use crate::batch::HostBatch;
+use crate::format::tokens::{Stream, Windows};
+
+/// Rows of (image, label); a null image is `None`. Each inner slice is a row group.
+fn images(path: &Path, groups: &[&[(Option<&str>, i64)]]) {
+    let schema = "message m { optional group image { optional binary bytes; optional binary path (UTF8); } optional int64 label; }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let compression = ::parquet::basic::Compression::SNAPPY;
+    let properties = WriterProperties::builder()
+        .set_compression(compression)
+        .build();
+    let mut writer =
+        SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::new(properties))
+            .unwrap();
+    for rows in groups {
+        let mut group = writer.next_row_group().unwrap();
+        let values: Vec<ByteArray> = rows
+            .iter()
+            .filter_map(|(image, _)| image.map(ByteArray::from))
+            .collect();
+        let levels: Vec<i16> = rows
+            .iter()
+            .map(|(image, _)| if image.is_some() { 2 } else { 1 })
+            .collect();
+        for _ in 0..2 {
+            let mut column = group.next_column().unwrap().unwrap();
+            column
+                .typed::<ByteArrayType>()
+                .write_batch(&values, Some(&levels), None)
+                .unwrap();
+            column.close().unwrap();
+        }
+        let labels: Vec<i64> = rows.iter().map(|(_, label)| *label).collect();
+        let mut column = group.next_column().unwrap().unwrap();
+        column
+            .typed::<Int64Type>()
+            .write_batch(&labels, Some(&vec![1; labels.len()]), None)
+            .unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+}
+
+fn tokens(path: &Path, groups: &[&[&[i32]]]) {
+    let schema = "message m { required group input_ids (LIST) { repeated group list { required int32 element; } } }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer =
+        SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::default()).unwrap();
+    for rows in groups {
+        let mut group = writer.next_row_group().unwrap();
+        let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+        for row in *rows {
+            values.extend_from_slice(row);
+            definitions.extend(std::iter::repeat_n(
+                i16::from(!row.is_empty()),
+                row.len().max(1),
+            ));
+            repetitions.extend((0..row.len().max(1)).map(|at| i16::from(at > 0)));
+        }
+        let mut column = group.next_column().unwrap().unwrap();
+        let typed = column.typed::<Int32Type>();
+        typed
+            .write_batch(&values, Some(&definitions), Some(&repetitions))
+            .unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+}
+
+fn read(records: &Parquet, number: u64) -> Result<(i64, String), String> {
+    let mut bytes = Vec::new();
+    match records.read(number, &mut bytes) {
+        Ok(Record::Encoded { label } | Record::Raw { label, .. }) => {
+            Ok((label, String::from_utf8(bytes).unwrap()))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn images_of_several_files_and_row_groups_are_read_at_random() {
+    let directory = tempfile::tempdir().unwrap();
+    let (first, second) = (
+        directory.path().join("a.parquet"),
+        directory.path().join("b.parquet"),
+    );
+    images(
+        &first,
+        &[&[(Some("0"), 3), (Some("1"), 0)], &[(Some("2"), 1)]],
+    );
+    images(&second, &[&[(None, 1), (Some("4"), 2)]]);
+    let records = Parquet::open(directory.path(), "image", "label", &Cache::default()).unwrap();
+    assert_eq!((records.num_records(), records.num_classes()), (5, 4));
+    for (number, label) in [(4, 2), (0, 3), (2, 1), (1, 0)] {
+        assert_eq!(read(&records, number), Ok((label, number.to_string())));
+    }
+    let text = read(&records, 3).unwrap_err();
+    assert!(
+        text.contains("b.parquet at record 0: the row has no image"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_missing_column_or_a_truncated_file_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.parquet");
+    images(&path, &[&[(Some("0"), 3)]]);
+    let text = Parquet::open(&path, "picture", "label", &Cache::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("no column picture; it has image.bytes, image.path, label"),
+        "{text}"
+    );
+    let text = Parquet::open(&path, "image", "image.path", &Cache::default())
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("type BYTE_ARRAY"), "{text}");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+    let text = Parquet::open(&path, "image", "label", &Cache::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("a.parquet: the Parquet file is truncated or corrupt"),
+        "{text}"
+    );
+}
+
+#[test]
+fn token_lists_are_joined_over_rows_and_row_groups() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.parquet");
+    tokens(&path, &[&[&[1, 2, 3], &[], &[4]], &[&[5, 6], &[7]]]);
+    for _ in 0..2 {
+        let lists = TokenLists::open(&path, "input_ids", &Cache::default()).unwrap();
+        assert_eq!(lists.num_tokens(), 7);
+        let windows = Windows::new(&path, vec![(path.clone(), Box::new(lists))], 3, None).unwrap();
+        assert_eq!(
+            HostBatch::read(&windows, &[1, 0], 0).unwrap().tokens(),
+            [4, 5, 6, 7, 1, 2, 3, 4]
+        );
+    }
+    let text = TokenLists::open(&path, "tokens", &Cache::default())
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("no column tokens"), "{text}");
+}

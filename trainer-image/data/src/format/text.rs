@@ -1,0 +1,301 @@
+//! Text files through a Hugging Face tokenizer. Each line is a document; documents are joined with the end-of-text
+//! token between them. A file is tokenized once; the tokens are kept as a file of 32-bit tokens beside it or in
+//! the cache directory, so that text may be larger than memory.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use roundhouse_contract::trainer::data::TokenType;
+use sha2::{Digest, Sha256};
+use tokenizers::Tokenizer;
+
+use super::tokens::TokenFile;
+use crate::cache::{Cache, Stamp};
+use crate::error::{DataError, Place};
+
+/// Tokens that end a text, as the usual tokenizers name them.
+const ENDS_OF_TEXT: [&str; 4] = ["<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>"];
+/// Lines that are tokenized at once, in all threads.
+const LINES_AT_ONCE: usize = 1_024;
+/// Longest line.
+const MAX_LINE_BYTES: u64 = 1 << 28;
+
+/// A tokenizer and the token between documents.
+pub struct TextTokenizer {
+    tokenizer: Tokenizer,
+    end_of_text: u32,
+    vocabulary: u32,
+    /// What the tokens depend on beside the text.
+    key: Vec<u8>,
+}
+
+impl std::fmt::Debug for TextTokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TextTokenizer")
+            .field("end_of_text", &self.end_of_text)
+            .field("vocabulary", &self.vocabulary)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TextTokenizer {
+    /// Reads a `tokenizer.json`. `vocabulary` is what the model has, if it is known.
+    ///
+    /// # Errors
+    /// The file is none, it has no such end-of-text token, or more tokens than the model.
+    pub fn open(
+        path: &Path,
+        end_of_text: Option<&str>,
+        vocabulary: Option<u32>,
+    ) -> Result<Self, DataError> {
+        let bytes = std::fs::read(path).map_err(DataError::io(path))?;
+        let tokenizer = Tokenizer::from_bytes(&bytes)
+            .map_err(|error| DataError::invalid(path, format!("is no tokenizer.json: {error}")))?;
+        let ends = end_of_text.map_or_else(|| ENDS_OF_TEXT.to_vec(), |end| vec![end]);
+        let end_of_text = ends
+            .iter()
+            .find_map(|end| tokenizer.token_to_id(end))
+            .ok_or_else(|| {
+                let reason = format!(
+                    "{} has no token {}; name one that it has",
+                    path.display(),
+                    ends.join(" or ")
+                );
+                DataError::config("data.tokens.endOfText", reason)
+            })?;
+        let highest = tokenizer
+            .get_vocab(true)
+            .values()
+            .copied()
+            .max()
+            .unwrap_or(0);
+        if let Some(vocabulary) = vocabulary
+            && highest >= vocabulary
+        {
+            let reason = format!(
+                "{} has tokens up to {highest}, but the model's vocabulary is {vocabulary}",
+                path.display()
+            );
+            return Err(DataError::config("data.tokens.vocabulary", reason));
+        }
+        let mut key = Sha256::digest(&bytes).to_vec();
+        key.extend(end_of_text.to_le_bytes());
+        Ok(Self {
+            tokenizer,
+            end_of_text,
+            vocabulary: vocabulary.unwrap_or(highest + 1),
+            key,
+        })
+    }
+
+    /// Tokens are from 0 to below this.
+    #[must_use]
+    pub const fn vocabulary(&self) -> u32 {
+        self.vocabulary
+    }
+
+    /// The tokens of a text file, tokenized now if that has not been done.
+    ///
+    /// # Errors
+    /// The text is not UTF-8, or the tokens can be written nowhere.
+    pub fn tokens_of(&self, path: &Path, cache: &Cache) -> Result<TokenFile, DataError> {
+        let stamp = Stamp::of(path, &self.key)?;
+        let places = cache.places(path, &format!("{}.tokens", stamp.short()));
+        // A file of this name is complete: it got its name after all was written.
+        if let Some(place) = places.iter().find(|place| place.is_file()) {
+            return TokenFile::open(place, TokenType::U32);
+        }
+        let mut refused = None;
+        for place in places {
+            let directory = place.parent().unwrap_or(Path::new(".")).to_owned();
+            let created = std::fs::create_dir_all(&directory)
+                .and_then(|()| tempfile::NamedTempFile::new_in(&directory));
+            match created {
+                Ok(file) => return self.write(path, file, &place),
+                Err(error) => refused = Some((directory, error)),
+            }
+        }
+        let (directory, error) =
+            refused.unwrap_or_else(|| (PathBuf::new(), std::io::ErrorKind::NotFound.into()));
+        let reason = format!(
+            "{} cannot be written ({error}); name a directory for tokenized text",
+            directory.display()
+        );
+        Err(DataError::config("data.reading.cacheDir", reason))
+    }
+
+    fn write(
+        &self,
+        path: &Path,
+        file: tempfile::NamedTempFile,
+        place: &Path,
+    ) -> Result<TokenFile, DataError> {
+        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        let mut reader =
+            BufReader::with_capacity(1 << 20, File::open(path).map_err(DataError::io(path))?);
+        let mut lines = Vec::new();
+        let mut number = 0;
+        loop {
+            let line = next_line(&mut reader, path, number)?;
+            let is_end = line.is_none();
+            lines.extend(line.filter(|line| !line.is_empty()));
+            number += 1;
+            if lines.len() == LINES_AT_ONCE || is_end {
+                self.append(path, std::mem::take(&mut lines), &mut writer)?;
+            }
+            if is_end {
+                break;
+            }
+        }
+        let file = writer
+            .into_inner()
+            .map_err(|error| DataError::io(place)(error.into_error()))?;
+        file.as_file().sync_all().map_err(DataError::io(place))?;
+        file.persist(place)
+            .map_err(|error| DataError::io(place)(error.error))?;
+        TokenFile::open(place, TokenType::U32)
+    }
+
+    fn append(
+        &self,
+        path: &Path,
+        lines: Vec<String>,
+        writer: &mut impl Write,
+    ) -> Result<(), DataError> {
+        let encodings = self.tokenizer.encode_batch_fast(lines, false);
+        let encodings = encodings
+            .map_err(|error| DataError::invalid(path, format!("cannot be tokenized: {error}")))?;
+        for encoding in encodings {
+            for token in encoding.get_ids().iter().chain([&self.end_of_text]) {
+                writer
+                    .write_all(&token.to_le_bytes())
+                    .map_err(DataError::io(path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn next_line(
+    reader: &mut impl BufRead,
+    path: &Path,
+    number: u64,
+) -> Result<Option<String>, DataError> {
+    let mut bytes = Vec::new();
+    let mut limited = std::io::Read::take(reader, MAX_LINE_BYTES);
+    if limited
+        .read_until(b'\n', &mut bytes)
+        .map_err(DataError::io(path))?
+        == 0
+    {
+        return Ok(None);
+    }
+    while bytes
+        .last()
+        .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
+    {
+        bytes.pop();
+    }
+    let place = Place::Record(number);
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|_| DataError::corrupt(path, place, "the line is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::HostBatch;
+    use crate::format::tokens::{Stream, Windows};
+
+    const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
+        {"id": 3, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
+         "normalized": false, "special": true}],
+        "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+        "decoder": null, "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"}}"#;
+
+    fn case(text: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let (tokenizer, file) = (
+            directory.path().join("tokenizer.json"),
+            directory.path().join("a.txt"),
+        );
+        std::fs::write(&tokenizer, TOKENIZER).unwrap();
+        std::fs::write(&file, text).unwrap();
+        (directory, tokenizer, file)
+    }
+
+    fn tokens(file: TokenFile, path: &Path) -> Vec<u32> {
+        let context = u32::try_from(file.num_tokens() - 1).unwrap();
+        let windows =
+            Windows::new(path, vec![(path.to_owned(), Box::new(file))], context, None).unwrap();
+        HostBatch::read(&windows, &[0], 0).unwrap().tokens()
+    }
+
+    #[test]
+    fn documents_are_joined_with_the_end_of_text_between_them() {
+        let (_directory, tokenizer, file) = case("a b A\n\nb\r\nx <|endoftext|> a");
+        let tokenizer = TextTokenizer::open(&tokenizer, None, Some(4)).unwrap();
+        let found = tokens(
+            tokenizer.tokens_of(&file, &Cache::default()).unwrap(),
+            &file,
+        );
+        assert_eq!(found, [0, 1, 0, 3, 1, 3, 2, 3, 0, 3]);
+    }
+
+    #[test]
+    fn a_text_is_tokenized_once_and_again_when_it_changes() {
+        let (directory, tokenizer, file) = case("a b");
+        let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();
+        let count = || std::fs::read_dir(directory.path()).unwrap().count();
+        tokenizer.tokens_of(&file, &Cache::default()).unwrap();
+        assert_eq!(count(), 3);
+        tokenizer.tokens_of(&file, &Cache::default()).unwrap();
+        assert_eq!(count(), 3);
+        std::fs::write(&file, "b b b").unwrap();
+        let found = tokens(
+            tokenizer.tokens_of(&file, &Cache::default()).unwrap(),
+            &file,
+        );
+        assert_eq!((found, count()), (vec![1, 1, 1, 3], 4));
+    }
+
+    #[test]
+    fn a_tokenizer_that_does_not_fit_is_named_with_the_key() {
+        let (_directory, tokenizer, file) = case("a");
+        let text = TextTokenizer::open(&tokenizer, None, Some(3))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("data.tokens.vocabulary") && text.contains("tokens up to 3"),
+            "{text}"
+        );
+        let text = TextTokenizer::open(&tokenizer, Some("<end>"), None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("data.tokens.endOfText") && text.contains("<end>"),
+            "{text}"
+        );
+        let text = TextTokenizer::open(&file, None, None)
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("a.txt: is no tokenizer.json"), "{text}");
+    }
+
+    #[test]
+    fn text_that_is_not_utf_8_is_named_with_its_line() {
+        let (_directory, tokenizer, file) = case("");
+        std::fs::write(&file, b"a\nb\xff\n").unwrap();
+        let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();
+        let text = tokenizer
+            .tokens_of(&file, &Cache::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("a.txt at record 1: the line is not UTF-8"),
+            "{text}"
+        );
+    }
+}

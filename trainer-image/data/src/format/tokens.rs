@@ -1,0 +1,273 @@
+//! Tokens in a row, cut into samples: sample i has the tokens from i·T to i·T + T, so that consecutive samples
+//! share one token, the last target of one and the first input of the next.
+
+use std::path::Path;
+
+use roundhouse_contract::trainer::data::TokenType;
+
+use crate::dataset::{Dataset, Item, Scratch};
+use crate::error::{DataError, Place};
+use crate::files::Files;
+
+/// Tokens of one file, by position.
+pub trait Stream: std::fmt::Debug + Send + Sync {
+    /// Number of tokens.
+    fn num_tokens(&self) -> u64;
+
+    /// Reads tokens from a position into a buffer of 32-bit numbers in native byte order.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    fn read(&self, start: u64, scratch: &mut Vec<u8>, into: &mut [u8]) -> Result<(), DataError>;
+
+    /// Where a token is.
+    fn place(&self, token: u64) -> Place;
+}
+
+/// Samples of T + 1 tokens, of the files one after the other. No sample reaches over the end of a file; up to T
+/// tokens at the end of each are left out.
+#[derive(Debug)]
+pub struct Windows {
+    streams: Vec<(std::path::PathBuf, Box<dyn Stream>)>,
+    /// Number of the first sample of each file, and the number of samples at the end.
+    starts: Vec<u64>,
+    item: Item,
+    context: u32,
+    vocabulary: Option<u32>,
+    samples_per_block: u64,
+}
+
+impl Windows {
+    /// Cuts the tokens of some files. Tokens from `vocabulary` on are corrupt.
+    ///
+    /// # Errors
+    /// No file has T + 1 tokens.
+    pub fn new(
+        path: &Path,
+        streams: Vec<(std::path::PathBuf, Box<dyn Stream>)>,
+        context: u32,
+        vocabulary: Option<u32>,
+    ) -> Result<Self, DataError> {
+        let mut starts = vec![0];
+        for (_, stream) in &streams {
+            let num_samples = stream.num_tokens().saturating_sub(1) / u64::from(context.max(1));
+            starts.push(starts.last().unwrap_or(&0) + num_samples);
+        }
+        if starts.last() == Some(&0) {
+            let reason = format!(
+                "holds no sample: one needs {} tokens",
+                u64::from(context) + 1
+            );
+            return Err(DataError::invalid(path, reason));
+        }
+        Ok(Self {
+            streams,
+            starts,
+            item: Item::Tokens { context },
+            context,
+            vocabulary,
+            samples_per_block: 1,
+        })
+    }
+
+    /// Says how many consecutive samples it is best to read together.
+    #[must_use]
+    pub const fn in_blocks_of(mut self, num_samples: u64) -> Self {
+        self.samples_per_block = num_samples;
+        self
+    }
+}
+
+impl Dataset for Windows {
+    fn num_samples(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    fn item(&self) -> &Item {
+        &self.item
+    }
+
+    fn num_classes(&self) -> Option<u32> {
+        self.vocabulary
+    }
+
+    fn read(
+        &self,
+        sample: u64,
+        _: u64,
+        scratch: &mut Scratch,
+        into: &mut [u8],
+    ) -> Result<i64, DataError> {
+        let file = self
+            .starts
+            .partition_point(|start| *start <= sample)
+            .saturating_sub(1);
+        let Some((path, stream)) = self.streams.get(file) else {
+            return Err(DataError::NoSuchSample {
+                sample,
+                num_samples: self.num_samples(),
+            });
+        };
+        let start = (sample - self.starts[file]) * u64::from(self.context);
+        stream.read(start, &mut scratch.record, into)?;
+        if let Some(vocabulary) = self.vocabulary {
+            let tokens = into
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|token| u32::from_ne_bytes(*token));
+            if let Some((at, token)) = tokens.enumerate().find(|(_, token)| *token >= vocabulary) {
+                let highest = vocabulary.saturating_sub(1);
+                let reason =
+                    format!("token {token} is out of range; the vocabulary is 0 to {highest}");
+                return Err(DataError::corrupt(
+                    path,
+                    stream.place(start + at as u64),
+                    reason,
+                ));
+            }
+        }
+        Ok(0)
+    }
+
+    fn samples_per_block(&self) -> u64 {
+        self.samples_per_block
+    }
+}
+
+/// A file of tokens without a header, little-endian.
+#[derive(Debug)]
+pub struct TokenFile {
+    files: Files,
+    kind: TokenType,
+    num_tokens: u64,
+}
+
+impl TokenFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or its size is no multiple of a token's.
+    pub fn open(path: &Path, kind: TokenType) -> Result<Self, DataError> {
+        let num_bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
+        let size = kind.num_bytes() as u64;
+        if !num_bytes.is_multiple_of(size) {
+            let reason = format!(
+                "is truncated, or has another dtype: {num_bytes} bytes are no multiple of {size}"
+            );
+            return Err(DataError::invalid(path, reason));
+        }
+        Ok(Self {
+            files: Files::new(vec![path.to_owned()]),
+            kind,
+            num_tokens: num_bytes / size,
+        })
+    }
+}
+
+impl Stream for TokenFile {
+    fn num_tokens(&self) -> u64 {
+        self.num_tokens
+    }
+
+    fn read(&self, start: u64, scratch: &mut Vec<u8>, into: &mut [u8]) -> Result<(), DataError> {
+        let size = self.kind.num_bytes();
+        scratch.resize(into.len() / 4 * size, 0);
+        self.files.read_at(0, start * size as u64, scratch)?;
+        let tokens = into.as_chunks_mut::<4>().0;
+        match self.kind {
+            TokenType::U16 => {
+                for (token, bytes) in tokens.iter_mut().zip(scratch.as_chunks::<2>().0) {
+                    *token = u32::from(u16::from_le_bytes(*bytes)).to_ne_bytes();
+                }
+            }
+            TokenType::U32 => {
+                for (token, bytes) in tokens.iter_mut().zip(scratch.as_chunks::<4>().0) {
+                    *token = u32::from_le_bytes(*bytes).to_ne_bytes();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, token: u64) -> Place {
+        Place::Byte(token * self.kind.num_bytes() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::HostBatch;
+
+    fn windows(
+        kind: TokenType,
+        files: &[&[u32]],
+        context: u32,
+    ) -> Result<(tempfile::TempDir, Windows), DataError> {
+        let directory = tempfile::tempdir().unwrap();
+        let mut streams: Vec<(_, Box<dyn Stream>)> = Vec::new();
+        for (number, tokens) in files.iter().enumerate() {
+            let path = directory.path().join(format!("{number}.bin"));
+            let bytes: Vec<u8> = match kind {
+                TokenType::U16 => tokens
+                    .iter()
+                    .flat_map(|token| u16::try_from(*token).unwrap().to_le_bytes())
+                    .collect(),
+                TokenType::U32 => tokens
+                    .iter()
+                    .flat_map(|token| token.to_le_bytes())
+                    .collect(),
+            };
+            std::fs::write(&path, bytes).unwrap();
+            streams.push((path.clone(), Box::new(TokenFile::open(&path, kind)?)));
+        }
+        let windows = Windows::new(directory.path(), streams, context, Some(100_000))?;
+        Ok((directory, windows))
+    }
+
+    fn samples(windows: &Windows) -> Vec<Vec<u32>> {
+        let read = |sample| HostBatch::read(windows, &[sample], 0).unwrap().tokens();
+        (0..windows.num_samples()).map(read).collect()
+    }
+
+    #[test]
+    fn samples_share_one_token_and_do_not_reach_over_files() {
+        for kind in [TokenType::U16, TokenType::U32] {
+            let (_directory, windows) =
+                windows(kind, &[&[1, 2, 3, 4, 5, 6], &[7], &[8, 9, 65_535]], 2).unwrap();
+            assert_eq!(
+                samples(&windows),
+                [vec![1, 2, 3], vec![3, 4, 5], vec![8, 9, 65_535]]
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_outside_the_vocabulary_is_named_with_its_place() {
+        let (_directory, windows) = windows(TokenType::U32, &[&[1, 2, 3, 100_000, 5]], 2).unwrap();
+        let text = HostBatch::read(&windows, &[1], 0).unwrap_err().to_string();
+        assert!(
+            text.contains("0.bin at byte 12: token 100000 is out of range"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_file_too_short_or_of_another_type_is_named() {
+        let text = windows(TokenType::U16, &[&[1, 2]], 2)
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("needs 3 tokens"), "{text}");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.bin");
+        std::fs::write(&path, [1, 2, 3]).unwrap();
+        let text = TokenFile::open(&path, TokenType::U16)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("x.bin") && text.contains("truncated"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! JPEG and PNG as 8-bit red, green and blue. The kind is told by the content, not by the name.
+
+use std::io::Cursor;
+
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+use super::Size;
+
+/// Widest and highest image; a header that promises more is hostile.
+const MAX_EDGE: usize = 16_384;
+/// Largest image in pixels.
+const MAX_PIXELS: usize = 100_000_000;
+
+/// Decodes an image into a buffer, `[H, W, 3]`.
+///
+/// # Errors
+/// What is wrong with the bytes, in words.
+pub fn decode(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
+    match bytes {
+        [0xff, 0xd8, ..] => jpeg(bytes, into),
+        [0x89, b'P', b'N', b'G', ..] => png(bytes, into),
+        [] => Err("the image is empty".to_owned()),
+        _ => Err("the image is neither JPEG nor PNG".to_owned()),
+    }
+}
+
+fn jpeg(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
+    // The decoder fills what is missing of a truncated image with gray. The end marker tells: bytes after it are
+    // common and harmless, and that of an embedded thumbnail is near the beginning.
+    let second_half = &bytes[bytes.len() / 2..];
+    if !second_half
+        .windows(2)
+        .rev()
+        .any(|pair| pair == [0xff, 0xd9])
+    {
+        return Err("the JPEG image is truncated: it has no end marker".to_owned());
+    }
+    let options = DecoderOptions::new_fast()
+        .jpeg_set_out_colorspace(ColorSpace::RGB)
+        .set_max_width(MAX_EDGE)
+        .set_max_height(MAX_EDGE);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    let refuse =
+        |error: zune_jpeg::errors::DecodeErrors| format!("the JPEG image is corrupt: {error}");
+    decoder.decode_headers().map_err(refuse)?;
+    let size = decoder.info().map(|info| (info.width, info.height));
+    let (width, height) = size.ok_or("the JPEG image has no header")?;
+    let size = checked(usize::from(width), usize::from(height))?;
+    into.resize(size.num_bytes(), 0);
+    decoder.decode_into(into).map_err(refuse)?;
+    Ok(size)
+}
+
+fn png(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
+    let refuse = |error: png::DecodingError| format!("the PNG image is corrupt: {error}");
+    let mut decoder = png::Decoder::new(Cursor::new(bytes));
+    // Palettes, 1 to 4 bits and 16 bits become 8 bits.
+    decoder.set_transformations(png::Transformations::normalize_to_color8());
+    let mut reader = decoder.read_info().map_err(refuse)?;
+    let info = reader.info();
+    let size = checked(info.width as usize, info.height as usize)?;
+    let (color, _) = reader.output_color_type();
+    let len = reader
+        .output_buffer_size()
+        .ok_or("the PNG image is too large")?;
+    into.resize(len, 0);
+    reader.next_frame(into).map_err(refuse)?;
+    match color {
+        png::ColorType::Rgb => {}
+        png::ColorType::Rgba => keep(into, 4, |pixel| [pixel[0], pixel[1], pixel[2]]),
+        png::ColorType::Grayscale => keep(into, 1, |pixel| [pixel[0]; 3]),
+        png::ColorType::GrayscaleAlpha => keep(into, 2, |pixel| [pixel[0]; 3]),
+        png::ColorType::Indexed => return Err("the PNG image has no palette".to_owned()),
+    }
+    into.truncate(size.num_bytes());
+    Ok(size)
+}
+
+/// Replaces pixels of some channels by pixels of three.
+fn keep(pixels: &mut Vec<u8>, num_channels: usize, rgb: impl Fn(&[u8]) -> [u8; 3]) {
+    *pixels = pixels.chunks_exact(num_channels).flat_map(rgb).collect();
+}
+
+fn checked(width: usize, height: usize) -> Result<Size, String> {
+    let is_sane = (1..=MAX_EDGE).contains(&width) && (1..=MAX_EDGE).contains(&height);
+    if !is_sane || width * height > MAX_PIXELS {
+        return Err(format!(
+            "the image is {width}x{height}; at most {MAX_EDGE}x{MAX_EDGE} and {MAX_PIXELS} pixels can be read"
+        ));
+    }
+    let small = |edge: usize| u32::try_from(edge).map_err(|_| "the image is too large".to_owned());
+    Ok(Size {
+        width: small(width)?,
+        height: small(height)?,
+        num_channels: 3,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, proptest};
+
+    use super::*;
+    use crate::format::testing;
+
+    #[test]
+    fn jpeg_and_png_of_all_kinds_become_red_green_and_blue() {
+        let mut pixels = Vec::new();
+        let size = decode(&testing::jpeg(40, 30, 7), &mut pixels).unwrap();
+        assert_eq!((size.width, size.height, pixels.len()), (40, 30, 3_600));
+        for (color, values, expected) in [
+            (
+                png::ColorType::Rgb,
+                vec![1, 2, 3, 4, 5, 6],
+                [1, 2, 3, 4, 5, 6],
+            ),
+            (
+                png::ColorType::Rgba,
+                vec![1, 2, 3, 0, 4, 5, 6, 9],
+                [1, 2, 3, 4, 5, 6],
+            ),
+            (png::ColorType::Grayscale, vec![7, 8], [7, 7, 7, 8, 8, 8]),
+            (
+                png::ColorType::GrayscaleAlpha,
+                vec![7, 0, 8, 1],
+                [7, 7, 7, 8, 8, 8],
+            ),
+        ] {
+            let bytes = testing::png(2, 1, color, &values);
+            let size = decode(&bytes, &mut pixels).unwrap();
+            assert_eq!((size.width, size.height), (2, 1));
+            assert_eq!(pixels, expected, "{color:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_cut_anywhere_is_an_error_and_never_gray() {
+        for whole in [
+            testing::jpeg(32, 32, 1),
+            testing::png(2, 2, png::ColorType::Grayscale, &[1, 2, 3, 4]),
+        ] {
+            // Of a PNG, the 12 bytes of the last chunk hold nothing.
+            for len in 0..whole.len() - 13 {
+                assert!(decode(&whole[..len], &mut Vec::new()).is_err(), "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_that_promises_too_much_is_refused_before_memory_is_taken() {
+        let mut bytes = testing::png(2, 1, png::ColorType::Grayscale, &[7, 8]);
+        bytes[16..20].copy_from_slice(&100_000_u32.to_be_bytes());
+        assert!(decode(&bytes, &mut Vec::new()).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+        #[test]
+        fn flipped_bytes_never_panic(at in 2_usize..1_000, value: u8) {
+            let mut bytes = testing::jpeg(32, 32, 1);
+            let at = at % bytes.len();
+            bytes[at] = value;
+            let _ = decode(&bytes, &mut Vec::new());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Labelled images of any format, and the data set that they become by a transform.
+
+use std::path::PathBuf;
+
+use super::{Size, Transform, decode};
+use crate::dataset::{Dataset, Item, Scratch};
+use crate::error::{DataError, Place};
+use crate::random::Random;
+
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// JPEG or PNG.
+    Encoded {
+        /// Class.
+        label: i64,
+    },
+    /// Pixels `[H, W, C]`.
+    Raw {
+        /// Class.
+        label: i64,
+        /// The image's size.
+        size: Size,
+    },
+}
+
+/// Labelled images by number, as they are in the files.
+pub trait Records: std::fmt::Debug + Send + Sync {
+    /// Number of images.
+    fn num_records(&self) -> u64;
+
+    /// Labels are from 0 to below this.
+    fn num_classes(&self) -> u32;
+
+    /// Reads a record into a buffer.
+    ///
+    /// # Errors
+    /// [`DataError::Corrupt`] if only this record is affected.
+    fn read(&self, number: u64, into: &mut Vec<u8>) -> Result<Record, DataError>;
+
+    /// Where a record is.
+    fn locate(&self, number: u64) -> (PathBuf, Place);
+
+    /// Consecutive records that it is best to read together.
+    fn records_per_block(&self) -> u64 {
+        1
+    }
+}
+
+/// Images of one size, made from records.
+#[derive(Debug)]
+pub struct Images {
+    records: Box<dyn Records>,
+    transform: Transform,
+    item: Item,
+    num_classes: u32,
+    seed: u64,
+}
+
+impl Images {
+    /// The data set of some records. `num_classes` is the number that the configuration says, else the records'
+    /// own. `seed` is that of augmentation.
+    #[must_use]
+    pub fn new(
+        records: Box<dyn Records>,
+        transform: Transform,
+        num_classes: Option<u32>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            item: transform.item(),
+            num_classes: num_classes.unwrap_or_else(|| records.num_classes()),
+            records,
+            transform,
+            seed,
+        }
+    }
+}
+
+impl Dataset for Images {
+    fn num_samples(&self) -> u64 {
+        self.records.num_records()
+    }
+
+    fn item(&self) -> &Item {
+        &self.item
+    }
+
+    fn num_classes(&self) -> Option<u32> {
+        Some(self.num_classes)
+    }
+
+    fn read(
+        &self,
+        sample: u64,
+        epoch: u64,
+        scratch: &mut Scratch,
+        into: &mut [u8],
+    ) -> Result<i64, DataError> {
+        let corrupt = |reason: String| {
+            let (path, place) = self.records.locate(sample);
+            DataError::corrupt(&path, place, reason)
+        };
+        let record = self.records.read(sample, &mut scratch.record)?;
+        let (label, size) = match record {
+            Record::Raw { label, size } => {
+                std::mem::swap(&mut scratch.record, &mut scratch.pixels);
+                (label, size)
+            }
+            Record::Encoded { label } => {
+                let size = decode::decode(&scratch.record, &mut scratch.pixels);
+                (label, size.map_err(corrupt)?)
+            }
+        };
+        if !(0..i64::from(self.num_classes)).contains(&label) {
+            let highest = i64::from(self.num_classes) - 1;
+            return Err(corrupt(format!(
+                "label {label} is out of range; the classes are 0 to {highest}"
+            )));
+        }
+        let random = Random::new(self.seed, epoch, sample);
+        self.transform
+            .apply(size, random, scratch, into)
+            .map_err(corrupt)?;
+        Ok(label)
+    }
+
+    fn samples_per_block(&self) -> u64 {
+        self.records.records_per_block()
+    }
+}

@@ -1,0 +1,241 @@
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::dataset::{Item, Scratch};
+use crate::error::Place;
+use crate::random::Random;
+
+/// A sample is 8 bytes drawn from (sample, epoch). Samples divisible by `corrupt` are corrupt, sample 666 panics.
+#[derive(Debug)]
+struct Numbers {
+    item: Item,
+    num_samples: u64,
+    corrupt: Option<u64>,
+    num_reads: AtomicU64,
+}
+
+fn numbers(num_samples: u64, corrupt: Option<u64>) -> Arc<Numbers> {
+    Arc::new(Numbers {
+        item: Item::Pixels {
+            height: 1,
+            width: 8,
+            num_channels: 1,
+        },
+        num_samples,
+        corrupt,
+        num_reads: AtomicU64::new(0),
+    })
+}
+
+impl Dataset for Numbers {
+    fn num_samples(&self) -> u64 {
+        self.num_samples
+    }
+
+    fn item(&self) -> &Item {
+        &self.item
+    }
+
+    fn num_classes(&self) -> Option<u32> {
+        None
+    }
+
+    fn read(
+        &self,
+        sample: u64,
+        epoch: u64,
+        _: &mut Scratch,
+        into: &mut [u8],
+    ) -> Result<i64, DataError> {
+        self.num_reads.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(sample, 666, "a defect");
+        if self
+            .corrupt
+            .is_some_and(|corrupt| sample.is_multiple_of(corrupt))
+        {
+            return Err(DataError::corrupt(
+                Path::new("numbers"),
+                Place::Record(sample),
+                "is corrupt",
+            ));
+        }
+        into.copy_from_slice(&Random::new(1, epoch, sample).bits().to_le_bytes());
+        Ok(sample.cast_signed())
+    }
+}
+
+fn options(num_threads: usize, num_ahead: usize, on_corrupt: OnCorrupt) -> Options {
+    Options {
+        num_threads,
+        num_ahead,
+        on_corrupt,
+    }
+}
+
+/// The batches of two epochs, of 7 samples each.
+fn plan(num_samples: u64) -> Vec<Request> {
+    let starts = (0..num_samples).step_by(7);
+    let epochs = (0..2).map(move |epoch| Permutation::new(num_samples, 3, epoch));
+    epochs
+        .flat_map(|order| {
+            starts
+                .clone()
+                .map(move |start| Request::of(start..(start + 7).min(num_samples), &order))
+        })
+        .collect()
+}
+
+fn fetch_all(prefetcher: &mut Prefetcher, plan: &[Request]) -> Vec<(Vec<u8>, Vec<i64>, Vec<u64>)> {
+    let mut all = Vec::new();
+    for request in plan {
+        let batch = prefetcher.fetch(request).unwrap();
+        let replaced = batch
+            .skipped
+            .iter()
+            .map(|skipped| skipped.replacement)
+            .collect();
+        all.push((batch.values.to_vec(), batch.labels.clone(), replaced));
+        prefetcher.recycle(batch);
+    }
+    all
+}
+
+#[test]
+fn batches_do_not_depend_on_threads_or_read_ahead() {
+    let plan = plan(50);
+    let mut found = Vec::new();
+    for (num_threads, num_ahead) in [(1, 0), (1, 3), (4, 1), (7, 16)] {
+        let dataset = numbers(50, Some(9));
+        let mut prefetcher =
+            Prefetcher::new(dataset, options(num_threads, num_ahead, OnCorrupt::Skip)).unwrap();
+        prefetcher.expect(plan.clone().into_iter());
+        found.push(fetch_all(&mut prefetcher, &plan));
+    }
+    assert!(found.windows(2).all(|pair| pair[0] == pair[1]));
+    let num_replaced: usize = found[0].iter().map(|(_, _, replaced)| replaced.len()).sum();
+    assert_eq!(
+        num_replaced, 12,
+        "0, 9, 18, 27, 36, 45 in each of two epochs"
+    );
+}
+
+#[test]
+fn a_batch_is_the_same_as_read_without_threads() {
+    let plan = plan(20);
+    let dataset = numbers(20, None);
+    let mut prefetcher = Prefetcher::new(dataset.clone(), options(3, 2, OnCorrupt::Fail)).unwrap();
+    for request in &plan {
+        let alone = HostBatch::read(dataset.as_ref(), &request.samples, request.epoch).unwrap();
+        let batch = prefetcher.fetch(request).unwrap();
+        assert_eq!((batch.values, batch.labels), (alone.values, alone.labels));
+    }
+}
+
+#[test]
+fn a_plan_that_is_followed_reads_each_sample_once() {
+    let plan = plan(50);
+    let dataset = numbers(50, None);
+    let mut prefetcher = Prefetcher::new(dataset.clone(), options(4, 3, OnCorrupt::Fail)).unwrap();
+    prefetcher.expect(plan.clone().into_iter());
+    fetch_all(&mut prefetcher, &plan);
+    assert_eq!(dataset.num_reads.load(Ordering::Relaxed), 100);
+}
+
+#[test]
+fn a_new_plan_keeps_what_it_shares_with_the_old_one() {
+    let plan = plan(50);
+    let dataset = numbers(50, None);
+    let mut prefetcher = Prefetcher::new(dataset.clone(), options(2, 4, OnCorrupt::Fail)).unwrap();
+    prefetcher.expect(plan.clone().into_iter());
+    let rest = plan[2..].to_vec();
+    prefetcher.expect(rest.clone().into_iter());
+    let batches = fetch_all(&mut prefetcher, &rest);
+    assert_eq!(batches.len(), rest.len());
+    let needed: usize = rest.iter().map(|request| request.samples.len()).sum();
+    let num_dropped = dataset.num_reads.load(Ordering::Relaxed) - needed as u64;
+    assert!(
+        num_dropped <= 14,
+        "only the two dropped batches may have been read for nothing"
+    );
+}
+
+#[test]
+fn no_more_batches_are_read_ahead_than_allowed() {
+    let plan = plan(700);
+    let dataset = numbers(665, None);
+    let mut prefetcher = Prefetcher::new(dataset.clone(), options(4, 2, OnCorrupt::Fail)).unwrap();
+    prefetcher.expect(plan.clone().into_iter());
+    prefetcher
+        .fetch(&Request {
+            samples: plan[0].samples.iter().map(|sample| sample % 665).collect(),
+            epoch: 0,
+        })
+        .unwrap();
+    drop(prefetcher);
+    assert!(dataset.num_reads.load(Ordering::Relaxed) <= 21);
+}
+
+#[test]
+fn a_batch_outside_the_plan_is_read_too() {
+    let dataset = numbers(50, None);
+    let mut prefetcher = Prefetcher::new(dataset, options(2, 2, OnCorrupt::Fail)).unwrap();
+    prefetcher.expect(plan(50).into_iter());
+    let other = Request {
+        samples: vec![4, 4, 1],
+        epoch: 9,
+    };
+    assert_eq!(prefetcher.fetch(&other).unwrap().labels, [4, 4, 1]);
+    let nothing = Request {
+        samples: Vec::new(),
+        epoch: 0,
+    };
+    assert_eq!(prefetcher.fetch(&nothing).unwrap().num_samples(), 0);
+}
+
+#[test]
+fn a_corrupt_sample_fails_the_batch_by_default_and_the_next_batch_is_read() {
+    let mut prefetcher =
+        Prefetcher::new(numbers(50, Some(9)), options(2, 1, OnCorrupt::Fail)).unwrap();
+    let with = |samples: &[u64]| Request {
+        samples: samples.to_vec(),
+        epoch: 0,
+    };
+    let text = prefetcher.fetch(&with(&[1, 9, 2])).unwrap_err().to_string();
+    assert_eq!(text, "numbers at record 9: is corrupt");
+    assert_eq!(prefetcher.fetch(&with(&[1, 2])).unwrap().labels, [1, 2]);
+}
+
+#[test]
+fn samples_that_are_all_corrupt_are_an_error_with_the_first_reason() {
+    let mut prefetcher =
+        Prefetcher::new(numbers(50, Some(1)), options(1, 1, OnCorrupt::Skip)).unwrap();
+    let request = Request {
+        samples: vec![3],
+        epoch: 0,
+    };
+    let text = prefetcher.fetch(&request).unwrap_err().to_string();
+    assert!(
+        text.contains("17 samples in a row") && text.contains("numbers at record 3"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_decoder_that_panics_is_an_error_and_a_number_too_high_is_another() {
+    let mut prefetcher =
+        Prefetcher::new(numbers(700, None), options(1, 1, OnCorrupt::Skip)).unwrap();
+    let mut fetch = |sample| {
+        let request = Request {
+            samples: vec![sample],
+            epoch: 0,
+        };
+        prefetcher.fetch(&request)
+    };
+    assert!(matches!(
+        fetch(666),
+        Err(DataError::ReaderPanicked { sample: 666 })
+    ));
+    assert!(matches!(fetch(700), Err(DataError::NoSuchSample { .. })));
+    assert_eq!(fetch(1).unwrap().labels, [1]);
+}
