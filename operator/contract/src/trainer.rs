@@ -39,6 +39,12 @@ pub struct TrainerConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 16_777_216)))]
     pub micro_batch_size: Option<u32>,
+    /// Cuts each global batch into so many fixed slices, each computed in a pass of its own and summed in a fixed order,
+    /// so that weights and losses are equal bit for bit whatever the number of processes is. More processes than slices
+    /// are idle. Default: the order of sums depends on the number of processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4_096)))]
+    pub slices: Option<u32>,
     /// Passes over the training data. Give this or `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
@@ -157,6 +163,9 @@ impl TrainerConfig {
         }
         if self.micro_batch_size == Some(0) {
             return invalid("microBatchSize", "must be at least 1");
+        }
+        if self.slices == Some(0) {
+            return invalid("slices", "must be at least 1");
         }
         if self.ddp.bucket_cap_mib == 0 || self.ddp.first_bucket_mib == 0 {
             return invalid("ddp", "bucket sizes must be at least 1 MiB");

@@ -23,6 +23,8 @@ pub struct Permutation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Levels {
+    /// Each sample is at its own place.
+    None(u64),
     /// Any sample can come at any place.
     One(Feistel),
     /// Samples that lie together on the disk come in the same window of the order.
@@ -48,6 +50,15 @@ impl Permutation {
         }
     }
 
+    /// The samples as they lie in the files, for an evaluation. `len` is their number.
+    #[must_use]
+    pub const fn in_order(len: u64) -> Self {
+        Self {
+            epoch: 0,
+            levels: Levels::None(len),
+        }
+    }
+
     /// The epoch that the order is of.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
@@ -58,6 +69,7 @@ impl Permutation {
     #[must_use]
     pub fn at(&self, place: u64) -> Option<u64> {
         match &self.levels {
+            Levels::None(len) => (place < *len).then_some(place),
             Levels::One(order) => order.at(place),
             Levels::Two(order) => order.at(place),
         }

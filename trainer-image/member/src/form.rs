@@ -2,7 +2,7 @@
 //! process has it, send it to those who lack it.
 
 use roundhouse_contract::Phase;
-use roundhouse_elastic::{Lost, Origin, Place};
+use roundhouse_elastic::{Activity, Lost, Origin, Place};
 
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -52,10 +52,16 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         if let Some(peers) = &self.peers {
             let group = world.shared_group();
-            peers.interrupter.guard(place.generation, group);
+            peers
+                .interrupter
+                .guard(place.generation, world.size(), group);
         }
         match self.share_state(&world, place.generation, &mut former, state) {
             Ok(origin) => {
+                if let Some(peers) = &self.peers {
+                    // What is prepared for the first step counts as part of it.
+                    peers.interrupter.enter(Activity::Steps);
+                }
                 self.world = Some(world);
                 Ok(Some(origin))
             }

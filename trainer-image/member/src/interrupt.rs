@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::{Activity, Motion};
+use roundhouse_elastic::{Activity, Learned, Motion};
 
 use crate::failure::Failure;
 use crate::group::Abort;
@@ -27,6 +27,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, Default)]
 pub struct Interrupter {
     watched: Arc<Mutex<Option<Watched>>>,
+    /// What this training's steps have taught so far.
+    learned: Arc<Mutex<Learned>>,
     num_bytes: Arc<AtomicU64>,
 }
 
@@ -77,13 +79,14 @@ impl Interrupter {
         Ok(interrupter)
     }
 
-    /// The group of a generation, if it has one, whose collectives are waited for from now on.
-    pub fn guard(&self, generation: u64, group: Option<Arc<dyn Abort>>) {
+    /// The group of a generation, if it has one, whose collectives are waited for from now on. It has `size` ranks.
+    pub fn guard(&self, generation: u64, size: u32, group: Option<Arc<dyn Abort>>) {
+        // Another world has other steps, but those of the last one tell what to expect.
+        let learned = *lock(&self.learned);
         self.replace(Some(Watched {
             generation,
             group,
-            // Another world has other steps.
-            motion: Motion::begin(Instant::now()),
+            motion: Motion::begin(Instant::now(), learned, size),
         }));
     }
 
@@ -155,6 +158,7 @@ impl Interrupter {
     fn tell(&self, what: impl FnOnce(&mut Motion, Instant)) {
         if let Some(watched) = lock(&self.watched).as_mut() {
             what(&mut watched.motion, Instant::now());
+            *lock(&self.learned) = watched.motion.learned();
         }
     }
 }
@@ -196,6 +200,6 @@ fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut ne
     }
 }
 
-fn lock(watched: &Mutex<Option<Watched>>) -> MutexGuard<'_, Option<Watched>> {
-    watched.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

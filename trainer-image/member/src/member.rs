@@ -226,11 +226,19 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         Ok(end)
     }
 
-    /// Reads the request to leave once more: what is heard until the end of a step need not wait for that of the next
-    /// one.
-    pub fn hear_of_leaving(&mut self, standing: &mut Standing) {
-        self.look();
-        standing.leaving = self.machine.is_leaving();
+    /// The ranks, and at the same time what hears of the outside while they compute.
+    ///
+    /// # Errors
+    /// There are none: a defect of the caller.
+    pub fn world_and_ears(&mut self) -> Result<(&World<R::Group>, Ears<'_, R>), Failure> {
+        let world = self.world.as_ref();
+        let world = world.ok_or_else(|| Failure::Internal("no world was formed".to_owned()))?;
+        let ears = Ears {
+            machine: &mut self.machine,
+            peers: self.peers.as_mut(),
+            leave: &self.leave,
+        };
+        Ok((world, ears))
     }
 
     fn saving(&mut self) -> Result<Saving, Failure> {
@@ -241,6 +249,23 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         keeping.hear(generation, self.reporter)?;
         let is_time = keeping.saver.is_time();
         Ok(keeping.standing(is_time))
+    }
+}
+
+/// Hears of the outside in the middle of a step.
+#[derive(Debug)]
+pub struct Ears<'a, R> {
+    machine: &'a mut Machine,
+    peers: Option<&'a mut Peers<R>>,
+    leave: &'a LeaveRequest,
+}
+
+impl<R> Ears<'_, R> {
+    /// Whether this process was asked to leave by now. A request that is heard before the end of a step does not wait
+    /// for the end of the next one.
+    pub fn is_leaving(&mut self) -> bool {
+        look(self.machine, self.peers.as_deref_mut(), self.leave);
+        self.machine.is_leaving()
     }
 }
 

@@ -73,4 +73,3 @@ pub fn evaluate<G: Group>(
         num_samples,
     }))
 }
-

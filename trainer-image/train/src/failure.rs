@@ -9,6 +9,8 @@ use roundhouse_contract::trainer::ConfigInvalid;
 use roundhouse_member::failure::{self, Ending};
 use tch::TchError;
 
+use crate::source::SourceError;
+
 /// One sentence for people, and what it means for a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -129,6 +131,15 @@ impl Failure {
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let told = failure::Failure::io(path);
         move |error| told(error).into()
+    }
+}
+
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Data { path, reason } => Self::Data { path, reason },
+            SourceError::Torch(error) => error.into(),
+        }
     }
 }
 

@@ -76,14 +76,20 @@ pub fn gradients(
             // On a GPU the host waits here until the pass is done.
             local_loss += sum.loss.f_double_value(&[])?;
             let scaled = sum.loss.f_mul_scalar(scale)?;
-            let own = if pass.is_last { numbers(local_loss) } else { Vec::new() };
+            let own = if pass.is_last {
+                numbers(local_loss)
+            } else {
+                Vec::new()
+            };
             let root = sync.before_backward(&pass, scaled, &own).map_err(told)?;
             roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
             let done = sync.after_backward(&pass, &sum.loss, task.parameters_mut());
             done.map_err(told)
         })?;
     }
-    let finished = sections.time(Section::Communication, || sync.finish(task.parameters_mut()));
+    let finished = sections.time(Section::Communication, || {
+        sync.finish(task.parameters_mut())
+    });
     let finished = finished.map_err(told)?;
     sections.waited_in_backward(finished.waited);
     Ok(Gradients {
@@ -146,7 +152,9 @@ pub fn warm_up(
     let samples = source.fetch(pass.places.clone(), order)?;
     sync.before_forward().map_err(told)?;
     let sum = task.loss(&samples, mode(*seed, batch, &pass))?;
-    let root = sync.before_backward(&pass, sum.loss, numbers).map_err(told)?;
+    let root = sync
+        .before_backward(&pass, sum.loss, numbers)
+        .map_err(told)?;
     roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
     sync.finish(task.parameters_mut()).map_err(told)?;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;

@@ -6,6 +6,7 @@ use roundhouse_member::group::{Abort, Group};
 use tch::{Device, Tensor};
 
 use crate::failure::{lost, refused};
+use crate::sync::{Exchange, SyncError};
 
 /// A process group, and where the tensors of its collectives have to be.
 #[derive(Debug)]
@@ -87,5 +88,39 @@ impl Group for C10dGroup {
 
     fn tells_lost_peers(&self) -> bool {
         self.group.backend().tells_failures()
+    }
+}
+
+impl Exchange for C10dGroup {
+    fn all_to_all(&self, input: &Tensor, _: &[i64], from: &[i64]) -> Result<Tensor, SyncError> {
+        let mut parts = Vec::with_capacity(from.len());
+        for (rank, length) in (0..).zip(from.iter().copied()) {
+            let all = self.of_rank(rank, input, length * i64::from(self.size()))?;
+            parts.push(all.f_narrow(0, length * i64::from(self.rank()), length)?);
+        }
+        Ok(Tensor::f_cat(&parts, 0)?)
+    }
+
+    fn all_gather(&self, chunk: &Tensor) -> Result<Tensor, SyncError> {
+        let length = chunk.size1()?;
+        let chunks: Vec<Tensor> = (0..self.size())
+            .map(|rank| self.of_rank(rank, chunk, length))
+            .collect::<Result<_, _>>()?;
+        Ok(Tensor::f_cat(&chunks, 0)?)
+    }
+}
+
+impl C10dGroup {
+    /// What a rank has, which is of this length.
+    fn of_rank(&self, rank: u32, own: &Tensor, length: i64) -> Result<Tensor, SyncError> {
+        let mut row = if rank == self.rank() {
+            own.f_contiguous()?
+        } else {
+            Tensor::f_zeros([length], (own.kind(), own.device()))?
+        };
+        if length > 0 {
+            self.group.broadcast(&mut row, rank)?;
+        }
+        Ok(row)
     }
 }

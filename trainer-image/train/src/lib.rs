@@ -12,6 +12,7 @@
 //! group, rendezvous, state    what roundhouse-member needs of c10d and of tensors
 //! ```
 
+pub mod audit;
 pub mod batch;
 pub mod cli;
 pub mod config;

@@ -49,9 +49,7 @@ pub fn main(build: impl Build) -> ! {
     };
     // Not the ordinary exit: libtorch's threads may be waiting for peers, and its static
     // destructors for them. All files are written and all lines flushed by now.
-    signal_hook::low_level::exit(code.code());
-    // The call above does not return, but its type does not say so.
-    std::process::exit(code.code())
+    signal_hook::low_level::exit(code.code())
 }
 
 fn run(launch: Launch, build: impl Build) -> Result<ExitCode, Failure> {

@@ -87,7 +87,11 @@ pub fn build(
             let exchange: Arc<dyn Exchange> = group;
             (world.rank(), world.size(), exchange)
         });
-        return Ok(Box::new(Slices::new(num_slices, micro_batch_size, exchange)));
+        return Ok(Box::new(Slices::new(
+            num_slices,
+            micro_batch_size,
+            exchange,
+        )));
     }
     let Some(group) = world.group() else {
         return Ok(Box::new(Alone::new(micro_batch_size, group_size)));

@@ -31,7 +31,12 @@ impl Trainer<'_> {
         let mut sync = sync::build(&work.config, world, parameters, work.task.group_size())?;
         if let Some(batch) = self.plan.course.batch_at(&mark) {
             let mut inputs = work.inputs(&batch, &order);
-            warm_up(&mut inputs, sync.as_mut(), world, &[0.0; Standing::NUM_NUMBERS])?;
+            warm_up(
+                &mut inputs,
+                sync.as_mut(),
+                world,
+                &[0.0; Standing::NUM_NUMBERS],
+            )?;
         }
         self.sync = Some(sync);
 

@@ -110,14 +110,12 @@ impl Trainer<'_> {
             return Err(Failure::internal("a step before its world was formed"));
         };
         let mut inputs = work.inputs(batch, &order);
-        let world = member.take_world()?;
+        let (world, mut ears) = member.world_and_ears()?;
         let numbers = |local_loss| {
-            member.hear_of_leaving(standing);
+            standing.leaving = ears.is_leaving();
             standing.to_numbers(world.rank(), local_loss)
         };
-        let result = gradients(&mut inputs, sync.as_mut(), &world, numbers, sections);
-        member.give_world(world);
-        result
+        gradients(&mut inputs, sync.as_mut(), world, numbers, sections)
     }
 
     /// What the ranks agree on, from what has come with the gradients or in a collective of its own.
@@ -133,7 +131,7 @@ impl Trainer<'_> {
         let mut end = match numbers {
             Some(numbers) => self.member.end_step_with(&numbers, standing.finite)?,
             None => {
-                self.member.hear_of_leaving(&mut standing);
+                standing.leaving = self.member.world_and_ears()?.1.is_leaving();
                 self.member.end_step(local_loss, &standing)?
             }
         };
