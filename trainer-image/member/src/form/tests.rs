@@ -1,1 +1,415 @@
+use roundhouse_contract::Master;
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_elastic::ledger::{Head, Terms};
+use roundhouse_elastic::{Chain, CheckpointId, Claim, Course, Machine, Mark, Scaling};
+use tempfile::TempDir;
 
+use super::*;
+use crate::checkpoint::{Directory, Identity, Manifest, complete, manifest, shard};
+use crate::group::threads::{Made, Threads};
+use crate::member::Hearing;
+use crate::membership::MembershipWatch;
+use crate::share::{Moved, move_in_host_memory};
+use crate::signals::LeaveRequest;
+use crate::state::tests::{Bytes, NUM_BYTES, table};
+use crate::{Held, Keeping, Launch};
+
+impl Share<Threads> for Bytes {
+    fn move_chunk(&mut self, group: &Threads, chunk: &Chunk) -> Result<Moved, Failure> {
+        move_in_host_memory(self, group, chunk)
+    }
+}
+
+const HEAD: u8 = 7;
+
+fn identity() -> Identity {
+    Identity {
+        model: "mlp".to_owned(),
+        optimizer: "sgd".to_owned(),
+        course: Terms::of(&course(), 7),
+    }
+}
+
+fn course() -> Course {
+    Course::of_steps(100, 10, 50)
+}
+
+fn mark(step: u64) -> Mark {
+    Mark {
+        step,
+        samples: 10 * step,
+        ..Scaling::new(None, &course()).start()
+    }
+}
+
+fn fresh() -> Held {
+    let start = Head::start(&identity().course);
+    Held::fresh(mark(0), Chain::from(start))
+}
+
+fn live(generation: u64, step: u64) -> Held {
+    let mut held = fresh();
+    held.mark = mark(step);
+    held.go_live(generation);
+    held
+}
+
+/// A process before a generation: what it holds, and its bytes.
+struct Process {
+    held: Held,
+    bytes: Bytes,
+    /// Its volume, if it has one.
+    volume: Option<std::path::PathBuf>,
+}
+
+fn process(held: Held, bytes: u8) -> Process {
+    Process {
+        held,
+        bytes: Bytes::filled(bytes),
+        volume: None,
+    }
+}
+
+/// What became of it.
+struct Formed {
+    result: Result<Option<Origin>, Failure>,
+    held: Held,
+    bytes: Bytes,
+    num_read: u64,
+}
+
+impl Formed {
+    fn claim(&self) -> Claim {
+        self.held.claim()
+    }
+
+    fn origin(&self) -> Origin {
+        *self.result.as_ref().unwrap().as_ref().unwrap()
+    }
+}
+
+fn launch(process: &Process) -> Launch {
+    let mut launch = Launch::alone("config".into(), "data".into(), None);
+    launch.checkpoint = process.volume.clone().map(|dir| CheckpointEnvironment {
+        dir,
+        every_steps: None,
+        every_seconds: None,
+        keep: 2,
+        job_uid: None,
+    });
+    launch
+}
+
+/// One rank forms generation 9.
+fn form_one(process: Process, group: Threads) -> Formed {
+    let launch = launch(&process);
+    let Process {
+        mut held,
+        mut bytes,
+        volume: _,
+    } = process;
+    let mut reporter = crate::report::Reporter::new(&launch).unwrap();
+    let keeping = Keeping::prepare(&launch, identity(), table(), &mut reporter).unwrap();
+    if let (Some(found), Origin::Fresh) = (
+        keeping.as_ref().and_then(Keeping::found),
+        held.claim().origin,
+    ) {
+        held.stand_for(found);
+    }
+    let place = Place {
+        generation: 9,
+        rank: group.rank(),
+        world_size: group.size(),
+        master: Master {
+            address: String::new(),
+            port: 0,
+        },
+    };
+    let file = std::path::Path::new("/nonexistent/membership");
+    let (watch, _) = MembershipWatch::start(file);
+    let made = Made::default();
+    made.give(group);
+    let hearing = Hearing {
+        machine: Machine::new(0, 0),
+        peers: Some(Peers::meet(file, watch, made).unwrap()),
+        leave: LeaveRequest::default(),
+    };
+    let mut member = Member::prepared(hearing, held, keeping, &mut reporter);
+    let result = member.form(&place, &mut bytes);
+    let keeping = member.keeping.as_ref();
+    let num_read = keeping.map_or(0, |keeping| keeping.directory.pulse().num_read());
+    Formed {
+        result,
+        held: member.held.clone(),
+        bytes,
+        num_read,
+    }
+}
+
+/// All ranks form a generation, each in a thread of its own. Some are lost in a collective: rank and its number,
+/// where 1 is the agreement, 2 the first chunk, and the last one the words.
+fn form(processes: Vec<Process>, lost: &[(u32, u64)]) -> Vec<Formed> {
+    let size = u32::try_from(processes.len()).unwrap();
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = processes
+            .into_iter()
+            .zip(Threads::group(size, lost))
+            .map(|(process, group)| scope.spawn(|| form_one(process, group)))
+            .collect();
+        ranks.into_iter().map(|it| it.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_rank_without_the_state_gets_it_and_those_that_have_it_keep_their_own() {
+    let formed = form(
+        vec![
+            process(live(8, 20), 1),
+            process(live(8, 20), 1),
+            process(fresh(), 9),
+            process(live(8, 19), 5),
+        ],
+        &[],
+    );
+    for rank in &formed {
+        assert_eq!(rank.origin(), Origin::Live);
+        assert_eq!(rank.bytes, Bytes::filled(1));
+        assert_eq!(rank.held.mark, mark(20));
+        assert_eq!(rank.claim().generation, 9);
+    }
+}
+
+#[test]
+fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
+    // In the chunk, and in the words after it.
+    for call in [2, 3] {
+        let formed = form(
+            vec![
+                process(live(8, 20), 1),
+                process(live(8, 20), 1),
+                process(fresh(), 9),
+            ],
+            &[(0, call)],
+        );
+        let before = live(8, 20).claim();
+        let [_, holder, joiner] = formed.as_slice() else {
+            panic!("three ranks")
+        };
+        assert!(matches!(holder.result, Err(Failure::PeerLost(_))));
+        assert_eq!((holder.claim(), &holder.bytes), (before, &Bytes::filled(1)));
+        assert_eq!(joiner.claim(), before.torn(), "in collective {call}");
+        // The next generation goes on with the holder's.
+        let next = formed.into_iter().skip(1).map(|rank| Process {
+            held: rank.held,
+            bytes: rank.bytes,
+            volume: None,
+        });
+        for rank in form(next.collect(), &[]) {
+            assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(20)));
+            assert_eq!(rank.bytes, Bytes::filled(1));
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_gone_with_its_holders_is_an_error_and_not_a_new_beginning() {
+    let mut torn = fresh();
+    torn.begin_to_receive(&live(8, 20).claim());
+    for rank in form(vec![process(torn, 3), process(fresh(), 9)], &[]) {
+        let lost = Failure::StateLost {
+            generation: 8,
+            step: 20,
+        };
+        let failure = rank.result.unwrap_err();
+        assert_eq!(failure.to_string(), lost.to_string());
+        assert_eq!(failure.exit_code(), roundhouse_contract::ExitCode::PeerLost);
+    }
+}
+
+#[test]
+fn initial_weights_that_are_alike_are_not_torn_by_a_sender_that_is_lost() {
+    let processes = || {
+        vec![
+            process(fresh(), 1),
+            process(fresh(), 1),
+            process(fresh(), 2),
+        ]
+    };
+    let formed = form(processes(), &[(0, 3)]);
+    let claims: Vec<_> = formed[1..].iter().map(Formed::claim).collect();
+    // The last one has got some that were others.
+    assert_eq!(claims, [Claim::FRESH, Claim::FRESH.torn()]);
+    for rank in form(processes(), &[]) {
+        assert_eq!(
+            (rank.origin(), rank.bytes),
+            (Origin::Fresh, Bytes::filled(1))
+        );
+    }
+}
+
+/// Writes a checkpoint of one part, all of whose bytes are `fill`.
+fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
+    let id = CheckpointId { generation, step };
+    let (table, training) = (table(), identity());
+    let part = shard::Part {
+        id,
+        rank: 0,
+        world_size: 1,
+        table: &table,
+        bytes: &Bytes::filled(fill).0,
+        pulse: directory.pulse(),
+    };
+    shard::write(&directory.partial(id), &part).unwrap();
+    let mut ledger = Head::start(&training.course);
+    (ledger.generation, ledger.step) = (generation, step);
+    let manifest = Manifest {
+        schema_version: manifest::SCHEMA_VERSION,
+        saved_at: String::new(),
+        generation,
+        step,
+        epoch: 10 * step / 100,
+        cursor: 10 * step % 100,
+        pace: None,
+        world_size: 1,
+        config_hash: training.hash(&table),
+        training,
+        ledger,
+        tensors: table,
+        shards: Vec::new(),
+    };
+    complete::complete(directory, manifest).unwrap();
+}
+
+/// A volume with the checkpoints of steps 20 and 30.
+fn volume() -> (TempDir, Directory) {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    save(&directory, 1, 20, HEAD);
+    save(&directory, 1, 30, HEAD + 1);
+    (root, directory)
+}
+
+fn with_volume(root: &TempDir, process: Process) -> Process {
+    Process {
+        volume: Some(root.path().to_owned()),
+        ..process
+    }
+}
+
+fn file_size(directory: &Directory, step: u64) -> u64 {
+    let id = CheckpointId {
+        generation: 1,
+        step,
+    };
+    let part = directory.checkpoint(id).join(shard::file_name(0, 1));
+    std::fs::metadata(part).unwrap().len()
+}
+
+#[test]
+fn ranks_that_resume_read_one_checkpoint_in_all() {
+    let (root, directory) = volume();
+    let processes = (0..3).map(|_| with_volume(&root, process(fresh(), 0)));
+    let formed = form(processes.collect(), &[]);
+    for rank in &formed {
+        assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(30)));
+        assert_eq!(rank.bytes, Bytes::filled(HEAD + 1));
+    }
+    let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
+    assert_eq!(num_read, file_size(&directory, 30));
+    assert!(num_read >= NUM_BYTES);
+}
+
+#[test]
+fn a_rank_that_joins_a_live_world_reads_no_checkpoint() {
+    let (root, _) = volume();
+    let formed = form(
+        vec![
+            with_volume(&root, process(live(8, 37), 1)),
+            with_volume(&root, process(fresh(), 0)),
+        ],
+        &[],
+    );
+    for rank in formed {
+        assert_eq!(
+            (rank.origin(), rank.bytes),
+            (Origin::Live, Bytes::filled(1))
+        );
+        assert_eq!((rank.held.mark, rank.num_read), (mark(37), 0));
+    }
+}
+
+/// Changes the last byte of a checkpoint.
+fn damage(directory: &Directory, step: u64) {
+    let id = CheckpointId {
+        generation: 1,
+        step,
+    };
+    let part = directory.checkpoint(id).join(shard::file_name(0, 1));
+    let mut bytes = std::fs::read(&part).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(part, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_by_all_ranks_for_the_one_before() {
+    let (root, directory) = volume();
+    damage(&directory, 30);
+    let processes = (0..3).map(|_| with_volume(&root, process(fresh(), 0)));
+    let formed = form(processes.collect(), &[]);
+    for rank in &formed {
+        assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(20)));
+        assert_eq!(rank.bytes, Bytes::filled(HEAD));
+    }
+    // Only one rank has read the damaged one, too.
+    let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
+    assert_eq!(
+        num_read,
+        file_size(&directory, 20) + file_size(&directory, 30)
+    );
+}
+
+#[test]
+fn when_all_checkpoints_are_damaged_all_ranks_say_so() {
+    let (root, directory) = volume();
+    damage(&directory, 20);
+    damage(&directory, 30);
+    let processes = (0..2).map(|_| with_volume(&root, process(fresh(), 0)));
+    for rank in form(processes.collect(), &[]) {
+        let failure = rank.result.unwrap_err();
+        assert!(
+            matches!(failure, Failure::NoCheckpointUsable { number: 2, .. }),
+            "{failure}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_with_a_checkpoint_goes_on_when_the_newer_state_is_lost() {
+    let (root, _) = volume();
+    // It was receiving the state after step 37 when all that had it were lost.
+    let mut torn = fresh();
+    torn.begin_to_receive(&live(8, 37).claim());
+    let formed = form(
+        vec![with_volume(&root, process(torn, 3)), process(fresh(), 9)],
+        &[],
+    );
+    for rank in formed {
+        assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(30)));
+        assert_eq!(rank.bytes, Bytes::filled(HEAD + 1));
+    }
+}
+
+#[test]
+fn a_group_counts_the_bytes_that_it_moves() {
+    // One chunk, and the words.
+    let mut group = Threads::group(1, &[]);
+    let rank = group.pop().unwrap();
+    let chunk = Chunk {
+        bytes: 0..NUM_BYTES,
+        source: 0,
+        role: Role::Sends,
+    };
+    let moved = Bytes::filled(4).move_chunk(&rank, &chunk).unwrap();
+    assert!(!moved.has_changed);
+    assert_eq!(rank.num_broadcast() as u64, NUM_BYTES);
+}
