@@ -4,10 +4,14 @@
 //! synchronization to elasticity, checkpoints and metrics, is done here.
 
 pub mod batch;
+pub mod loss;
+pub mod models;
 pub mod parameters;
+pub mod random;
 pub mod source;
 pub mod task;
 pub mod update;
+pub mod weights;
 
 pub use batch::Batch;
 pub use parameters::{Parameters, Role};
