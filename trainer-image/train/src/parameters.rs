@@ -8,9 +8,11 @@ pub enum Role {
     /// An optimizer turns it into an update of the weights.
     Weight,
     /// A running statistic, such as the mean of a batch normalization. Its "gradient" is the statistic of the
-    /// global batch: the model adds `(tensor - tensor.detach()) · statistic` to its loss, which is 0 and leaves
-    /// the sum of the statistics where a gradient would be. So it is reduced over all ranks in the same buckets
-    /// as the gradients, and is the same for every number of workers. The update is
+    /// global batch: the model adds `(tensor - tensor.detach()) · statistic · samples` to its loss, where `samples`
+    /// is the number of samples that the statistic was computed of. The term is 0, and its gradient is the
+    /// statistic weighted by samples. So the statistic is reduced over all ranks in the same buckets as the
+    /// gradients, divided by the samples of the global batch like them, and is the same for every number of
+    /// workers and passes. The update is
     /// `tensor = (1 - momentum) · tensor + momentum · gradient`; no decay, no clipping, no learning rate.
     Statistic {
         /// Weight of the newest batch.
@@ -35,17 +37,16 @@ impl Parameters {
     pub fn add_layer(&mut self, name: &str, shape: &[i64]) -> Result<(), TchError> {
         let fan_in: i64 = shape.iter().skip(1).product();
         let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
-        self.add(format!("{name}.weight"), shape, bound)?;
-        self.add(format!("{name}.bias"), &shape[..shape.len().min(1)], bound)
+        let mut add = |name: String, shape: &[i64]| {
+            let value = Tensor::f_zeros(shape, (Kind::Float, Device::Cpu))?;
+            self.push(name, Role::Weight, &{ value }.f_uniform_(-bound, bound)?)
+        };
+        add(format!("{name}.weight"), shape)?;
+        add(format!("{name}.bias"), &shape[..shape.len().min(1)])?;
+        Ok(())
     }
 
-    fn add(&mut self, name: String, shape: &[i64], bound: f64) -> Result<(), TchError> {
-        let tensor =
-            Tensor::f_zeros(shape, (Kind::Float, Device::Cpu))?.f_uniform_(-bound, bound)?;
-        self.push(name, Role::Weight, &tensor)
-    }
-
-    /// Adds a tensor with its initial value.
+    /// Adds a tensor with its initial value, and returns its place.
     ///
     /// # Errors
     /// It is not of a floating-point type.
@@ -54,12 +55,41 @@ impl Parameters {
         name: impl Into<String>,
         role: Role,
         value: &Tensor,
-    ) -> Result<(), TchError> {
+    ) -> Result<usize, TchError> {
         let tensor = value.f_detach()?.f_set_requires_grad(true)?;
         self.names.push(name.into());
         self.roles.push(role);
         self.tensors.push(tensor);
-        Ok(())
+        Ok(self.tensors.len() - 1)
+    }
+
+    /// The tensor at a place that [`Self::push`] returned.
+    ///
+    /// # Panics
+    /// The place is not one of these parameters.
+    #[must_use]
+    pub fn at(&self, place: usize) -> &Tensor {
+        &self.tensors[place]
+    }
+
+    /// A loss of 0 whose gradient is 0 for every tensor: the loss of an empty batch.
+    ///
+    /// # Errors
+    /// libtorch fails.
+    pub fn no_loss(&self) -> Result<Tensor, TchError> {
+        let mut loss = Tensor::f_zeros([], (Kind::Float, self.device()))?;
+        for tensor in &self.tensors {
+            // A sum over no element: a product with 0 would make a NaN of a weight that is infinite.
+            let nothing = tensor.f_flatten(0, -1)?.f_narrow(0, 0, 0)?;
+            loss = loss.f_add(&nothing.f_sum(Kind::Float)?)?;
+        }
+        Ok(loss)
+    }
+
+    /// The device of the tensors; the CPU if there are none.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.tensors.first().map_or(Device::Cpu, Tensor::device)
     }
 
     /// Moves all tensors to a device; gradients start anew.
@@ -99,20 +129,25 @@ impl Parameters {
         self.names.iter().map(String::as_str).zip(&self.tensors)
     }
 
-    /// Number of weights.
-    #[must_use]
-    pub fn num_weights(&self) -> usize {
-        self.tensors.iter().map(Tensor::numel).sum()
+    /// The tensors that an optimizer updates.
+    fn weights(&self) -> impl Iterator<Item = &Tensor> {
+        let of_weights = |(role, tensor)| matches!(role, &Role::Weight).then_some(tensor);
+        self.roles.iter().zip(&self.tensors).filter_map(of_weights)
     }
 
-    /// Norm of all gradients taken as one vector; they are read, not copied.
+    /// Number of weights, without running statistics.
+    #[must_use]
+    pub fn num_weights(&self) -> usize {
+        self.weights().map(Tensor::numel).sum()
+    }
+
+    /// Norm of the gradients of all weights taken as one vector; they are read, not copied.
     ///
     /// # Errors
     /// A parameter has no gradient yet.
     pub fn gradient_norm(&self) -> Result<f64, TchError> {
         let norms: Vec<Tensor> = self
-            .tensors
-            .iter()
+            .weights()
             .map(|tensor| tensor.f_grad()?.f_norm())
             .collect::<Result<_, _>>()?;
         Tensor::f_stack(&norms, 0)?.f_norm()?.f_double_value(&[])
@@ -145,5 +180,39 @@ mod tests {
         (weight.sum(None::<Kind>) * 2.0 + bias.sum(None::<Kind>)).backward();
         let norm = parameters.gradient_norm().unwrap();
         assert!((norm - 3.0).abs() < 1e-6, "{norm}");
+    }
+
+    #[test]
+    fn a_running_statistic_is_no_weight_and_does_not_count_in_the_norm() {
+        let mut parameters = Parameters::default();
+        parameters.add_layer("fc1", &[1, 1]).unwrap();
+        let role = Role::Statistic { momentum: 0.1 };
+        let place = parameters
+            .push("bn1.running_mean", role, &Tensor::from_slice(&[5.0_f32]))
+            .unwrap();
+        parameters
+            .tensors()
+            .iter()
+            .fold(Tensor::from(0.0_f32), |sum, tensor| {
+                sum + tensor.sum(None::<Kind>) * 3.0
+            })
+            .backward();
+        assert_eq!(parameters.num_weights(), 2);
+        let norm = parameters.gradient_norm().unwrap();
+        assert!((norm - 18.0_f64.sqrt()).abs() < 1e-6, "{norm}");
+        assert!((parameters.at(place).grad().double_value(&[0]) - 3.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_loss_of_an_empty_batch_has_gradients_of_0_even_beside_infinite_weights() {
+        let mut parameters = Parameters::default();
+        parameters.add_layer("fc1", &[2, 3]).unwrap();
+        tch::no_grad(|| {
+            let _ = parameters.tensors_mut()[0].fill_(f64::INFINITY);
+        });
+        let loss = parameters.no_loss().unwrap();
+        loss.backward();
+        assert!(loss.double_value(&[]).abs() < f64::EPSILON);
+        assert!(parameters.gradient_norm().unwrap().abs() < f64::EPSILON);
     }
 }

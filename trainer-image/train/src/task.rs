@@ -30,7 +30,9 @@ pub struct LossSum {
     /// targets (a sequence) counts with their mean.
     pub loss: Tensor,
     /// Sums of what an evaluation counts, such as `("top1", number of right samples)`, as scalars on the device.
-    /// Empty while training.
+    /// Empty while training. Classifiers count `top1` and `top5`; language models count `nll`, the sum of the
+    /// negative log-likelihoods of all targets, and `tokens`, their number, so that the perplexity is
+    /// exp(nll / tokens).
     pub counts: Vec<(&'static str, Tensor)>,
 }
 
@@ -50,6 +52,13 @@ pub trait Task: std::fmt::Debug {
     /// and their passes are cut at multiples of it. 1: samples do not depend on each other.
     fn group_size(&self) -> u64 {
         1
+    }
+
+    /// Floating-point operations of a training step for one sample, forward and backward, as the formula of the
+    /// model's documentation says; a multiplication and an addition are two. For the model FLOPs utilization
+    /// (Chowdhery et al. 2022, appendix B). `None`: unknown.
+    fn flops_per_sample(&self) -> Option<f64> {
+        None
     }
 
     /// Everything that the model remembers, in a fixed order: weights, and running statistics.

@@ -1,22 +1,207 @@
-//! Writes the final weights as a safetensors file.
+//! Weights as safetensors files with the names that torchvision and Transformers use.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
-use tch::{Device, TchError, Tensor};
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensorError, SafeTensors};
+use tch::{Kind, TchError, Tensor};
 
-use crate::failure::Failure;
 use crate::parameters::Parameters;
+use entry::Entry;
 
-/// Writes all parameters under their names, by rename: a reader never sees half a file.
+mod entry;
+mod names;
+#[cfg(test)]
+mod tests;
+
+/// Why a file of weights cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// It is no safetensors file, or is truncated.
+    #[error("{}: not a safetensors file: {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor of the model is not in the file.
+    #[error("{}: tensor {tensor} of shape {model:?} is missing; add its name to initFrom.skip to start with random values", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// Its name in the model.
+        tensor: String,
+        /// Its shape in the model.
+        model: Vec<i64>,
+    },
+    /// A tensor has another shape in the file.
+    #[error("{}: tensor {tensor} has shape {file:?}, and the model needs {model:?}; change the model's size, or add the name to initFrom.skip", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// Its name in the file.
+        tensor: String,
+        /// Its shape in the file.
+        file: Vec<usize>,
+        /// Its shape in the model.
+        model: Vec<i64>,
+    },
+    /// A tensor has a type that is no floating-point number of 16 bits or more.
+    #[error("{}: tensor {tensor} has type {kind:?}; give F32, F16, BF16 or F64", path.display())]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// Its name in the file.
+        tensor: String,
+        /// Its type in the file.
+        kind: Dtype,
+    },
+    /// libtorch fails.
+    #[error("libtorch: {0}")]
+    Torch(#[from] TchError),
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Names of the model's tensors that keep their values, because the caller skips them.
+    pub skipped: Vec<String>,
+    /// Names in the file that the model does not have, such as another head.
+    pub unused: Vec<String>,
+}
+
+/// Overwrites the values of a model with those of a file, on whatever device they are. `skip` are beginnings of names
+/// of tensors that keep their values.
+///
+/// The file may have names with or without `transformer.` or `bert.`, and tied tensors once or twice. No value
+/// changes unless all can be read.
 ///
 /// # Errors
-/// [`Failure::Torch`] when a tensor cannot be written, [`roundhouse_member::Failure::Io`] when the rename fails.
-pub fn save(path: &Path, parameters: &Parameters) -> Result<(), Failure> {
-    let named: Vec<(&str, Tensor)> = parameters
-        .iter()
-        .map(|(name, tensor)| Ok((name, tensor.f_detach()?.f_to_device(Device::Cpu)?)))
-        .collect::<Result<_, TchError>>()?;
-    let partial = path.with_extension("partial");
-    Tensor::write_safetensors(&named, &partial)?;
-    std::fs::rename(&partial, path).map_err(Failure::io(path))
+/// The file is not readable, or lacks a tensor of the model, or has it with another shape.
+pub fn load(
+    path: &Path,
+    parameters: &mut Parameters,
+    skip: &[String],
+) -> Result<Loaded, WeightsError> {
+    let bytes = std::fs::read(path).map_err(|source| WeightsError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| WeightsError::Format {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let mut loaded = Loaded {
+        unused: file.names().into_iter().map(str::to_owned).collect(),
+        ..Loaded::default()
+    };
+    let mut values = Vec::new();
+    for (name, tensor) in parameters.iter() {
+        if skip.iter().any(|beginning| name.starts_with(beginning)) {
+            loaded.skipped.push(name.to_owned());
+            values.push(None);
+        } else {
+            let (found, view) = find(path, &file, name, tensor)?;
+            values.push(Some(value(path, &found, &view, &tensor.size())?));
+        }
+    }
+    let known = names::Known::of(parameters);
+    loaded.unused.retain(|name| !known.contains(name));
+    loaded.unused.sort();
+    tch::no_grad(|| {
+        let tensors = parameters.tensors_mut().iter_mut();
+        for (tensor, value) in tensors.zip(&values) {
+            if let Some(value) = value {
+                tensor.f_copy_(value)?;
+            }
+        }
+        Ok(loaded)
+    })
+}
+
+fn find<'a>(
+    path: &Path,
+    file: &SafeTensors<'a>,
+    name: &str,
+    tensor: &Tensor,
+) -> Result<(String, TensorView<'a>), WeightsError> {
+    names::candidates(name)
+        .into_iter()
+        .find_map(|candidate| Some((file.tensor(&candidate).ok()?, candidate)))
+        .map(|(view, candidate)| (candidate, view))
+        .ok_or_else(|| WeightsError::Missing {
+            path: path.to_owned(),
+            tensor: name.to_owned(),
+            model: tensor.size(),
+        })
+}
+
+fn value(
+    path: &Path,
+    name: &str,
+    view: &TensorView<'_>,
+    size: &[i64],
+) -> Result<Tensor, WeightsError> {
+    let same = |(file, model): (&usize, &i64)| i64::try_from(*file) == Ok(*model);
+    if view.shape().len() != size.len() || !view.shape().iter().zip(size).all(same) {
+        return Err(WeightsError::Shape {
+            path: path.to_owned(),
+            tensor: name.to_owned(),
+            file: view.shape().to_vec(),
+            model: size.to_vec(),
+        });
+    }
+    let kind = match view.dtype() {
+        Dtype::F32 => Kind::Float,
+        Dtype::F64 => Kind::Double,
+        Dtype::F16 => Kind::Half,
+        Dtype::BF16 => Kind::BFloat16,
+        kind => {
+            return Err(WeightsError::Type {
+                path: path.to_owned(),
+                tensor: name.to_owned(),
+                kind,
+            });
+        }
+    };
+    Ok(Tensor::f_from_data_size(view.data(), size, kind)?.f_to_kind(Kind::Float)?)
+}
+
+/// Writes all weights and running statistics. torchvision's `load_state_dict` and Transformers' `from_pretrained`
+/// read the file. `num_steps` is what PyTorch's batch normalizations count as `num_batches_tracked`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn save(path: &Path, parameters: &Parameters, num_steps: u64) -> Result<(), WeightsError> {
+    let mut entries = Vec::new();
+    for (name, tensor) in parameters.iter() {
+        entries.push((name.to_owned(), Entry::of_floats(tensor)?));
+        if let Some(norm) = name.strip_suffix(".running_var") {
+            let name = format!("{norm}.num_batches_tracked");
+            entries.push((name, Entry::of_integer(num_steps)));
+        }
+    }
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let partial = path.with_extension("safetensors.partial");
+    let failed = |source| WeightsError::File {
+        path: path.to_owned(),
+        source,
+    };
+    safetensors::serialize_to_file(entries, Some(metadata), &partial).map_err(|error| {
+        failed(match error {
+            SafeTensorError::IoError(source) => source,
+            other => std::io::Error::other(other),
+        })
+    })?;
+    std::fs::rename(&partial, path).map_err(failed)
 }

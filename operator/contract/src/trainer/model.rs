@@ -1,18 +1,48 @@
-//! Models of the built-in trainer.
+//! Models of the built-in trainer and their sizes.
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigInvalid, invalid};
+use super::ConfigInvalid;
+
+mod defaults;
+mod init_from;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use init_from::InitFrom;
 
 /// Which model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ModelName {
+    /// Softmax regression: one linear layer over the flattened image.
+    Linear,
     /// Multi-layer perceptron over the flattened image, `ReLU` between layers.
     Mlp,
     /// 3×3 convolutions with `ReLU`, a 2×2 max-pool after each, and a linear layer.
     Cnn,
+    /// Residual network with 18 layers (He et al. 2015).
+    Resnet18,
+    /// Residual network with 50 layers, version 1.5: the 3×3 convolution of a block has the stride.
+    Resnet50,
+    /// Decoder-only transformer (Radford et al. 2019), trained to predict the next token.
+    Gpt2,
+    /// Encoder-only transformer (Devlin et al. 2018), trained to predict masked tokens.
+    Bert,
+}
+
+/// What the first layers of a residual network do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Stem {
+    /// A 7×7 convolution with stride 2 and a 3×3 max-pool with stride 2, for images of about 224×224.
+    #[default]
+    Imagenet,
+    /// A 3×3 convolution with stride 1 and no pool, for images of about 32×32.
+    Cifar,
 }
 
 /// A model and its size. The number of classes comes from the data.
@@ -20,7 +50,7 @@ pub enum ModelName {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Model {
-    /// `mlp` or `cnn`.
+    /// `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2` or `bert`.
     pub name: ModelName,
     /// Units of each hidden layer of an `mlp`. Default: 128, 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,42 +66,104 @@ pub struct Model {
         schemars(length(min = 1, max = 16), inner(range(min = 1, max = 4_096)))
     )]
     pub channels: Option<Vec<u32>>,
+    /// First layers of a `resnet18` or `resnet50`: `imagenet` or `cifar`. Default: `imagenet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stem: Option<Stem>,
+    /// Number of images over which a batch normalization of a residual network computes its mean and
+    /// variance: the places of the global batch form groups of this size, whatever the number of
+    /// workers is. 0: all images of one pass of one process, so that the result depends on the number
+    /// of workers. Default: 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 65_536)))]
+    pub ghost_batch: Option<u32>,
+    /// Whether the last batch normalization of each residual block starts with a weight of 0 (Goyal et
+    /// al. 2017). Default: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zero_init_residual: Option<bool>,
+    /// Blocks of a `gpt2` or `bert`. Default: 12.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
+    pub layers: Option<u32>,
+    /// Attention heads of each block; they divide `width`. Default: 12.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
+    pub heads: Option<u32>,
+    /// Size of a token's vector. Default: 768.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 65_536)))]
+    pub width: Option<u32>,
+    /// Longest sequence in tokens. Default: 1024 for `gpt2`, 512 for `bert`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_048_576)))]
+    pub context: Option<u32>,
+    /// Number of different tokens. Default: 50257 for `gpt2`, 30522 for `bert`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 16_777_216)))]
+    pub vocabulary: Option<u32>,
+    /// Probability that training drops a value of a `gpt2` or `bert`, at least 0 and below 1. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
+    pub dropout: Option<f64>,
+    /// Part of a target's probability that training spreads evenly over all classes, at least 0 and
+    /// below 1. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
+    pub label_smoothing: Option<f64>,
+    /// File with the initial weights, for fine-tuning. Default: random weights, a function of the seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_from: Option<InitFrom>,
 }
 
-impl Model {
-    /// Units of each hidden layer of an `mlp`.
+impl ModelName {
+    /// Whether the model's inputs are images.
     #[must_use]
-    pub fn hidden(&self) -> &[u32] {
-        self.hidden.as_deref().unwrap_or(&[128, 64])
+    pub const fn reads_images(self) -> bool {
+        match self {
+            Self::Linear | Self::Mlp | Self::Cnn | Self::Resnet18 | Self::Resnet50 => true,
+            Self::Gpt2 | Self::Bert => false,
+        }
     }
 
-    /// Channels of each convolution of a `cnn`.
+    /// The name as in a configuration.
     #[must_use]
-    pub fn channels(&self) -> &[u32] {
-        self.channels.as_deref().unwrap_or(&[16, 32])
-    }
-
-    pub(super) fn validate(&self) -> Result<(), ConfigInvalid> {
-        match self.name {
-            ModelName::Mlp if self.channels.is_some() => {
-                invalid("model.channels", "is for a cnn; an mlp has hidden")
-            }
-            ModelName::Cnn if self.hidden.is_some() => {
-                invalid("model.hidden", "is for an mlp; a cnn has channels")
-            }
-            ModelName::Mlp if sizes_invalid(self.hidden()) => invalid(
-                "model.hidden",
-                "needs at least one layer, and each at least one unit",
-            ),
-            ModelName::Cnn if sizes_invalid(self.channels()) => invalid(
-                "model.channels",
-                "needs at least one convolution, and each one channel",
-            ),
-            ModelName::Mlp | ModelName::Cnn => Ok(()),
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Linear => "linear",
+            Self::Mlp => "mlp",
+            Self::Cnn => "cnn",
+            Self::Resnet18 => "resnet18",
+            Self::Resnet50 => "resnet50",
+            Self::Gpt2 => "gpt2",
+            Self::Bert => "bert",
         }
     }
 }
 
-fn sizes_invalid(sizes: &[u32]) -> bool {
-    sizes.is_empty() || sizes.contains(&0)
+impl Model {
+    /// The smallest configuration of a model: all its fields have their defaults.
+    #[must_use]
+    pub const fn new(name: ModelName) -> Self {
+        Self {
+            name,
+            hidden: None,
+            channels: None,
+            stem: None,
+            ghost_batch: None,
+            zero_init_residual: None,
+            layers: None,
+            heads: None,
+            width: None,
+            context: None,
+            vocabulary: None,
+            dropout: None,
+            label_smoothing: None,
+            init_from: None,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigInvalid> {
+        validate::fields_belong_to_the_model(self)?;
+        validate::sizes(self)?;
+        self.init_from.as_ref().map_or(Ok(()), InitFrom::validate)
+    }
 }

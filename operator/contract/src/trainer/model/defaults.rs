@@ -1,0 +1,94 @@
+//! What a field of a model means when it is left out.
+
+use super::{Model, ModelName, Stem};
+
+impl Model {
+    /// Units of each hidden layer of an `mlp`.
+    #[must_use]
+    pub fn hidden(&self) -> &[u32] {
+        self.hidden.as_deref().unwrap_or(&[128, 64])
+    }
+
+    /// Channels of each convolution of a `cnn`.
+    #[must_use]
+    pub fn channels(&self) -> &[u32] {
+        self.channels.as_deref().unwrap_or(&[16, 32])
+    }
+
+    /// First layers of a residual network.
+    #[must_use]
+    pub fn stem(&self) -> Stem {
+        self.stem.unwrap_or_default()
+    }
+
+    /// Images per group of a batch normalization; 0: one group per pass. `None`: the model has none.
+    #[must_use]
+    pub fn ghost_batch(&self) -> Option<u32> {
+        match self.name {
+            ModelName::Resnet18 | ModelName::Resnet50 => Some(self.ghost_batch.unwrap_or(32)),
+            ModelName::Linear
+            | ModelName::Mlp
+            | ModelName::Cnn
+            | ModelName::Gpt2
+            | ModelName::Bert => None,
+        }
+    }
+
+    /// Whether residual blocks start as the identity.
+    #[must_use]
+    pub fn zero_init_residual(&self) -> bool {
+        self.zero_init_residual.unwrap_or(false)
+    }
+
+    /// Blocks of a transformer.
+    #[must_use]
+    pub fn layers(&self) -> u32 {
+        self.layers.unwrap_or(12)
+    }
+
+    /// Attention heads of each block.
+    #[must_use]
+    pub fn heads(&self) -> u32 {
+        self.heads.unwrap_or(12)
+    }
+
+    /// Size of a token's vector.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        self.width.unwrap_or(768)
+    }
+
+    /// Longest sequence in tokens.
+    #[must_use]
+    pub fn context(&self) -> u32 {
+        let default = if self.name == ModelName::Bert {
+            512
+        } else {
+            1024
+        };
+        self.context.unwrap_or(default)
+    }
+
+    /// Number of different tokens.
+    #[must_use]
+    pub fn vocabulary(&self) -> u32 {
+        let default = if self.name == ModelName::Bert {
+            30_522
+        } else {
+            50_257
+        };
+        self.vocabulary.unwrap_or(default)
+    }
+
+    /// Probability that training drops a value.
+    #[must_use]
+    pub fn dropout(&self) -> f64 {
+        self.dropout.unwrap_or(0.0)
+    }
+
+    /// Part of a target's probability that training spreads over all classes.
+    #[must_use]
+    pub fn label_smoothing(&self) -> f64 {
+        self.label_smoothing.unwrap_or(0.0)
+    }
+}

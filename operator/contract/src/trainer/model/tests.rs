@@ -1,0 +1,203 @@
+use super::super::data::DataVolume;
+use super::*;
+
+const ALL: [ModelName; 7] = [
+    ModelName::Linear,
+    ModelName::Mlp,
+    ModelName::Cnn,
+    ModelName::Resnet18,
+    ModelName::Resnet50,
+    ModelName::Gpt2,
+    ModelName::Bert,
+];
+
+#[test]
+fn each_model_is_valid_with_its_defaults_and_reads_back_by_its_name() {
+    for name in ALL {
+        let model = Model::new(name);
+        assert_eq!(model.validate(), Ok(()), "{name:?}");
+        let text = serde_json::to_string(&model).unwrap();
+        assert_eq!(text, format!(r#"{{"name":"{}"}}"#, name.as_str()));
+        assert_eq!(serde_json::from_str::<Model>(&text).unwrap(), model);
+    }
+}
+
+#[test]
+fn an_unknown_model_is_refused_with_the_names_that_exist() {
+    let error = serde_json::from_str::<Model>(r#"{"name":"resnet34"}"#).unwrap_err();
+    let message = error.to_string();
+    for name in ALL {
+        assert!(message.contains(name.as_str()), "{message}");
+    }
+}
+
+#[test]
+fn fields_have_the_names_of_the_documentation() {
+    let text = r#"{"name":"resnet50","stem":"cifar","ghostBatch":16,"zeroInitResidual":true,
+        "labelSmoothing":0.1,"initFrom":{"path":"resnet50.safetensors","skip":["fc."]}}"#;
+    let model: Model = serde_json::from_str(text).unwrap();
+    assert_eq!(model.validate(), Ok(()));
+    assert_eq!(model.stem(), Stem::Cifar);
+    assert_eq!(model.ghost_batch(), Some(16));
+    assert!(model.zero_init_residual());
+    assert_eq!(model.init_from.unwrap().skip, ["fc."]);
+}
+
+#[test]
+fn only_residual_networks_have_groups_of_a_batch_normalization() {
+    let with_groups: Vec<ModelName> = ALL
+        .into_iter()
+        .filter(|name| Model::new(*name).ghost_batch().is_some())
+        .collect();
+    assert_eq!(with_groups, [ModelName::Resnet18, ModelName::Resnet50]);
+}
+
+#[test]
+fn each_impossible_value_names_its_field_and_what_to_change() {
+    type Change = fn(&mut Model);
+    let cases: [(ModelName, Change, &str, &str); 18] = [
+        (
+            ModelName::Mlp,
+            |m| m.channels = Some(vec![1]),
+            "model.channels",
+            "is for a cnn; an mlp has hidden",
+        ),
+        (
+            ModelName::Cnn,
+            |m| m.hidden = Some(vec![1]),
+            "model.hidden",
+            "is for an mlp; a cnn has channels",
+        ),
+        (
+            ModelName::Linear,
+            |m| m.hidden = Some(vec![1]),
+            "model.hidden",
+            "a linear model has no sizes",
+        ),
+        (
+            ModelName::Mlp,
+            |m| m.hidden = Some(vec![]),
+            "model.hidden",
+            "at least one layer",
+        ),
+        (
+            ModelName::Cnn,
+            |m| m.channels = Some(vec![8, 0]),
+            "model.channels",
+            "each one channel",
+        ),
+        (
+            ModelName::Gpt2,
+            |m| m.stem = Some(Stem::Cifar),
+            "model.stem",
+            "is for a resnet",
+        ),
+        (
+            ModelName::Bert,
+            |m| m.ghost_batch = Some(8),
+            "model.ghostBatch",
+            "is for a resnet",
+        ),
+        (
+            ModelName::Cnn,
+            |m| m.zero_init_residual = Some(true),
+            "model.zeroInitResidual",
+            "is for a resnet",
+        ),
+        (
+            ModelName::Resnet18,
+            |m| m.layers = Some(18),
+            "model.layers",
+            "is for gpt2 and bert",
+        ),
+        (
+            ModelName::Resnet18,
+            |m| m.dropout = Some(0.1),
+            "model.dropout",
+            "is for gpt2 and bert",
+        ),
+        (
+            ModelName::Gpt2,
+            |m| m.layers = Some(0),
+            "model.layers",
+            "at least 1",
+        ),
+        (
+            ModelName::Gpt2,
+            |m| m.heads = Some(0),
+            "model.heads",
+            "at least 1",
+        ),
+        (
+            ModelName::Gpt2,
+            |m| m.heads = Some(7),
+            "model.heads",
+            "7 heads do not divide 768",
+        ),
+        (
+            ModelName::Bert,
+            |m| m.vocabulary = Some(1),
+            "model.vocabulary",
+            "at least 2",
+        ),
+        (
+            ModelName::Bert,
+            |m| m.dropout = Some(f64::NAN),
+            "model.dropout",
+            "below 1",
+        ),
+        (
+            ModelName::Mlp,
+            |m| m.label_smoothing = Some(1.0),
+            "model.labelSmoothing",
+            "below 1",
+        ),
+        (
+            ModelName::Gpt2,
+            |m| m.init_from = Some(file("a/../b")),
+            "model.initFrom.path",
+            "`..`",
+        ),
+        (
+            ModelName::Gpt2,
+            |m| m.init_from = Some(file("")),
+            "model.initFrom.path",
+            "give the path",
+        ),
+    ];
+    for (name, change, field, remedy) in cases {
+        let mut model = Model::new(name);
+        change(&mut model);
+        let invalid = model.validate().unwrap_err();
+        assert_eq!(invalid.field, field);
+        assert!(invalid.message.contains(remedy), "{invalid}");
+    }
+}
+
+#[test]
+fn initial_weights_come_from_one_volume_and_skip_named_tensors() {
+    let with = |volume, skip: &[&str]| InitFrom {
+        volume,
+        skip: skip.iter().map(ToString::to_string).collect(),
+        ..file("weights.safetensors")
+    };
+    let nothing = DataVolume {
+        config_map: None,
+        persistent_volume_claim: None,
+    };
+    let field = |from: InitFrom| from.validate().err().map(|invalid| invalid.field);
+    assert_eq!(field(with(None, &["fc."])), None);
+    assert_eq!(field(with(None, &[""])), Some("model.initFrom.skip"));
+    assert_eq!(
+        field(with(Some(nothing), &[])),
+        Some("model.initFrom.volume")
+    );
+}
+
+fn file(path: &str) -> InitFrom {
+    InitFrom {
+        path: path.to_owned(),
+        volume: None,
+        skip: Vec::new(),
+    }
+}

@@ -1,0 +1,149 @@
+//! Which fields a model has, and which sizes it can have.
+
+use super::super::{ConfigInvalid, invalid};
+use super::{Model, ModelName};
+
+/// What a model has instead of a field that it lacks.
+const fn sizes_of(name: ModelName) -> &'static str {
+    match name {
+        ModelName::Linear => "a linear model has no sizes",
+        ModelName::Mlp => "an mlp has hidden",
+        ModelName::Cnn => "a cnn has channels",
+        ModelName::Resnet18 | ModelName::Resnet50 => {
+            "a resnet has stem, ghostBatch and zeroInitResidual"
+        }
+        ModelName::Gpt2 | ModelName::Bert => {
+            "a transformer has layers, heads, width, context, vocabulary and dropout"
+        }
+    }
+}
+
+/// Refuses a field of another model: the user expects something from it that does not happen.
+pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInvalid> {
+    const MLP: &[ModelName] = &[ModelName::Mlp];
+    const CNN: &[ModelName] = &[ModelName::Cnn];
+    const RESNETS: &[ModelName] = &[ModelName::Resnet18, ModelName::Resnet50];
+    const TRANSFORMERS: &[ModelName] = &[ModelName::Gpt2, ModelName::Bert];
+    let Model {
+        name,
+        hidden,
+        channels,
+        stem,
+        ghost_batch,
+        zero_init_residual,
+        layers,
+        heads,
+        width,
+        context,
+        vocabulary,
+        dropout,
+        label_smoothing: _,
+        init_from: _,
+    } = model;
+    let fields = [
+        ("model.hidden", hidden.is_some(), MLP, "an mlp"),
+        ("model.channels", channels.is_some(), CNN, "a cnn"),
+        ("model.stem", stem.is_some(), RESNETS, "a resnet"),
+        (
+            "model.ghostBatch",
+            ghost_batch.is_some(),
+            RESNETS,
+            "a resnet",
+        ),
+        (
+            "model.zeroInitResidual",
+            zero_init_residual.is_some(),
+            RESNETS,
+            "a resnet",
+        ),
+        (
+            "model.layers",
+            layers.is_some(),
+            TRANSFORMERS,
+            "gpt2 and bert",
+        ),
+        (
+            "model.heads",
+            heads.is_some(),
+            TRANSFORMERS,
+            "gpt2 and bert",
+        ),
+        (
+            "model.width",
+            width.is_some(),
+            TRANSFORMERS,
+            "gpt2 and bert",
+        ),
+        (
+            "model.context",
+            context.is_some(),
+            TRANSFORMERS,
+            "gpt2 and bert",
+        ),
+        (
+            "model.vocabulary",
+            vocabulary.is_some(),
+            TRANSFORMERS,
+            "gpt2 and bert",
+        ),
+        (
+            "model.dropout",
+            dropout.is_some(),
+            TRANSFORMERS,
+            "gpt2 and bert",
+        ),
+    ];
+    for (field, given, owners, words) in fields {
+        if given && !owners.contains(name) {
+            return invalid(field, format!("is for {words}; {}", sizes_of(*name)));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses sizes that no model can have.
+pub(super) fn sizes(model: &Model) -> Result<(), ConfigInvalid> {
+    let empty_or_zero = |sizes: &[u32]| sizes.is_empty() || sizes.contains(&0);
+    if empty_or_zero(model.hidden()) {
+        return invalid(
+            "model.hidden",
+            "needs at least one layer, and each at least one unit",
+        );
+    }
+    if empty_or_zero(model.channels()) {
+        return invalid(
+            "model.channels",
+            "needs at least one convolution, and each one channel",
+        );
+    }
+    for (field, value, least) in [
+        ("model.layers", model.layers(), 1),
+        ("model.heads", model.heads(), 1),
+        ("model.width", model.width(), 1),
+        ("model.context", model.context(), 1),
+        ("model.vocabulary", model.vocabulary(), 2),
+    ] {
+        if value < least {
+            return invalid(field, format!("must be at least {least}"));
+        }
+    }
+    if !model.width().is_multiple_of(model.heads()) {
+        return invalid(
+            "model.heads",
+            format!(
+                "must divide width; {} heads do not divide {}",
+                model.heads(),
+                model.width()
+            ),
+        );
+    }
+    for (field, value) in [
+        ("model.dropout", model.dropout()),
+        ("model.labelSmoothing", model.label_smoothing()),
+    ] {
+        if !(0.0..1.0).contains(&value) {
+            return invalid(field, "must be at least 0 and below 1");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! Losses as sums over samples, and what an evaluation counts.
+
+use tch::{Kind, Reduction, TchError, Tensor};
+
+/// A target that counts for nothing.
+pub const IGNORED: i64 = -100;
+
+/// Sum of the cross entropies of scores `[B, K]` and classes `[B]`.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn of_classes(
+    scores_bk: &Tensor,
+    targets_b: &Tensor,
+    smoothing: f64,
+) -> Result<Tensor, TchError> {
+    scores_bk.f_cross_entropy_loss(
+        targets_b,
+        None::<Tensor>,
+        Reduction::Sum,
+        IGNORED,
+        smoothing,
+    )
+}
+
+/// Sum over sequences of the mean cross entropy over a sequence's targets, for scores of `B · T` places
+/// `[B · T, V]` and targets `[B, T]`. A sequence without targets counts 0.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn of_sequences(
+    scores_nv: &Tensor,
+    targets_bt: &Tensor,
+    smoothing: f64,
+) -> Result<Tensor, TchError> {
+    let losses_bt = of_tokens(scores_nv, targets_bt, smoothing)?;
+    let counts_b = counted(targets_bt)?.f_sum_dim_intlist(1, false, Kind::Float)?;
+    losses_bt
+        .f_sum_dim_intlist(1, false, Kind::Float)?
+        .f_div(&counts_b.f_clamp_min(1.0)?)?
+        .f_sum(Kind::Float)
+}
+
+/// What an evaluation of a classifier counts: samples whose class has the highest score, and samples whose class
+/// is among the five highest.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn count_classes(
+    scores_bk: &Tensor,
+    targets_b: &Tensor,
+) -> Result<Vec<(&'static str, Tensor)>, TchError> {
+    let num_best = scores_bk.size()[1].min(5);
+    let (_, best_b5) = scores_bk.f_topk(num_best, 1, true, true)?;
+    let right_b5 = best_b5.f_eq_tensor(&targets_b.f_unsqueeze(1)?)?;
+    Ok(vec![
+        ("top1", right_b5.f_narrow(1, 0, 1)?.f_sum(Kind::Int64)?),
+        ("top5", right_b5.f_sum(Kind::Int64)?),
+    ])
+}
+
+/// What an evaluation of a language model counts: the negative log-likelihood of all targets, and their number.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn count_tokens(
+    scores_nv: &Tensor,
+    targets_bt: &Tensor,
+) -> Result<Vec<(&'static str, Tensor)>, TchError> {
+    Ok(vec![
+        (
+            "nll",
+            of_tokens(scores_nv, targets_bt, 0.0)?.f_sum(Kind::Double)?,
+        ),
+        ("tokens", counted(targets_bt)?.f_sum(Kind::Int64)?),
+    ])
+}
+
+fn of_tokens(scores_nv: &Tensor, targets_bt: &Tensor, smoothing: f64) -> Result<Tensor, TchError> {
+    let targets_n = targets_bt.f_reshape([-1])?;
+    scores_nv
+        .f_cross_entropy_loss(
+            &targets_n,
+            None::<Tensor>,
+            Reduction::None,
+            IGNORED,
+            smoothing,
+        )?
+        .f_reshape(targets_bt.size())
+}
+
+fn counted(targets: &Tensor) -> Result<Tensor, TchError> {
+    targets.f_ne(IGNORED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(tensor: &Tensor) -> f64 {
+        tensor.double_value(&[])
+    }
+
+    #[test]
+    fn a_smoothed_cross_entropy_is_that_computed_by_hand() {
+        // Scores 0 and ln 3 give the probabilities 1/4 and 3/4.
+        let scores = Tensor::from_slice(&[0.0, 3.0_f64.ln()]).reshape([1, 2]);
+        let loss = of_classes(&scores, &Tensor::from_slice(&[1_i64]), 0.2).unwrap();
+        let by_hand = -(0.9 * 0.75_f64.ln() + 0.1 * 0.25_f64.ln());
+        assert!((value(&loss) - by_hand).abs() < 1e-12, "{loss:?}");
+    }
+
+    #[test]
+    fn a_sequence_counts_with_the_mean_over_its_own_targets() {
+        let scores = Tensor::from_slice(&[0.0_f32, 0.0, 0.0, 3.0_f32.ln()]).reshape([2, 2]);
+        let scores = Tensor::cat(&[&scores, &scores], 0);
+        let targets = Tensor::from_slice(&[0, IGNORED, 0, 1]).reshape([2, 2]);
+        let loss = of_sequences(&scores, &targets, 0.0).unwrap();
+        let (half, most) = (-0.5_f64.ln(), -0.75_f64.ln());
+        assert!(
+            (value(&loss) - (half + f64::midpoint(half, most))).abs() < 1e-6,
+            "{loss:?}"
+        );
+        let counts = count_tokens(&scores, &targets).unwrap();
+        assert_eq!((counts[0].0, counts[1].0), ("nll", "tokens"));
+        assert!((value(&counts[0].1) - (2.0 * half + most)).abs() < 1e-6);
+        assert_eq!(counts[1].1.int64_value(&[]), 3);
+    }
+
+    #[test]
+    fn a_sequence_without_targets_counts_nothing() {
+        let scores = Tensor::from_slice(&[1.0_f32, 2.0]).reshape([1, 2]);
+        let targets = Tensor::from_slice(&[IGNORED]).reshape([1, 1]);
+        assert!(value(&of_sequences(&scores, &targets, 0.1).unwrap()).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn top1_and_top5_count_right_samples_of_few_and_of_many_classes() {
+        let counts = |scores: &[f32], classes: i64, targets: &[i64]| {
+            let scores = Tensor::from_slice(scores).reshape([-1, classes]);
+            let counts = count_classes(&scores, &Tensor::from_slice(targets)).unwrap();
+            [counts[0].1.int64_value(&[]), counts[1].1.int64_value(&[])]
+        };
+        assert_eq!(
+            counts(&[1.0, 2.0, 2.0, 1.0, 0.0, 1.0], 2, &[1, 1, 1]),
+            [2, 3]
+        );
+        assert_eq!(counts(&[9.0, 8.0, 7.0, 6.0, 5.0, 4.0], 6, &[4]), [0, 1]);
+        assert_eq!(counts(&[9.0, 8.0, 7.0, 6.0, 5.0, 4.0], 6, &[5]), [0, 0]);
+    }
+}

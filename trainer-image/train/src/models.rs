@@ -1,0 +1,148 @@
+//! The built-in models, each a [`Task`]: a model, its loss and what an evaluation counts.
+
+use roundhouse_contract::trainer::ConfigInvalid;
+use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
+use tch::TchError;
+
+use crate::random::seed_generators;
+use crate::task::Task;
+
+pub mod bert;
+pub mod classifier;
+mod cnn;
+pub mod gpt2;
+mod init;
+mod layers;
+pub mod masking;
+mod mlp;
+mod norm;
+mod pass;
+mod resnet;
+mod transformer;
+
+pub use bert::Bert;
+pub use classifier::{Classifier, Network};
+pub use cnn::Cnn;
+pub use gpt2::Gpt2;
+pub use mlp::Mlp;
+pub use norm::{BatchNorm, Groups};
+pub use pass::Pass;
+pub use resnet::{Depth, ResNet};
+
+/// What a data set's samples look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Samples {
+    /// Images of one size, each with a class.
+    Images(ImageShape),
+    /// Sequences of tokens.
+    Tokens(TokenShape),
+}
+
+/// Size of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageShape {
+    /// C.
+    pub num_channels: i64,
+    /// H, in pixels.
+    pub height: i64,
+    /// W, in pixels.
+    pub width: i64,
+    /// Number of classes.
+    pub num_classes: i64,
+}
+
+/// Size of sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenShape {
+    /// T: tokens of each sequence.
+    pub length: i64,
+    /// Number of different tokens of the data; 0 if that is not known.
+    pub vocabulary: i64,
+}
+
+/// Why a model cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Its configuration does not fit the data.
+    #[error(transparent)]
+    Config(#[from] ConfigInvalid),
+    /// Its weights exceed the memory.
+    #[error("libtorch: {0}")]
+    Torch(#[from] TchError),
+}
+
+/// Builds the model of a valid configuration on the CPU. Its initial weights are a function of `seed`.
+///
+/// # Errors
+/// The model does not fit the data, or its weights exceed the memory.
+pub fn build(
+    config: &ModelConfig,
+    samples: Samples,
+    seed: u64,
+) -> Result<Box<dyn Task>, BuildError> {
+    seed_generators(seed);
+    match samples {
+        Samples::Images(shape) => of_images(config, &shape),
+        Samples::Tokens(shape) => of_tokens(config, &shape),
+    }
+}
+
+fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, BuildError> {
+    let smoothing = config.label_smoothing();
+    Ok(Box::new(match config.name {
+        ModelName::Linear => Classifier::new(smoothing, |p| Mlp::linear(p, shape))?,
+        ModelName::Mlp => Classifier::new(smoothing, |p| Mlp::new(p, config.hidden(), shape))?,
+        ModelName::Cnn => {
+            cnn::fits(config.channels(), shape)
+                .map_err(|message| invalid("model.channels", message))?;
+            Classifier::new(smoothing, |p| Cnn::new(p, config.channels(), shape))?
+        }
+        ModelName::Resnet18 => resnet(config, Depth::Layers18, shape)?,
+        ModelName::Resnet50 => resnet(config, Depth::Layers50, shape)?,
+        ModelName::Gpt2 | ModelName::Bert => {
+            let message = format!(
+                "{} reads tokens, and the data is images",
+                config.name.as_str()
+            );
+            return Err(invalid("model.name", message).into());
+        }
+    }))
+}
+
+fn resnet(config: &ModelConfig, depth: Depth, shape: &ImageShape) -> Result<Classifier, TchError> {
+    Classifier::new(config.label_smoothing(), |parameters| {
+        ResNet::new(parameters, depth, config, shape)
+    })
+}
+
+fn of_tokens(config: &ModelConfig, shape: &TokenShape) -> Result<Box<dyn Task>, BuildError> {
+    if config.name.reads_images() {
+        let message = format!(
+            "{} reads images, and the data is tokens",
+            config.name.as_str()
+        );
+        return Err(invalid("model.name", message).into());
+    }
+    if shape.length > i64::from(config.context()) {
+        let message = format!(
+            "must be at least {}, the data's sequence length",
+            shape.length
+        );
+        return Err(invalid("model.context", message).into());
+    }
+    if shape.vocabulary > i64::from(config.vocabulary()) {
+        let message = format!(
+            "must be at least {}, the tokens of the data",
+            shape.vocabulary
+        );
+        return Err(invalid("model.vocabulary", message).into());
+    }
+    Ok(match config.name {
+        ModelName::Bert => Box::new(Bert::new(config, shape.length)?),
+        _ => Box::new(Gpt2::new(config, shape.length)?),
+    })
+}
+
+fn invalid(field: &'static str, message: String) -> ConfigInvalid {
+    ConfigInvalid { field, message }
+}

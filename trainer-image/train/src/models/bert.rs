@@ -1,0 +1,191 @@
+//! BERT (Devlin et al. 2018) with the head for masked tokens, and the names and the initialization of Transformers.
+
+use roundhouse_contract::trainer::model::Model as ModelConfig;
+use tch::{Kind, TchError, Tensor};
+
+use super::layers::{LayerNorm, Linear, constant};
+use super::masking::num_masked;
+use super::transformer::{Dropout, flops_of_blocks};
+use crate::batch::Batch;
+use crate::loss;
+use crate::parameters::Parameters;
+use crate::task::{LossSum, Mode, Task};
+
+mod embeddings;
+mod layer;
+
+use embeddings::Embeddings;
+use layer::Layer;
+
+/// Added to the variance of a layer normalization.
+const EPSILON: f64 = 1e-12;
+
+/// An encoder-only transformer.
+///
+/// A batch has tokens `[B, T]` with masked places, as [`masking`](super::masking) makes them, and as targets
+/// `[B, T]` the tokens that belong to masked places, -100 elsewhere. A sequence has at most [`num_masked`] targets:
+/// with more, its loss is not a number. Each sequence is full: there is no padding.
+#[derive(Debug)]
+pub struct Bert {
+    parameters: Parameters,
+    embeddings: Embeddings,
+    layers: Vec<Layer>,
+    transform: Linear,
+    transform_norm: LayerNorm,
+    bias: usize,
+    num_heads: i64,
+    dropout: f64,
+    label_smoothing: f64,
+    flops_per_sample: f64,
+}
+
+impl Bert {
+    /// The model of a valid configuration; `length` is the data's sequence length.
+    ///
+    /// # Errors
+    /// The weights exceed the memory.
+    pub fn new(config: &ModelConfig, length: i64) -> Result<Self, TchError> {
+        let width = i64::from(config.width());
+        let (num_layers, vocabulary) = (i64::from(config.layers()), i64::from(config.vocabulary()));
+        let mut parameters = Parameters::default();
+        let p = &mut parameters;
+        let embeddings = Embeddings::new(p, vocabulary, config.context().into(), width)?;
+        let layers = (0..num_layers)
+            .map(|layer| Layer::new(p, layer, width))
+            .collect::<Result<_, _>>()?;
+        let head = |part: &str| format!("cls.predictions.{part}");
+        let transform = Linear::normal(p, &head("transform.dense"), width, width)?;
+        let transform_norm = LayerNorm::new(p, &head("transform.LayerNorm"), width, EPSILON)?;
+        let bias = constant(p, head("bias"), vocabulary, 0.0)?;
+        let head = 6.0 * (width * (width + vocabulary) * num_masked(length)) as f64;
+        Ok(Self {
+            parameters,
+            embeddings,
+            layers,
+            transform,
+            transform_norm,
+            bias,
+            num_heads: config.heads().into(),
+            dropout: config.dropout(),
+            label_smoothing: config.label_smoothing(),
+            flops_per_sample: flops_of_blocks(num_layers, width, length) + head,
+        })
+    }
+
+    /// Scores `[B · T, V]` of the tokens that belong to all places of the tokens `[B, T]`.
+    ///
+    /// # Errors
+    /// A sequence is longer than the context, or a token is not below the vocabulary.
+    pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
+        self.head(&self.encode(tokens_bt, mode)?)
+    }
+
+    fn encode(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
+        let mut dropout = Dropout::new(self.dropout, mode);
+        let mut x_btw = self
+            .embeddings
+            .apply(&self.parameters, tokens_bt, &mut dropout)?;
+        for layer in &self.layers {
+            x_btw = layer.apply(&self.parameters, &x_btw, self.num_heads, &mut dropout)?;
+        }
+        Ok(x_btw)
+    }
+
+    /// The scores are a product with the tied embedding.
+    fn head(&self, x_btw: &Tensor) -> Result<Tensor, TchError> {
+        let p = &self.parameters;
+        let x_nw = self
+            .transform
+            .apply(p, &x_btw.f_flatten(0, 1)?)?
+            .f_gelu("none")?;
+        let x_nw = self.transform_norm.apply(p, &x_nw)?;
+        x_nw.f_linear(self.embeddings.of_words(p), Some(p.at(self.bias)))
+    }
+}
+
+/// Places of M targets in each row of `[B, T]`, and for rows with more than M targets "not a number", else 0.
+/// M does not depend on what is in the batch, so that no value has to come from the device.
+fn places_of_targets(targets_bt: &Tensor) -> Result<(Tensor, Tensor), TchError> {
+    let num_targets = num_masked(targets_bt.size()[1]);
+    let counted_bt = targets_bt.f_ne(loss::IGNORED)?.f_to_kind(Kind::Int64)?;
+    let places_bm = counted_bt
+        .f_argsort_stable(true, 1, true)?
+        .f_narrow(1, 0, num_targets)?;
+    let too_many = counted_bt
+        .f_sum_dim_intlist(1, false, Kind::Int64)?
+        .f_gt(num_targets)?;
+    let mark_b = too_many
+        .f_to_kind(Kind::Float)?
+        .f_masked_fill(&too_many, f64::NAN)?;
+    Ok((places_bm, mark_b.f_sum(Kind::Float)?))
+}
+
+impl Task for Bert {
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
+        if batch.num_samples == 0 {
+            return Ok(LossSum {
+                loss: self.parameters.no_loss()?,
+                counts: Vec::new(),
+            });
+        }
+        let x_btw = self.encode(&batch.inputs, mode)?;
+        // The head is a third of the work at every place, and only masked places need it.
+        let (places_bm, mark) = places_of_targets(&batch.targets)?;
+        let targets_bm = batch.targets.f_gather(1, &places_bm, false)?;
+        let index_bmw = places_bm
+            .f_unsqueeze(2)?
+            .f_expand([-1, -1, x_btw.size()[2]], false)?;
+        let scores_nv = self.head(&x_btw.f_gather(1, &index_bmw, false)?)?;
+        let (smoothing, counts) = match mode {
+            Mode::Train { .. } => (self.label_smoothing, Vec::new()),
+            Mode::Evaluate => (0.0, loss::count_tokens(&scores_nv, &targets_bm)?),
+        };
+        let loss = loss::of_sequences(&scores_nv, &targets_bm, smoothing)?;
+        Ok(LossSum {
+            loss: loss.f_add(&mark)?,
+            counts,
+        })
+    }
+
+    /// `6 · 12 · L · W² + 12 · L · W · T` for each of T tokens, and `6 · W · (W + V)` for each masked one.
+    fn flops_per_sample(&self) -> Option<f64> {
+        Some(self.flops_per_sample)
+    }
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::trainer::model::ModelName;
+
+    use super::*;
+
+    #[test]
+    fn the_published_base_size_has_110_million_weights() {
+        let model = Bert::new(&ModelConfig::new(ModelName::Bert), 512).unwrap();
+        // BertForMaskedLM of bert-base-uncased.
+        assert_eq!(model.parameters().num_weights(), 109_514_298);
+    }
+
+    #[test]
+    fn a_sequence_with_more_targets_than_the_mask_makes_gives_no_number() {
+        let marked = |targets: &[i64]| {
+            let targets = Tensor::from_slice(targets).reshape([1, -1]);
+            let (places, mark) = places_of_targets(&targets).unwrap();
+            let places = Vec::<i64>::try_from(places.flatten(0, -1)).unwrap();
+            (places, mark.double_value(&[]).is_nan())
+        };
+        let mut targets = [loss::IGNORED; 14];
+        (targets[3], targets[9]) = (5, 0);
+        assert_eq!(marked(&targets), (vec![3, 9], false));
+        targets[11] = 1;
+        assert_eq!(marked(&targets), (vec![3, 9], true));
+    }
+}

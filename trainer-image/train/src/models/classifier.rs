@@ -1,0 +1,107 @@
+//! A classifier of images as a task: a network, cross entropy, and the number of right samples.
+
+use tch::{TchError, Tensor};
+
+use super::Pass;
+use crate::batch::Batch;
+use crate::loss;
+use crate::parameters::Parameters;
+use crate::task::{LossSum, Mode, Task};
+
+/// From images to one score per class. The weights are in [`Parameters`]; a network knows their places.
+pub trait Network: std::fmt::Debug {
+    /// Scores `[B, num_classes]` of images `[B, C, H, W]`, B > 0.
+    ///
+    /// # Errors
+    /// The images do not have the shape that the network was built for.
+    fn scores(
+        &self,
+        parameters: &Parameters,
+        images_bchw: &Tensor,
+        pass: &mut Pass,
+    ) -> Result<Tensor, TchError>;
+
+    /// Multiplications and additions of a forward pass for one image, each pair of them counted as one.
+    fn multiply_adds(&self) -> f64;
+}
+
+/// A network with the cross entropy as its loss.
+#[derive(Debug)]
+pub struct Classifier {
+    parameters: Parameters,
+    network: Box<dyn Network>,
+    label_smoothing: f64,
+}
+
+impl Classifier {
+    /// A network that `build` makes; it adds its weights to the parameters that it is given.
+    ///
+    /// # Errors
+    /// The weights exceed the memory.
+    pub fn new<N: Network + 'static>(
+        label_smoothing: f64,
+        build: impl FnOnce(&mut Parameters) -> Result<N, TchError>,
+    ) -> Result<Self, TchError> {
+        let mut parameters = Parameters::default();
+        let network = Box::new(build(&mut parameters)?);
+        Ok(Self {
+            parameters,
+            network,
+            label_smoothing,
+        })
+    }
+
+    /// Scores `[B, num_classes]` of images `[B, C, H, W]`.
+    ///
+    /// # Errors
+    /// The images do not have the shape that the network was built for.
+    pub fn scores(&self, images_bchw: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
+        let mut pass = Pass::new(mode);
+        self.network
+            .scores(&self.parameters, images_bchw, &mut pass)
+    }
+}
+
+impl Task for Classifier {
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
+        if batch.num_samples == 0 {
+            return Ok(LossSum {
+                loss: self.parameters.no_loss()?,
+                counts: Vec::new(),
+            });
+        }
+        let mut pass = Pass::new(mode);
+        let scores_bk = self
+            .network
+            .scores(&self.parameters, &batch.inputs, &mut pass)?;
+        if !pass.trains() {
+            return Ok(LossSum {
+                loss: loss::of_classes(&scores_bk, &batch.targets, 0.0)?,
+                counts: loss::count_classes(&scores_bk, &batch.targets)?,
+            });
+        }
+        let loss = loss::of_classes(&scores_bk, &batch.targets, self.label_smoothing)?;
+        let loss = match pass.statistics_term(&self.parameters)? {
+            Some(term) => loss.f_add(&term)?,
+            None => loss,
+        };
+        Ok(LossSum {
+            loss,
+            counts: Vec::new(),
+        })
+    }
+
+    /// 2 operations for each multiply-add, and the backward pass costs twice the forward pass: one product for the
+    /// gradient of the inputs and one for that of the weights.
+    fn flops_per_sample(&self) -> Option<f64> {
+        Some(3.0 * 2.0 * self.network.multiply_adds())
+    }
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+}

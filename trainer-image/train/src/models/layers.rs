@@ -1,0 +1,140 @@
+//! Layers: each knows the places of its weights in [`Parameters`].
+
+use tch::{TchError, Tensor};
+
+use super::init;
+use crate::parameters::{Parameters, Role};
+
+/// `x · Wᵀ + b` with a weight `[out, in]`.
+#[derive(Debug)]
+pub(super) struct Linear {
+    weight: usize,
+    bias: usize,
+}
+
+impl Linear {
+    /// Initialized as `torch.nn.Linear`: uniform in ±1/√in.
+    pub(super) fn uniform(
+        parameters: &mut Parameters,
+        name: &str,
+        num_inputs: i64,
+        num_outputs: i64,
+    ) -> Result<Self, TchError> {
+        let weight = parameters.tensors().len();
+        parameters.add_layer(name, &[num_outputs, num_inputs])?;
+        Ok(Self {
+            weight,
+            bias: weight + 1,
+        })
+    }
+
+    /// Initialized as Transformers does: a normal weight and a bias of 0.
+    pub(super) fn normal(
+        parameters: &mut Parameters,
+        name: &str,
+        num_inputs: i64,
+        num_outputs: i64,
+    ) -> Result<Self, TchError> {
+        let weight = init::normal(&[num_outputs, num_inputs], 0.02)?;
+        Ok(Self {
+            weight: parameters.push(format!("{name}.weight"), Role::Weight, &weight)?,
+            bias: constant(parameters, format!("{name}.bias"), num_outputs, 0.0)?,
+        })
+    }
+
+    pub(super) fn apply(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_linear(parameters.at(self.weight), Some(parameters.at(self.bias)))
+    }
+}
+
+/// A 2-dimensional convolution over square patches, padded so that a stride of 1 keeps the size.
+#[derive(Debug)]
+pub(super) struct Conv {
+    weight: usize,
+    bias: Option<usize>,
+    stride: i64,
+    padding: i64,
+}
+
+impl Conv {
+    /// With a bias, initialized as `torch.nn.Conv2d`; the shape is (out, in, side of the patch).
+    pub(super) fn uniform(
+        parameters: &mut Parameters,
+        name: &str,
+        [num_outputs, num_inputs, side]: [i64; 3],
+    ) -> Result<Self, TchError> {
+        let weight = parameters.tensors().len();
+        parameters.add_layer(name, &[num_outputs, num_inputs, side, side])?;
+        Ok(Self {
+            weight,
+            bias: Some(weight + 1),
+            stride: 1,
+            padding: side / 2,
+        })
+    }
+
+    /// Without a bias, initialized as torchvision's residual networks; the shape is (out, in, side of the patch).
+    pub(super) fn kaiming(
+        parameters: &mut Parameters,
+        name: &str,
+        [num_outputs, num_inputs, side]: [i64; 3],
+        stride: i64,
+    ) -> Result<Self, TchError> {
+        let weight = init::kaiming_fan_out(&[num_outputs, num_inputs, side, side])?;
+        Ok(Self {
+            weight: parameters.push(format!("{name}.weight"), Role::Weight, &weight)?,
+            bias: None,
+            stride,
+            padding: side / 2,
+        })
+    }
+
+    pub(super) fn apply(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_conv2d(
+            parameters.at(self.weight),
+            self.bias.map(|place| parameters.at(place)),
+            [self.stride, self.stride],
+            [self.padding, self.padding],
+            [1, 1],
+            1,
+        )
+    }
+}
+
+/// Normalization over the last dimension (Ba et al. 2016).
+#[derive(Debug)]
+pub(super) struct LayerNorm {
+    weight: usize,
+    bias: usize,
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    pub(super) fn new(
+        parameters: &mut Parameters,
+        name: &str,
+        width: i64,
+        epsilon: f64,
+    ) -> Result<Self, TchError> {
+        Ok(Self {
+            weight: constant(parameters, format!("{name}.weight"), width, 1.0)?,
+            bias: constant(parameters, format!("{name}.bias"), width, 0.0)?,
+            epsilon,
+        })
+    }
+
+    pub(super) fn apply(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor, TchError> {
+        let (weight, bias) = (parameters.at(self.weight), parameters.at(self.bias));
+        x.f_layer_norm(weight.size(), Some(weight), Some(bias), self.epsilon, true)
+    }
+}
+
+/// Adds a vector of one value, and returns its place.
+pub(super) fn constant(
+    parameters: &mut Parameters,
+    name: String,
+    size: i64,
+    value: f64,
+) -> Result<usize, TchError> {
+    parameters.push(name, Role::Weight, &init::constant(&[size], value)?)
+}

@@ -1,0 +1,187 @@
+//! Which tokens of a sequence a masked language model has to predict: a pure function of the seed, the epoch and the
+//! sample, without libtorch.
+//!
+//! The data path calls [`Masking::mask`] for each sample, so the masks do not depend on which rank has the sample.
+//! Each sequence of one length has the same number of masked places. So each sample weighs the same in the loss, and
+//! the loss does not depend on how the samples are divided among ranks and passes.
+
+use crate::loss::IGNORED;
+use crate::random::mix;
+
+/// Number of masked places of a sequence: 15 %, rounded, and at least 1 (Devlin et al. 2018).
+#[must_use]
+pub const fn num_masked(length: i64) -> i64 {
+    let rounded = (length * 15 + 50) / 100;
+    if rounded < 1 { 1 } else { rounded }
+}
+
+/// How tokens are masked.
+#[derive(Clone, Copy, Debug)]
+pub struct Masking<'a> {
+    /// The token that stands for a masked one, such as 103 (`[MASK]`) in `bert-base-uncased`.
+    pub mask_token: u32,
+    /// Number of different tokens, more than 0.
+    pub vocabulary: u32,
+    /// Tokens that are never masked, such as `[CLS]` and `[SEP]`.
+    pub special: &'a [u32],
+}
+
+/// Where a sample is in a training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw {
+    /// Seed of the training.
+    pub seed: u64,
+    /// The epoch: a sample is masked anew in each.
+    pub epoch: u64,
+    /// The sample's number in the data, not its place in an epoch's order.
+    pub sample: u64,
+}
+
+/// A masked sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Masked {
+    /// What the model sees.
+    pub inputs: Vec<i64>,
+    /// The tokens of masked places; -100 elsewhere.
+    pub targets: Vec<i64>,
+}
+
+impl Masking<'_> {
+    /// Chooses [`num_masked`] places, or all that are not special if they are fewer. Of a chosen token 80 % become
+    /// the mask token, 10 % a random token, and 10 % stay as they are.
+    #[must_use]
+    pub fn mask(&self, tokens: &[u32], draw: Draw) -> Masked {
+        let mut random = Random::new(draw);
+        let mut places: Vec<usize> = (0..tokens.len())
+            .filter(|&place| !self.special.contains(&tokens[place]))
+            .collect();
+        let mut masked = Masked {
+            inputs: tokens.iter().copied().map(i64::from).collect(),
+            targets: vec![IGNORED; tokens.len()],
+        };
+        let wanted = num_masked(i64::try_from(tokens.len()).unwrap_or(i64::MAX));
+        let num_places = places.len().min(usize::try_from(wanted).unwrap_or(0));
+        for drawn in 0..num_places {
+            // The first steps of a Fisher-Yates shuffle.
+            let other = drawn + random.below(places.len() - drawn);
+            places.swap(drawn, other);
+            let place = places[drawn];
+            masked.targets[place] = i64::from(tokens[place]);
+            masked.inputs[place] = match random.below(10) {
+                0..8 => i64::from(self.mask_token),
+                8 => random.below(self.vocabulary as usize).cast_signed() as i64,
+                _ => i64::from(tokens[place]),
+            };
+        }
+        masked
+    }
+}
+
+/// Random numbers of one sample.
+struct Random {
+    state: u64,
+}
+
+impl Random {
+    const fn new(
+        Draw {
+            seed,
+            epoch,
+            sample,
+        }: Draw,
+    ) -> Self {
+        Self {
+            state: mix(mix(mix(seed).wrapping_add(epoch)).wrapping_add(sample)),
+        }
+    }
+
+    /// A number below a bound, by multiplication (Lemire 2019); the bias is below bound / 2⁶⁴.
+    fn below(&mut self, bound: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let product = u128::from(mix(self.state)) * bound as u128;
+        usize::try_from(product >> 64).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MASKING: Masking<'_> = Masking {
+        mask_token: 3,
+        vocabulary: 1000,
+        special: &[1, 2],
+    };
+
+    fn draw(epoch: u64, sample: u64) -> Draw {
+        Draw {
+            seed: 7,
+            epoch,
+            sample,
+        }
+    }
+
+    #[test]
+    fn fifteen_percent_are_masked_and_at_least_one() {
+        let lengths = [1, 3, 10, 20, 128, 512];
+        assert_eq!(lengths.map(num_masked), [1, 1, 2, 3, 19, 77]);
+    }
+
+    #[test]
+    fn each_sequence_has_the_same_number_of_targets_and_none_is_special() {
+        let tokens: Vec<u32> = [1].into_iter().chain(100..138).chain([2]).collect();
+        for sample in 0..200 {
+            let masked = MASKING.mask(&tokens, draw(0, sample));
+            let places: Vec<usize> = (0..40).filter(|&p| masked.targets[p] != IGNORED).collect();
+            assert_eq!(places.len(), 6);
+            for place in 0..40 {
+                let token = i64::from(tokens[place]);
+                if places.contains(&place) {
+                    assert_eq!(masked.targets[place], token);
+                    assert!(place != 0 && place != 39);
+                } else {
+                    assert_eq!(masked.inputs[place], token);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_masked_tokens_80_percent_are_hidden_10_are_random_and_10_stay() {
+        let tokens: Vec<u32> = (100..200).collect();
+        let (mut hidden, mut stayed, mut num) = (0, 0, 0);
+        for sample in 0..1000 {
+            let masked = MASKING.mask(&tokens, draw(0, sample));
+            for (input, target) in masked.inputs.iter().zip(&masked.targets) {
+                if *target != IGNORED {
+                    num += 1;
+                    hidden += i32::from(*input == 3);
+                    stayed += i32::from(input == target);
+                }
+            }
+        }
+        assert_eq!(num, 15_000);
+        assert!((11_700..12_300).contains(&hidden), "{hidden}");
+        assert!((1_350..1_650).contains(&stayed), "{stayed}");
+    }
+
+    #[test]
+    fn a_mask_is_a_function_of_seed_epoch_and_sample() {
+        let tokens: Vec<u32> = (100..200).collect();
+        let mask = |epoch, sample| MASKING.mask(&tokens, draw(epoch, sample));
+        assert_eq!(mask(1, 5), mask(1, 5));
+        assert_ne!(mask(1, 5), mask(2, 5));
+        assert_ne!(mask(1, 5), mask(1, 6));
+        let other = Draw {
+            seed: 8,
+            ..draw(1, 5)
+        };
+        assert_ne!(mask(1, 5), MASKING.mask(&tokens, other));
+    }
+
+    #[test]
+    fn fewer_tokens_than_wanted_are_all_masked() {
+        let masked = MASKING.mask(&[1, 2, 1, 2, 1, 2, 1, 2, 1, 9], draw(0, 0));
+        assert_eq!(masked.targets.iter().filter(|t| **t != IGNORED).count(), 1);
+    }
+}

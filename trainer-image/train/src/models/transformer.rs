@@ -1,0 +1,136 @@
+//! What decoder and encoder have in common: attention over heads, dropout, and the number of operations.
+
+use tch::{TchError, Tensor};
+
+use crate::random::Draws;
+use crate::task::Mode;
+
+/// Drops values in a pass of a training step. Each use in a pass has a number of its own, from which, with the
+/// pass's seed, step and slice, its random numbers follow.
+#[derive(Debug)]
+pub(super) struct Dropout {
+    probability: f64,
+    draws: Option<Draws>,
+    num_uses: u64,
+}
+
+impl Dropout {
+    pub(super) fn new(probability: f64, mode: Mode) -> Self {
+        Self {
+            probability,
+            draws: Draws::of(mode).filter(|_| probability > 0.0),
+            num_uses: 0,
+        }
+    }
+
+    /// Seeds the generator for one use, and returns the probability of a drop; 0 in an evaluation.
+    fn begin(&mut self) -> f64 {
+        let Some(draws) = self.draws else {
+            return 0.0;
+        };
+        draws.seed_layer(self.num_uses);
+        self.num_uses += 1;
+        self.probability
+    }
+
+    /// Drops values, and scales those that stay so that the mean stays.
+    pub(super) fn apply(&mut self, x: Tensor) -> Result<Tensor, TchError> {
+        match self.begin() {
+            0.0 => Ok(x),
+            probability => x.f_dropout(probability, true),
+        }
+    }
+
+    /// Attention of queries, keys and values `[B, T, W]` over heads (Vaswani et al. 2017), with dropout of the
+    /// attention's weights. `is_causal`: a place sees itself and earlier places.
+    pub(super) fn attention(
+        &mut self,
+        [q_btw, k_btw, v_btw]: [&Tensor; 3],
+        num_heads: i64,
+        is_causal: bool,
+    ) -> Result<Tensor, TchError> {
+        let size = q_btw.size();
+        let heads = |x_btw: &Tensor| {
+            x_btw
+                .f_reshape([size[0], size[1], num_heads, size[2] / num_heads])?
+                .f_transpose(1, 2)
+        };
+        let (q, k, v) = (heads(q_btw)?, heads(k_btw)?, heads(v_btw)?);
+        let probability = self.begin();
+        Tensor::f_scaled_dot_product_attention(
+            &q,
+            &k,
+            &v,
+            None::<Tensor>,
+            probability,
+            is_causal,
+            None,
+            false,
+        )?
+        .f_transpose(1, 2)?
+        .f_reshape(size)
+    }
+}
+
+/// Floating-point operations of blocks for one sequence, forward and backward (Chowdhery et al. 2022, appendix B):
+/// `6 · N + 12 · L · W · T` for each of T tokens, where N is the `12 · L · W²` weights of the blocks' matrices, and
+/// the second term are the products of queries with keys and of weights with values.
+pub(super) fn flops_of_blocks(num_layers: i64, width: i64, length: i64) -> f64 {
+    let (num_layers, width, length) = (num_layers as f64, width as f64, length as f64);
+    let per_token = 6.0 * 12.0 * num_layers * width * width + 12.0 * num_layers * width * length;
+    length * per_token
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Kind, kind::FLOAT_CPU};
+
+    use super::*;
+
+    const TRAIN: Mode = Mode::Train {
+        seed: 1,
+        step: 2,
+        slice: 3,
+    };
+
+    fn equal(a: &Tensor, b: &Tensor) -> bool {
+        a.f_equal(b).unwrap()
+    }
+
+    #[test]
+    fn dropout_is_a_function_of_the_pass_and_of_the_number_of_its_use() {
+        let ones = || Tensor::ones([1000], FLOAT_CPU);
+        let mut first = Dropout::new(0.5, TRAIN);
+        let (a, b) = (first.apply(ones()).unwrap(), first.apply(ones()).unwrap());
+        assert!(!equal(&a, &b));
+        // Whatever else draws in between changes nothing.
+        let mut second = Dropout::new(0.5, TRAIN);
+        let again = second.apply(ones()).unwrap();
+        let _ = Tensor::rand([10], FLOAT_CPU);
+        assert!(equal(&a, &again) && equal(&b, &second.apply(ones()).unwrap()));
+        let kept = (a.ne(0.0)).sum(Kind::Int64).int64_value(&[]);
+        assert!((450..550).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn an_evaluation_drops_nothing() {
+        let ones = Tensor::ones([100], FLOAT_CPU);
+        let mut dropout = Dropout::new(0.5, Mode::Evaluate);
+        assert!(equal(&dropout.apply(ones.copy()).unwrap(), &ones));
+    }
+
+    #[test]
+    fn causal_attention_is_the_mean_of_values_up_to_a_place_for_equal_keys() {
+        let zeros = Tensor::zeros([1, 3, 2], FLOAT_CPU);
+        let values = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]).reshape([1, 3, 2]);
+        let mut dropout = Dropout::new(0.0, TRAIN);
+        let mut attend = |is_causal| {
+            let mixed = dropout
+                .attention([&zeros, &zeros, &values], 2, is_causal)
+                .unwrap();
+            Vec::<f32>::try_from((mixed * 16.0).round().flatten(0, -1)).unwrap()
+        };
+        assert_eq!(attend(true), [16.0, 32.0, 32.0, 48.0, 48.0, 64.0]);
+        assert_eq!(attend(false), [48.0, 64.0, 48.0, 64.0, 48.0, 64.0]);
+    }
+}

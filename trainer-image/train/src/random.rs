@@ -1,0 +1,75 @@
+//! Random numbers of a pass: a function of the seed, the step and the slice, and of nothing else.
+
+use crate::task::Mode;
+
+/// Where the random numbers of one pass come from.
+///
+/// libtorch has one generator per device, and its kernels draw from it. So a model seeds the generator before
+/// each layer that draws, with a number of its own. A layer then draws the same whether other layers drew before
+/// it or not, and whether it runs once or again to recompute its activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draws {
+    key: u64,
+}
+
+impl Draws {
+    /// The random numbers of a pass; `None` in an evaluation, where nothing is random.
+    #[must_use]
+    pub fn of(mode: Mode) -> Option<Self> {
+        match mode {
+            Mode::Train { seed, step, slice } => Some(Self {
+                key: mix(mix(mix(seed).wrapping_add(step)).wrapping_add(slice)),
+            }),
+            Mode::Evaluate => None,
+        }
+    }
+
+    /// Seeds libtorch's generators of all devices for a layer.
+    pub fn seed_layer(self, layer: u64) {
+        seed_generators(mix(self.key.wrapping_add(layer)));
+    }
+}
+
+/// Seeds libtorch's generators of all devices.
+pub(crate) fn seed_generators(seed: u64) {
+    tch::manual_seed(seed.cast_signed());
+}
+
+/// The next value of `SplitMix64` (Steele, Lea and Flood 2014), whose output is a bijection of its state.
+pub(crate) const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn train(seed: u64, step: u64, slice: u64) -> Option<Draws> {
+        Draws::of(Mode::Train { seed, step, slice })
+    }
+
+    #[test]
+    fn the_first_values_are_those_published_for_splitmix64() {
+        // Output of the reference implementation for the seed 1234567.
+        assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
+    }
+
+    #[test]
+    fn seed_step_and_slice_each_change_the_draws() {
+        let draws = [
+            train(1, 1, 0),
+            train(2, 1, 0),
+            train(1, 2, 0),
+            train(1, 1, 1),
+            train(1, 0, 1),
+        ];
+        for (place, one) in draws.iter().enumerate() {
+            assert!(draws[place + 1..].iter().all(|other| other != one));
+        }
+        assert_eq!(train(1, 1, 0), train(1, 1, 0));
+        assert_eq!(Draws::of(Mode::Evaluate), None);
+    }
+}

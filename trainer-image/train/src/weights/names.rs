@@ -1,0 +1,102 @@
+//! Names that published files have for a tensor.
+
+use std::collections::HashSet;
+
+use crate::parameters::Parameters;
+
+/// Names of a tensor that is used twice: the name that Transformers saves, and the one that it leaves out. Files that
+/// other programs wrote may have both, or only the second.
+const TIED: [(&str, &str); 3] = [
+    ("transformer.wte.weight", "lm_head.weight"),
+    (
+        "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.weight",
+    ),
+    ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+];
+
+/// Prefixes that a file of a model without its head lacks.
+const PREFIXES: [&str; 2] = ["transformer.", "bert."];
+
+/// Ends of the names of constants that some files have beside the weights.
+const CONSTANTS: [&str; 4] = [
+    ".num_batches_tracked",
+    ".attn.bias",
+    ".attn.masked_bias",
+    "embeddings.position_ids",
+];
+
+/// Names under which a file may have a tensor, the usual one first.
+pub(super) fn candidates(name: &str) -> Vec<String> {
+    let mut candidates = vec![name.to_owned()];
+    candidates.extend(
+        PREFIXES
+            .iter()
+            .filter_map(|prefix| name.strip_prefix(prefix))
+            .map(str::to_owned),
+    );
+    let tied = TIED.iter().filter(|(saved, _)| *saved == name);
+    candidates.extend(tied.map(|(_, other)| (*other).to_owned()));
+    // The first published files of BERT were converted from TensorFlow.
+    for index in 0..candidates.len() {
+        for (end, old) in [
+            ("LayerNorm.weight", "LayerNorm.gamma"),
+            ("LayerNorm.bias", "LayerNorm.beta"),
+        ] {
+            if let Some(start) = candidates[index].strip_suffix(end) {
+                candidates.push(format!("{start}{old}"));
+            }
+        }
+    }
+    candidates
+}
+
+/// Whether a name in a file stands for something of the model.
+pub(super) struct Known(HashSet<String>);
+
+impl Known {
+    pub(super) fn of(parameters: &Parameters) -> Self {
+        Self(
+            parameters
+                .iter()
+                .flat_map(|(name, _)| candidates(name))
+                .collect(),
+        )
+    }
+
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.0.contains(name) || CONSTANTS.iter().any(|end| name.ends_with(end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_is_found_without_its_prefix_by_its_tied_name_or_by_its_old_name() {
+        let cases: [(&str, &[&str]); 4] = [
+            ("layer1.0.conv1.weight", &["layer1.0.conv1.weight"]),
+            (
+                "transformer.wte.weight",
+                &["transformer.wte.weight", "wte.weight", "lm_head.weight"],
+            ),
+            (
+                "cls.predictions.bias",
+                &["cls.predictions.bias", "cls.predictions.decoder.bias"],
+            ),
+            (
+                "bert.embeddings.LayerNorm.bias",
+                &[
+                    "bert.embeddings.LayerNorm.bias",
+                    "embeddings.LayerNorm.bias",
+                    "bert.embeddings.LayerNorm.beta",
+                    "embeddings.LayerNorm.beta",
+                ],
+            ),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(candidates(name), expected);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The built-in models against what PyTorch, torchvision and Transformers compute (`../../fixtures/make.py`), and
+//! against themselves with the batch divided in other ways.
+
+mod fixture;
+mod formula;
+mod ghost;
+mod parity;
+mod random;
+mod saved;

@@ -1,0 +1,154 @@
+//! Forward pass, loss and gradients beside those of PyTorch, torchvision and Transformers for the same weights.
+
+use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
+use roundhouse_trainer::models::{
+    Bert, Classifier, Cnn, Depth, Gpt2, ImageShape, Mlp, Network, ResNet,
+};
+use roundhouse_trainer::{Batch, Mode, Parameters, Task, weights};
+use tch::{TchError, Tensor};
+
+use crate::fixture::{Fixture, assert_close, assert_summary, gradients, path};
+use crate::formula;
+
+const TRAIN: Mode = Mode::Train {
+    seed: 0,
+    step: 1,
+    slice: 0,
+};
+
+pub(crate) fn images(shape: &[i64]) -> ImageShape {
+    ImageShape {
+        num_channels: shape[1],
+        height: shape[2],
+        width: shape[3],
+        num_classes: 10,
+    }
+}
+
+fn check_classifier<N: Network + 'static>(
+    name: &str,
+    shape: [i64; 4],
+    num_classes: i64,
+    build: impl FnOnce(&mut Parameters, &ImageShape) -> Result<N, TchError>,
+) {
+    let fixture = Fixture::read(name);
+    let image = ImageShape {
+        num_classes,
+        ..images(&shape)
+    };
+    let mut model = Classifier::new(0.1, |parameters| build(parameters, &image)).unwrap();
+    formula::fill(model.parameters_mut());
+    let batch = Batch {
+        inputs: formula::values("inputs", &shape, 2.0, 0.0),
+        targets: formula::tokens("targets", &shape[..1], num_classes),
+        num_samples: shape[0].unsigned_abs(),
+    };
+    for (mode, logits) in [(Mode::Evaluate, "logits.evaluate"), (TRAIN, "logits")] {
+        let scores = model.scores(&batch.inputs, mode).unwrap();
+        assert_close(logits, &scores, fixture.tensor(logits));
+    }
+    let loss = model.loss(&batch, TRAIN).unwrap().loss / shape[0] as f64;
+    assert_close("loss", &loss, fixture.tensor("loss"));
+    loss.backward();
+    assert_summary(&fixture, "gradient", &gradients(model.parameters(), true));
+    // The "gradient" of a running statistic is the batch's; PyTorch's momentum is 0.1.
+    let running: Vec<(&str, Tensor)> = gradients(model.parameters(), false)
+        .into_iter()
+        .map(|(name, batch)| {
+            (
+                name,
+                formula::weight(name, &batch.size()) * 0.9 + batch * 0.1,
+            )
+        })
+        .collect();
+    if !running.is_empty() {
+        assert_summary(&fixture, "statistic", &running);
+    }
+}
+
+#[test]
+fn mlp_equals_pytorch() {
+    check_classifier("mlp", [5, 3, 2, 2], 4, |p, shape| {
+        Mlp::new(p, &[7, 5], shape)
+    });
+}
+
+#[test]
+fn cnn_equals_pytorch() {
+    check_classifier("cnn", [5, 2, 8, 8], 3, |p, shape| {
+        Cnn::new(p, &[4, 6], shape)
+    });
+}
+
+pub(crate) fn resnet(
+    depth: Depth,
+) -> impl FnOnce(&mut Parameters, &ImageShape) -> Result<ResNet, TchError> {
+    move |parameters, shape| {
+        let mut config = ModelConfig::new(ModelName::Resnet18);
+        config.ghost_batch = Some(0);
+        ResNet::new(parameters, depth, &config, shape)
+    }
+}
+
+#[test]
+fn resnet18_equals_torchvision() {
+    check_classifier("resnet18", [4, 3, 64, 64], 10, resnet(Depth::Layers18));
+}
+
+#[test]
+fn resnet50_equals_torchvision() {
+    check_classifier("resnet50", [4, 3, 64, 64], 10, resnet(Depth::Layers50));
+}
+
+/// Loads the file that Transformers wrote, and compares what the model computes with what it computed.
+fn check_language<T: Task>(
+    name: &str,
+    mut model: T,
+    scores: impl FnOnce(&T, &Tensor) -> Result<Tensor, TchError>,
+) {
+    let fixture = Fixture::read(name);
+    let file = path(&format!("{name}.weights"));
+    let loaded = weights::load(&file, model.parameters_mut(), &[]).unwrap();
+    assert_eq!(loaded, weights::Loaded::default());
+    let batch = Batch {
+        inputs: fixture.tensor("inputs").copy(),
+        targets: fixture.tensor("targets").copy(),
+        num_samples: 3,
+    };
+    let scores = scores(&model, &batch.inputs).unwrap();
+    assert_close("logits", &scores, fixture.tensor("logits"));
+    let loss = model.loss(&batch, TRAIN).unwrap().loss / 3.0;
+    assert_close("loss", &loss, fixture.tensor("loss"));
+    loss.backward();
+    for (name, gradient) in gradients(model.parameters(), true) {
+        assert_close(name, &gradient, fixture.tensor(&format!("gradient.{name}")));
+    }
+    let sums = tch::no_grad(|| model.loss(&batch, Mode::Evaluate)).unwrap();
+    let count = |place: usize| sums.counts[place].1.double_value(&[]);
+    let mean = Tensor::from(count(0) / count(1));
+    assert_close("nll / tokens", &mean, fixture.tensor("loss"));
+}
+
+#[test]
+fn gpt2_equals_transformers() {
+    check_language("gpt2", gpt2(), |model, tokens| model.scores(tokens, TRAIN));
+}
+
+#[test]
+fn bert_equals_transformers() {
+    check_language("bert", bert(), |model, tokens| model.scores(tokens, TRAIN));
+}
+
+pub(crate) fn gpt2() -> Gpt2 {
+    let mut config = ModelConfig::new(ModelName::Gpt2);
+    (config.layers, config.heads, config.width) = (Some(2), Some(2), Some(16));
+    (config.context, config.vocabulary) = (Some(16), Some(50));
+    Gpt2::new(&config, 12).unwrap()
+}
+
+pub(crate) fn bert() -> Bert {
+    let mut config = ModelConfig::new(ModelName::Bert);
+    (config.layers, config.heads, config.width) = (Some(2), Some(2), Some(16));
+    (config.context, config.vocabulary) = (Some(24), Some(50));
+    Bert::new(&config, 20).unwrap()
+}
