@@ -4,6 +4,9 @@
 //! synchronization to elasticity, checkpoints and metrics, is done here.
 
 pub mod batch;
+pub mod clip;
+pub mod ema;
+pub mod optimizers;
 pub mod parameters;
 pub mod source;
 pub mod task;
@@ -13,4 +16,4 @@ pub use batch::Batch;
 pub use parameters::{Parameters, Role};
 pub use source::Source;
 pub use task::{LossSum, Mode, Task};
-pub use update::{Rate, Update};
+pub use update::{Rate, Signals, Update};
