@@ -1,17 +1,24 @@
 //! The course of a whole training: which samples belong to which step.
 //!
 //! An epoch of N samples is cut into batches of G; its last batch is smaller when G does not
-//! divide N. So each sample is used exactly once per epoch. The position (epoch, cursor), where the
-//! cursor counts samples consumed in the epoch, is a function of the committed samples; as long as G
-//! stays the same these are a function of the number of committed steps. Nothing here depends on the
-//! world size: should G follow it, that is [`crate::scaling`]'s.
+//! divide N. So each sample is used exactly once per epoch. G can grow where given epochs begin
+//! ([`Growth`]). The position (epoch, cursor), where the cursor counts samples consumed in the epoch,
+//! is a function of the committed samples, and so is G; as long as the number of workers does not
+//! change G these are a function of the number of committed steps. Nothing here depends on the world
+//! size: if G follows it, [`crate::scaling`] says how.
 
 use std::ops::Range;
+
+use roundhouse_contract::trainer::optimizer::BatchGrowth;
 
 use crate::scaling::Mark;
 
 #[cfg(test)]
 mod by_steps;
+pub mod growth;
+mod segments;
+
+pub use growth::{Growth, Stage};
 
 /// Where training is in the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -48,29 +55,59 @@ impl Batch {
 pub struct Course {
     num_samples: u64,
     global_batch: u64,
+    growth: Growth,
     total_steps: u64,
 }
 
+/// How long a training is. A number of 0 counts as 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// So many steps.
+    Steps(u64),
+    /// So many passes over the data.
+    Epochs(u64),
+}
+
 impl Course {
-    /// A training of so many steps.
+    /// A training. A number of 0 counts as 1, and a batch larger than the data set is the whole data set.
     ///
-    /// A number of 0 counts as 1, and a batch larger than the data set is the whole data set.
+    /// With `growth` a length in steps is still the number of steps; they have more samples.
     #[must_use]
-    pub fn of_steps(num_samples: u64, global_batch: u64, steps: u64) -> Self {
+    pub fn new(
+        num_samples: u64,
+        global_batch: u64,
+        length: Length,
+        growth: Option<&BatchGrowth>,
+    ) -> Self {
         let num_samples = num_samples.max(1);
-        Self {
+        let global_batch = global_batch.clamp(1, num_samples);
+        let growth = growth.map(|settings| Growth::new(settings, global_batch, num_samples));
+        let course = Self {
             num_samples,
-            global_batch: global_batch.clamp(1, num_samples),
-            total_steps: steps.max(1),
+            global_batch,
+            growth: growth.unwrap_or_default(),
+            total_steps: 1,
+        };
+        let total_steps = match length {
+            Length::Steps(steps) => steps.max(1),
+            Length::Epochs(epochs) => course.steps_before_epoch(epochs.max(1)),
+        };
+        Self {
+            total_steps,
+            ..course
         }
     }
 
-    /// A training of so many passes over the data.
+    /// A training of so many steps whose batch stays.
+    #[must_use]
+    pub fn of_steps(num_samples: u64, global_batch: u64, steps: u64) -> Self {
+        Self::new(num_samples, global_batch, Length::Steps(steps), None)
+    }
+
+    /// A training of so many passes over the data whose batch stays.
     #[must_use]
     pub fn of_epochs(num_samples: u64, global_batch: u64, epochs: u64) -> Self {
-        let one = Self::of_steps(num_samples, global_batch, 1);
-        let total_steps = one.steps_per_epoch().saturating_mul(epochs.max(1));
-        Self { total_steps, ..one }
+        Self::new(num_samples, global_batch, Length::Epochs(epochs), None)
     }
 
     /// Samples of the data set.
@@ -79,10 +116,29 @@ impl Course {
         self.num_samples
     }
 
-    /// Samples per step, but for the last of an epoch.
+    /// Samples per step of the first epoch, except for its last step.
     #[must_use]
     pub const fn global_batch(&self) -> u64 {
         self.global_batch
+    }
+
+    /// How the batch grows after the first epoch.
+    #[must_use]
+    pub const fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    /// Samples of the next step, unless the epoch or training ends before: the batch of the mark's workers, as
+    /// much larger as the job's batch has grown.
+    #[must_use]
+    pub fn batch_size(&self, mark: &Mark) -> u64 {
+        let Position { epoch, .. } = self.position_at(mark.samples);
+        self.grown(mark.pace.batch, epoch)
+    }
+
+    fn grown(&self, own: u64, epoch: u64) -> u64 {
+        let batch = self.growth.scaled(own, self.global_batch, epoch);
+        batch.clamp(1, self.num_samples)
     }
 
     /// Steps of the whole training.
@@ -91,24 +147,9 @@ impl Course {
         self.total_steps
     }
 
-    /// Steps of an epoch, the smaller last one included.
-    #[must_use]
-    pub const fn steps_per_epoch(&self) -> u64 {
-        self.num_samples.div_ceil(self.global_batch)
-    }
-
-    /// Where training is after so many committed steps.
-    #[must_use]
-    pub const fn position(&self, committed_steps: u64) -> Position {
-        Position {
-            epoch: committed_steps / self.steps_per_epoch(),
-            cursor: (committed_steps % self.steps_per_epoch()) * self.global_batch,
-        }
-    }
-
     /// Samples that so many committed steps have consumed, over all epochs.
     #[must_use]
-    pub const fn committed_samples(&self, committed_steps: u64) -> u64 {
+    pub fn committed_samples(&self, committed_steps: u64) -> u64 {
         let Position { epoch, cursor } = self.position(committed_steps);
         epoch
             .saturating_mul(self.num_samples)
@@ -117,7 +158,7 @@ impl Course {
 
     /// Samples of the whole training, over all epochs.
     #[must_use]
-    pub const fn total_samples(&self) -> u64 {
+    pub fn total_samples(&self) -> u64 {
         self.committed_samples(self.total_steps)
     }
 
@@ -138,7 +179,7 @@ impl Course {
         let Position { epoch, cursor } = self.position_at(mark.samples);
         let end = self
             .num_samples
-            .min(cursor + mark.pace.batch.clamp(1, left));
+            .min(cursor + self.batch_size(mark).clamp(1, left));
         Some(Batch {
             step: mark.step + 1,
             epoch,
@@ -155,26 +196,6 @@ impl Course {
         let ends_epoch = cursor == 0 && epoch > 0;
         committed_samples >= self.total_samples()
             || ends_epoch && epoch.checked_rem(u64::from(every_epochs)) == Some(0)
-    }
-
-    /// Steps until training is complete, if the batch stays.
-    #[must_use]
-    pub const fn steps_to_come(&self, mark: &Mark) -> u64 {
-        let batch = if mark.pace.batch == 0 {
-            1
-        } else {
-            mark.pace.batch
-        };
-        let left = self.total_samples().saturating_sub(mark.samples);
-        let of_epoch = self.num_samples - self.position_at(mark.samples).cursor;
-        if left <= of_epoch {
-            return left.div_ceil(batch);
-        }
-        let (epochs, rest) = (
-            (left - of_epoch) / self.num_samples,
-            (left - of_epoch) % self.num_samples,
-        );
-        of_epoch.div_ceil(batch) + epochs * self.num_samples.div_ceil(batch) + rest.div_ceil(batch)
     }
 }
 

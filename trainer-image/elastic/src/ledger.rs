@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::course::{Batch, Course};
+use crate::course::{Batch, Course, Growth};
 use crate::digest::Digest;
 use crate::scaling::scaled;
 
@@ -20,7 +20,7 @@ pub use chain::Chain;
 pub struct Terms {
     /// Samples of the data set.
     pub num_samples: u64,
-    /// Samples per step, of the reference number of workers.
+    /// Samples per step of the first epoch, of the reference number of workers.
     pub global_batch: u64,
     /// Seed of the order of the samples.
     pub seed: u64,
@@ -29,10 +29,13 @@ pub struct Terms {
     /// The reference number of workers, if the batch follows their number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_replicas: Option<u32>,
+    /// How the batch grows after the first epoch.
+    #[serde(default, skip_serializing_if = "Growth::is_empty")]
+    pub growth: Growth,
 }
 
 impl Terms {
-    /// The terms of a course whose batch stays.
+    /// The terms of a course whose batch does not follow the workers.
     #[must_use]
     pub const fn of(course: &Course, seed: u64) -> Self {
         Self {
@@ -41,22 +44,39 @@ impl Terms {
             seed,
             total_steps: course.total_steps(),
             reference_replicas: None,
+            growth: *course.growth(),
         }
     }
 
-    /// Whether some number of workers has steps of so many samples.
+    /// Samples per step of an epoch, of the reference number of workers.
     #[must_use]
-    pub fn has_batch(&self, num_samples: u64) -> bool {
+    pub fn batch(&self, epoch: u64) -> u64 {
+        self.growth.batch(self.global_batch, epoch)
+    }
+
+    /// Whether some number of workers has steps of so many samples in an epoch.
+    #[must_use]
+    pub fn has_batch(&self, num_samples: u64, epoch: u64) -> bool {
         let Some(reference) = self.reference_replicas else {
-            return num_samples == self.global_batch;
+            return num_samples == self.batch(epoch);
         };
-        let near =
-            u128::from(num_samples) * u128::from(reference) / u128::from(self.global_batch.max(1));
+        // Its workers had this many samples, one more or one less, before the batch grew.
+        let first = u128::from(num_samples) * u128::from(self.global_batch)
+            / u128::from(self.batch(epoch).max(1));
+        let first = u64::try_from(first).unwrap_or(u64::MAX);
+        num_samples == self.num_samples
+            || (first.saturating_sub(1)..=first.saturating_add(1)).any(|own| {
+                self.growth.scaled(own, self.global_batch, epoch) == num_samples
+                    && self.has_first_batch(own, reference)
+            })
+    }
+
+    fn has_first_batch(&self, own: u64, reference: u32) -> bool {
+        let near = u128::from(own) * u128::from(reference) / u128::from(self.global_batch.max(1));
         let near = u32::try_from(near).unwrap_or(u32::MAX);
         let batch = |workers| scaled(self.global_batch, workers, reference, self.num_samples);
-        num_samples == self.num_samples
-            || (near.saturating_sub(1)..=near.saturating_add(1))
-                .any(|workers| workers > 0 && batch(workers) == num_samples)
+        (near.saturating_sub(1)..=near.saturating_add(1))
+            .any(|workers| workers > 0 && batch(workers) == own)
     }
 
     /// What the first line is hashed with.
@@ -67,6 +87,14 @@ impl Terms {
         parts.extend(numbers.iter().map(<[_; _]>::as_slice));
         let reference = self.reference_replicas.map(u32::to_le_bytes);
         parts.extend(reference.iter().map(<[_; _]>::as_slice));
+        let stages = self.growth.stages().iter();
+        let stages: Vec<[[u8; 8]; 2]> = stages
+            .map(|stage| [stage.from_epoch, stage.global_batch].map(u64::to_le_bytes))
+            .collect();
+        if !stages.is_empty() {
+            parts.push(b"growth");
+            parts.extend(stages.iter().flatten().map(<[_; _]>::as_slice));
+        }
         Digest::of(&parts)
     }
 

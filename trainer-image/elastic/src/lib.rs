@@ -24,7 +24,7 @@ pub mod switch;
 
 pub use agreement::Agreement;
 pub use checkpoint::CheckpointId;
-pub use course::{Batch, Course, Position};
+pub use course::{Batch, Course, Growth, Length, Position};
 pub use digest::Digest;
 pub use ledger::{Chain, Head, Line};
 pub use machine::{Action, Event, Machine, Outcome, Place};

@@ -3,7 +3,8 @@
 //! What is meant for the reference number of workers is multiplied: with W workers the batch is
 //! `G·W/reference`, and the rate follows the batch by a rule. The rate goes to its new value over
 //! some steps, as in Goyal et al. (2017), whose gradual warm-up begins at the rate of the small
-//! batch. Only a new generation changes the batch.
+//! batch. Only a new generation changes the batch. If the batch also grows at some epochs, the
+//! workers' batch grows by the same factor, and the rate does not follow that growth.
 
 use roundhouse_contract::{RateRule, ScaleBatch};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,8 @@ use crate::course::Course;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pace {
-    /// Samples of a step.
+    /// Samples of a step in the first epoch. Growth of the batch multiplies it: see
+    /// [`Course::batch_size`].
     pub batch: u64,
     /// What the rate was multiplied by before the batch became this one.
     pub from_factor: f64,
@@ -124,7 +126,7 @@ impl Scaling {
         }
     }
 
-    /// Samples of a step of so many workers: at least 1, at most the data.
+    /// Samples of a step of so many workers in the first epoch: at least 1, at most the data.
     #[must_use]
     pub fn batch(&self, workers: u32) -> u64 {
         let Some(settings) = self.settings else {

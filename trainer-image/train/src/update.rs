@@ -13,12 +13,21 @@ pub struct Rate {
     pub step: u64,
 }
 
+/// What an update reads on the device, so that the host does not wait for it. Both are scalar 32-bit floats on
+/// the device of the parameters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Signals<'a> {
+    /// Where it is not 0, nothing changes: neither weights and statistics nor what the update remembers, even if
+    /// gradients are not finite. `None`: the update is applied.
+    pub skip: Option<&'a Tensor>,
+    /// What the gradients of weights are divided by, such as [`crate::clip::divisor`]. Statistics are not
+    /// divided. The gradients stay as they are. `None`: 1.
+    pub divisor: Option<&'a Tensor>,
+}
+
 /// Updates weights in place. The update is local: no collective, nothing that waits.
 pub trait Update: std::fmt::Debug {
     /// Applies the gradients that the parameters hold.
-    ///
-    /// `skip` is a scalar 32-bit float on the device of the parameters: where it is not 0, nothing changes, neither
-    /// weights nor what the update remembers, and the host need not know. `None`: the update is applied.
     ///
     /// # Errors
     /// A parameter has no gradient.
@@ -26,7 +35,7 @@ pub trait Update: std::fmt::Debug {
         &mut self,
         parameters: &mut Parameters,
         rate: Rate,
-        skip: Option<&Tensor>,
+        signals: Signals<'_>,
     ) -> Result<(), TchError>;
 
     /// Everything it remembers between steps, but for their number: by name, one tensor for each parameter, in

@@ -1,8 +1,14 @@
-//! Optimizers and learning-rate schedules.
+//! Optimizers: which one, and its hyperparameters.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigInvalid, invalid};
+
+pub mod schedule;
+#[cfg(test)]
+mod tests;
+
+pub use schedule::{BatchGrowth, DecayShape, Schedule, ScheduleName};
 
 /// Which optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -14,6 +20,10 @@ pub enum OptimizerName {
     Sgd,
     /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
     Adamw,
+    /// SGD with a rate of its own for each tensor, for large batches of images (You et al., 2017).
+    Lars,
+    /// Adam with a rate of its own for each tensor, for large batches of text (You et al., 2020).
+    Lamb,
 }
 
 /// An optimizer and its parameters.
@@ -21,26 +31,53 @@ pub enum OptimizerName {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Optimizer {
-    /// `sgd` or `adamw`.
+    /// `sgd`, `adamw`, `lars` or `lamb`.
     pub name: OptimizerName,
     /// Learning rate after warm-up.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
     pub learning_rate: f64,
-    /// Momentum of `sgd`.
+    /// Momentum of `sgd` and `lars`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1)))]
     pub momentum: f64,
-    /// Weight decay: added to the gradient by `sgd`, decoupled in `adamw`.
+    /// Whether `sgd` uses Nesterov momentum. Needs a momentum above 0.
+    pub nesterov: bool,
+    /// Weight decay: added to the gradient by `sgd` and `lars`, decoupled in `adamw` and `lamb`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
     pub weight_decay: f64,
-    /// Decay of the first moment of `adamw`.
+    /// Whether weight decay, and the rate per tensor of `lars` and `lamb`, also apply to biases and to the
+    /// parameters of normalization layers: to all tensors of at most one dimension. Default: true for `sgd` and
+    /// `adamw`, as in PyTorch; false for `lars` and `lamb`, as in their published recipes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_norm_and_bias: Option<bool>,
+    /// Decay of the first moment of `adamw` and `lamb`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1)))]
     pub beta1: f64,
-    /// Decay of the second moment of `adamw`.
+    /// Decay of the second moment of `adamw` and `lamb`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1)))]
     pub beta2: f64,
-    /// Added to the denominator of `adamw`.
+    /// Added to the denominator of `adamw` and `lamb`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
     pub epsilon: f64,
+    /// Trust coefficient of `lars`: how far one step may move a tensor, as a fraction of the tensor's norm.
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
+    pub trust_coefficient: f64,
+    /// Largest norm of all gradients taken as one vector. A larger gradient is scaled down to it. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
+    pub max_grad_norm: Option<f64>,
+    /// Keeps an exponential moving average of the weights. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema: Option<Ema>,
+}
+
+/// An exponential moving average of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Ema {
+    /// Weight of the old average in each step: `average = decay * average + (1 - decay) * weights`.
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1)))]
+    pub decay: f64,
 }
 
 impl Default for Optimizer {
@@ -49,32 +86,69 @@ impl Default for Optimizer {
             name: OptimizerName::Sgd,
             learning_rate: 0.1,
             momentum: 0.9,
+            nesterov: false,
             weight_decay: 0.0,
+            decay_norm_and_bias: None,
             beta1: 0.9,
             beta2: 0.999,
             epsilon: 1e-8,
+            trust_coefficient: 0.001,
+            max_grad_norm: None,
+            ema: None,
         }
     }
 }
 
 impl Optimizer {
+    /// Whether biases and parameters of normalization layers take part in weight decay and rates per tensor.
+    #[must_use]
+    pub fn decays_norm_and_bias(&self) -> bool {
+        self.decay_norm_and_bias.unwrap_or(match self.name {
+            OptimizerName::Sgd | OptimizerName::Adamw => true,
+            OptimizerName::Lars | OptimizerName::Lamb => false,
+        })
+    }
+
     pub(super) fn validate(&self) -> Result<(), ConfigInvalid> {
         let Self {
-            name: _,
+            name,
             learning_rate,
             momentum,
+            nesterov,
             weight_decay,
+            decay_norm_and_bias: _,
             beta1,
             beta2,
             epsilon,
+            trust_coefficient,
+            max_grad_norm,
+            ema,
         } = self;
-        let positive = |value: f64| value.is_finite() && value > 0.0;
-        let fraction = |value: f64| (0.0..1.0).contains(&value);
-        if !positive(*learning_rate) {
-            return invalid("optimizer.learningRate", "must be a finite number above 0");
+        let above_0 = |field, value: f64| {
+            if value.is_finite() && value > 0.0 {
+                return Ok(());
+            }
+            invalid(field, "must be a finite number above 0")
+        };
+        let below_1 = |field, value: f64| {
+            if (0.0..1.0).contains(&value) {
+                return Ok(());
+            }
+            invalid(field, "must be at least 0 and below 1")
+        };
+        above_0("optimizer.learningRate", *learning_rate)?;
+        below_1("optimizer.momentum", *momentum)?;
+        if *nesterov && *name != OptimizerName::Sgd {
+            return invalid(
+                "optimizer.nesterov",
+                "is for sgd: remove it, or set optimizer.name to sgd",
+            );
         }
-        if !fraction(*momentum) {
-            return invalid("optimizer.momentum", "must be at least 0 and below 1");
+        if *nesterov && *momentum <= 0.0 {
+            return invalid(
+                "optimizer.nesterov",
+                "needs momentum: set optimizer.momentum above 0, for example to 0.9",
+            );
         }
         if !(weight_decay.is_finite() && *weight_decay >= 0.0) {
             return invalid(
@@ -82,78 +156,15 @@ impl Optimizer {
                 "must be a finite number, 0 or above",
             );
         }
-        if !fraction(*beta1) || !fraction(*beta2) {
-            return invalid(
-                "optimizer.beta1",
-                "beta1 and beta2 must be at least 0 and below 1",
-            );
+        below_1("optimizer.beta1", *beta1)?;
+        below_1("optimizer.beta2", *beta2)?;
+        above_0("optimizer.epsilon", *epsilon)?;
+        above_0("optimizer.trustCoefficient", *trust_coefficient)?;
+        if let Some(max_grad_norm) = max_grad_norm {
+            above_0("optimizer.maxGradNorm", *max_grad_norm)?;
         }
-        if !positive(*epsilon) {
-            return invalid("optimizer.epsilon", "must be a finite number above 0");
-        }
-        Ok(())
-    }
-}
-
-/// Which schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum ScheduleName {
-    /// The same rate all the time.
-    #[default]
-    Constant,
-    /// Half a cosine from the rate down to `minFactor` of it (Loshchilov and Hutter, 2017).
-    Cosine,
-    /// Times `gamma` after every `stepEpochs` epochs.
-    Step,
-}
-
-/// Learning rate over time. Position is counted in committed samples, so that a change in the
-/// number of workers is not noticed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Schedule {
-    /// `constant`, `cosine` or `step`.
-    pub name: ScheduleName,
-    /// Steps over which the rate rises linearly to its full value.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1_000_000_000)))]
-    pub warmup_steps: u32,
-    /// Lowest rate of `cosine`, as a fraction of the full rate.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1)))]
-    pub min_factor: f64,
-    /// Epochs between two drops of `step`.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
-    pub step_epochs: u32,
-    /// Factor of each drop of `step`.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1)))]
-    pub gamma: f64,
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self {
-            name: ScheduleName::Constant,
-            warmup_steps: 0,
-            min_factor: 0.0,
-            step_epochs: 30,
-            gamma: 0.1,
-        }
-    }
-}
-
-impl Schedule {
-    pub(super) fn validate(&self) -> Result<(), ConfigInvalid> {
-        let unit = |value: f64| (0.0..=1.0).contains(&value);
-        if !unit(self.min_factor) {
-            return invalid("schedule.minFactor", "must be between 0 and 1");
-        }
-        if self.step_epochs == 0 {
-            return invalid("schedule.stepEpochs", "must be at least 1");
-        }
-        if !(unit(self.gamma) && self.gamma > 0.0) {
-            return invalid("schedule.gamma", "must be above 0 and at most 1");
+        if let Some(Ema { decay }) = ema {
+            below_1("optimizer.ema.decay", *decay)?;
         }
         Ok(())
     }

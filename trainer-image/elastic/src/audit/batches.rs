@@ -7,7 +7,9 @@ use crate::ledger::{Line, Terms};
 pub(super) struct Batches<'terms> {
     terms: &'terms Terms,
     generation: u64,
-    /// Samples of a whole batch of the generation, once they are known.
+    /// The batch of the reference number of workers, which grows at some epochs.
+    stage: u64,
+    /// Samples of a whole batch of the generation in that stage, once they are known.
     whole: Option<u64>,
 }
 
@@ -16,22 +18,24 @@ impl<'terms> Batches<'terms> {
         Self {
             terms,
             generation: 0,
+            stage: 0,
             whole: None,
         }
     }
 
     /// The place after the last of a line that begins at `cursor`.
     ///
-    /// If the batch follows the workers, it is the same throughout a generation and one that some
-    /// number of them has. Smaller are the last of an epoch and that of a training which may have been
+    /// If the batch follows the workers, it is the same throughout a generation until it grows, and one that
+    /// some number of them has. Smaller are the last of an epoch and that of a training which may have been
     /// made longer later, after which another generation comes.
     pub(super) fn end(&mut self, line: &Line, cursor: u64, next: Option<&Line>) -> u64 {
         let whole_end = |whole: u64| self.terms.num_samples.min(cursor.saturating_add(whole));
+        let stage = self.terms.batch(line.epoch);
         if self.terms.reference_replicas.is_none() {
-            return whole_end(self.terms.global_batch);
+            return whole_end(stage);
         }
-        if self.generation != line.generation {
-            self.generation = line.generation;
+        if (self.generation, self.stage) != (line.generation, stage) {
+            (self.generation, self.stage) = (line.generation, stage);
             self.whole = None;
         }
         let found = line.end.saturating_sub(cursor);
@@ -41,11 +45,11 @@ impl<'terms> Batches<'terms> {
             Some(whole) if may_be_smaller && (1..=whole).contains(&found) => line.end,
             Some(whole) => whole_end(whole),
             None if may_be_smaller => line.end.max(cursor + 1).min(self.terms.num_samples),
-            None if self.terms.has_batch(found) => {
+            None if self.terms.has_batch(found, line.epoch) => {
                 self.whole = Some(found);
                 line.end
             }
-            None => whole_end(self.terms.global_batch),
+            None => whole_end(stage),
         }
     }
 }

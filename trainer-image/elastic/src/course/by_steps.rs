@@ -9,8 +9,9 @@ impl Course {
     #[must_use]
     pub(crate) fn steps_at(&self, position: Position) -> Option<u64> {
         let Position { epoch, cursor } = position;
-        let on_boundary = cursor < self.num_samples && cursor.is_multiple_of(self.global_batch);
-        on_boundary.then(|| epoch * self.steps_per_epoch() + cursor / self.global_batch)
+        let batch = self.growth.batch(self.global_batch, epoch);
+        let on_boundary = cursor < self.num_samples && cursor.is_multiple_of(batch);
+        on_boundary.then(|| self.steps_before_epoch(epoch) + cursor / batch)
     }
 
     /// The step after so many committed ones; `None` when training is complete.
@@ -20,7 +21,8 @@ impl Course {
             return None;
         }
         let Position { epoch, cursor } = self.position(committed_steps);
-        let end = self.num_samples.min(cursor + self.global_batch);
+        let batch = self.growth.batch(self.global_batch, epoch);
+        let end = self.num_samples.min(cursor + batch);
         Some(Batch {
             step: committed_steps + 1,
             epoch,

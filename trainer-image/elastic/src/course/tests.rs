@@ -15,7 +15,7 @@ proptest! {
             prop_assert!(batch.num_samples() > 0);
             prop_assert_eq!(used.len() as u64, course.committed_samples(step));
             prop_assert_eq!(course.steps_at(course.position(step)), Some(step));
-            prop_assert_eq!(batch.ends_epoch, (step + 1) % course.steps_per_epoch() == 0);
+            prop_assert_eq!(batch.ends_epoch, (step + 1) % num_samples.div_ceil(course.global_batch()) == 0);
             used.extend(batch.places.clone().map(|place| (batch.epoch, place)));
             step += 1;
         }

@@ -1,0 +1,141 @@
+use super::*;
+
+fn sgd() -> Optimizer {
+    Optimizer::default()
+}
+
+fn refusal(result: Result<(), ConfigInvalid>) -> (&'static str, String) {
+    let ConfigInvalid { field, message } = result.unwrap_err();
+    (field, message)
+}
+
+#[test]
+fn an_optimizer_that_cannot_be_run_is_refused_with_its_field() {
+    type Change = fn(&mut Optimizer);
+    let cases: [(&str, Change); 13] = [
+        ("learningRate", |it| it.learning_rate = f64::INFINITY),
+        ("momentum", |it| it.momentum = -0.1),
+        ("nesterov", |it| {
+            (it.nesterov, it.momentum) = (true, 0.0);
+        }),
+        ("nesterov", |it| {
+            (it.nesterov, it.name) = (true, OptimizerName::Lars);
+        }),
+        ("weightDecay", |it| it.weight_decay = -1.0),
+        ("beta1", |it| it.beta1 = 1.0),
+        ("beta2", |it| it.beta2 = f64::NAN),
+        ("epsilon", |it| it.epsilon = 0.0),
+        ("trustCoefficient", |it| it.trust_coefficient = 0.0),
+        ("maxGradNorm", |it| it.max_grad_norm = Some(0.0)),
+        ("maxGradNorm", |it| it.max_grad_norm = Some(f64::NAN)),
+        ("ema.decay", |it| it.ema = Some(Ema { decay: 1.0 })),
+        ("ema.decay", |it| it.ema = Some(Ema { decay: -0.5 })),
+    ];
+    for (field, change) in cases {
+        let mut optimizer = sgd();
+        change(&mut optimizer);
+        let (found, _) = refusal(optimizer.validate());
+        assert_eq!(found, format!("optimizer.{field}"));
+    }
+}
+
+#[test]
+fn a_schedule_that_cannot_be_run_is_refused_with_its_field() {
+    type Change = fn(&mut Schedule);
+    fn grow(at_epochs: &[u32], factor: f64) -> Option<BatchGrowth> {
+        Some(BatchGrowth {
+            at_epochs: at_epochs.to_vec(),
+            factor,
+        })
+    }
+    let cases: [(&str, Change); 12] = [
+        ("minFactor", |it| it.min_factor = 1.5),
+        ("stepEpochs", |it| it.step_epochs = 0),
+        ("gamma", |it| it.gamma = 0.0),
+        ("power", |it| it.power = 0.0),
+        ("power", |it| it.power = f64::NAN),
+        ("decayFraction", |it| it.decay_fraction = 0.0),
+        ("decayFraction", |it| it.decay_fraction = 1.1),
+        ("batchGrowth.atEpochs", |it| {
+            it.batch_growth = grow(&[], 2.0)
+        }),
+        ("batchGrowth.atEpochs", |it| {
+            it.batch_growth = grow(&[0, 4], 2.0);
+        }),
+        ("batchGrowth.atEpochs", |it| {
+            it.batch_growth = grow(&[4, 4], 2.0);
+        }),
+        ("batchGrowth.atEpochs", |it| {
+            it.batch_growth = grow(&(1..=17).collect::<Vec<_>>(), 2.0);
+        }),
+        ("batchGrowth.factor", |it| {
+            it.batch_growth = grow(&[4], 1.0);
+        }),
+    ];
+    for (field, change) in cases {
+        let mut schedule = Schedule::default();
+        change(&mut schedule);
+        let (found, _) = refusal(schedule.validate());
+        assert_eq!(found, format!("schedule.{field}"));
+    }
+}
+
+#[test]
+fn nesterov_without_momentum_is_refused_with_a_remedy() {
+    let optimizer = Optimizer {
+        nesterov: true,
+        momentum: 0.0,
+        ..sgd()
+    };
+    let (_, message) = refusal(optimizer.validate());
+    assert!(message.contains("optimizer.momentum"), "{message}");
+}
+
+#[test]
+fn biases_decay_by_default_for_sgd_and_adamw_and_not_for_lars_and_lamb() {
+    for (name, by_default) in [
+        (OptimizerName::Sgd, true),
+        (OptimizerName::Adamw, true),
+        (OptimizerName::Lars, false),
+        (OptimizerName::Lamb, false),
+    ] {
+        let with = |decay_norm_and_bias| Optimizer {
+            name,
+            decay_norm_and_bias,
+            ..sgd()
+        };
+        assert_eq!(with(None).decays_norm_and_bias(), by_default);
+        assert!(with(Some(true)).decays_norm_and_bias());
+        assert!(!with(Some(false)).decays_norm_and_bias());
+    }
+}
+
+#[test]
+fn settings_written_before_the_newer_fields_existed_mean_the_same() {
+    let optimizer: Optimizer = serde_json::from_str(
+        r#"{"name": "adamw", "learningRate": 0.001, "momentum": 0.9, "weightDecay": 0.01,
+            "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8}"#,
+    )
+    .unwrap();
+    assert_eq!(optimizer.validate(), Ok(()));
+    assert!(optimizer.decays_norm_and_bias());
+    assert_eq!((optimizer.max_grad_norm, optimizer.ema), (None, None));
+    let schedule: Schedule = serde_json::from_str(
+        r#"{"name": "cosine", "warmupSteps": 5, "minFactor": 0.1, "stepEpochs": 30, "gamma": 0.1}"#,
+    )
+    .unwrap();
+    assert_eq!(schedule.validate(), Ok(()));
+    assert_eq!(schedule.batch_growth, None);
+}
+
+#[test]
+fn every_name_reads_back() {
+    for text in ["sgd", "adamw", "lars", "lamb"] {
+        let name: OptimizerName = serde_json::from_value(text.into()).unwrap();
+        assert_eq!(serde_json::to_value(name).unwrap(), text);
+    }
+    for text in ["constant", "linear", "cosine", "step", "polynomial", "wsd"] {
+        let name: ScheduleName = serde_json::from_value(text.into()).unwrap();
+        assert_eq!(serde_json::to_value(name).unwrap(), text);
+    }
+}

@@ -1,0 +1,236 @@
+use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
+
+use super::*;
+use crate::audit::{File, audit};
+use crate::course::{Course, Length};
+use crate::ledger::{Chain, Head, Header, Terms};
+use crate::scaling::{Mark, Scaling};
+use roundhouse_contract::{RateRule, ScaleBatch};
+
+fn growth(at_epochs: &[u32], factor: f64) -> BatchGrowth {
+    BatchGrowth {
+        at_epochs: at_epochs.to_vec(),
+        factor,
+    }
+}
+
+fn any_growth() -> impl Strategy<Value = BatchGrowth> {
+    let epochs = proptest::collection::btree_set(1_u32..6, 1..4);
+    (epochs, 1.01_f64..4.0).prop_map(|(epochs, factor)| BatchGrowth {
+        at_epochs: epochs.into_iter().collect(),
+        factor,
+    })
+}
+
+/// The steps that come after a mark, and the mark at the end.
+fn steps_from(course: &Course, mut mark: Mark) -> (Vec<crate::Batch>, Mark) {
+    let mut steps = Vec::new();
+    while let Some(batch) = course.batch_at(&mark) {
+        mark = mark.after(batch.num_samples());
+        steps.push(batch);
+    }
+    (steps, mark)
+}
+
+#[test]
+fn the_batch_grows_where_its_epochs_begin() {
+    let settings = growth(&[1, 3], 2.0);
+    let course = Course::new(20, 4, Length::Epochs(4), Some(&settings));
+    let start = Scaling::new(None, &course).start();
+    let (steps, end) = steps_from(&course, start);
+    let sizes: Vec<_> = steps
+        .iter()
+        .map(|step| (step.epoch, step.num_samples()))
+        .collect();
+    let expected = [
+        (0, 4),
+        (0, 4),
+        (0, 4),
+        (0, 4),
+        (0, 4),
+        (1, 8),
+        (1, 8),
+        (1, 4),
+        (2, 8),
+        (2, 8),
+        (2, 4),
+        (3, 16),
+        (3, 4),
+    ];
+    assert_eq!(sizes, expected);
+    assert_eq!((course.total_steps(), end.step), (13, 13));
+    assert_eq!(course.total_samples(), 80);
+}
+
+#[test]
+fn a_batch_grows_to_the_whole_data_at_most() {
+    let stages = Growth::new(&growth(&[1, 2, 3], 10.0), 64, 1_000);
+    let batches: Vec<_> = stages.stages().iter().map(|it| it.global_batch).collect();
+    assert_eq!(batches, [640, 1_000, 1_000]);
+}
+
+#[test]
+fn rounding_does_not_accumulate_over_stages() {
+    let stages = Growth::new(&growth(&[1, 2, 3], 1.5), 3, 1_000);
+    let batches: Vec<_> = stages.stages().iter().map(|it| it.global_batch).collect();
+    // 4.5, 6.75, 10.125.
+    assert_eq!(batches, [5, 7, 10]);
+}
+
+#[test]
+fn stages_read_back_and_a_list_that_is_none_is_refused() {
+    let stages = Growth::new(&growth(&[30, 60], 5.0), 256, 50_000);
+    let text = serde_json::to_string(&stages).unwrap();
+    assert_eq!(
+        text,
+        r#"[{"fromEpoch":30,"globalBatch":1280},{"fromEpoch":60,"globalBatch":6400}]"#
+    );
+    assert_eq!(serde_json::from_str::<Growth>(&text).unwrap(), stages);
+    for wrong in [
+        r#"[{"fromEpoch":0,"globalBatch":8}]"#.to_owned(),
+        r#"[{"fromEpoch":2,"globalBatch":0}]"#.to_owned(),
+        r#"[{"fromEpoch":2,"globalBatch":8},{"fromEpoch":2,"globalBatch":9}]"#.to_owned(),
+        serde_json::to_string(&vec![stages.stages()[0]; 17]).unwrap(),
+    ] {
+        assert!(serde_json::from_str::<Growth>(&wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_ledger_of_another_growth_does_not_fit() {
+    let terms = |settings: Option<&BatchGrowth>| {
+        Terms::of(&Course::new(100, 10, Length::Epochs(9), settings), 7)
+    };
+    let (none, by_2, by_3) = (
+        terms(None),
+        terms(Some(&growth(&[2], 2.0))),
+        terms(Some(&growth(&[2], 3.0))),
+    );
+    assert!(by_2.fit(&by_2) && !by_2.fit(&none) && !by_2.fit(&by_3));
+    let text = serde_json::to_string(&none).unwrap();
+    assert!(!text.contains("growth"), "{text}");
+    let read: Terms = serde_json::from_str(&serde_json::to_string(&by_2).unwrap()).unwrap();
+    assert_eq!(read, by_2);
+}
+
+proptest! {
+    #[test]
+    fn each_sample_is_used_once_per_epoch_and_the_steps_are_as_many_as_announced(
+        num_samples in 1_u64..200, batch in 1_u64..60, epochs in 1_u64..7, settings in any_growth(),
+    ) {
+        let course = Course::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
+        let (steps, end) = steps_from(&course, Scaling::new(None, &course).start());
+        let used: Vec<_> = steps
+            .iter()
+            .flat_map(|step| step.places.clone().map(|place| (step.epoch, place)))
+            .collect();
+        let all: Vec<_> = (0..epochs)
+            .flat_map(|epoch| (0..num_samples).map(move |place| (epoch, place)))
+            .collect();
+        prop_assert_eq!(used, all);
+        prop_assert_eq!(end.step, course.total_steps());
+        prop_assert_eq!(end.samples, course.total_samples());
+    }
+
+    #[test]
+    fn a_training_of_steps_has_that_many(
+        num_samples in 1_u64..200, batch in 1_u64..60, num_steps in 1_u64..300, settings in any_growth(),
+    ) {
+        let course = Course::new(num_samples, batch, Length::Steps(num_steps), Some(&settings));
+        let (_, end) = steps_from(&course, Scaling::new(None, &course).start());
+        prop_assert_eq!((end.step, end.samples), (num_steps, course.total_samples()));
+    }
+
+    #[test]
+    fn training_continues_identically_from_every_step(
+        num_samples in 1_u64..120, batch in 1_u64..60, epochs in 1_u64..7, settings in any_growth(),
+    ) {
+        let course = Course::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
+        let start = Scaling::new(None, &course).start();
+        let (steps, _) = steps_from(&course, start);
+        let mut mark = start;
+        for (index, step) in steps.iter().enumerate() {
+            // What a checkpoint keeps: the number of steps, the epoch and the cursor.
+            let position = course.position_at(mark.samples);
+            prop_assert_eq!(position, course.position(mark.step));
+            prop_assert_eq!(mark.samples, course.committed_samples(mark.step));
+            prop_assert_eq!(course.steps_at(position), Some(mark.step));
+            let samples = position.epoch * num_samples + position.cursor;
+            let resumed = Mark { step: mark.step, samples, pace: start.pace };
+            prop_assert_eq!(course.steps_to_come(&resumed), course.total_steps() - mark.step);
+            let (rest, _) = steps_from(&course, resumed);
+            prop_assert_eq!(&rest[..], &steps[index..]);
+            let by_steps = course.next_batch(mark.step);
+            prop_assert_eq!(by_steps.as_ref(), Some(step));
+            mark = mark.after(step.num_samples());
+        }
+    }
+
+    #[test]
+    fn a_ledger_with_growth_and_changing_workers_is_proven(
+        num_samples in 1_u64..150, batch in 1_u64..40, epochs in 1_u64..6, settings in any_growth(),
+        reference in 0_u32..4, workers in proptest::collection::vec(1_u32..6, 1..5),
+    ) {
+        let course = Course::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
+        let reference_replicas = (reference > 0).then_some(reference);
+        let terms = Terms { reference_replicas, ..Terms::of(&course, 7) };
+        let scale = reference_replicas.map(|reference_replicas| ScaleBatch {
+            reference_replicas,
+            rule: RateRule::Linear,
+            warmup_steps: 0,
+        });
+        let scaling = Scaling::new(scale, &course);
+        let mut mark = scaling.start();
+        let mut previous: Option<Head> = None;
+        let mut files = Vec::new();
+        for (generation, workers) in (1_u64..).zip(workers.iter().cycle()) {
+            mark = scaling.go_on(mark, *workers);
+            let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&terms)));
+            let to_come = course.steps_to_come(&mark);
+            let mut found = 0;
+            while let Some(batch) = course.batch_at(&mark).filter(|_| found < 7) {
+                chain.push(chain.head().next(&batch, generation, 0.5));
+                mark = mark.after(batch.num_samples());
+                found += 1;
+            }
+            prop_assert!(found == 7 || found == to_come);
+            let header = Header { generation, previous, course: terms };
+            files.push(File { header, lines: chain.lines().iter().copied().collect() });
+            previous = Some(chain.head());
+            if found < 7 {
+                break;
+            }
+        }
+        let proof = audit(files, &[]);
+        prop_assert!(proof.is_ok(), "{:?}", proof);
+        let proof = proof.unwrap();
+        prop_assert_eq!((proof.num_epochs, proof.num_samples), (epochs, course.total_samples()));
+    }
+}
+
+#[test]
+fn the_audit_finds_a_step_that_did_not_grow() {
+    let settings = growth(&[1], 2.0);
+    let grown = Course::new(40, 10, Length::Epochs(2), Some(&settings));
+    let constant = Course::of_epochs(40, 10, 2);
+    let terms = Terms::of(&grown, 7);
+    let (steps, _) = steps_from(&constant, Scaling::new(None, &constant).start());
+    let mut chain = Chain::from(Head::start(&terms));
+    for batch in &steps {
+        chain.push(chain.head().next(batch, 1, 0.5));
+    }
+    let header = Header {
+        generation: 1,
+        previous: None,
+        course: terms,
+    };
+    let lines = chain.lines().iter().copied().collect();
+    let finding = audit(vec![File { header, lines }], &[]).unwrap_err();
+    assert!(
+        matches!(
+            finding,
+            crate::audit::Finding::SamplesLeftOut { step: 5, .. }
+        ),
+        "{finding}"
+    );
+}

@@ -1,0 +1,51 @@
+//! Optimizers: from gradients to new weights. They keep their state as plain tensors, so that it can be sent
+//! to a rank that lacks it.
+//!
+//! Each optimizer is its formula and its state; [`groups`] says which tensors take part in what, and
+//! [`kernels`] computes.
+
+use roundhouse_contract::trainer::{Optimizer as OptimizerConfig, OptimizerName};
+use tch::{TchError, Tensor};
+
+use crate::ema::Ema;
+use crate::parameters::Parameters;
+use crate::update::Update;
+
+pub mod adamw;
+mod groups;
+pub(crate) mod kernels;
+pub mod lamb;
+pub mod lars;
+pub mod sgd;
+
+pub use adamw::AdamW;
+pub use lamb::Lamb;
+pub use lars::Lars;
+pub use sgd::Sgd;
+
+/// Builds the optimizer of a configuration for some parameters, which have their initial values. With `ema`
+/// the optimizer is wrapped in an [`Ema`]. Clipping by `maxGradNorm` is up to the loop: see [`crate::clip`].
+///
+/// # Errors
+/// Its state exceeds the memory.
+pub fn build(
+    config: &OptimizerConfig,
+    parameters: &Parameters,
+) -> Result<Box<dyn Update>, TchError> {
+    let optimizer: Box<dyn Update> = match config.name {
+        OptimizerName::Sgd => Box::new(Sgd::new(config, parameters)?),
+        OptimizerName::Adamw => Box::new(AdamW::new(config, parameters)?),
+        OptimizerName::Lars => Box::new(Lars::new(config, parameters)?),
+        OptimizerName::Lamb => Box::new(Lamb::new(config, parameters)?),
+    };
+    Ok(match config.ema {
+        None => optimizer,
+        Some(ema) => Box::new(Ema::new(optimizer, ema.decay, parameters)?),
+    })
+}
+
+/// A zero tensor for each parameter.
+fn zeros_like(parameters: &Parameters) -> Result<Vec<Tensor>, TchError> {
+    let zeros = |tensor: &Tensor| tensor.f_detach()?.f_zeros_like();
+    parameters.tensors().iter().map(zeros).collect()
+}

@@ -1,0 +1,121 @@
+//! Which tensors take part in what.
+
+use tch::{TchError, Tensor};
+
+use super::kernels::{self, Select};
+use crate::parameters::{Parameters, Role};
+
+/// The tensors of a model, by how they are updated.
+#[derive(Debug)]
+pub(super) struct Groups {
+    weights: Vec<Group>,
+    /// Places of running statistics, and the weight of the newest batch.
+    statistics: Vec<(usize, f64)>,
+}
+
+/// Weights that are updated alike.
+#[derive(Debug)]
+pub(super) struct Group {
+    places: Vec<usize>,
+    /// Whether weight decay and rates per tensor apply.
+    pub(super) decays: bool,
+}
+
+/// The tensors of a group in one step; they share their memory with the parameters.
+#[derive(Debug)]
+pub(super) struct Members {
+    pub(super) weights: Vec<Tensor>,
+    pub(super) gradients: Vec<Tensor>,
+}
+
+impl Groups {
+    /// Weights of more than one dimension decay; those of at most one, biases and parameters of normalization
+    /// layers, if `decays_norm_and_bias`.
+    pub(super) fn new(parameters: &Parameters, decays_norm_and_bias: bool) -> Self {
+        let mut groups = Self {
+            weights: [true, false]
+                .map(|decays| Group {
+                    places: Vec::new(),
+                    decays,
+                })
+                .into(),
+            statistics: Vec::new(),
+        };
+        let tensors = parameters.tensors().iter().zip(parameters.roles());
+        for (place, (tensor, role)) in tensors.enumerate() {
+            match role {
+                Role::Weight if decays_norm_and_bias || tensor.dim() > 1 => {
+                    groups.weights[0].places.push(place);
+                }
+                Role::Weight => groups.weights[1].places.push(place),
+                Role::Statistic { momentum } => groups.statistics.push((place, *momentum)),
+            }
+        }
+        groups.weights.retain(|group| !group.places.is_empty());
+        groups
+    }
+
+    /// The groups of weights.
+    pub(super) fn weights(&self) -> &[Group] {
+        &self.weights
+    }
+
+    /// Moves the running statistics towards those of the batch, which are where their gradients would be.
+    pub(super) fn update_statistics(
+        &self,
+        parameters: &Parameters,
+        select: &Select,
+    ) -> Result<(), TchError> {
+        for (place, momentum) in &self.statistics {
+            let of_batch = [gradient(parameters, *place)?];
+            let own = &parameters.tensors()[*place..=*place];
+            kernels::average(own, &of_batch, *momentum, select)?;
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    /// Its weights and their gradients.
+    pub(super) fn members(&self, parameters: &Parameters) -> Result<Members, TchError> {
+        let places = self.places.iter();
+        Ok(Members {
+            weights: self.select(parameters.tensors()),
+            gradients: places
+                .map(|place| gradient(parameters, *place))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Those of some tensors, one for each parameter, that belong to the group.
+    pub(super) fn select(&self, tensors: &[Tensor]) -> Vec<Tensor> {
+        let places = self.places.iter();
+        places
+            .map(|place| tensors[*place].shallow_clone())
+            .collect()
+    }
+
+    /// The weight decay of the group.
+    pub(super) fn decay(&self, weight_decay: f64) -> f64 {
+        if self.decays { weight_decay } else { 0.0 }
+    }
+}
+
+impl Members {
+    /// With gradients divided by the divisor, if there is one.
+    pub(super) fn divided(self, divisor: Option<&Tensor>) -> Result<Self, TchError> {
+        let Self { weights, gradients } = self;
+        let gradients = gradients.iter();
+        Ok(Self {
+            weights,
+            gradients: gradients
+                .map(|gradient| kernels::divided(gradient, divisor))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn gradient(parameters: &Parameters, place: usize) -> Result<Tensor, TchError> {
+    let name = || parameters.iter().nth(place).map_or("", |(name, _)| name);
+    kernels::gradient(&parameters.tensors()[place], name)
+}

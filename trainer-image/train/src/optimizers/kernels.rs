@@ -1,0 +1,100 @@
+//! What updates compute, over lists of tensors. All of it runs without gradients being recorded.
+//!
+//! Tensors are changed in place. If an update can be skipped, new values are computed beside the old ones, and
+//! one of the two is selected on the device: NaN times 0 is NaN, so nothing is masked by a multiplication.
+
+use tch::{Kind, TchError, Tensor};
+
+mod adam;
+mod layerwise;
+mod momentum;
+
+pub(super) use adam::{AdamStep, adamw, lamb_directions};
+pub(super) use layerwise::{lamb_ratios, lars_ratios, move_by, same};
+pub(super) use momentum::{SgdStep, lars_momentum, sgd};
+
+/// Whether new values replace old ones; decided on the device.
+#[derive(Debug)]
+pub(crate) struct Select {
+    /// A boolean scalar: true keeps the old values.
+    keeps: Option<Tensor>,
+}
+
+impl Select {
+    pub(crate) fn new(skip: Option<&Tensor>) -> Result<Self, TchError> {
+        let keeps = skip.map(|skip| skip.f_ne(0.0)).transpose()?;
+        Ok(Self { keeps })
+    }
+
+    /// Changes a tensor by `in_place`, unless its old values are to be kept. If the device decides that, the
+    /// change is made to a copy.
+    fn write(
+        &self,
+        target: &Tensor,
+        in_place: impl FnOnce(&mut Tensor) -> Result<Tensor, TchError>,
+    ) -> Result<(), TchError> {
+        let Some(keeps) = &self.keeps else {
+            return in_place(&mut target.shallow_clone()).map(drop);
+        };
+        let mut changed = target.f_empty_like()?;
+        changed.f_copy_(target)?;
+        let _ = in_place(&mut changed)?;
+        target.f_where_self_out(target, keeps, &changed).map(drop)
+    }
+}
+
+/// The gradient of a parameter; the name is for the error.
+pub(crate) fn gradient<'name>(
+    tensor: &Tensor,
+    name: impl FnOnce() -> &'name str,
+) -> Result<Tensor, TchError> {
+    let gradient = tensor.f_grad()?;
+    if gradient.defined() {
+        Ok(gradient)
+    } else {
+        Err(TchError::Torch(format!("{} has no gradient", name())))
+    }
+}
+
+/// Norm of some tensors taken as one vector: a scalar on their device; 0 of none.
+pub(crate) fn norm(tensors: &[Tensor]) -> Result<Tensor, TchError> {
+    if tensors.is_empty() {
+        return Tensor::f_zeros([0_i64; 0], (Kind::Float, tch::Device::Cpu));
+    }
+    norms(tensors)?.f_norm()
+}
+
+/// The norm of each tensor, `[n]`.
+fn norms(tensors: &[Tensor]) -> Result<Tensor, TchError> {
+    let norms: Vec<Tensor> = tensors
+        .iter()
+        .map(Tensor::f_norm)
+        .collect::<Result<_, _>>()?;
+    Tensor::f_stack(&norms, 0)
+}
+
+/// `average = average + weight · (value - average)` for each pair.
+pub(crate) fn average(
+    averages: &[Tensor],
+    values: &[Tensor],
+    weight: f64,
+    select: &Select,
+) -> Result<(), TchError> {
+    for (average, value) in averages.iter().zip(values) {
+        select.write(average, |average| average.f_lerp_(value, weight))?;
+    }
+    Ok(())
+}
+
+/// A scalar on the device of a tensor; made there, without a copy from the host.
+fn scalar(value: f64, like: &Tensor) -> Result<Tensor, TchError> {
+    Tensor::f_full([0_i64; 0], value, (Kind::Float, like.device()))
+}
+
+/// A gradient divided by the divisor, if there is one.
+pub(super) fn divided(gradient: &Tensor, divisor: Option<&Tensor>) -> Result<Tensor, TchError> {
+    divisor.map_or_else(
+        || Ok(gradient.shallow_clone()),
+        |divisor| gradient.f_div(divisor),
+    )
+}
