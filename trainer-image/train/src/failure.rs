@@ -6,10 +6,13 @@ use roundhouse_c10d::ErrorKind;
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::environment::EnvironmentInvalid;
 use roundhouse_contract::trainer::ConfigInvalid;
+use roundhouse_data::DataError;
 use roundhouse_member::failure::{self, Ending};
 use tch::TchError;
 
+use crate::models::BuildError;
 use crate::source::SourceError;
+use crate::weights::WeightsError;
 
 /// One sentence for people, and what it means for a retry.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +57,12 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
+    /// A data file is missing or corrupt, in the words of its format.
+    #[error("{0}")]
+    Unreadable(DataError),
+    /// The file of initial weights does not fit the model.
+    #[error("{0}")]
+    Weights(WeightsError),
     /// libtorch refused an operation.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
@@ -83,7 +92,7 @@ impl Failure {
             | Self::Config(_)
             | Self::ConfigFile { .. }
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
-            Self::Data { .. } => ExitCode::DataInvalid,
+            Self::Data { .. } | Self::Unreadable(_) | Self::Weights(_) => ExitCode::DataInvalid,
             Self::Torch(_) => ExitCode::Internal,
             Self::Member(failure) => failure.exit_code(),
         }
@@ -139,6 +148,62 @@ impl From<SourceError> for Failure {
         match error {
             SourceError::Data { path, reason } => Self::Data { path, reason },
             SourceError::Torch(error) => error.into(),
+            SourceError::Format(error) => error.into(),
+        }
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        match error {
+            DataError::Config { field, reason } => Self::Config(ConfigInvalid {
+                field,
+                message: reason,
+            }),
+            DataError::NoSuchSample { .. } | DataError::ReaderPanicked { .. } => {
+                Self::internal(error.to_string())
+            }
+            DataError::Io { path, source } if is_passing(source.kind()) => Self::io(&path)(source),
+            DataError::Io { .. }
+            | DataError::Invalid { .. }
+            | DataError::Corrupt { .. }
+            | DataError::TooManyCorrupt { .. } => Self::Unreadable(error),
+        }
+    }
+}
+
+/// Whether another try may end otherwise: the system refuses to read a file that is there.
+fn is_passing(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{
+        InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied,
+        UnexpectedEof,
+    };
+    !matches!(
+        kind,
+        NotFound
+            | PermissionDenied
+            | InvalidData
+            | InvalidInput
+            | IsADirectory
+            | NotADirectory
+            | UnexpectedEof
+    )
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Config(invalid) => invalid.into(),
+            BuildError::Torch(error) => error.into(),
+        }
+    }
+}
+
+impl From<WeightsError> for Failure {
+    fn from(error: WeightsError) -> Self {
+        match error {
+            WeightsError::Torch(error) => error.into(),
+            other => Self::Weights(other),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use roundhouse_contract::TrainerConfig;
+use roundhouse_elastic::Blocks;
 use tch::{Device, TchError};
 
 use crate::failure::Failure;
@@ -20,8 +21,10 @@ pub struct Job {
     pub task: Box<dyn Task>,
     /// The data to train on. Its batches are on the device of the process.
     pub train: Box<dyn Source>,
-    /// The data to evaluate on.
-    pub test: Box<dyn Source>,
+    /// The data to evaluate on; `None`: nothing is evaluated.
+    pub test: Option<Box<dyn Source>>,
+    /// The order of the samples to train on, if it has two levels.
+    pub blocks: Option<Blocks>,
     /// The optimizer.
     pub update: MakeUpdate,
 }

@@ -25,6 +25,7 @@ pub mod gradients;
 pub mod group;
 pub mod job;
 pub mod loss;
+pub mod memory;
 pub mod models;
 pub mod optimizers;
 pub mod parameters;

@@ -4,6 +4,7 @@ use roundhouse_contract::trainer::ConfigInvalid;
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use tch::TchError;
 
+use crate::parameters::Parameters;
 use crate::random::seed_generators;
 use crate::task::Task;
 
@@ -110,9 +111,10 @@ fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, 
 }
 
 fn resnet(config: &ModelConfig, depth: Depth, shape: &ImageShape) -> Result<Classifier, TchError> {
-    Classifier::new(config.label_smoothing(), |parameters| {
-        ResNet::new(parameters, depth, config, shape)
-    })
+    let network = |parameters: &mut Parameters| ResNet::new(parameters, depth, config, shape);
+    let classifier = Classifier::new(config.label_smoothing(), network)?;
+    let ghost_batch = config.ghost_batch().unwrap_or_default();
+    Ok(classifier.in_groups_of(u64::from(ghost_batch.max(1))))
 }
 
 fn of_tokens(config: &ModelConfig, shape: &TokenShape) -> Result<Box<dyn Task>, BuildError> {

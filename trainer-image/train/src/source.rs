@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use roundhouse_data::DataError;
 use roundhouse_elastic::Permutation;
 use tch::TchError;
 
@@ -23,6 +24,9 @@ pub trait Source: std::fmt::Debug {
 /// Why samples could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
+    /// What the built-in formats say.
+    #[error(transparent)]
+    Format(#[from] DataError),
     /// A file is missing, truncated or corrupt.
     #[error("{}: {reason}", path.display())]
     Data {

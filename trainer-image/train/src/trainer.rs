@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{Batch, Chain, Course, Outcome, Permutation, RateSchedule, Scaling};
+use roundhouse_elastic::{
+    Batch, Blocks, Chain, Course, Outcome, Permutation, RateSchedule, Scaling,
+};
 use roundhouse_member::checkpoint::Identity;
 use roundhouse_member::failure::Failure as MemberFailure;
 use roundhouse_member::launch;
@@ -37,7 +39,8 @@ struct Work {
     config: TrainerConfig,
     task: Box<dyn Task>,
     train: Box<dyn Source>,
-    test: Box<dyn Source>,
+    test: Option<Box<dyn Source>>,
+    blocks: Option<Blocks>,
     update: Box<dyn Update>,
     /// Handles of all tensors that are trained.
     tensors: Tensors,
@@ -102,6 +105,7 @@ impl<'reporter> Trainer<'reporter> {
             mut task,
             train,
             test,
+            blocks,
             update,
         } = build(&Setup {
             config: &config,
@@ -137,6 +141,7 @@ impl<'reporter> Trainer<'reporter> {
                 task,
                 train,
                 test,
+                blocks,
                 update,
                 tensors,
             },

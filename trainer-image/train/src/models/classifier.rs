@@ -31,6 +31,7 @@ pub struct Classifier {
     parameters: Parameters,
     network: Box<dyn Network>,
     label_smoothing: f64,
+    group_size: u64,
 }
 
 impl Classifier {
@@ -48,7 +49,14 @@ impl Classifier {
             parameters,
             network,
             label_smoothing,
+            group_size: 1,
         })
+    }
+
+    /// The same, computed in groups of so many places; see [`Task::group_size`].
+    #[must_use]
+    pub fn in_groups_of(self, group_size: u64) -> Self {
+        Self { group_size, ..self }
     }
 
     /// Scores `[B, num_classes]` of images `[B, C, H, W]`.
@@ -95,6 +103,10 @@ impl Task for Classifier {
     /// gradient of the inputs and one for that of the weights.
     fn flops_per_sample(&self) -> Option<f64> {
         Some(3.0 * 2.0 * self.network.multiply_adds())
+    }
+
+    fn group_size(&self) -> u64 {
+        self.group_size
     }
 
     fn parameters(&self) -> &Parameters {

@@ -17,16 +17,19 @@ impl Trainer<'_> {
         let samples = self.member.held.mark.samples;
         let every_epochs = self.work.config.eval.every_epochs;
         let is_due = self.plan.course.is_evaluated_at(samples, every_epochs);
-        self.member.held.evaluated != samples && is_due
+        self.work.test.is_some() && self.member.held.evaluated != samples && is_due
     }
 
     /// Evaluates, unless a rank that is to leave breaks it off, or one that is alone and was waited for too long.
     /// The end of an evaluation is a boundary, as a step's end is, unless training is complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
+        let Some(test) = &mut self.work.test else {
+            return Err(Failure::internal("an evaluation without data"));
+        };
         let evaluation = evaluate(
             self.work.task.as_ref(),
-            self.work.test.as_mut(),
+            test.as_mut(),
             self.member.world()?,
             self.work.config.micro_batch_size,
             || self.member.must_break_off(),
@@ -71,7 +74,11 @@ impl Trainer<'_> {
         // The weights may be for another volume.
         let world = self.member.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
-            weights::save(path, self.work.task.parameters())?;
+            weights::save(
+                path,
+                self.work.task.parameters(),
+                self.member.held.mark.step,
+            )?;
         }
         world.barrier()?;
         Ok(saved?)

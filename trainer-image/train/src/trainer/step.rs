@@ -8,11 +8,14 @@ use roundhouse_member::report::StepReport;
 use roundhouse_member::sections::{Section, Sections};
 use roundhouse_member::world::{Standing, StepEnd};
 
+use tch::TchError;
+
 use super::{LastStep, Trainer};
+use crate::clip;
 use crate::failure::Failure;
 use crate::gradients::{Gradients, gradients, own_gradients};
 use crate::sync::Finished;
-use crate::update::Rate;
+use crate::update::{Rate, Signals};
 
 impl Trainer<'_> {
     /// One optimizer step of the whole world, or what is due in its place: an evaluation, the end. Until the
@@ -41,8 +44,11 @@ impl Trainer<'_> {
             local_loss,
             finished,
         } = self.gradients(&batch, &mut standing, &mut sections)?;
-        let norm = sections.time(Section::Optimizer, || {
-            self.work.task.parameters().gradient_norm()
+        let (norm, divisor) = sections.time(Section::Optimizer, || {
+            let norm = clip::gradient_norm(self.work.task.parameters())?;
+            let most = self.work.config.optimizer.max_grad_norm;
+            let divisor = most.map(|most| clip::divisor(&norm, most)).transpose()?;
+            Ok::<_, TchError>((norm.f_double_value(&[])?, divisor))
         })?;
         standing.finite = norm.is_finite();
         faults::point(Point::Agree, rank, batch.step);
@@ -57,7 +63,11 @@ impl Trainer<'_> {
         faults::point(Point::Update, rank, step);
         sections.time(Section::Optimizer, || {
             let parameters = self.work.task.parameters_mut();
-            self.work.update.apply(parameters, rate, None)
+            let signals = Signals {
+                skip: None,
+                divisor: divisor.as_ref(),
+            };
+            self.work.update.apply(parameters, rate, signals)
         })?;
         self.member.count(&batch);
         faults::point(Point::Commit, rank, step);
@@ -154,7 +164,8 @@ impl Trainer<'_> {
         let mut is_own = !local_loss.is_finite();
         if let (Some(sync), false) = (&self.sync, is_own) {
             own_gradients(&mut self.work.inputs(batch, &order), sync.as_ref())?;
-            is_own = !self.work.task.parameters().gradient_norm()?.is_finite();
+            let norm = clip::gradient_norm(self.work.task.parameters())?;
+            is_own = !norm.f_double_value(&[])?.is_finite();
         }
         Ok(Failure::Diverged {
             step: batch.step,
@@ -165,6 +176,10 @@ impl Trainer<'_> {
     }
 
     pub(super) fn order(&self, epoch: u64) -> Permutation {
-        Permutation::new(self.plan.course.num_samples(), self.work.config.seed, epoch)
+        let (num_samples, seed) = (self.plan.course.num_samples(), self.work.config.seed);
+        match self.work.blocks {
+            Some(blocks) => Permutation::in_blocks(num_samples, seed, epoch, blocks),
+            None => Permutation::new(num_samples, seed, epoch),
+        }
     }
 }

@@ -1,0 +1,73 @@
+//! `roundhouse-train`: the built-in trainer. From a configuration to the model, the data and the optimizer that it
+//! names; the library does the rest.
+
+use std::sync::Arc;
+
+use roundhouse_data::{Dataset, Item, Splits};
+use roundhouse_trainer::memory::InMemory;
+use roundhouse_trainer::models::{self, ImageShape, Samples, TokenShape};
+use roundhouse_trainer::{Failure, Job, Setup, Source, optimizers, weights};
+
+fn main() {
+    roundhouse_trainer::main(build)
+}
+
+fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
+    let Setup {
+        config,
+        data_dir,
+        device,
+    } = *setup;
+    let pixels = roundhouse_data::open::Pixels::Bytes;
+    let Splits {
+        train,
+        validation,
+        normalize,
+        blocks,
+        shares: _,
+    } = roundhouse_data::open(&config.data, data_dir, pixels, config.seed)?;
+    let samples = samples(train.as_ref());
+    let mut task = models::build(&config.model, samples, config.seed)?;
+    if let Some(init_from) = &config.model.init_from {
+        let path = data_dir.join(&init_from.path);
+        weights::load(&path, task.parameters_mut(), &init_from.skip)?;
+    }
+    let source = |dataset: Arc<dyn Dataset>| {
+        let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), device)?;
+        Ok::<Box<dyn Source>, Failure>(Box::new(source))
+    };
+    let optimizer = config.optimizer.clone();
+    Ok(Job {
+        task,
+        train: source(train)?,
+        test: validation.map(source).transpose()?,
+        blocks,
+        update: Box::new(move |parameters| optimizers::build(&optimizer, parameters)),
+    })
+}
+
+/// What the model has to know about the data.
+fn samples(dataset: &dyn Dataset) -> Samples {
+    let num_classes = dataset.num_classes().unwrap_or_default();
+    match *dataset.item() {
+        Item::Pixels {
+            height,
+            width,
+            num_channels,
+        }
+        | Item::Normalized {
+            height,
+            width,
+            num_channels,
+        } => Samples::Images(ImageShape {
+            num_channels: num_channels.into(),
+            height: height.into(),
+            width: width.into(),
+            num_classes: num_classes.into(),
+        }),
+        Item::Tokens { context } => Samples::Tokens(TokenShape {
+            length: context.into(),
+            vocabulary: num_classes.into(),
+        }),
+    }
+}

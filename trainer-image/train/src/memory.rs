@@ -1,0 +1,138 @@
+//! Images that are small enough to be kept in memory, on the device: a batch is one gather.
+
+use std::ops::Range;
+
+use roundhouse_data::{Dataset, HostBatch, Item};
+use roundhouse_elastic::Permutation;
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::batch::Batch;
+use crate::source::{Source, SourceError};
+
+/// Most bytes of pixels that a process keeps.
+pub const MOST_BYTES: u64 = 512 << 20;
+/// Samples that are read at once while loading.
+const PIECE: u64 = 4_096;
+
+/// A data set of pixels in memory. They stay 8-bit until they are part of a batch.
+#[derive(Debug)]
+pub struct InMemory {
+    /// `[N, C, H, W]`, 8 bit.
+    images_nchw: Tensor,
+    /// `[N]`, 64 bit.
+    labels_n: Tensor,
+    num_samples: u64,
+    /// What a pixel is multiplied by, and then added, by channel: `[1, C, 1, 1]`.
+    scale: Tensor,
+    shift: Tensor,
+}
+
+impl InMemory {
+    /// Whether a data set can be kept: it is of pixels, and not too large.
+    #[must_use]
+    pub fn fits(dataset: &dyn Dataset) -> bool {
+        let size = dataset.item().num_bytes() as u64 * dataset.num_samples();
+        matches!(dataset.item(), Item::Pixels { .. }) && size <= MOST_BYTES
+    }
+
+    /// Reads all samples. Pixels become `(value / 255 - mean) / std` by channel when they are used; without `normalize`
+    /// they become fractions of one.
+    ///
+    /// # Errors
+    /// A sample cannot be read, or the device cannot hold them.
+    pub fn load(
+        dataset: &dyn Dataset,
+        normalize: Option<&(Vec<f64>, Vec<f64>)>,
+        device: Device,
+    ) -> Result<Self, SourceError> {
+        let num_samples = dataset.num_samples();
+        let (mut images, mut labels) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        while start < num_samples {
+            let end = num_samples.min(start + PIECE);
+            let samples: Vec<u64> = (start..end).collect();
+            let batch = HostBatch::read(dataset, &samples, 0)?;
+            images.push(pixels_bchw(&batch)?);
+            labels.extend_from_slice(&batch.labels);
+            start = end;
+        }
+        let num_channels = images.first().map_or(1, |images| images.size()[1]);
+        let images_nchw = Tensor::f_cat(&images, 0)?;
+        let (scale, shift) = normalization(normalize, num_channels, device)?;
+        Ok(Self {
+            images_nchw: images_nchw.f_to_device(device)?,
+            labels_n: Tensor::f_from_slice(&labels)?.f_to_device(device)?,
+            num_samples,
+            scale,
+            shift,
+        })
+    }
+}
+
+impl Source for InMemory {
+    fn num_samples(&self) -> u64 {
+        self.num_samples
+    }
+
+    fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
+        let samples: Vec<i64> = places
+            .filter_map(|place| order.at(place))
+            .map(u64::cast_signed)
+            .collect();
+        let index = Tensor::f_from_slice(&samples)?.f_to_device(self.images_nchw.device())?;
+        let images = self.images_nchw.f_index_select(0, &index)?;
+        Ok(Batch {
+            inputs: normalized(&images, &self.scale, &self.shift)?,
+            targets: self.labels_n.f_index_select(0, &index)?,
+            num_samples: samples.len() as u64,
+        })
+    }
+}
+
+/// Pixels `[B, C, H, W]` of a batch whose samples are `[H, W, C]`.
+pub(crate) fn pixels_bchw(batch: &HostBatch) -> Result<Tensor, TchError> {
+    let shape: Vec<i64> = std::iter::once(batch.num_samples())
+        .chain(batch.item.shape())
+        .map(|size| i64::try_from(size).unwrap_or(i64::MAX))
+        .collect();
+    let images_bhwc = Tensor::f_from_slice(&batch.values[..])?.f_reshape(&shape)?;
+    images_bhwc.f_permute([0, 3, 1, 2])?.f_contiguous()
+}
+
+/// What pixels are multiplied by, and then added, by channel.
+pub(crate) fn normalization(
+    normalize: Option<&(Vec<f64>, Vec<f64>)>,
+    num_channels: i64,
+    device: Device,
+) -> Result<(Tensor, Tensor), TchError> {
+    const LARGEST: f64 = 255.0;
+    let (mean, std) = match normalize {
+        Some((mean, std)) => (mean.clone(), std.clone()),
+        None => {
+            let count = usize::try_from(num_channels).unwrap_or(0);
+            (vec![0.0; count], vec![1.0; count])
+        }
+    };
+    let by_channel = |values: Vec<f64>| {
+        Tensor::f_from_slice(&values)?
+            .f_to_kind(Kind::Float)?
+            .f_reshape([1, num_channels, 1, 1])?
+            .f_to_device(device)
+    };
+    let scale = std.iter().map(|std| 1.0 / (std * LARGEST)).collect();
+    let shift = mean
+        .iter()
+        .zip(&std)
+        .map(|(mean, std)| -mean / std)
+        .collect();
+    Ok((by_channel(scale)?, by_channel(shift)?))
+}
+
+/// Pixels as normalized 32-bit floats.
+pub(crate) fn normalized(
+    images: &Tensor,
+    scale: &Tensor,
+    shift: &Tensor,
+) -> Result<Tensor, TchError> {
+    images.f_to_kind(Kind::Float)?.f_mul_(scale)?.f_add_(shift)
+}
