@@ -1,7 +1,7 @@
 //! Calls that block and cannot be interrupted: each is made by a thread of its own, so that its caller can stop
 //! waiting for it. A thread that was left behind ends when its call returns, which may be never.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -55,9 +55,7 @@ pub fn call<T: Send + 'static>(
     let waiting = Arc::new(());
     let caller = Caller(Arc::downgrade(&waiting));
     let (sender, returned) = channel();
-    // Whoever of the two ends first; each takes its turn once.
-    let turn = Arc::new(AtomicU64::new(0));
-    let end = Ended(Arc::clone(&turn));
+    let (end, left) = counted();
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
@@ -66,7 +64,6 @@ pub fn call<T: Send + 'static>(
             let _ = sender.send(work(&caller));
         })
         .map_err(|error| Failure::Internal(format!("no thread for {name}: {error}")))?;
-    let left = Left(turn);
     loop {
         match returned.recv_timeout(LOOK_INTERVAL) {
             Ok(value) => return Ok(Waited::Returned(value)),
@@ -86,25 +83,34 @@ pub fn call<T: Send + 'static>(
     }
 }
 
+/// Counts a thread if it is left behind. The first of the two is for the thread, to be dropped when it ends, the
+/// second one for its caller.
+pub(crate) fn counted() -> (Ended, Left) {
+    let is_first_gone = Arc::new(AtomicBool::new(false));
+    (Ended(Arc::clone(&is_first_gone)), Left(is_first_gone))
+}
+
 /// The thread has ended: if it was left behind, it is one less.
-struct Ended(Arc<AtomicU64>);
+#[derive(Debug)]
+pub(crate) struct Ended(Arc<AtomicBool>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        if self.0.swap(1, Ordering::SeqCst) == 1 {
+        if self.0.swap(true, Ordering::SeqCst) {
             NUM_LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 /// The caller goes: if the thread has not ended, it is left behind.
-struct Left(Arc<AtomicU64>);
+#[derive(Debug)]
+pub(crate) struct Left(Arc<AtomicBool>);
 
 impl Left {
-    fn behind(self) {
+    pub(crate) fn behind(self) {
         // Counted first, so that the number never falls below 0.
         NUM_LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
-        if self.0.swap(1, Ordering::SeqCst) == 1 {
+        if self.0.swap(true, Ordering::SeqCst) {
             NUM_LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -81,7 +81,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     }
 
     /// What to do next. In the lobby it waits until there is something.
-    pub fn next(&mut self) -> Todo {
+    pub fn next_todo(&mut self) -> Todo {
         loop {
             self.look();
             match self.machine.next() {

@@ -20,6 +20,7 @@ mod mount;
 mod nccl;
 mod parity;
 mod scaling;
+mod sharing;
 mod slow_volumes;
 mod straggler;
 mod volumes;

@@ -162,7 +162,7 @@ impl<'reporter> Trainer<'reporter> {
     /// Why it ended before.
     pub fn run(mut self) -> Result<(), Failure> {
         loop {
-            let event = match self.member.next() {
+            let event = match self.member.next_todo() {
                 Todo::Form(place) => self.form(&place),
                 Todo::Step => self.step().map(Some),
                 Todo::Exit(outcome) => return self.end(outcome),

@@ -10,6 +10,7 @@ use roundhouse_elastic::CheckpointId;
 use super::manifest::{Identity, Manifest};
 use super::{Directory, Reason, Trouble, complete, shard};
 use crate::failure::Failure;
+use crate::faults;
 use crate::report::say_error;
 use crate::state::Table;
 
@@ -92,6 +93,7 @@ fn look(
     training: &Identity,
     table: &Table,
 ) -> Result<Result<Manifest, Trouble>, Failure> {
+    faults::volume();
     let path = directory.checkpoint(id);
     let manifest = match Manifest::read(&path) {
         Ok(manifest) => manifest,

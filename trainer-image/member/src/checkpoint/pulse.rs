@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::Patience;
 
+use crate::blocking;
 use crate::faults;
 
 /// Most bytes between two beats.
@@ -97,9 +98,13 @@ impl Pulse {
         mut each: impl FnMut(u64),
     ) -> io::Result<Option<T>> {
         let (done, results) = channel();
+        let (end, left) = blocking::counted();
         std::thread::Builder::new()
             .name("volume".to_owned())
-            .spawn(move || done.send(work()))?;
+            .spawn(move || {
+                let _end = end;
+                done.send(work())
+            })?;
         let mut standstill = Standstill::new(self);
         loop {
             match results.recv_timeout(LOOK_INTERVAL) {
@@ -108,6 +113,7 @@ impl Pulse {
                     return Err(io::Error::other("the thread that reads it panicked"));
                 }
                 Err(RecvTimeoutError::Timeout) if patience.is_over(standstill.look(self)) => {
+                    left.behind();
                     return Ok(None);
                 }
                 Err(RecvTimeoutError::Timeout) => each(self.moves()),

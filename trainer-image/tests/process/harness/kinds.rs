@@ -18,6 +18,30 @@ impl Job {
         job
     }
 
+    /// Starts workers of one process, some of which are doomed as in [`Self::doomed`], that send a state in chunks
+    /// of one KiB; waits until they are in the lobby.
+    pub(crate) fn sharing(
+        config: &Value,
+        nodes: u32,
+        faults: &[(u32, &str)],
+        checkpoint: Option<CheckpointEnvironment>,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = checkpoint;
+        let fault = |(node, fault): &(u32, &str)| (*node, "ROUNDHOUSE_FAULT", (*fault).to_owned());
+        job.variables.extend(faults.iter().map(fault));
+        job.send_in_chunks();
+        job.spawn(&digits());
+        job.wait_for("the lobby", |status| status.phase.is_ready());
+        job
+    }
+
+    /// A state is sent in chunks of one KiB.
+    pub(super) fn send_in_chunks(&mut self) {
+        let chunk = |node| (node, "ROUNDHOUSE_FAULT_CHUNK_BYTES", "1024".to_owned());
+        self.variables.extend((0..self.nodes).map(chunk));
+    }
+
     /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
     pub(crate) fn slowed(config: &Value, nodes: u32, node: u32, milliseconds: u64) -> Self {
         let mut job = Self::new(config, nodes, 2);

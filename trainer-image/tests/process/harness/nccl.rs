@@ -29,6 +29,7 @@ impl Job {
         }
         let fault = |(node, fault): &(u32, &str)| (*node, "ROUNDHOUSE_FAULT", (*fault).to_owned());
         job.variables.extend(faults.iter().map(fault));
+        job.send_in_chunks();
         job.spawn(&digits());
         job
     }
