@@ -42,11 +42,11 @@ fn an_optimizer_that_cannot_be_run_is_refused_with_its_field() {
 #[test]
 fn a_schedule_that_cannot_be_run_is_refused_with_its_field() {
     type Change = fn(&mut Schedule);
-    fn grow(at_epochs: &[u32], factor: f64) -> Option<BatchGrowth> {
-        Some(BatchGrowth {
+    fn grow(at_epochs: &[u32], factor: f64) -> BatchGrowth {
+        BatchGrowth {
             at_epochs: at_epochs.to_vec(),
             factor,
-        })
+        }
     }
     let cases: [(&str, Change); 12] = [
         ("minFactor", |it| it.min_factor = 1.5),
@@ -57,19 +57,19 @@ fn a_schedule_that_cannot_be_run_is_refused_with_its_field() {
         ("decayFraction", |it| it.decay_fraction = 0.0),
         ("decayFraction", |it| it.decay_fraction = 1.1),
         ("batchGrowth.atEpochs", |it| {
-            it.batch_growth = grow(&[], 2.0)
+            it.batch_growth = Some(grow(&[], 2.0))
         }),
         ("batchGrowth.atEpochs", |it| {
-            it.batch_growth = grow(&[0, 4], 2.0);
+            it.batch_growth = Some(grow(&[0, 4], 2.0));
         }),
         ("batchGrowth.atEpochs", |it| {
-            it.batch_growth = grow(&[4, 4], 2.0);
+            it.batch_growth = Some(grow(&[4, 4], 2.0));
         }),
         ("batchGrowth.atEpochs", |it| {
-            it.batch_growth = grow(&(1..=17).collect::<Vec<_>>(), 2.0);
+            it.batch_growth = Some(grow(&(1..=17).collect::<Vec<_>>(), 2.0));
         }),
         ("batchGrowth.factor", |it| {
-            it.batch_growth = grow(&[4], 1.0);
+            it.batch_growth = Some(grow(&[4], 1.0));
         }),
     ];
     for (field, change) in cases {
