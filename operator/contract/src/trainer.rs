@@ -10,8 +10,10 @@ pub mod model;
 pub mod optimizer;
 
 pub use data::{Data, DataFormat, DataVolume};
-pub use model::{Model, ModelName};
-pub use optimizer::{Optimizer, OptimizerName, Schedule, ScheduleName};
+pub use model::{InitFrom, Model, ModelName};
+pub use optimizer::{
+    BatchGrowth, DecayShape, Ema, Optimizer, OptimizerName, Schedule, ScheduleName,
+};
 
 /// Bounds in the schema are written here once more as numbers, because a schema needs literals.
 const MAX_EPOCHS: u32 = 1_000_000;

@@ -5,7 +5,6 @@
 //! and for each epoch that the order of its samples names none of them twice.
 
 use crate::ledger::{Head, Line, Terms};
-use crate::permutation::Permutation;
 
 mod batches;
 pub mod compare;
@@ -160,7 +159,7 @@ fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
 fn check_orders(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
     for epoch in lines.chunk_by(|left, right| left.epoch == right.epoch) {
         let Some(last) = epoch.last() else { continue };
-        let order = Permutation::new(terms.num_samples, terms.seed, last.epoch);
+        let order = terms.order(last.epoch);
         let size = usize::try_from(terms.num_samples.div_ceil(64)).unwrap_or(usize::MAX);
         let mut used = vec![0_u64; size];
         for place in 0..last.end {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::course::{Batch, Course, Growth};
 use crate::digest::Digest;
+use crate::permutation::{Blocks, Permutation};
 use crate::scaling::scaled;
 
 pub mod chain;
@@ -32,6 +33,9 @@ pub struct Terms {
     /// How the batch grows after the first epoch.
     #[serde(default, skip_serializing_if = "Growth::is_empty")]
     pub growth: Growth,
+    /// The order of the samples, if it has two levels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Blocks>,
 }
 
 impl Terms {
@@ -45,6 +49,16 @@ impl Terms {
             total_steps: course.total_steps(),
             reference_replicas: None,
             growth: *course.growth(),
+            blocks: None,
+        }
+    }
+
+    /// The order of the samples in an epoch.
+    #[must_use]
+    pub fn order(&self, epoch: u64) -> Permutation {
+        match self.blocks {
+            Some(blocks) => Permutation::in_blocks(self.num_samples, self.seed, epoch, blocks),
+            None => Permutation::new(self.num_samples, self.seed, epoch),
         }
     }
 
@@ -94,6 +108,13 @@ impl Terms {
         if !stages.is_empty() {
             parts.push(b"growth");
             parts.extend(stages.iter().flatten().map(<[_; _]>::as_slice));
+        }
+        let blocks = self
+            .blocks
+            .map(|blocks| [blocks.num_samples, blocks.num_mixed].map(u64::to_le_bytes));
+        if let Some(blocks) = &blocks {
+            parts.push(b"blocks");
+            parts.extend(blocks.iter().map(<[_; _]>::as_slice));
         }
         Digest::of(&parts)
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use roundhouse_contract::{Phase, TrainerConfig};
+use roundhouse_elastic::course::Length;
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{
     Batch, Blocks, Chain, Course, Outcome, Permutation, RateSchedule, Scaling,
@@ -40,7 +41,6 @@ struct Work {
     task: Box<dyn Task>,
     train: Box<dyn Source>,
     test: Option<Box<dyn Source>>,
-    blocks: Option<Blocks>,
     update: Box<dyn Update>,
     /// Handles of all tensors that are trained.
     tensors: Tensors,
@@ -65,6 +65,7 @@ struct Plan {
     course: Course,
     rates: RateSchedule,
     scaling: Scaling,
+    terms: Terms,
 }
 
 /// What its last step took without its peers, and how unevenly that was split.
@@ -120,7 +121,8 @@ impl<'reporter> Trainer<'reporter> {
         let scaling = Scaling::new(config.scale_batch, &course);
         let rates = RateSchedule::new(&config.schedule, config.optimizer.learning_rate, &course);
 
-        let identity = identity_of(&config, &course);
+        let identity = identity_of(&config, &course, blocks);
+        let terms = identity.course;
         let start = Chain::from(Head::start(&identity.course));
         let mut held = Held::fresh(scaling.start(), start);
         let keeping = Keeping::prepare(&launch, identity, tensors.table()?, reporter)?;
@@ -141,7 +143,6 @@ impl<'reporter> Trainer<'reporter> {
                 task,
                 train,
                 test,
-                blocks,
                 update,
                 tensors,
             },
@@ -149,6 +150,7 @@ impl<'reporter> Trainer<'reporter> {
                 course,
                 rates,
                 scaling,
+                terms,
             },
             member: Member::prepared(hearing, held, keeping, reporter),
             sync: None,
@@ -219,7 +221,7 @@ fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peers<StoreRend
 }
 
 /// What has to be equal for a state to be gone on with.
-fn identity_of(config: &TrainerConfig, course: &Course) -> Identity {
+fn identity_of(config: &TrainerConfig, course: &Course, blocks: Option<Blocks>) -> Identity {
     let TrainerConfig {
         model, optimizer, ..
     } = config;
@@ -228,6 +230,7 @@ fn identity_of(config: &TrainerConfig, course: &Course) -> Identity {
         optimizer: name(&optimizer.name),
         course: Terms {
             reference_replicas: config.scale_batch.map(|scale| scale.reference_replicas),
+            blocks,
             ..Terms::of(course, config.seed)
         },
     }
@@ -241,10 +244,10 @@ fn name(value: &impl serde::Serialize) -> String {
 
 fn course_of(config: &TrainerConfig, num_samples: u64) -> Course {
     let global_batch = u64::from(config.global_batch_size);
-    match (config.steps, config.epochs) {
-        (Some(steps), _) => Course::of_steps(num_samples, global_batch, steps),
-        (None, epochs) => {
-            Course::of_epochs(num_samples, global_batch, u64::from(epochs.unwrap_or(1)))
-        }
-    }
+    let length = match (config.steps, config.epochs) {
+        (Some(steps), _) => Length::Steps(steps),
+        (None, epochs) => Length::Epochs(u64::from(epochs.unwrap_or(1))),
+    };
+    let growth = config.schedule.batch_growth.as_ref();
+    Course::new(num_samples, global_batch, length, growth)
 }

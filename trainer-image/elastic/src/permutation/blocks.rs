@@ -2,10 +2,13 @@
 //! then all samples of a window of several blocks are permuted. A disk reads one window at a time, so
 //! its reads are nearly sequential, and still every sample comes exactly once.
 
+use serde::{Deserialize, Serialize};
+
 use super::Feistel;
 
 /// Sizes of the two levels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Blocks {
     /// Consecutive samples of a block; 0 counts as 1.
     pub num_samples: u64,

@@ -131,6 +131,7 @@ pub fn remove(path: &Path) -> Result<(), Trouble> {
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_elastic::Growth;
     use roundhouse_elastic::ledger::{Head, Terms};
     use safetensors::Dtype;
 
@@ -146,6 +147,8 @@ mod tests {
             seed: 7,
             total_steps: 50,
             reference_replicas: None,
+            growth: Growth::default(),
+            blocks: None,
         };
         let tensors = Table::from(vec![Record {
             name: "a".to_owned(),

@@ -124,6 +124,31 @@ impl Identity {
                 let saved = words(before.reference_replicas);
                 named("elastic.onScale", saved, words(now.reference_replicas))
             })
+            .or_else(|| {
+                let words = |terms: &Terms| {
+                    let stages = terms.growth.stages().iter().map(|stage| {
+                        format!("{} from epoch {}", stage.global_batch, stage.from_epoch)
+                    });
+                    let stages: Vec<String> = stages.collect();
+                    if stages.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        stages.join(", ")
+                    }
+                };
+                named("schedule.batchGrowth", words(before), words(now))
+            })
+            .or_else(|| {
+                let words = |terms: &Terms| {
+                    terms.blocks.map_or("none".to_owned(), |blocks| {
+                        format!(
+                            "blocks of {}, {} mixed",
+                            blocks.num_samples, blocks.num_mixed
+                        )
+                    })
+                };
+                named("data.shuffle", words(before), words(now))
+            })
     }
 }
 
@@ -180,6 +205,8 @@ impl Manifest {
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_elastic::Growth;
+
     use super::*;
 
     fn identity(change: impl FnOnce(&mut Terms)) -> Identity {
@@ -189,6 +216,8 @@ mod tests {
             seed: 7,
             total_steps: 50,
             reference_replicas: None,
+            growth: Growth::default(),
+            blocks: None,
         };
         change(&mut course);
         Identity {

@@ -44,7 +44,9 @@ impl Trainer<'_> {
         reporter.set_total_steps(mark.step + self.plan.course.steps_to_come(&mark));
         self.member.begin_training(place, origin)?;
         if self.plan.scaling.is_on() {
-            self.member.reporter.batch(mark.pace.batch);
+            self.member
+                .reporter
+                .batch(self.plan.course.batch_size(&mark));
         }
         self.member.reporter.enter(Phase::Training);
         Ok(Some(Event::Formed))

@@ -176,10 +176,6 @@ impl Trainer<'_> {
     }
 
     pub(super) fn order(&self, epoch: u64) -> Permutation {
-        let (num_samples, seed) = (self.plan.course.num_samples(), self.work.config.seed);
-        match self.work.blocks {
-            Some(blocks) => Permutation::in_blocks(num_samples, seed, epoch, blocks),
-            None => Permutation::new(num_samples, seed, epoch),
-        }
+        self.plan.terms.order(epoch)
     }
 }
