@@ -34,7 +34,7 @@ impl End {
 }
 
 /// A process that ended, in the order in which they did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
     /// Which.
     pub local_rank: u32,

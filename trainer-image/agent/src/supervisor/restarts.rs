@@ -66,7 +66,7 @@ impl Restarts {
                 words.message
             );
         }
-        let all: Vec<Ended> = died.iter().map(|(_, ended)| *ended).collect();
+        let all: Vec<Ended> = died.iter().map(|(_, ended)| ended.clone()).collect();
         let cause = verdict::cause(&all).map(|cause| cause.local_rank);
         let cause = died.iter().find(|(_, it)| Some(it.local_rank) == cause);
         self.last = cause.map(|(words, ended)| ProcessEnd {

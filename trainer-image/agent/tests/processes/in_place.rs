@@ -25,8 +25,8 @@ fn worker(script: &str) -> Agent {
 }
 
 /// Pid of a process in one of its lives, once it is told, and the generation before it.
-fn life(agent: &Agent, local_rank: u32, life: u32) -> (String, String) {
-    let words = format!("of {local_rank} in life {life} after ");
+fn life(agent: &Agent, local_rank: u32, number: u32) -> (String, String) {
+    let words = format!("of {local_rank} in life {number} after ");
     until("a process tells its pid", || {
         let text = agent.stderr();
         let line = text.lines().find(|line| line.contains(&words))?;
