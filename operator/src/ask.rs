@@ -13,17 +13,17 @@ use serde::de::DeserializeOwned;
 const TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_BYTES: usize = 64 << 10;
 
-/// Asks agents.
+/// The agents of all workers, as an HTTP client sees them.
 #[derive(Clone, Debug)]
-pub struct Asker(Client<HttpConnector, Empty<Bytes>>);
+pub struct Agents(Client<HttpConnector, Empty<Bytes>>);
 
-impl Default for Asker {
+impl Default for Agents {
     fn default() -> Self {
         Self(Client::builder(TokioExecutor::new()).build(HttpConnector::new()))
     }
 }
 
-impl Asker {
+impl Agents {
     /// What the agent at an address tells under a path.
     pub async fn ask<T: DeserializeOwned>(&self, address: &str, path: &str) -> Option<T> {
         let host = if address.contains(':') {

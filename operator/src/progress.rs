@@ -13,7 +13,7 @@ use roundhouse_contract::{Progress as Told, ports};
 use roundhouse_planner::ProgressSample;
 use tokio::sync::mpsc::Sender;
 
-use crate::ask::Asker;
+use crate::ask::Agents;
 use crate::cache::Job;
 use crate::context::Context;
 
@@ -76,15 +76,15 @@ impl Progress {
 
     /// Asks all jobs, again and again; wakes those that told something new.
     pub async fn pull(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
-        let asker = Asker::default();
+        let agents = Agents::default();
         let mut ticks = tokio::time::interval(INTERVAL);
         loop {
             ticks.tick().await;
             let jobs: Vec<_> = context.progress.lock().clone().into_iter().collect();
             let asked = iter(jobs).map(|(job, followed)| {
-                let asker = &asker;
+                let agents = &agents;
                 async move {
-                    let told = asker.ask::<Told>(&followed.address, ports::PROGRESS_PATH);
+                    let told = agents.ask::<Told>(&followed.address, ports::PROGRESS_PATH);
                     (told.await, job, followed)
                 }
             });

@@ -15,7 +15,7 @@ use roundhouse_contract::{Action, Incarnation, ProcessRestarts, ports};
 use roundhouse_planner::{Pod, PodPhase, Processes, ValidatedJob};
 use tokio::sync::mpsc::Sender;
 
-use crate::ask::Asker;
+use crate::ask::Agents;
 use crate::cache::Job;
 use crate::context::Context;
 
@@ -82,15 +82,15 @@ impl Restarts {
 
     /// Asks all, again and again; wakes jobs of which one told something new.
     pub async fn pull(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
-        let asker = Asker::default();
+        let agents = Agents::default();
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let asked = iter(context.restarts.questions()).map(|(job, incarnation, address)| {
-                let asker = &asker;
+                let agents = &agents;
                 async move {
-                    let told = asker.ask(&address, ports::RESTARTS_PATH).await;
+                    let told = agents.ask(&address, ports::RESTARTS_PATH).await;
                     (job, incarnation, told)
                 }
             });
