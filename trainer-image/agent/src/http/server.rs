@@ -144,7 +144,10 @@ mod tests {
         }
         assert_eq!(open.len(), MAX_CONNECTIONS);
         tokio::task::yield_now().await;
-        let closed: Vec<bool> = tasks.iter().map(|task| task.is_finished()).collect();
+        let closed: Vec<bool> = tasks
+            .iter()
+            .map(tokio::task::JoinHandle::is_finished)
+            .collect();
         assert_eq!(closed.iter().position(|closed| *closed), Some(0));
         assert_eq!(closed.iter().filter(|closed| **closed).count(), 1);
     }
