@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds agent and trainer and lays out their image's root in target/images/trainer (VARIANT=cuda: in
-# target/images/trainer-cuda, with CUDA, cuDNN and NCCL).
+# target/images/trainer-cuda, with CUDA, cuDNN, NCCL and the user libraries of RDMA).
 # shellcheck source=tests/support/make/lib.sh
 source "$(dirname "$0")/../tests/support/make/lib.sh"
 # shellcheck source=tests/support/make/stage.sh
@@ -29,4 +29,5 @@ cp "$CARGO_TARGET_DIR/$target/release/roundhouse-agent" "$CARGO_TARGET_DIR/relea
 # CUDA's libraries open each other by name while they run, so all of them go along.
 if [ "$VARIANT" = cuda ]; then cp -L "$LIBTORCH"/lib/*.so* "$root/usr/local/lib/"; fi
 add_libraries "$root/usr/local/bin/roundhouse-train"
+if [ "$VARIANT" = cuda ]; then trainer-image/rdma.sh "$root"; fi
 du -sh "$root"

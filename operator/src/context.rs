@@ -9,6 +9,7 @@ use crate::cordoned::Cordoned;
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
+use crate::restarts::Restarts;
 use crate::settings::Settings;
 use crate::settling::Settling;
 use crate::slim::Identity;
@@ -38,6 +39,8 @@ pub struct Context {
     pub settling: Settling,
     /// What rank 0 of each job last told.
     pub progress: Progress,
+    /// What agents of workers that are not Ready last told of their processes.
+    pub restarts: Restarts,
     /// Where events go.
     pub recorder: Recorder,
 }

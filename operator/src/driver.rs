@@ -58,6 +58,9 @@ async fn further(job: &TrainingJob, context: &Context) -> Result<Next, Error> {
     let observed = observe(context, &key, job);
     let now = jiff::Timestamp::now();
     let validated = validate(job);
+    if let Ok(valid) = &validated {
+        context.restarts.follow(&key, job, valid, &observed.pods);
+    }
     let plan = match &validated {
         Ok(valid) => plan(valid, &observed, now),
         Err(invalid) => plan_invalid(job, invalid, now),

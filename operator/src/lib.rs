@@ -3,6 +3,7 @@
 //! `driver` is the whole loop on one screen: observe → validate → plan → apply → report.
 
 pub mod apply;
+pub mod ask;
 pub mod cache;
 pub mod calls;
 pub mod context;
@@ -16,6 +17,7 @@ pub mod observe;
 pub mod progress;
 pub mod report;
 pub mod resources;
+pub mod restarts;
 pub mod run;
 pub mod settings;
 pub mod settling;

@@ -41,6 +41,10 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Observed {
             .of(key)
             .into_values()
             .map(|entry| on_its_node(entry.value, context))
+            .map(|pod| Pod {
+                processes: context.restarts.of(key, &pod),
+                ..pod
+            })
             .collect(),
         taken: context.taken.of(key),
         progress: context.progress.of(key),

@@ -7,25 +7,19 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::iter;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Bytes;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Progress as Told, ports};
 use roundhouse_planner::ProgressSample;
 use tokio::sync::mpsc::Sender;
 
+use crate::ask::Agents;
 use crate::cache::Job;
 use crate::context::Context;
 
 const INTERVAL: Duration = Duration::from_secs(3);
-const TIMEOUT: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 32;
 const MAX_SILENT: u32 = 20;
-const MAX_BYTES: usize = 64 << 10;
 
 /// Jobs that train, and what each last told.
 #[derive(Debug, Default)]
@@ -82,15 +76,17 @@ impl Progress {
 
     /// Asks all jobs, again and again; wakes those that told something new.
     pub async fn pull(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
-        let client: Client<_, Empty<Bytes>> =
-            Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        let agents = Agents::default();
         let mut ticks = tokio::time::interval(INTERVAL);
         loop {
             ticks.tick().await;
             let jobs: Vec<_> = context.progress.lock().clone().into_iter().collect();
             let asked = iter(jobs).map(|(job, followed)| {
-                let client = &client;
-                async move { (ask(client, &followed.address).await, job, followed) }
+                let agents = &agents;
+                async move {
+                    let told = agents.ask::<Told>(&followed.address, ports::PROGRESS_PATH);
+                    (told.await, job, followed)
+                }
             });
             let mut answers = asked.buffer_unordered(AT_ONCE);
             while let Some((told, job, followed)) = answers.next().await {
@@ -129,28 +125,4 @@ impl Progress {
     fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-async fn ask(client: &Client<HttpConnector, Empty<Bytes>>, address: &str) -> Option<Told> {
-    let host = if address.contains(':') {
-        format!("[{address}]")
-    } else {
-        address.to_owned()
-    };
-    let uri = format!(
-        "http://{host}:{}{}",
-        ports::AGENT_HTTP,
-        ports::PROGRESS_PATH
-    )
-    .parse()
-    .ok()?;
-    let request = async {
-        let response = client.get(uri).await.ok()?;
-        Limited::new(response.into_body(), MAX_BYTES)
-            .collect()
-            .await
-            .ok()
-    };
-    let body = tokio::time::timeout(TIMEOUT, request).await.ok()??;
-    serde_json::from_slice(&body.to_bytes()).ok()
 }

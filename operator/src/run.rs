@@ -26,6 +26,7 @@ use crate::expectations::Expectations;
 use crate::http;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
+use crate::restarts::Restarts;
 use crate::settings::{LogFormat, Settings};
 use crate::settling::Settling;
 use crate::taken::Taken;
@@ -106,6 +107,7 @@ pub async fn run_with(
         expectations: Expectations::default(),
         settling: Settling::default(),
         progress: Progress::default(),
+        restarts: Restarts::default(),
         recorder: Recorder::new(client.clone(), reporter),
         settings,
     });
@@ -131,6 +133,7 @@ pub async fn run_with(
     if settings.watch_nodes {
         background.spawn(watch_nodes(Arc::clone(&context)));
     }
+    background.spawn(Restarts::pull(Arc::clone(&context), wake.clone()));
     background.spawn(Progress::pull(Arc::clone(&context), wake));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
     let jobs: Api<Guarded> = scoped(client, settings.namespace.as_deref());

@@ -126,6 +126,8 @@ pub fn pod(full: &FullPod) -> Pod {
             .as_ref()
             .and_then(|all| all.get(labels::MEMBERSHIP))
             .and_then(|document| Membership::parse(document).ok().flatten()),
+        // The pod does not know; `observe` does.
+        processes: None,
     }
 }
 

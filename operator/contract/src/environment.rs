@@ -8,11 +8,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub mod checkpoint;
+pub mod device;
+pub mod grace;
 pub mod nccl;
 pub mod script;
+pub mod timeouts;
 
 pub use checkpoint::CheckpointEnvironment;
+pub use device::ExpectedDevice;
+pub use grace::LeaveBudget;
 pub use script::ScriptEnvironment;
+pub use timeouts::CollectiveTimeouts;
 
 /// Name of the job.
 pub const JOB_NAME: &str = "ROUNDHOUSE_JOB_NAME";
@@ -36,16 +42,36 @@ pub const DATA_DIR: &str = "ROUNDHOUSE_DATA_DIR";
 pub const RENDEZVOUS_PORT: &str = "ROUNDHOUSE_RENDEZVOUS_PORT";
 /// Where rank 0 writes the final weights as safetensors; not set: nowhere.
 pub const SAVE_WEIGHTS: &str = "ROUNDHOUSE_SAVE_WEIGHTS";
-/// How long a collective waits for its peers, in seconds; not set:
-/// [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
+/// How long the ranks of a generation may take to connect, in seconds; not set:
+/// [`DEFAULT_CONNECT_TIMEOUT_SECONDS`].
+pub const CONNECT_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_CONNECT_TIMEOUT_SECONDS";
+/// How long ranks may take to connect if the variable is not set.
+pub const DEFAULT_CONNECT_TIMEOUT_SECONDS: u64 = 120;
+/// How long a collective waits for its peers before the first step of a generation is committed, in seconds; not
+/// set: [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
+pub const FIRST_STEP_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_FIRST_STEP_TIMEOUT_SECONDS";
+/// How long a collective of a first step waits if the variable is not set.
+pub const DEFAULT_FIRST_STEP_TIMEOUT_SECONDS: u64 = 120;
+/// How long a collective of a later step waits for its peers, in seconds; not set: learned from the longest step of
+/// the generation, at least [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`] (see [`CollectiveTimeouts::of_step`]).
 pub const COLLECTIVE_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS";
-/// How long a collective waits for its peers if nobody says otherwise.
+/// Least time that a collective of a later step waits if the variable is not set.
 pub const DEFAULT_COLLECTIVE_TIMEOUT_SECONDS: u64 = 30;
 /// How long a process may make no progress, in seconds; not set: learned; 0: for ever.
 pub const STALL_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_STALL_TIMEOUT_SECONDS";
 /// How workers go from one generation to the next, as [`crate::Mode`]; not set: `InProcess`.
 pub const MODE: &str = "ROUNDHOUSE_MODE";
-/// Seconds between SIGTERM and SIGKILL of a process.
+/// The pod's `terminationGracePeriodSeconds`, which agent and trainer share (see [`grace`]); not set:
+/// [`grace::DEFAULT_SECONDS`].
+pub const TERMINATION_GRACE_SECONDS: &str = "ROUNDHOUSE_TERMINATION_GRACE_SECONDS";
+/// What the worker is to compute on, as [`ExpectedDevice`]: `cpu`, or `cuda*N` for N GPUs; not set: whatever can be
+/// used.
+pub const EXPECTED_DEVICE: &str = "ROUNDHOUSE_EXPECTED_DEVICE";
+/// Newest generation in which a process of this local rank was before the agent started this one in its place. The
+/// process takes no part in that generation or an older one; it may join a newer one, even if it finds its document
+/// at its start. Not set for the first process of a container, which joins no generation that it finds.
+pub const FORMER_GENERATION: &str = "ROUNDHOUSE_FORMER_GENERATION";
+/// Seconds between SIGTERM and SIGKILL of a process; not set: the pod's grace without the agent's part.
 pub const GRACE_SECONDS: &str = "ROUNDHOUSE_GRACE_SECONDS";
 /// Seconds for which the failure of a script may turn out to be that of a peer.
 pub const COLLATERAL_WINDOW_SECONDS: &str = "ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS";

@@ -43,6 +43,12 @@ pub fn rank_failure(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.failure.json"))
 }
 
+/// Which processes the agent started anew, as [`crate::ProcessRestarts`], in the run directory.
+#[must_use]
+pub fn restarts(run_dir: &Path) -> PathBuf {
+    run_dir.join("restarts.json")
+}
+
 /// How far a script's process is, as [`crate::ScriptProgress`], in the run directory.
 #[must_use]
 pub fn rank_progress(run_dir: &Path, local_rank: u32) -> PathBuf {

@@ -4,7 +4,7 @@
 pub const RENDEZVOUS: u16 = 29_500;
 /// Ports from [`RENDEZVOUS`] on at which the scripts of successive generations meet.
 pub const RENDEZVOUS_RANGE: u16 = 64;
-/// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`HEALTHZ_PATH`], [`READYZ_PATH`].
+/// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`], [`HEALTHZ_PATH`], [`READYZ_PATH`].
 pub const AGENT_HTTP: u16 = 9_464;
 /// Name of [`RENDEZVOUS`] in pods and services.
 pub const RENDEZVOUS_NAME: &str = "rendezvous";
@@ -15,6 +15,8 @@ pub const AGENT_HTTP_NAME: &str = "metrics";
 pub const METRICS_PATH: &str = "/metrics";
 /// [`crate::Progress`] as JSON; 204 before the first step.
 pub const PROGRESS_PATH: &str = "/progress";
+/// [`crate::ProcessRestarts`] as JSON.
+pub const RESTARTS_PATH: &str = "/restarts";
 /// 200 while the agent runs.
 pub const HEALTHZ_PATH: &str = "/healthz";
 /// 200 once every process is in the lobby or trains.

@@ -8,6 +8,7 @@ use roundhouse_contract::{ExitCode, termination::Reason};
 use self::policy::Failure;
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
+use crate::members::end_in_place;
 use crate::nodes;
 use crate::plan::{EventType, PlanReason};
 use crate::{deadlines, stranded};
@@ -57,7 +58,16 @@ fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'stati
 fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let counted = draft.status.incidents.last_generation == Some(generation);
-    if generation == 0 || (counted && !is_collateral(draft.status.last_failure.as_ref())) {
+    let last = draft.status.last_failure.as_ref();
+    if generation == 0 {
+        return;
+    }
+    if last.is_some_and(stranded::is_told)
+        && let Some(cause) = late_cause_in_place(draft)
+    {
+        return tell(draft, &cause);
+    }
+    if counted && !is_collateral(last) {
         return;
     }
     if let Some(failure) = first_failure(generation, failures) {
@@ -74,10 +84,36 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         if !counted || !failure.is_collateral() {
             tell(draft, failure);
         }
-    } else if !counted && let Some(pod) = stranded::first(draft) {
+    } else if !counted
+        && !failures
+            .iter()
+            .any(|failure| is_ignored_in_place(generation, failure))
+        && let Some(pod) = stranded::first(draft)
+    {
         count(draft, 0);
         announce(draft, stranded::describe(draft, pod));
     }
+}
+
+/// A process that died in place in the generation of the newest incident, and whose agent answered after that
+/// was counted as lost peers.
+fn late_cause_in_place<'a>(draft: &Draft<'a>) -> Option<Failure<'a>> {
+    let counted = draft.status.incidents.last_generation?;
+    draft.observed.pods.iter().find_map(|pod| {
+        let end = pod.processes.as_ref()?.end.as_ref()?;
+        let words = end.message.as_ref()?;
+        let failure = Failure::with(draft.job, pod, Some(end));
+        (words.generation == counted && !failure.is_collateral()).then_some(failure)
+    })
+}
+
+/// Whether a process died in place in this generation, and the job's rules ignore that: then its peers were lost
+/// for a known reason that does not count.
+fn is_ignored_in_place(generation: u64, failure: &Failure<'_>) -> bool {
+    let document = failure.pod.membership.as_ref();
+    failure.action == FailureAction::Ignore
+        && end_in_place(failure.pod).is_some()
+        && document.is_some_and(|document| document.generation == generation)
 }
 
 /// Counts an incident; `told`: the step that whoever failed has come to, as far as it says.

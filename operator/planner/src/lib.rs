@@ -33,7 +33,7 @@ pub mod testing;
 pub use checkpoint::is_in_new_trouble;
 pub use decide::plan;
 pub use observed::{
-    Container, Observed, Pod, PodPhase, Presence, ProgressSample, Termination, Waiting,
+    Container, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Termination, Waiting,
 };
 pub use plan::{Action, DeleteReason, Event, EventType, Plan, PlanReason};
 pub use program::{Program, Script};

@@ -117,7 +117,7 @@ impl<'a> Members<'a> {
             .workers
             .values()
             .filter(|pod| is_available(pod) || is_survivor(pod))
-            .filter(|pod| !pod.unreachable && !self.is_condemned(pod))
+            .filter(|pod| !pod.unreachable && !self.is_condemned(pod) && !is_preparing(pod))
             .partition(|pod| self.is_member(pod));
         others.sort_by_key(
             |pod| match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
@@ -197,6 +197,23 @@ pub fn is_survivor(pod: &Pod) -> bool {
             .membership
             .as_ref()
             .is_some_and(|membership| membership.action == MembershipAction::Join)
+}
+
+/// Whether a process that died in place is not prepared again. Its siblings hold the state and wait; a generation
+/// with this worker would have to wait, too.
+#[must_use]
+pub fn is_preparing(pod: &Pod) -> bool {
+    let processes = pod.processes.as_ref().filter(|_| !pod.ready);
+    processes.is_some_and(|processes| processes.are_preparing)
+}
+
+/// How a process ended in the generation of the pod's document although its container lives on.
+#[must_use]
+pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
+    let document = pod.membership.as_ref()?;
+    let end = pod.processes.as_ref()?.end.as_ref()?;
+    let words = end.message.as_ref()?;
+    (words.generation == document.generation && is_alive(pod)).then_some(end)
 }
 
 /// Ready to be given a place.

@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 use roundhouse_api::TrainingJobStatus;
-use roundhouse_contract::{Incarnation, Membership, Progress, TerminationMessage};
+use roundhouse_contract::{
+    Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, TerminationMessage,
+};
 
 /// Everything of one job that a plan depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -109,6 +111,49 @@ pub struct Pod {
     pub container: Container,
     /// The membership document it was given.
     pub membership: Option<Membership>,
+    /// What its agent told of its processes while it was not Ready. `None`: nothing; it is Ready, has one process,
+    /// or could not be asked.
+    pub processes: Option<Processes>,
+}
+
+/// Processes of a worker whose container lives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Processes {
+    /// Whether one of them is not prepared: the worker cannot take part in a generation yet.
+    pub are_preparing: bool,
+    /// How the one ended that the agent last started anew.
+    pub end: Option<Termination>,
+}
+
+impl Processes {
+    /// As the agent of a container told it that was restarted so often.
+    #[must_use]
+    pub fn of(told: ProcessRestarts, container_restarts: u32) -> Self {
+        let ProcessRestarts {
+            total: _,
+            preparing,
+            last,
+        } = told;
+        let end = last.map(|end| {
+            let ProcessEnd {
+                local_rank: _,
+                exit_code,
+                message,
+                ended_at_seconds,
+            } = end;
+            Termination {
+                restarts: container_restarts,
+                exit_code,
+                reason: "Error".to_owned(),
+                message: Some(message),
+                finished_at: Timestamp::from_second(ended_at_seconds).ok(),
+            }
+        });
+        Self {
+            are_preparing: !preparing.is_empty(),
+            end,
+        }
+    }
 }
 
 /// State of the trainer container.

@@ -1,5 +1,6 @@
 //! A generation that is broken although all its members live: a connection was cut, or one of them was
-//! silent for longer than the others wait. Its members say so by not being Ready, and need the next one.
+//! silent for longer than the others wait. Its members say so by not being Ready, and need the next one. A process
+//! that died in place breaks it, too: then the agent of its worker tells so.
 
 use std::time::Duration;
 
@@ -7,13 +8,16 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::LastFailure;
 
 use crate::draft::Draft;
-use crate::members::{fingerprint, is_alive};
+use crate::members::{end_in_place, fingerprint, is_alive};
 use crate::observed::Pod;
 use crate::progress;
 use crate::status::{time, time_left};
 
 /// How long a member may take to hear of its generation, and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// The same for a worker of several processes whose agent tells nothing: one of them may have been started anew and
+/// still load its data, while the others wait at the store for up to two minutes.
+const PATIENCE_UNTOLD: Duration = Duration::from_secs(120);
 /// How long somebody must not have been Ready: the kubelet may tell of the death that explains it a moment later.
 const BELIEF: Duration = Duration::from_secs(2);
 /// Who stops being Ready so soon after may be late with the news of the generation before.
@@ -45,11 +49,17 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             .membership
             .as_ref()
             .and_then(|document| document.issued_at.parse::<Timestamp>().ok())?;
+        if end_in_place(pod).is_some() {
+            found = found.or(Some(pod));
+            continue;
+        }
+        let is_untold = draft.job.procs_per_worker > 1 && pod.processes.is_none();
+        let span = if is_untold { PATIENCE_UNTOLD } else { PATIENCE };
         // By the node's clock; what lies ahead says nothing.
         let since = pod.ready_at.filter(|at| *at <= now);
         let since_then = since.is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
         // It may not have heard of its generation, or be forming it.
-        let patience = time_left(issued_at, PATIENCE, now).filter(|_| !since_then);
+        let patience = time_left(issued_at, span, now).filter(|_| !since_then);
         let belief = since.and_then(|at| time_left(at, BELIEF, now));
         match patience.max(belief) {
             Some(left) => next = Some(next.map_or(left, |other| other.min(left))),

@@ -7,8 +7,9 @@ use roundhouse_api::{
     Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, TrainingJob,
     TrainingJobSpec, Workers,
 };
+use roundhouse_contract::{ExpectedDevice, environment};
 
-use self::template::{gpus, refuse_our_fields};
+use self::template::{expected_device, gpus, refuse_our_fields};
 use crate::program::{self, Program};
 
 mod checks;
@@ -16,6 +17,8 @@ mod template;
 
 /// Volume names that start so are ours.
 pub const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
+/// Time for the agent to write its last words.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Most processes of one worker.
 const MAX_PROCS: u32 = 64;
 
@@ -51,6 +54,10 @@ pub struct ValidatedJob {
     pub join_window: Duration,
     /// Processes of each worker.
     pub procs_per_worker: u32,
+    /// What they compute on; `None`: the template does not tell.
+    pub expected_device: Option<ExpectedDevice>,
+    /// Time between SIGTERM and SIGKILL of their pods.
+    pub grace: Duration,
     /// What they run.
     pub program: Program,
     /// Where their state is kept, if anywhere.
@@ -75,6 +82,24 @@ pub struct ValidatedJob {
     pub clean_pod_policy: CleanPodPolicy,
     /// Whether a NetworkPolicy is made.
     pub network_policy: NetworkPolicyMode,
+}
+
+/// Time between SIGTERM and SIGKILL of a pod: the template's, else what the program needs. A script's processes
+/// have `leaveGraceSeconds`, and the agent a little more for its last words.
+fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
+    let theirs = template
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    let needed = program.script().map_or(
+        Duration::from_secs(environment::grace::DEFAULT_SECONDS),
+        |script| script.leave_grace + LAST_WORDS,
+    );
+    theirs.map_or(needed, |seconds| {
+        let seconds = u64::try_from(seconds).unwrap_or(0);
+        // A moment that far ahead can still be computed.
+        Duration::from_secs(seconds.min(u32::MAX.into()))
+    })
 }
 
 /// A spec that cannot be run: one sentence that says what to change.
@@ -144,7 +169,8 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     let mut template = template.clone().unwrap_or_default();
     refuse_our_fields(template.spec.get_or_insert_default())?;
     let program = program::of(trainer.as_ref(), elastic, &mut template)?;
-    let procs_per_worker = procs_per_worker.map_or_else(|| gpus(&template), Ok)?;
+    let num_gpus = gpus(&template)?;
+    let procs_per_worker = procs_per_worker.unwrap_or(num_gpus.max(1));
     if !(1..=MAX_PROCS).contains(&procs_per_worker) {
         let message = format!("must be between 1 and {MAX_PROCS}");
         return invalid("spec.workers.procsPerWorker", message);
@@ -163,6 +189,8 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         max_replicas: max_replicas.unwrap_or(*replicas).max(*replicas),
         join_window: Duration::from_secs(u64::from(elastic.join_window_seconds)),
         procs_per_worker,
+        expected_device: expected_device(&template, num_gpus),
+        grace: grace(&template, &program),
         program,
         checkpoint: checkpoint.clone(),
         template,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::draft::Draft;
+use crate::members::is_preparing;
 use crate::nodes;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
@@ -111,6 +112,10 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
         let node = pod.node.as_deref().unwrap_or_default();
         let words = format!("{name}: its node {node} does not answer");
         return Some(("NodeUnreachable", words));
+    }
+    if is_preparing(pod) {
+        let words = format!("{name}: a process that died is started anew and not prepared yet");
+        return Some(("Recovering", words));
     }
     if pod.phase == PodPhase::Failed {
         let Waiting { reason, message } = pod.failed.clone().unwrap_or_default();

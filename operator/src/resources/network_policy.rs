@@ -1,5 +1,7 @@
 //! The NetworkPolicy: the rendezvous store listens on all interfaces and asks nobody who they are, so
-//! only pods of the same job may reach it. Metrics are open to scrapers.
+//! only pods of the same job may reach it. The agent's HTTP port is open to every source: neither the kubelet, which
+//! probes it, nor a scraper or the operator has a label to select by in every cluster. The agent bounds what a client
+//! there can cost it.
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,

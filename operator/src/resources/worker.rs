@@ -16,10 +16,6 @@ use crate::settings::Settings;
 const TRAINER: &str = "roundhouse-train";
 /// User and group of the trainer image.
 const NON_ROOT: i64 = 65_532;
-/// How long the agent waits for processes of the built-in trainer that are to leave.
-const TRAINER_GRACE: i64 = 25;
-/// Time for the agent to write its last words.
-const LAST_WORDS: i64 = 5;
 
 /// Builds the pod of a worker's attempt, kept from the nodes in `avoid`.
 ///
@@ -79,7 +75,7 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, index: u32) {
     spec.automount_service_account_token.get_or_insert(false);
     spec.enable_service_links.get_or_insert(false);
     spec.termination_grace_period_seconds
-        .get_or_insert(grace(&job.program) + LAST_WORDS);
+        .get_or_insert(i64::try_from(job.grace.as_secs()).unwrap_or(i64::MAX));
     let security = spec
         .security_context
         .get_or_insert_with(PodSecurityContext::default);
@@ -165,13 +161,6 @@ fn mount(container: &mut Container, ours: Vec<VolumeMount>) {
             all.push(mount);
         }
     }
-}
-
-/// Seconds for processes that are to leave.
-fn grace(program: &Program) -> i64 {
-    program.script().map_or(TRAINER_GRACE, |script| {
-        i64::try_from(script.leave_grace.as_secs()).unwrap_or(i64::MAX - LAST_WORDS)
-    })
 }
 
 fn port(name: &str, number: u16) -> ContainerPort {

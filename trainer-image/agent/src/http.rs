@@ -1,9 +1,8 @@
-//! HTTP of the worker: health, readiness, metrics, progress. Reads files, changes nothing.
+//! HTTP of the worker: health, readiness, metrics, progress, restarts. Reads files, changes nothing.
+//!
+//! It runs in a thread of its own (see [`server`]), so a handler may block for a file.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
@@ -11,11 +10,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use roundhouse_contract::ports;
-use tokio::net::TcpListener;
 
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
+
+pub mod server;
 
 /// What the handlers read.
 #[derive(Clone, Debug)]
@@ -26,25 +26,6 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
 }
 
-/// How long a taken port is tried again: the last container of the pod may still be closing it.
-const BIND_DEADLINE: Duration = Duration::from_secs(10);
-
-/// Listens.
-///
-/// # Errors
-/// The port stays taken, or may not be used.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let deadline = Instant::now() + BIND_DEADLINE;
-    loop {
-        match TcpListener::bind(address).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            result => return result,
-        }
-    }
-}
-
 /// The routes.
 pub fn router(shared: Shared) -> Router {
     Router::new()
@@ -52,6 +33,7 @@ pub fn router(shared: Shared) -> Router {
         .route(ports::READYZ_PATH, get(readyz))
         .route(ports::METRICS_PATH, get(metrics))
         .route(ports::PROGRESS_PATH, get(progress))
+        .route(ports::RESTARTS_PATH, get(restarts))
         .with_state(shared)
 }
 
@@ -93,17 +75,11 @@ async fn progress(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_port_that_is_taken_is_tried_until_it_is_free() {
-        let first = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let mut second = tokio::spawn(bind(first.local_addr().unwrap()));
-        let still_waiting = tokio::time::timeout(Duration::from_millis(250), &mut second);
-        assert!(still_waiting.await.is_err());
-        drop(first);
-        second.await.unwrap().unwrap();
-    }
+async fn restarts(
+    State(Shared {
+        options,
+        metrics: _,
+    }): State<Shared>,
+) -> Response {
+    axum::Json(ranks::restarts(&options.run_dir, options.procs)).into_response()
 }

@@ -2,12 +2,13 @@
 //!
 //! It holds no state of its own that matters: processes report through files of the run directory
 //! (see `roundhouse_contract::paths`), and what ends a container is its exit code and termination
-//! message. Decisions (`verdict`, `watchdog`, `restart`, `exposition`) are pure; `supervisor` and `http`
+//! message. Decisions (`verdict`, `watchdog`, `in_place`, `restart`, `exposition`) are pure; `supervisor` and `http`
 //! do the effects.
 
 pub mod dump;
 pub mod exposition;
 pub mod http;
+pub mod in_place;
 pub mod install;
 pub mod logs;
 pub mod membership;

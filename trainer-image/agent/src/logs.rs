@@ -1,17 +1,25 @@
 //! Log lines of the processes: prefixed, whole, and the last one of each kept.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use crate::ranks;
+mod pieces;
+mod speaker;
+
+use pieces::Pieces;
+pub use speaker::Source;
+use speaker::Speaker;
 
 /// Longest line that is kept for the termination message.
 const KEPT_BYTES: usize = 400;
+/// Most bytes of one read.
+const READ_BYTES: usize = 8 << 10;
 
 /// The last useful line of each process's standard error, and the generation that it was in.
 #[derive(Clone, Debug, Default)]
-pub struct LastLines(Arc<Mutex<std::collections::BTreeMap<u32, (u64, String)>>>);
+pub struct LastLines(Arc<Mutex<BTreeMap<u32, (u64, String)>>>);
 
 impl LastLines {
     /// The last line of a process that ended in a generation; what it said in an earlier one, as when that
@@ -31,68 +39,50 @@ impl LastLines {
             .clear();
     }
 
-    fn keep(&self, source: &Source, line: &str) {
+    /// What one process said that is started anew.
+    pub(crate) fn forget_one(&self, local_rank: u32) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&local_rank);
+    }
+
+    fn keep(&self, speaker: &Speaker, line: &str) {
         let line = line.trim();
         if !line.is_empty() {
-            let status = ranks::status(&source.run_dir, source.local_rank);
-            let generation = status.map_or(0, |status| status.generation);
             let end = line.floor_char_boundary(KEPT_BYTES);
+            let kept = (speaker.generation(), line[..end].to_owned());
             let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.insert(source.local_rank, (generation, line[..end].to_owned()));
+            lines.insert(speaker.local_rank(), kept);
         }
     }
 }
 
-/// Who a line comes from.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// Index of the worker.
-    pub worker_index: u32,
-    /// Place of the process on the worker.
-    pub local_rank: u32,
-    /// Where the process's status is, which tells its rank.
-    pub run_dir: PathBuf,
-}
-
-impl Source {
-    /// `[worker 1.0]` in the lobby, `[rank 3]` once there is a rank.
-    fn prefix(&self) -> String {
-        match ranks::status(&self.run_dir, self.local_rank).and_then(|status| status.rank) {
-            Some(rank) => format!("[rank {rank}] "),
-            None => format!("[worker {}.{}] ", self.worker_index, self.local_rank),
-        }
-    }
-}
-
-/// Copies lines from a process to a sink until the process closes its end. Bytes that are no UTF-8
-/// are replaced; a last line without an end is completed.
+/// Copies lines from a process to a sink until the process closes its end (see [`pieces`] for what a line is).
+/// Bytes that are no UTF-8 are replaced; a last line without an end is completed.
 pub fn forward(
-    input: impl Read,
+    mut input: impl Read,
     mut output: impl Write,
-    source: &Source,
+    source: Source,
     last: Option<&LastLines>,
 ) {
-    let mut input = BufReader::new(input);
-    let mut line = Vec::new();
-    let mut prefix = source.prefix();
-    let mut is_ranked = prefix.starts_with("[rank");
-    loop {
-        line.clear();
-        match input.read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        if !is_ranked {
-            prefix = source.prefix();
-            is_ranked = prefix.starts_with("[rank");
-        }
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end_matches(['\n', '\r']);
+    let (mut pieces, mut speaker) = (Pieces::default(), Speaker::new(source));
+    let mut show = |line: &[u8]| {
+        speaker.refresh();
+        let text = String::from_utf8_lossy(line);
         if let Some(last) = last {
-            last.keep(source, text);
+            last.keep(&speaker, &text);
         }
         // One write per line, so that lines of different processes do not mix.
-        let _ = output.write_all(format!("{prefix}{text}\n").as_bytes());
+        let _ = output.write_all(format!("{}{text}\n", speaker.prefix()).as_bytes());
+    };
+    let mut bytes = [0; READ_BYTES];
+    loop {
+        match input.read(&mut bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => return pieces.finish(show),
+            Ok(read) => pieces.feed(&bytes[..read], Instant::now(), &mut show),
+        }
     }
 }
 
@@ -113,7 +103,7 @@ mod tests {
         forward(
             &b"one\n\xff two\r\n\nthree"[..],
             &mut output,
-            &source,
+            source,
             Some(&last),
         );
         assert_eq!(
@@ -121,6 +111,8 @@ mod tests {
             "[worker 2.1] one\n[worker 2.1] \u{fffd} two\n[worker 2.1] \n[worker 2.1] three\n"
         );
         assert_eq!(last.of(1, 0).as_deref(), Some("three"));
+        last.forget_one(1);
+        assert_eq!(last.of(1, 0), None);
     }
 
     #[test]
@@ -137,7 +129,7 @@ mod tests {
         forward(
             &b"a peer is lost\n"[..],
             std::io::sink(),
-            &source,
+            source,
             Some(&last),
         );
         assert_eq!(last.of(0, 2).as_deref(), Some("a peer is lost"));

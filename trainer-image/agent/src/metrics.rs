@@ -1,6 +1,6 @@
 //! The agent's own metrics.
 
-use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::options::Options;
 use crate::{exposition, ranks};
@@ -10,6 +10,7 @@ use crate::{exposition, ranks};
 pub struct Metrics {
     registry: Registry,
     process_up: IntGaugeVec,
+    process_restarts: IntCounter,
     generation: IntGauge,
 }
 
@@ -31,6 +32,10 @@ impl Metrics {
             Opts::new("roundhouse_agent_process_up", "1 while the process runs."),
             &["local_rank"],
         )?;
+        let process_restarts = IntCounter::new(
+            "roundhouse_agent_process_restarts_total",
+            "Processes that died and were started anew in this container.",
+        )?;
         let generation = IntGauge::new(
             "roundhouse_agent_generation",
             "Generation the worker trains in.",
@@ -38,10 +43,15 @@ impl Metrics {
         registry.register(Box::new(info))?;
         registry.register(Box::new(processes))?;
         registry.register(Box::new(process_up.clone()))?;
+        registry.register(Box::new(process_restarts.clone()))?;
         registry.register(Box::new(generation.clone()))?;
+        for local_rank in 0..procs {
+            process_up.with_label_values(&[&local_rank.to_string()]);
+        }
         Ok(Self {
             registry,
             process_up,
+            process_restarts,
             generation,
         })
     }
@@ -51,6 +61,11 @@ impl Metrics {
         self.process_up
             .with_label_values(&[&local_rank.to_string()])
             .set(up.into());
+    }
+
+    /// Notes that a process is started anew.
+    pub fn count_restart(&self) {
+        self.process_restarts.inc();
     }
 
     /// The agent's metrics and those of all ranks, as Prometheus text.

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use roundhouse_contract::environment::{self, CheckpointEnvironment, checkpoint};
+use roundhouse_contract::environment::{
+    self, CheckpointEnvironment, CollectiveTimeouts, checkpoint, grace,
+};
 use roundhouse_contract::{Mode, paths, ports};
 
 use crate::watchdog::{Limits, Policy};
@@ -84,9 +86,14 @@ pub struct Options {
     #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS",
           default_value_t = SocketAddr::from(([0, 0, 0, 0], ports::AGENT_HTTP)))]
     pub http_address: SocketAddr,
-    /// Seconds between SIGTERM and SIGKILL.
-    #[arg(long, env = environment::GRACE_SECONDS, default_value_t = 25)]
-    pub grace_seconds: u64,
+    /// Seconds between SIGTERM and SIGKILL of the whole worker, which the agent shares with its processes.
+    /// Default: 30.
+    #[arg(long, env = environment::TERMINATION_GRACE_SECONDS)]
+    pub termination_grace_seconds: Option<u64>,
+    /// Seconds between SIGTERM and SIGKILL of a process. Default, and most if that is given: the worker's
+    /// without a sixth of it, or without 5 s.
+    #[arg(long, env = environment::GRACE_SECONDS)]
+    pub grace_seconds: Option<u64>,
     /// In mode Restart, seconds in which the error of a process may turn out to be that of a peer: with
     /// a newer generation the worker goes on in it.
     #[arg(long, env = environment::COLLATERAL_WINDOW_SECONDS, default_value_t = 5)]
@@ -95,7 +102,18 @@ pub struct Options {
     /// its steps.
     #[arg(long, env = environment::STALL_TIMEOUT_SECONDS)]
     pub stall_timeout_seconds: Option<u64>,
-    /// Seconds that a collective waits for its peers. Default: 30, or half of the stall timeout.
+    /// Seconds that the ranks of a generation may take to connect.
+    #[arg(long, env = environment::CONNECT_TIMEOUT_SECONDS,
+          default_value_t = environment::DEFAULT_CONNECT_TIMEOUT_SECONDS,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub connect_timeout_seconds: u64,
+    /// Seconds that a collective waits for its peers in the first step of a generation. Default: 120, or half of
+    /// the stall timeout.
+    #[arg(long, env = environment::FIRST_STEP_TIMEOUT_SECONDS,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub first_step_timeout_seconds: Option<u64>,
+    /// Seconds that a collective waits for its peers in later steps. Default: learned from the longest step, or
+    /// half of the stall timeout.
     #[arg(long, env = environment::COLLECTIVE_TIMEOUT_SECONDS,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub collective_timeout_seconds: Option<u64>,
@@ -111,11 +129,36 @@ impl Options {
     /// How long processes may make no progress.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        let policy = Policy::from_seconds(self.stall_timeout_seconds);
-        let timeout = self.collective_timeout_seconds.map(Duration::from_secs);
         Limits {
-            policy,
-            collective_timeout: timeout.unwrap_or_else(|| policy.collective_timeout()),
+            policy: Policy::from_seconds(self.stall_timeout_seconds),
+            timeouts: self.timeouts(),
+        }
+    }
+
+    /// How long collectives of the processes wait for their peers.
+    #[must_use]
+    pub fn timeouts(&self) -> CollectiveTimeouts {
+        let given = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        let half = Policy::from_seconds(self.stall_timeout_seconds).collective_timeout();
+        CollectiveTimeouts {
+            connect: Duration::from_secs(self.connect_timeout_seconds),
+            first_step: given(self.first_step_timeout_seconds)
+                .or(half)
+                .unwrap_or(CollectiveTimeouts::default().first_step),
+            later: given(self.collective_timeout_seconds).or(half),
+        }
+    }
+
+    /// Time between SIGTERM and SIGKILL of a process.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        let own = self.grace_seconds.map(Duration::from_secs);
+        let pods = self.termination_grace_seconds.map(Duration::from_secs);
+        let most = pods.map(grace::kill_after);
+        match (own, most) {
+            (Some(own), Some(most)) => own.min(most),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => grace::kill_after(Duration::from_secs(grace::DEFAULT_SECONDS)),
         }
     }
 
@@ -205,6 +248,52 @@ mod tests {
             panic!("no task");
         };
         assert_eq!(directory, PathBuf::from("/roundhouse"));
+    }
+
+    fn options(arguments: &[&str]) -> Options {
+        parse(&[arguments, &["--", "train"]].concat())
+            .unwrap()
+            .options
+    }
+
+    #[test]
+    fn processes_are_killed_before_the_pod_is_whatever_its_grace() {
+        for (arguments, seconds) in [
+            (&[][..], 25),
+            (&["--termination-grace-seconds", "600"], 595),
+            (&["--termination-grace-seconds", "6"], 5),
+            (&["--grace-seconds", "60"], 60),
+            (
+                &["--grace-seconds", "60", "--termination-grace-seconds", "30"],
+                25,
+            ),
+            (
+                &["--grace-seconds", "60", "--termination-grace-seconds", "90"],
+                60,
+            ),
+        ] {
+            let grace = options(arguments).grace();
+            assert_eq!(grace, Duration::from_secs(seconds), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn collectives_give_up_before_a_stall_that_the_user_chose() {
+        let timeouts = options(&[]).timeouts();
+        assert_eq!(timeouts, CollectiveTimeouts::default());
+        let half = options(&["--stall-timeout-seconds", "600"]).timeouts();
+        let five_minutes = Duration::from_secs(300);
+        assert_eq!(
+            (half.first_step, half.later),
+            (five_minutes, Some(five_minutes))
+        );
+        let given = options(&[
+            "--stall-timeout-seconds",
+            "600",
+            "--collective-timeout-seconds",
+            "7",
+        ]);
+        assert_eq!(given.timeouts().later, Some(Duration::from_secs(7)));
     }
 
     #[test]

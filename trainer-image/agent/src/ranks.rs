@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use roundhouse_contract::{RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{Phase, ProcessRestarts, RankStatus, TerminationMessage, paths};
 
 /// Last status of a process.
 #[must_use]
@@ -30,16 +30,45 @@ pub fn metrics(run_dir: &Path, local_rank: u32) -> Option<String> {
 /// The directory cannot be made.
 pub fn prepare(run_dir: &Path, procs: u32) -> std::io::Result<()> {
     std::fs::create_dir_all(run_dir)?;
+    let _ = std::fs::remove_file(paths::restarts(run_dir));
     for local_rank in 0..procs {
-        for path in [
-            paths::rank_status(run_dir, local_rank),
-            paths::rank_metrics(run_dir, local_rank),
-            paths::rank_failure(run_dir, local_rank),
-        ] {
-            let _ = std::fs::remove_file(path);
-        }
+        forget(run_dir, local_rank);
     }
     Ok(())
+}
+
+/// Removes what a process has left that is to be started anew.
+pub fn forget(run_dir: &Path, local_rank: u32) {
+    for path in [
+        paths::rank_status(run_dir, local_rank),
+        paths::rank_metrics(run_dir, local_rank),
+        paths::rank_failure(run_dir, local_rank),
+    ] {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Which processes were started anew, and which of all are not prepared now.
+#[must_use]
+pub fn restarts(run_dir: &Path, procs: u32) -> ProcessRestarts {
+    let told = read(&paths::restarts(run_dir)).and_then(|text| serde_json::from_str(&text).ok());
+    let is_prepared =
+        |rank: &u32| status(run_dir, *rank).is_some_and(|status| status.phase != Phase::Preparing);
+    ProcessRestarts {
+        preparing: (0..procs).filter(|rank| !is_prepared(rank)).collect(),
+        ..told.unwrap_or_default()
+    }
+}
+
+/// Keeps which processes were started anew, in a file that is there at once as a whole.
+///
+/// # Errors
+/// The run directory cannot be written.
+pub fn keep_restarts(run_dir: &Path, restarts: &ProcessRestarts) -> std::io::Result<()> {
+    let path = paths::restarts(run_dir);
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, serde_json::to_string(restarts)?)?;
+    std::fs::rename(partial, path)
 }
 
 /// Who is not ready to train yet; empty when all are.

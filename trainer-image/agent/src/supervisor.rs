@@ -2,22 +2,23 @@
 //! it, and leaves the last words.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use roundhouse_contract::{ExitCode, Mode, Reason, TerminationMessage};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::{self, Shared};
+use crate::http::{self, Shared, server};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
 
 mod failure;
 mod in_process;
+mod inherited;
 mod process;
 mod processes;
 mod restart;
+mod restarts;
 mod signals;
 mod stall;
 mod statuses;
@@ -66,6 +67,7 @@ pub fn run(options: &Options) -> i32 {
 async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failure> {
     // First of all: the kernel drops signals that PID 1 does not handle.
     let mut signals = Signals::listen()?;
+    inherited::prepare(options.mode);
     ranks::prepare(&options.run_dir, options.procs).map_err(|source| Failure::RunDir {
         path: options.run_dir.display().to_string(),
         source,
@@ -74,29 +76,22 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
     // Before anybody can see that the worker is ready.
     let script =
         (options.mode == Mode::Restart).then(|| restart::Worker::enter_lobby(options, &metrics));
-    let listener = http::bind(options.http_address)
+    let shared = Shared {
+        options: Arc::new(options.clone()),
+        metrics: Arc::clone(&metrics),
+    };
+    let address = server::start(options.http_address, http::router(shared))
         .await
         .map_err(|source| Failure::Listen {
             address: options.http_address.to_string(),
             source,
         })?;
-    if let Ok(address) = listener.local_addr() {
-        eprintln!("[agent] serving http on {address}");
-    }
-    let shared = Shared {
-        options: Arc::new(options.clone()),
-        metrics: Arc::clone(&metrics),
-    };
-    tokio::spawn(async move { axum::serve(listener, http::router(shared)).await });
+    eprintln!("[agent] serving http on {address}");
 
     match script {
         Some(worker) => worker.run(&mut signals).await,
         None => in_process::run(options, &metrics, &mut signals).await,
     }
-}
-
-fn grace(options: &Options) -> Duration {
-    Duration::from_secs(options.grace_seconds)
 }
 
 /// Waits until a moment; for ever if there is none.

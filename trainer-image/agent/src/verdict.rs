@@ -79,7 +79,7 @@ pub fn explain(
         },
         End::Signaled(9) => (
             Reason::Killed,
-            "killed by signal 9, by somebody or for want of memory (resources.limits.memory)"
+            "killed by SIGKILL; if nobody killed it, it ran out of memory (resources.limits.memory)"
                 .to_owned(),
         ),
         End::Signaled(signal) => (Reason::Killed, format!("killed by signal {signal}")),
@@ -173,7 +173,7 @@ mod tests {
             (Reason::Killed, Some(3), 17)
         );
         let said = &message.message;
-        assert!(said.starts_with("killed by signal 9") && said.ends_with("; its last words: oh"));
+        assert!(said.starts_with("killed by SIGKILL") && said.ends_with("; its last words: oh"));
         assert_eq!(
             explain(End::Exited(1), None, None, None).reason,
             Reason::Crashed

@@ -92,6 +92,11 @@ impl Watchdog {
     pub fn forget(&mut self) {
         self.watched.clear();
     }
+
+    /// One process is about to be started anew.
+    pub fn forget_one(&mut self, local_rank: u32) {
+        self.watched.remove(&local_rank);
+    }
 }
 
 impl Watched {

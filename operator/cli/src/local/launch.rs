@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::Context;
 use roundhouse_contract::{environment, paths};
@@ -11,8 +12,6 @@ use roundhouse_contract::{environment, paths};
 use super::programs::Programs;
 use super::worker::Worker;
 
-/// Between SIGTERM and SIGKILL of a training process.
-const GRACE_SECONDS: u64 = 25;
 /// Below the range from which the kernel takes ports for connections.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
@@ -24,6 +23,8 @@ pub(crate) struct Setting {
     pub(crate) data_dir: PathBuf,
     pub(crate) config_file: PathBuf,
     pub(crate) procs: u32,
+    /// Time between SIGTERM and SIGKILL of a worker.
+    pub(crate) grace: Duration,
     pub(crate) variables: Vec<(String, String)>,
 }
 
@@ -46,7 +47,10 @@ pub(crate) fn command(setting: &Setting, worker: &Worker, dir: &Path) -> Command
         .env(environment::END_WITH_PARENT, std::process::id().to_string())
         .envs(setting.variables.iter().cloned())
         .arg("--http-address=127.0.0.1:0")
-        .arg(format!("--grace-seconds={GRACE_SECONDS}"))
+        .env(
+            environment::TERMINATION_GRACE_SECONDS,
+            setting.grace.as_secs().to_string(),
+        )
         .arg(format!(
             "--termination-log={}",
             path(&dir.join("termination"))

@@ -80,6 +80,7 @@ pub(super) fn of(
         data_dir,
         config_file,
         procs: job.procs_per_worker,
+        grace: job.grace,
         variables,
     })
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use jiff::Timestamp;
 use roundhouse_contract::{Action, Membership, TerminationMessage, paths};
-use roundhouse_planner::Termination;
+use roundhouse_planner::{Processes, Termination};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::launch::{self, Setting, free_port};
@@ -21,8 +21,6 @@ mod telling;
 #[cfg(test)]
 mod tests;
 
-/// Between SIGTERM and SIGKILL; the agent gives its processes less.
-const GRACE: Duration = Duration::from_secs(30);
 /// Of a worker that ended before it was ready; doubles each time.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(30);
@@ -35,6 +33,8 @@ pub(crate) struct Worker {
     attempt: u32,
     /// Unique among all workers that the executor ever started.
     number: u32,
+    /// Between SIGTERM and SIGKILL; the agent gives its processes less.
+    grace: Duration,
     port: u16,
     child: Option<Child>,
     restarts: u32,
@@ -54,6 +54,8 @@ pub(crate) struct Worker {
     introduced: Option<u32>,
     termination: Option<Termination>,
     membership: Option<Membership>,
+    /// What its agent tells of its processes while it is not ready.
+    processes: Option<Processes>,
 }
 
 impl Worker {
@@ -63,18 +65,19 @@ impl Worker {
         place: (u32, u32),
         number: u32,
     ) -> anyhow::Result<Self> {
-        let mut worker = Self::idle(name, place, number);
+        let mut worker = Self::idle(name, place, number, setting.grace);
         std::fs::create_dir_all(worker.dir(setting))?;
         worker.spawn(setting)?;
         Ok(worker)
     }
 
-    fn idle(name: String, (index, attempt): (u32, u32), number: u32) -> Self {
+    fn idle(name: String, (index, attempt): (u32, u32), number: u32, grace: Duration) -> Self {
         Self {
             name,
             index,
             attempt,
             number,
+            grace,
             port: 0,
             child: None,
             restarts: 0,
@@ -90,6 +93,7 @@ impl Worker {
             introduced: None,
             termination: None,
             membership: None,
+            processes: None,
         }
     }
 
@@ -145,6 +149,8 @@ impl Worker {
             self.ready_at = Some(Timestamp::now());
         }
         self.was_ready |= ready;
+        let is_asked = setting.procs > 1 && self.child.is_some() && !ready;
+        self.processes = is_asked.then(|| self.tells_of_processes(setting));
         Ok(true)
     }
 
@@ -181,8 +187,8 @@ impl Worker {
     /// Asks it to leave; it is gone when its process has ended.
     pub(crate) fn delete(&mut self) {
         if self.kill_at.is_none() {
-            self.kill_at = Some(Instant::now() + GRACE);
-            self.gone_by = Some(Timestamp::now() + GRACE);
+            self.kill_at = Some(Instant::now() + self.grace);
+            self.gone_by = Some(Timestamp::now() + self.grace);
             self.restart_at = None;
             self.signal(Signal::TERM);
         }

@@ -5,8 +5,8 @@
 
 /// Names and values for the processes of the built-in trainer. What a user has set is to be left alone.
 #[must_use]
-pub fn settings(collective_timeout_seconds: u64) -> [(&'static str, String); 8] {
-    let timeout = collective_timeout_seconds.to_string();
+pub fn settings(connect_timeout_seconds: u64) -> [(&'static str, String); 8] {
+    let timeout = connect_timeout_seconds.to_string();
     let text = |(name, value): (&'static str, &str)| (name, value.to_owned());
     [
         // Its watchdog, by default, ends the process when a collective fails (3), or aborts the group itself (2),
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_set_once_and_connecting_takes_no_longer_than_a_collective() {
+    fn each_is_set_once_and_connecting_has_its_own_timeout() {
         let settings = settings(7);
         let names: std::collections::BTreeSet<_> = settings.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), settings.len());

@@ -7,6 +7,7 @@ use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::termination::Reason;
 
+use crate::members::end_in_place;
 use crate::observed::{Pod, PodPhase, Termination};
 use crate::status::time_left;
 use crate::validate::ValidatedJob;
@@ -41,21 +42,28 @@ impl<'a> Failure<'a> {
     /// The newest failure of a pod. Who was told to go may end as it likes.
     pub(crate) fn of(job: &ValidatedJob, pod: &'a Pod) -> Option<Self> {
         let failed = |end: &&Termination| end.exit_code != 0;
-        let end = pod.container.termination.as_ref().filter(failed);
+        let of_container = pod.container.termination.as_ref().filter(failed);
+        // Of a container that lives, an end of its own is older.
+        let end = end_in_place(pod).or(of_container);
         let has_failed = end.is_some() || pod.phase == PodPhase::Failed;
         if !pod.ours || pod.deleting || !has_failed {
             return None;
         }
+        Some(Self::with(job, pod, end))
+    }
+
+    /// A failure of a pod with this end.
+    pub(crate) fn with(job: &ValidatedJob, pod: &'a Pod, end: Option<&'a Termination>) -> Self {
         let first = job.rules.iter().position(|rule| matches(rule, pod, end));
         let action = first
             .and_then(|first| job.rules.get(first))
             .map_or_else(|| default_action(pod, end), |rule| rule.action);
-        Some(Self {
+        Self {
             pod,
             end,
             action,
             rule: first,
-        })
+        }
     }
 
     /// When, as far as anybody has said.

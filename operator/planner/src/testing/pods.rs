@@ -1,9 +1,11 @@
 //! What happens to pods.
 
-use roundhouse_contract::{ExitCode, Progress, TerminationMessage, termination::Reason};
+use roundhouse_contract::{
+    ExitCode, ProcessEnd, ProcessRestarts, Progress, TerminationMessage, termination::Reason,
+};
 
 use super::World;
-use crate::observed::{PodPhase, Termination, Waiting};
+use crate::observed::{PodPhase, Processes, Termination, Waiting};
 
 impl World {
     /// A pod's container is prepared.
@@ -57,6 +59,42 @@ impl World {
         self.change(at, |pod| {
             pod.ready = ready;
             pod.ready_at = Some(now);
+        });
+    }
+
+    /// A process of a pod dies in a generation, and the agent starts it anew: its siblings are stranded.
+    pub fn process_dies(&mut self, at: usize, exit_code: i32, generation: u64, step: u64) {
+        self.is_ready(at, false);
+        let ended_at_seconds = self.now.as_second();
+        let reason = ExitCode::from_code(exit_code).map_or(Reason::Crashed, Reason::of);
+        self.change(at, |pod| {
+            let told = ProcessRestarts {
+                total: 1,
+                preparing: vec![1],
+                last: Some(ProcessEnd {
+                    local_rank: 1,
+                    exit_code,
+                    message: TerminationMessage {
+                        reason,
+                        rank: Some(1),
+                        generation,
+                        step,
+                        message: "words".to_owned(),
+                        progress: None,
+                    },
+                    ended_at_seconds,
+                }),
+            };
+            pod.processes = Some(Processes::of(told, pod.container.restarts));
+        });
+    }
+
+    /// The process that was started anew is in the lobby, beside its stranded siblings.
+    pub fn process_is_prepared(&mut self, at: usize) {
+        self.change(at, |pod| {
+            if let Some(processes) = &mut pod.processes {
+                processes.are_preparing = false;
+            }
         });
     }
 

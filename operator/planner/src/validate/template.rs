@@ -1,12 +1,15 @@
 //! The pod template: what the operator decides itself is refused.
 
-use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use roundhouse_contract::ExpectedDevice;
 use roundhouse_contract::labels::TRAINER_CONTAINER;
 
 use super::{InvalidSpec, RESERVED_VOLUME_PREFIX, invalid};
 
 /// Extended resources that are GPUs.
 const GPU_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
+/// Extended resources that are slices of a GPU. A process can use one of them, however many the pod has.
+const MIG_PREFIX: &str = "nvidia.com/mig-";
 
 /// Refuses what the operator decides itself.
 pub(super) fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
@@ -41,22 +44,38 @@ pub(super) fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
     Ok(())
 }
 
-/// GPUs in the trainer container's limits; one process if there are none.
+/// GPUs in the trainer container's limits.
 pub(super) fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
-    let containers = template.spec.iter().flat_map(|spec| &spec.containers);
-    let limits = containers
-        .filter(|container| container.name == TRAINER_CONTAINER)
-        .filter_map(|container| container.resources.as_ref()?.limits.as_ref());
+    let limits =
+        trainer(template).filter_map(|container| container.resources.as_ref()?.limits.as_ref());
     for limits in limits {
         for resource in GPU_RESOURCES {
             let Some(quantity) = limits.get(resource) else {
                 continue;
             };
-            return quantity.0.parse().map_or_else(
-                |_| invalid(format!("limits[{resource}]"), "must be a whole number"),
-                |count: u32| Ok(count.max(1)),
-            );
+            return quantity
+                .0
+                .parse()
+                .or_else(|_| invalid(format!("limits[{resource}]"), "must be a whole number"));
         }
     }
-    Ok(1)
+    Ok(0)
+}
+
+/// What the trainer container is to compute on. `None`: its limits do not tell, as with slices of a GPU (MIG) and
+/// with resource claims.
+pub(super) fn expected_device(template: &PodTemplateSpec, num_gpus: u32) -> Option<ExpectedDevice> {
+    let is_unknown = trainer(template)
+        .filter_map(|container| container.resources.as_ref())
+        .any(|resources| {
+            let mut limits = resources.limits.iter().flatten();
+            resources.claims.iter().flatten().next().is_some()
+                || limits.any(|(name, _)| name.starts_with(MIG_PREFIX))
+        });
+    (!is_unknown).then(|| ExpectedDevice::of_gpus(num_gpus))
+}
+
+fn trainer(template: &PodTemplateSpec) -> impl Iterator<Item = &Container> {
+    let containers = template.spec.iter().flat_map(|spec| &spec.containers);
+    containers.filter(|container| container.name == TRAINER_CONTAINER)
 }

@@ -20,6 +20,10 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
         value(environment::MEMBERSHIP_FILE, file(paths::MEMBERSHIP_FILE)),
         value(environment::RUN_DIR, paths::RUN_DIR.to_owned()),
         value(environment::RENDEZVOUS_PORT, ports::RENDEZVOUS.to_string()),
+        value(
+            environment::TERMINATION_GRACE_SECONDS,
+            job.grace.as_secs().to_string(),
+        ),
         EnvVar {
             name: environment::POD_IP.to_owned(),
             value: None,
@@ -40,6 +44,8 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
         }
         Program::Script(script) => all.extend(script::settings(script)),
     }
+    let device = job.expected_device.map(|device| device.to_string());
+    all.extend(device.map(|device| value(environment::EXPECTED_DEVICE, device)));
     let stall = job.stall_timeout_seconds.map(|seconds| seconds.to_string());
     all.extend(stall.map(|seconds| value(environment::STALL_TIMEOUT_SECONDS, seconds)));
     if let Some(checkpoint) = &job.checkpoint {

@@ -113,6 +113,65 @@ fn without_a_template_the_operators_image_runs_under_the_agent() {
     }
 }
 
+/// A variable of the trainer container.
+fn variable(pod: &Value, name: &str) -> Option<String> {
+    let containers = pod["spec"]["containers"].as_array().unwrap();
+    let trainer = containers
+        .iter()
+        .find(|it| it["name"] == "trainer")
+        .unwrap();
+    let mut all = trainer["env"].as_array().unwrap().iter();
+    let found = all.find(|variable| variable["name"] == name)?;
+    found["value"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn agent_and_trainer_are_told_the_grace_of_their_pod() {
+    for (template, seconds) in [
+        (json!({}), 30),
+        (
+            json!({"spec": {"terminationGracePeriodSeconds": 600, "containers": []}}),
+            600,
+        ),
+        (
+            json!({"spec": {"terminationGracePeriodSeconds": 0, "containers": []}}),
+            0,
+        ),
+    ] {
+        let pod = built(template);
+        assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], seconds);
+        let told = variable(&pod, "ROUNDHOUSE_TERMINATION_GRACE_SECONDS");
+        assert_eq!(told, Some(seconds.to_string()));
+    }
+}
+
+#[test]
+fn a_worker_is_told_which_device_its_limits_ask_for() {
+    let limits = |limits: Value| json!({"spec": {"containers": [{"name": "trainer", "resources": {"limits": limits}}]}});
+    for (template, device) in [
+        (json!({}), Some("cpu")),
+        (limits(json!({"cpu": 4})), Some("cpu")),
+        (limits(json!({"nvidia.com/gpu": 8})), Some("cuda*8")),
+        (limits(json!({"nvidia.com/mig-1g.10gb": 1})), None),
+        (
+            json!({"spec": {"containers": [
+                {"name": "trainer", "resources": {"claims": [{"name": "gpus"}]}},
+            ]}}),
+            None,
+        ),
+        (
+            json!({"spec": {"containers": [
+                {"name": "side", "resources": {"limits": {"nvidia.com/gpu": 1}}}, {"name": "trainer"},
+            ]}}),
+            Some("cpu"),
+        ),
+    ] {
+        let pod = built(template);
+        let told = variable(&pod, "ROUNDHOUSE_EXPECTED_DEVICE");
+        assert_eq!(told.as_deref(), device, "{pod}");
+    }
+}
+
 #[test]
 fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
     let cases = [

@@ -1,17 +1,20 @@
-//! The built-in trainer: its processes are started once, and stay for all generations.
+//! The built-in trainer: its processes stay for all generations. One that dies is started anew if its siblings hold
+//! the state (see [`crate::in_place`]); otherwise the worker ends.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roundhouse_contract::environment::{COLLECTIVE_TIMEOUT_SECONDS, nccl};
-use roundhouse_contract::{ExitCode, TerminationMessage, termination::Reason};
+use roundhouse_contract::environment::{FORMER_GENERATION, TERMINATION_GRACE_SECONDS, nccl};
+use roundhouse_contract::{ExitCode, RankStatus, TerminationMessage, termination::Reason};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
+use super::at;
 use super::failure::Failure;
 use super::processes::Processes;
+use super::restarts::Restarts;
 use super::signals::Signals;
 use super::stall::{self, Watch};
-use super::{at, grace};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
@@ -25,44 +28,57 @@ pub(crate) async fn run(
     signals: &mut Signals,
 ) -> Result<(i32, TerminationMessage), Failure> {
     let mut processes = Processes::default();
-    let limits = options.limits();
     processes.start(options, metrics, |local_rank| {
-        let mut environment = options.launch_environment(local_rank).to_pairs();
-        let timeout = limits.collective_timeout.as_secs();
-        environment.insert(COLLECTIVE_TIMEOUT_SECONDS, timeout.to_string());
-        // The user's word counts.
-        let is_free = |(name, _): &(&str, String)| std::env::var_os(name).is_none();
-        environment.extend(nccl::settings(timeout).into_iter().filter(is_free));
-        environment
+        environment(options, local_rank)
     })?;
     let mut worker = Worker {
+        options,
+        metrics,
         processes,
-        watch: Watch::new(Watchdog::new(limits)),
+        watch: Watch::new(Watchdog::new(options.limits())),
+        restarts: Restarts::default(),
         ended: Vec::new(),
         asked: false,
         stall: None,
     };
-    worker.wait_for_all(options, metrics, signals).await;
-    Ok(worker.verdict(options))
+    worker.wait_for_all(signals).await;
+    Ok(worker.verdict())
 }
 
-struct Worker {
+fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, String> {
+    let mut environment = options.launch_environment(local_rank).to_pairs();
+    let timeouts = options.timeouts();
+    environment.extend(timeouts.to_pairs());
+    let grace = options.termination_grace_seconds;
+    environment.extend(grace.map(|seconds| (TERMINATION_GRACE_SECONDS, seconds.to_string())));
+    // The user's word counts.
+    let is_free = |(name, _): &(&str, String)| std::env::var_os(name).is_none();
+    let settings = nccl::settings(timeouts.connect.as_secs()).into_iter();
+    environment.extend(settings.filter(is_free));
+    environment
+}
+
+struct Worker<'a> {
+    options: &'a Options,
+    metrics: &'a Metrics,
     processes: Processes,
     watch: Watch,
+    restarts: Restarts,
+    /// Processes that are not started anew.
     ended: Vec<Ended>,
     /// Whether the processes were asked to end: their ends explain nothing then.
     asked: bool,
     stall: Option<Stall>,
 }
 
-impl Worker {
+impl Worker<'_> {
     /// Until every process has ended, by itself or because it was asked.
-    async fn wait_for_all(&mut self, options: &Options, metrics: &Metrics, signals: &mut Signals) {
-        let mut grace = grace(options);
+    async fn wait_for_all(&mut self, signals: &mut Signals) {
+        let mut grace = self.options.grace();
         let (mut ask_at, mut kill_at) = (None::<Instant>, None::<Instant>);
         let mut was_killed = false;
         // A process may have ended before the signal was listened to.
-        self.reap(metrics);
+        self.reap();
         while !self.processes.are_gone() {
             if let Some(first) = verdict::cause(&self.ended)
                 && kill_at.is_none()
@@ -76,17 +92,20 @@ impl Worker {
                 ask_at = Some(Instant::now() + window);
             }
             tokio::select! {
-                _ = signals.child.recv() => self.reap(metrics),
+                _ = signals.child.recv() => self.reap(),
                 _ = signals.terminate.recv() => ask_at = Some(Instant::now()),
                 _ = signals.interrupt.recv() => ask_at = Some(Instant::now()),
                 () = self.watch.tick(), if !self.asked => {
-                    self.stall = self.watch.look(&self.processes, |local| ranks::status(&options.run_dir, local));
+                    let run_dir = &self.options.run_dir;
+                    self.stall = self.watch.look(&self.processes, |local| ranks::status(run_dir, local));
                     if self.stall.is_some() {
                         grace = grace.min(stall::GRACE);
                         ask_at = Some(Instant::now());
                     }
                 }
+                () = at(self.restarts.due()), if !self.asked => self.restart(),
                 () = at(ask_at) => {
+                    self.ended.extend(self.restarts.give_up());
                     self.processes.signal_all(Signal::TERM);
                     self.asked = true;
                     (ask_at, kill_at) = (None, Some(Instant::now() + grace));
@@ -104,38 +123,99 @@ impl Worker {
                 }
             }
         }
+        self.ended.extend(self.restarts.give_up());
         self.processes.drain_logs().await;
     }
 
-    fn reap(&mut self, metrics: &Metrics) {
-        let on_request = self.asked;
-        let ended = self.processes.reap(metrics).into_iter();
-        self.ended.extend(ended.map(|(local_rank, end)| Ended {
-            local_rank,
-            end,
-            on_request,
-        }));
+    /// Collects processes that have ended, and decides which of them are started anew.
+    fn reap(&mut self) {
+        for (local_rank, end) in self.processes.reap(self.metrics) {
+            let ended = Ended {
+                local_rank,
+                end,
+                on_request: self.asked,
+            };
+            let may_restart = !self.asked && self.ended.is_empty();
+            if may_restart && self.restarts.accepts(&ended, &self.siblings(), self.step()) {
+                self.restarts.put_off(ended, self.step());
+            } else {
+                self.ended.extend(self.restarts.give_up());
+                self.ended.push(ended);
+            }
+        }
     }
 
-    fn verdict(&self, options: &Options) -> (i32, TerminationMessage) {
-        let status = |local_rank| ranks::status(&options.run_dir, local_rank);
+    /// Starts the processes anew that are due.
+    fn restart(&mut self) {
+        let waiting = self.restarts.give_up().into_iter();
+        let told: Vec<_> = waiting.map(|ended| (self.explain(&ended), ended)).collect();
+        self.restarts.begin(self.step(), &told);
+        self.restarts.keep(self.options);
+        for (_, ended) in told {
+            let local_rank = ended.local_rank;
+            let former = self.restarts.former_generation(local_rank);
+            self.metrics.count_restart();
+            ranks::forget(&self.options.run_dir, local_rank);
+            self.processes.last_lines.forget_one(local_rank);
+            self.watch.forget_one(local_rank);
+            let mut environment = environment(self.options, local_rank);
+            environment.insert(FORMER_GENERATION, former.to_string());
+            let started =
+                self.processes
+                    .start_one(self.options, self.metrics, environment, local_rank);
+            if let Err(failure) = started {
+                eprintln!("[agent] {failure}");
+                self.ended.push(ended);
+            }
+        }
+    }
+
+    /// What the processes that run said last.
+    fn siblings(&self) -> Vec<RankStatus> {
+        let running = self.processes.running();
+        running
+            .filter_map(|(_, local_rank)| self.status(local_rank))
+            .collect()
+    }
+
+    /// The furthest step that any process has told.
+    fn step(&self) -> u64 {
+        let all = (0..self.options.procs).filter_map(|local_rank| self.status(local_rank));
+        all.map(|status| status.step).max().unwrap_or(0)
+    }
+
+    fn status(&self, local_rank: u32) -> Option<RankStatus> {
+        ranks::status(&self.options.run_dir, local_rank)
+    }
+
+    /// Why a process ended, in its own words if it left any.
+    fn explain(&self, ended: &Ended) -> TerminationMessage {
+        let local_rank = ended.local_rank;
+        let status = self.status(local_rank);
+        let generation = status.as_ref().map_or(0, |status| status.generation);
+        verdict::explain(
+            ended.end,
+            ranks::failure(&self.options.run_dir, local_rank),
+            status.as_ref(),
+            self.processes
+                .last_lines
+                .of(local_rank, generation)
+                .as_deref(),
+        )
+    }
+
+    fn verdict(&self) -> (i32, TerminationMessage) {
         if let Some(stall) = &self.stall {
             return (ExitCode::Stalled.code(), stall.message());
         }
         if let Some(cause) = verdict::cause(&self.ended) {
-            let local_rank = cause.local_rank;
-            let status = status(local_rank);
-            let generation = status.as_ref().map_or(0, |status| status.generation);
-            let lines = &self.processes.last_lines;
-            let message = verdict::explain(
-                cause.end,
-                ranks::failure(&options.run_dir, local_rank),
-                status.as_ref(),
-                lines.of(local_rank, generation).as_deref(),
-            );
+            let mut message = self.explain(cause);
+            if let Some(words) = self.restarts.words() {
+                message.message = format!("{words}; {}", message.message);
+            }
             return (cause.end.code(), message);
         }
-        let first = (0..options.procs).find_map(status);
+        let first = (0..self.options.procs).find_map(|local_rank| self.status(local_rank));
         if self.ended.iter().all(Ended::is_fine) {
             return (ExitCode::Done.code(), verdict::completed(first));
         }

@@ -68,13 +68,13 @@ pub(crate) fn start_process(
     if let Some(stdout) = child.stdout.take() {
         let source = source.clone();
         readers.push(std::thread::spawn(move || {
-            forward(stdout, std::io::stdout(), &source, None)
+            forward(stdout, std::io::stdout(), source, None)
         }));
     }
     if let Some(stderr) = child.stderr.take() {
         let last = last.clone();
         readers.push(std::thread::spawn(move || {
-            forward(stderr, std::io::stderr(), &source, Some(&last))
+            forward(stderr, std::io::stderr(), source, Some(&last))
         }));
     }
     // The handle is dropped, not waited on: `reap` collects by pid.

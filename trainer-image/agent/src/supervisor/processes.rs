@@ -37,27 +37,34 @@ impl Processes {
         metrics: &Metrics,
         environment: impl Fn(u32) -> BTreeMap<&'static str, String>,
     ) -> Result<(), Failure> {
-        self.readers.retain(|reader| !reader.is_finished());
         for local_rank in 0..options.procs {
-            let lines = &self.last_lines;
-            let started = start_process(
-                options,
-                environment(local_rank),
-                local_rank,
-                lines,
-                &mut self.readers,
-            );
-            match started {
-                Ok(pid) => {
-                    self.running.insert(pid, local_rank);
-                    metrics.set_up(local_rank, true);
-                }
-                Err(failure) => {
-                    self.signal_all(Signal::KILL);
-                    return Err(failure);
-                }
+            let started = self.start_one(options, metrics, environment(local_rank), local_rank);
+            if let Err(failure) = started {
+                self.signal_all(Signal::KILL);
+                return Err(failure);
             }
         }
+        Ok(())
+    }
+
+    /// Starts one.
+    pub(crate) fn start_one(
+        &mut self,
+        options: &Options,
+        metrics: &Metrics,
+        environment: BTreeMap<&'static str, String>,
+        local_rank: u32,
+    ) -> Result<(), Failure> {
+        self.readers.retain(|reader| !reader.is_finished());
+        let pid = start_process(
+            options,
+            environment,
+            local_rank,
+            &self.last_lines,
+            &mut self.readers,
+        )?;
+        self.running.insert(pid, local_rank);
+        metrics.set_up(local_rank, true);
         Ok(())
     }
 

@@ -7,12 +7,12 @@ use roundhouse_contract::{ExitCode, Membership, TerminationMessage, termination:
 use rustix::process::Signal;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
+use super::at;
 use super::failure::Failure;
 use super::processes::Processes;
 use super::signals::Signals;
 use super::stall::{self, Watch};
 use super::statuses::Statuses;
-use super::{at, grace};
 use crate::membership::{MembershipWatch, POLL_INTERVAL};
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -38,9 +38,9 @@ impl<'a> Worker<'a> {
     pub(crate) fn enter_lobby(options: &'a Options, metrics: &'a Metrics) -> Self {
         let (membership, found) = MembershipWatch::start(&options.membership_file);
         let patience = Patience {
-            grace: grace(options),
+            grace: options.grace(),
             collateral_window: Duration::from_secs(options.collateral_window_seconds),
-            stalled: grace(options).min(stall::GRACE),
+            stalled: options.grace().min(stall::GRACE),
         };
         Self {
             options,

@@ -37,6 +37,11 @@ impl Watch {
         self.watchdog.forget();
     }
 
+    /// Forgets one process, which is started anew.
+    pub(crate) fn forget_one(&mut self, local_rank: u32) {
+        self.watchdog.forget_one(local_rank);
+    }
+
     /// Looks at all processes that run; if one hangs, shows all of them.
     pub(crate) fn look(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roundhouse_contract::{Phase, environment::DEFAULT_COLLECTIVE_TIMEOUT_SECONDS};
+use roundhouse_contract::{Phase, environment::CollectiveTimeouts};
 
 /// How many times the longest span so far a span may take.
 const FACTOR: u32 = 5;
@@ -39,16 +39,15 @@ impl Policy {
         }
     }
 
-    /// How long collectives wait for their peers unless the user says otherwise: when a process hangs,
+    /// How long collectives wait for their peers if the user says how long a step may take: when a process hangs,
     /// its peers must be back in the lobby before the watchdog judges.
     #[must_use]
-    pub fn collective_timeout(self) -> Duration {
-        let default = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
+    pub fn collective_timeout(self) -> Option<Duration> {
         match self {
-            Self::Auto | Self::Off => default,
+            Self::Auto | Self::Off => None,
             Self::After(limit) => {
                 let half = Duration::from_secs(limit.as_secs() / 2);
-                half.clamp(Duration::from_secs(1), default)
+                Some(half.max(Duration::from_secs(1)))
             }
         }
     }
@@ -59,8 +58,8 @@ impl Policy {
 pub struct Limits {
     /// What the user wants.
     pub policy: Policy,
-    /// How long a collective waits for its peers.
-    pub collective_timeout: Duration,
+    /// How long collectives wait for their peers.
+    pub timeouts: CollectiveTimeouts,
 }
 
 impl Limits {
@@ -97,14 +96,19 @@ impl Limits {
         let unlearned = match phase {
             // Not learned: bytes move all the time, and then a volume is away for a while.
             Phase::Preparing | Phase::Saving => return LONG,
-            Phase::Forming => return GATHERING + 3 * self.collective_timeout,
+            Phase::Forming => {
+                return GATHERING + self.timeouts.connect + self.timeouts.of_step(None);
+            }
             Phase::Evaluating => LONG,
             Phase::Lobby | Phase::Stranded | Phase::Training | Phase::Done => UNLEARNED,
         };
         let Some(longest) = longest else {
-            return unlearned.max(FACTOR * before.unwrap_or_default());
+            let peers_give_up = self.timeouts.of_step(None) + MARGIN;
+            return unlearned
+                .max(FACTOR * before.unwrap_or_default())
+                .max(peers_give_up);
         };
-        let peers_give_up = self.collective_timeout + longest + MARGIN;
+        let peers_give_up = self.timeouts.of_step(Some(longest)) + longest + MARGIN;
         FLOOR.max(FACTOR * longest).max(peers_give_up)
     }
 }

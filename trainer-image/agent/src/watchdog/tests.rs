@@ -1,3 +1,5 @@
+use roundhouse_contract::environment::CollectiveTimeouts;
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,11 +27,14 @@ struct Watch {
 
 impl Watch {
     fn new(policy: Policy) -> Self {
-        let collective_timeout = policy.collective_timeout();
-        let dog = Watchdog::new(Limits {
-            policy,
-            collective_timeout,
-        });
+        let default = CollectiveTimeouts::default();
+        let half = policy.collective_timeout();
+        let timeouts = CollectiveTimeouts {
+            first_step: half.unwrap_or(default.first_step),
+            later: half,
+            ..default
+        };
+        let dog = Watchdog::new(Limits { policy, timeouts });
         Self {
             dog,
             now: Instant::now(),
@@ -114,7 +119,7 @@ fn each_phase_has_its_own_limit() {
         (Phase::Preparing, Some(1_802)),
         (Phase::Lobby, None),
         (Phase::Stranded, None),
-        (Phase::Forming, Some(242)),
+        (Phase::Forming, Some(392)),
         (Phase::Evaluating, Some(1_802)),
         (Phase::Saving, Some(1_802)),
         (Phase::Done, Some(302)),
@@ -163,7 +168,7 @@ fn the_users_limit_is_for_steps_and_only_raises_that_of_the_setup() {
     for (phase, limit) in [
         (Phase::Training, Some(9)),
         (Phase::Evaluating, Some(9)),
-        (Phase::Forming, Some(161)),
+        (Phase::Forming, Some(275)),
         (Phase::Preparing, Some(1_802)),
         (Phase::Saving, Some(1_802)),
         (Phase::Lobby, None),
@@ -188,14 +193,25 @@ fn zero_is_off() {
 #[test]
 fn peers_give_up_before_the_watchdog_judges() {
     for (seconds, timeout) in [
-        (None, 30),
-        (Some(0), 30),
-        (Some(1), 1),
-        (Some(10), 5),
-        (Some(600), 30),
+        (None, None),
+        (Some(0), None),
+        (Some(1), Some(1)),
+        (Some(10), Some(5)),
+        (Some(600), Some(300)),
     ] {
         let policy = Policy::from_seconds(seconds);
-        assert_eq!(policy.collective_timeout(), Duration::from_secs(timeout));
+        let timeout = timeout.map(Duration::from_secs);
+        assert_eq!(policy.collective_timeout(), timeout);
+    }
+    // Whatever is learned, peers in a collective of a hung process give up first.
+    let timeouts = CollectiveTimeouts::default();
+    let limits = Limits {
+        policy: Policy::Auto,
+        timeouts,
+    };
+    for longest in std::iter::once(None).chain((0..2_000).map(|n| Some(SECOND * n))) {
+        let judged = limits.of(Phase::Training, longest, None).unwrap();
+        assert!(judged > timeouts.of_step(longest) + longest.unwrap_or_default());
     }
 }
 

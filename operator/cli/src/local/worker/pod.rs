@@ -35,6 +35,7 @@ impl Worker {
                 termination: self.termination.clone(),
             },
             membership: self.membership.clone(),
+            processes: self.processes.clone(),
             ..Pod::default()
         }
     }

@@ -1,6 +1,7 @@
 //! What a worker tells: the status files of its processes, and which processes these are.
 
-use roundhouse_contract::{Progress, RankStatus, paths};
+use roundhouse_contract::{Phase, ProcessRestarts, Progress, RankStatus, paths};
+use roundhouse_planner::Processes;
 
 use super::Worker;
 use crate::local::launch::Setting;
@@ -12,6 +13,23 @@ impl Worker {
             self.status(setting, rank)
                 .is_some_and(|status| status.phase.is_ready())
         })
+    }
+
+    /// What the agent would answer if it were asked.
+    pub(super) fn tells_of_processes(&self, setting: &Setting) -> Processes {
+        let file = paths::restarts(&self.dir(setting).join("run"));
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let told: ProcessRestarts = serde_json::from_str(&text).unwrap_or_default();
+        let is_prepared = |rank: &u32| {
+            let status = self.status(setting, *rank);
+            status.is_some_and(|status| status.phase != Phase::Preparing)
+        };
+        let preparing = (0..setting.procs).filter(|rank| !is_prepared(rank));
+        let told = ProcessRestarts {
+            preparing: preparing.collect(),
+            ..told
+        };
+        Processes::of(told, self.restarts)
     }
 
     fn status(&self, setting: &Setting, local_rank: u32) -> Option<RankStatus> {

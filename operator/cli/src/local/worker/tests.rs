@@ -2,9 +2,11 @@ use roundhouse_contract::{Incarnation, Master};
 
 use super::*;
 
+const GRACE: Duration = Duration::from_secs(600);
+
 #[test]
 fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
-    let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1);
+    let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1, GRACE);
     assert_eq!(worker.observed().gone_by, None);
     let before = Timestamp::now();
     worker.delete();
@@ -18,7 +20,7 @@ fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
 
 #[test]
 fn a_worker_that_is_told_to_leave_leads_nobody() {
-    let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1);
+    let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1, GRACE);
     let document = |action| Membership {
         generation: 3,
         action,

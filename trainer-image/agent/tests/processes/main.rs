@@ -1,125 +1,16 @@
 //! The real program over small shell programs: ends, signals, zombies, readiness, metrics.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use roundhouse_contract::{RankStatus, TerminationMessage, paths, termination::Reason};
 use tempfile::TempDir;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+use harness::{Agent, send, until, write_status};
 
-struct Agent {
-    child: Child,
-    dir: TempDir,
-    address: String,
-}
-
-impl Agent {
-    fn start(procs: u32, script: &str) -> Self {
-        Self::start_in(TempDir::new().unwrap(), procs, script)
-    }
-
-    fn start_in(dir: TempDir, procs: u32, script: &str) -> Self {
-        Self::start_with(dir, procs, script, &[])
-    }
-
-    fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
-            .env("NCCL_NVLS_ENABLE", "2")
-            .args(options)
-            .args(["--procs", &procs.to_string(), "--grace-seconds", "1"])
-            .args(["--http-address", "127.0.0.1:0", "--worker-index", "3"])
-            .arg("--run-dir")
-            .arg(dir.path().join("run"))
-            .arg("--termination-log")
-            .arg(dir.path().join("termination"))
-            .args(["--", "bash", "-c", script])
-            .stdout(std::fs::File::create(dir.path().join("stdout")).unwrap())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        stderr.read_line(&mut line).unwrap();
-        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-        let mut log = std::fs::File::create(dir.path().join("stderr")).unwrap();
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut log));
-        Self {
-            child,
-            dir,
-            address,
-        }
-    }
-
-    fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        (
-            head.split(' ').nth(1).unwrap().parse().unwrap(),
-            body.to_owned(),
-        )
-    }
-
-    fn run_dir(&self) -> std::path::PathBuf {
-        self.dir.path().join("run")
-    }
-
-    fn stdout(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("stdout")).unwrap()
-    }
-
-    fn stderr(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("stderr")).unwrap()
-    }
-
-    fn signal(&self, name: &str) {
-        send(name, &self.child.id().to_string());
-    }
-
-    fn finish(&mut self) -> (ExitStatus, TerminationMessage) {
-        let status = until("the agent ends", || self.child.try_wait().unwrap());
-        let text = std::fs::read_to_string(self.dir.path().join("termination")).unwrap();
-        (status, TerminationMessage::parse(&text).unwrap())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = check() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn send(signal: &str, pid: &str) {
-    let sent = Command::new("kill").args(["-s", signal, pid]).status();
-    assert!(sent.unwrap().success());
-}
-
-fn write_status(run_dir: &Path, local_rank: u32, text: &str) {
-    std::fs::write(paths::rank_status(run_dir, local_rank), text).unwrap();
-}
+mod connections;
+mod harness;
+mod in_place;
 
 #[test]
 fn all_processes_done_is_completed() {
@@ -212,14 +103,15 @@ fn readiness_progress_and_metrics_come_from_the_run_directory() {
     .unwrap();
     assert_eq!(agent.get("/readyz").0, 200);
     assert_eq!(agent.get("/progress"), (200, progress.to_owned()));
+    until("both processes were started", || {
+        let (_, metrics) = agent.get("/metrics");
+        let up = |local| format!("roundhouse_agent_process_up{{local_rank=\"{local}\"}} 1\n");
+        (metrics.contains(&up(0)) && metrics.contains(&up(1))).then_some(())
+    });
     let (_, metrics) = agent.get("/metrics");
     assert!(metrics.contains("loss{rank=\"5\"} 0.5\n"), "{metrics}");
     assert!(
         metrics.contains("roundhouse_agent_generation 4\n"),
-        "{metrics}"
-    );
-    assert!(
-        metrics.contains("roundhouse_agent_process_up{local_rank=\"1\"} 1\n"),
         "{metrics}"
     );
 }
@@ -306,10 +198,49 @@ fn collectives_of_the_processes_give_up_before_the_watchdog() {
 }
 
 #[test]
+fn what_processes_write_is_for_their_user_and_group_alone() {
+    let script = "umask; mkdir $ROUNDHOUSE_RUN_DIR/made; touch $ROUNDHOUSE_RUN_DIR/made/file
+        stat -c %a $ROUNDHOUSE_RUN_DIR/made $ROUNDHOUSE_RUN_DIR/made/file";
+    let mut agent = Agent::start(1, script);
+    agent.finish();
+    let text = agent.stdout();
+    for line in ["0027\n", " 750\n", " 640\n"] {
+        assert!(text.contains(line), "{text}");
+    }
+    // A script keeps what its image gives it; the directory of the membership is its own.
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("membership");
+    let arguments = [
+        "--mode",
+        "Restart",
+        "--membership-file",
+        file.to_str().unwrap(),
+    ];
+    let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, "umask", &arguments);
+    let document = r#"{"generation":1,"action":"Join","nodeRank":0,"nodes":1,"procsPerWorker":1,
+        "master":{"address":"127.0.0.1","port":1},"members":"",
+        "incarnation":{"podUid":"","restarts":0},"issuedAt":""}"#;
+    std::fs::write(&file, document).unwrap();
+    agent.finish();
+    let own = Command::new("bash").args(["-c", "umask"]).output().unwrap();
+    let own = String::from_utf8(own.stdout).unwrap();
+    assert!(agent.stdout().ends_with(&own), "{}", agent.stdout());
+}
+
+#[test]
+fn processes_are_told_the_grace_of_their_pod() {
+    let script = "echo grace $ROUNDHOUSE_TERMINATION_GRACE_SECONDS";
+    let arguments = ["--termination-grace-seconds", "600"];
+    let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, script, &arguments);
+    agent.finish();
+    assert!(agent.stdout().contains("grace 600\n"));
+}
+
+#[test]
 fn processes_are_told_to_outlive_their_nccl_groups_and_the_users_word_counts() {
     let script = "echo settings $TORCH_NCCL_ASYNC_ERROR_HANDLING $TORCH_NCCL_NONBLOCKING_TIMEOUT $NCCL_NVLS_ENABLE";
     let mut agent = Agent::start(1, script);
     agent.finish();
     let text = agent.stdout();
-    assert!(text.contains("settings 0 30 2\n"), "{text}");
+    assert!(text.contains("settings 0 120 2\n"), "{text}");
 }

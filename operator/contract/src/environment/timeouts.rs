@@ -1,0 +1,150 @@
+//! How long a collective waits for its peers: to connect, in the first step of a generation, and in later steps.
+//! Pure.
+//!
+//! Connecting grows with the number of ranks, and the first step of a generation compiles, allocates and tunes on
+//! some ranks while others wait. Only later steps tell how long a step takes, so their timeout is learned from
+//! them unless it is set.
+
+use std::time::Duration;
+
+use super::{
+    COLLECTIVE_TIMEOUT_SECONDS, CONNECT_TIMEOUT_SECONDS, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
+    DEFAULT_CONNECT_TIMEOUT_SECONDS, DEFAULT_FIRST_STEP_TIMEOUT_SECONDS, EnvironmentInvalid,
+    FIRST_STEP_TIMEOUT_SECONDS, number,
+};
+
+/// How many times the longest step so far a later collective waits.
+const FACTOR: u32 = 3;
+
+/// The three timeouts of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveTimeouts {
+    /// To connect all ranks of a generation.
+    pub connect: Duration,
+    /// Of a collective before the first step of a generation is committed.
+    pub first_step: Duration,
+    /// Of a collective after it; `None`: learned.
+    pub later: Option<Duration>,
+}
+
+impl Default for CollectiveTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(DEFAULT_CONNECT_TIMEOUT_SECONDS),
+            first_step: Duration::from_secs(DEFAULT_FIRST_STEP_TIMEOUT_SECONDS),
+            later: None,
+        }
+    }
+}
+
+impl CollectiveTimeouts {
+    /// The timeout of a collective in a step. `longest`: the longest step of this generation; `None` before its first
+    /// step is committed. Learned is three times the longest step, at least
+    /// [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
+    #[must_use]
+    pub fn of_step(&self, longest: Option<Duration>) -> Duration {
+        let least = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
+        match (longest, self.later) {
+            (None, _) => self.first_step,
+            (Some(_), Some(later)) => later,
+            (Some(longest), None) => least.max(FACTOR * longest),
+        }
+    }
+
+    /// Names and values, for a process to be started. What is learned is not set.
+    #[must_use]
+    pub fn to_pairs(&self) -> Vec<(&'static str, String)> {
+        let Self {
+            connect,
+            first_step,
+            later,
+        } = self;
+        [
+            (CONNECT_TIMEOUT_SECONDS, Some(connect)),
+            (FIRST_STEP_TIMEOUT_SECONDS, Some(first_step)),
+            (COLLECTIVE_TIMEOUT_SECONDS, later.as_ref()),
+        ]
+        .into_iter()
+        .filter_map(|(name, timeout)| Some((name, timeout?.as_secs().to_string())))
+        .collect()
+    }
+
+    /// Reads them through `get` (`|name| std::env::var(name).ok()`). What is not set, or empty, has its default.
+    ///
+    /// # Errors
+    /// Names the first variable that is not a whole number of seconds of at least 1.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentInvalid> {
+        let read = |variable| {
+            let Some(text) = get(variable).filter(|text| !text.is_empty()) else {
+                return Ok(None);
+            };
+            let seconds: std::num::NonZeroU64 = number(variable, text)?;
+            Ok(Some(Duration::from_secs(seconds.get())))
+        };
+        let default = Self::default();
+        Ok(Self {
+            connect: read(CONNECT_TIMEOUT_SECONDS)?.unwrap_or(default.connect),
+            first_step: read(FIRST_STEP_TIMEOUT_SECONDS)?.unwrap_or(default.first_step),
+            later: read(COLLECTIVE_TIMEOUT_SECONDS)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn timeouts_read_back_as_themselves() {
+        for later in [None, Some(seconds(7))] {
+            let timeouts = CollectiveTimeouts {
+                connect: seconds(300),
+                first_step: seconds(90),
+                later,
+            };
+            let pairs = timeouts.to_pairs();
+            let read = CollectiveTimeouts::read(|name| {
+                let found = pairs.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| value.clone())
+            });
+            assert_eq!(read, Ok(timeouts));
+        }
+        assert_eq!(
+            CollectiveTimeouts::read(|_| None),
+            Ok(CollectiveTimeouts::default())
+        );
+    }
+
+    #[test]
+    fn the_timeout_of_later_steps_grows_with_the_longest_step() {
+        let timeouts = CollectiveTimeouts::default();
+        assert_eq!(timeouts.of_step(None), seconds(120));
+        assert_eq!(
+            timeouts.of_step(Some(Duration::from_millis(5))),
+            seconds(30)
+        );
+        assert_eq!(timeouts.of_step(Some(seconds(60))), seconds(180));
+        let set = CollectiveTimeouts {
+            later: Some(seconds(5)),
+            ..timeouts
+        };
+        assert_eq!(set.of_step(Some(seconds(60))), seconds(5));
+        assert_eq!(set.of_step(None), seconds(120));
+    }
+
+    #[test]
+    fn a_timeout_of_zero_is_refused_by_name() {
+        for variable in [
+            CONNECT_TIMEOUT_SECONDS,
+            FIRST_STEP_TIMEOUT_SECONDS,
+            COLLECTIVE_TIMEOUT_SECONDS,
+        ] {
+            let error = CollectiveTimeouts::read(|name| (name == variable).then(|| "0".to_owned()));
+            assert_eq!(error.unwrap_err().variable, variable);
+        }
+    }
+}

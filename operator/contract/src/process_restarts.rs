@@ -1,0 +1,72 @@
+//! Processes that the agent started anew although their container lives on: what the agent keeps in a file of the
+//! run directory and serves at [`crate::ports::RESTARTS_PATH`].
+//!
+//! No container ends then, so Kubernetes has no termination message to show. The operator hears that a
+//! generation broke because its members are not Ready, and asks those agents for the reason.
+
+use serde::{Deserialize, Serialize};
+
+use crate::TerminationMessage;
+
+/// What became of the processes of one container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessRestarts {
+    /// Ends of processes in this life of the container after which the agent started them anew.
+    pub total: u32,
+    /// Local ranks that are not prepared: the worker cannot take part in a generation yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preparing: Vec<u32>,
+    /// The end that explains the newest restart; absent while there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<ProcessEnd>,
+}
+
+/// How one process ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessEnd {
+    /// Its place on the worker.
+    pub local_rank: u32,
+    /// Exit code; 128 + n for signal n.
+    pub exit_code: i32,
+    /// In its own words: reason, rank, generation and step.
+    pub message: TerminationMessage,
+    /// When, in seconds since 1970 by the node's clock.
+    pub ended_at_seconds: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reason;
+
+    #[test]
+    fn restarts_read_back_as_themselves() {
+        let end = ProcessEnd {
+            local_rank: 1,
+            exit_code: 137,
+            message: TerminationMessage {
+                reason: Reason::Killed,
+                rank: Some(5),
+                generation: 3,
+                step: 17,
+                message: "killed".to_owned(),
+                progress: None,
+            },
+            ended_at_seconds: 1_700_000_000,
+        };
+        for restarts in [
+            ProcessRestarts::default(),
+            ProcessRestarts {
+                total: 2,
+                preparing: vec![1],
+                last: Some(end),
+            },
+        ] {
+            let text = serde_json::to_string(&restarts).unwrap();
+            let read: ProcessRestarts = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, restarts);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Questions to agents over HTTP. Best effort: an answer that does not come in time is none.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use roundhouse_contract::ports;
+use serde::de::DeserializeOwned;
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_BYTES: usize = 64 << 10;
+
+/// The agents of all workers, as an HTTP client sees them.
+#[derive(Clone, Debug)]
+pub struct Agents(Client<HttpConnector, Empty<Bytes>>);
+
+impl Default for Agents {
+    fn default() -> Self {
+        Self(Client::builder(TokioExecutor::new()).build(HttpConnector::new()))
+    }
+}
+
+impl Agents {
+    /// What the agent at an address tells under a path.
+    pub async fn ask<T: DeserializeOwned>(&self, address: &str, path: &str) -> Option<T> {
+        let host = if address.contains(':') {
+            format!("[{address}]")
+        } else {
+            address.to_owned()
+        };
+        let uri = format!("http://{host}:{}{path}", ports::AGENT_HTTP);
+        let uri = uri.parse().ok()?;
+        let request = async {
+            let response = self.0.get(uri).await.ok()?;
+            Limited::new(response.into_body(), MAX_BYTES)
+                .collect()
+                .await
+                .ok()
+        };
+        let body = tokio::time::timeout(TIMEOUT, request).await.ok()??;
+        serde_json::from_slice(&body.to_bytes()).ok()
+    }
+}

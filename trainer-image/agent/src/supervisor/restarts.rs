@@ -1,0 +1,111 @@
+//! Processes of the built-in trainer that died and wait to be started anew, and what is told of those that were.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use roundhouse_contract::{ProcessEnd, ProcessRestarts, RankStatus, TerminationMessage};
+use tokio::time::Instant;
+
+use crate::in_place::{Choice, InPlace, MAX_WITHOUT_PROGRESS};
+use crate::options::Options;
+use crate::ranks;
+use crate::verdict::{self, Ended};
+
+/// Restarts in place of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Restarts {
+    in_place: InPlace,
+    /// Processes that died and are to be started anew, in the order in which they died.
+    waiting: Vec<Ended>,
+    due: Option<Instant>,
+    /// Newest generation in which a process of a local rank was.
+    former: BTreeMap<u32, u64>,
+    last: Option<ProcessEnd>,
+    /// Whether a death was one too many.
+    is_exhausted: bool,
+}
+
+impl Restarts {
+    /// When processes are to be started anew.
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether the worker lives on without a process that has ended.
+    pub(super) fn accepts(&mut self, ended: &Ended, siblings: &[RankStatus], step: u64) -> bool {
+        let choice = self.in_place.choose(ended.end, siblings, step);
+        self.is_exhausted |= choice == Choice::TooOften;
+        choice == Choice::Restart
+    }
+
+    /// The process is to be started anew after a pause.
+    pub(super) fn put_off(&mut self, ended: Ended, step: u64) {
+        let pause = self.in_place.pause(step);
+        self.due.get_or_insert_with(|| Instant::now() + pause);
+        self.waiting.push(ended);
+    }
+
+    /// Nothing is to be started anew: who waited for it has ended.
+    pub(super) fn give_up(&mut self) -> Vec<Ended> {
+        self.due = None;
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Counts the restart of processes that died together: they are one incident, of which the one tells that is
+    /// the cause.
+    pub(super) fn begin(&mut self, step: u64, died: &[(TerminationMessage, Ended)]) {
+        self.in_place.count(step);
+        let number = self.in_place.in_a_row();
+        for (words, ended) in died {
+            let former = self.former.entry(ended.local_rank).or_default();
+            *former = words.generation.max(*former);
+            eprintln!(
+                "[agent] process {} is started anew ({number} of {MAX_WITHOUT_PROGRESS} times without a new step): {}: {}",
+                ended.local_rank,
+                words.reason.as_str(),
+                words.message
+            );
+        }
+        let all: Vec<Ended> = died.iter().map(|(_, ended)| ended.clone()).collect();
+        let cause = verdict::cause(&all).map(|cause| cause.local_rank);
+        let cause = died.iter().find(|(_, it)| Some(it.local_rank) == cause);
+        self.last = cause.map(|(words, ended)| ProcessEnd {
+            local_rank: ended.local_rank,
+            exit_code: ended.end.code(),
+            message: words.clone(),
+            ended_at_seconds: now(),
+        });
+    }
+
+    /// Newest generation in which a process of this local rank was.
+    pub(super) fn former_generation(&self, local_rank: u32) -> u64 {
+        self.former.get(&local_rank).copied().unwrap_or(0)
+    }
+
+    /// Keeps what is told of restarts in the run directory.
+    pub(super) fn keep(&self, options: &Options) {
+        let restarts = ProcessRestarts {
+            total: self.in_place.total(),
+            // Whoever reads it looks at the processes' statuses.
+            preparing: Vec::new(),
+            last: self.last.clone(),
+        };
+        if let Err(error) = ranks::keep_restarts(&options.run_dir, &restarts) {
+            eprintln!("[agent] {}: {error}", options.run_dir.display());
+        }
+    }
+
+    /// Why the last death was not answered with a restart, if there were too many.
+    pub(super) fn words(&self) -> Option<String> {
+        let number = self.in_place.in_a_row();
+        self.is_exhausted
+            .then(|| format!("processes were started anew {number} times without a new step"))
+    }
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
+}

@@ -1,0 +1,66 @@
+//! Idle and slow clients of the HTTP server.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use roundhouse_contract::Reason;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::harness::{Agent, until};
+
+const NUM_IDLE: usize = 2_000;
+
+/// This process holds the clients' ends.
+fn allow_open_files(wanted: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    let enough = limit.current.is_none_or(|current| current >= wanted);
+    if !enough {
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum: limit.maximum,
+        };
+        setrlimit(Resource::Nofile, raised).unwrap();
+    }
+}
+
+#[test]
+fn idle_connections_hold_up_neither_a_probe_nor_the_supervision() {
+    allow_open_files(NUM_IDLE as u64 + 500);
+    let script = "while [ ! -e $ROUNDHOUSE_RUN_DIR/go ]; do sleep 0.05; done; exit 65";
+    let mut agent = Agent::start(1, script);
+    let mut idle = Vec::new();
+    for number in 0..NUM_IDLE {
+        let mut stream = TcpStream::connect(&agent.address).unwrap();
+        if number % 2 == 0 {
+            // Half of them begin a request, and never end it.
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n");
+        }
+        idle.push(stream);
+    }
+    for _ in 0..20 {
+        assert_eq!(agent.get("/readyz").0, 503);
+        assert_eq!(agent.get("/healthz").0, 200);
+    }
+    std::fs::write(agent.run_dir().join("go"), "").unwrap();
+    let (status, message) = agent.finish();
+    assert_eq!(
+        (status.code(), message.reason),
+        (Some(65), Reason::DataInvalid)
+    );
+    drop(idle);
+}
+
+#[test]
+fn a_connection_serves_one_request() {
+    let agent = Agent::start(1, "exec sleep 1000");
+    let mut stream = TcpStream::connect(&agent.address).unwrap();
+    let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    stream.write_all(request).unwrap();
+    let mut answer = String::new();
+    // The end of the stream is the server's: no `Connection: close` was asked for.
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(answer.ends_with("ok\n"), "{answer}");
+    until("the server still answers", || {
+        (agent.get("/healthz").0 == 200).then_some(())
+    });
+}

@@ -1,0 +1,121 @@
+//! The real program over a shell script, in a directory of its own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use roundhouse_contract::{TerminationMessage, paths};
+use tempfile::TempDir;
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Agent {
+    pub(crate) child: Child,
+    pub(crate) dir: TempDir,
+    pub(crate) address: String,
+}
+
+impl Agent {
+    pub(crate) fn start(procs: u32, script: &str) -> Self {
+        Self::start_in(TempDir::new().unwrap(), procs, script)
+    }
+
+    pub(crate) fn start_in(dir: TempDir, procs: u32, script: &str) -> Self {
+        Self::start_with(dir, procs, script, &[])
+    }
+
+    pub(crate) fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
+            .env("NCCL_NVLS_ENABLE", "2")
+            .args(options)
+            .args(["--procs", &procs.to_string(), "--grace-seconds", "1"])
+            .args(["--http-address", "127.0.0.1:0", "--worker-index", "3"])
+            .arg("--run-dir")
+            .arg(dir.path().join("run"))
+            .arg("--termination-log")
+            .arg(dir.path().join("termination"))
+            .args(["--", "bash", "-c", script])
+            .stdout(std::fs::File::create(dir.path().join("stdout")).unwrap())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+        let mut log = std::fs::File::create(dir.path().join("stderr")).unwrap();
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut log));
+        Self {
+            child,
+            dir,
+            address,
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (
+            head.split(' ').nth(1).unwrap().parse().unwrap(),
+            body.to_owned(),
+        )
+    }
+
+    pub(crate) fn run_dir(&self) -> std::path::PathBuf {
+        self.dir.path().join("run")
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stdout")).unwrap()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr")).unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        send(name, &self.child.id().to_string());
+    }
+
+    pub(crate) fn finish(&mut self) -> (ExitStatus, TerminationMessage) {
+        let status = until("the agent ends", || self.child.try_wait().unwrap());
+        let text = std::fs::read_to_string(self.dir.path().join("termination")).unwrap();
+        (status, TerminationMessage::parse(&text).unwrap())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = check() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn send(signal: &str, pid: &str) {
+    let sent = Command::new("kill").args(["-s", signal, pid]).status();
+    assert!(sent.unwrap().success());
+}
+
+pub(crate) fn write_status(run_dir: &Path, local_rank: u32, text: &str) {
+    std::fs::write(paths::rank_status(run_dir, local_rank), text).unwrap();
+}
