@@ -10,7 +10,9 @@ use crate::group::{Group, Rendezvous};
 use crate::lobby::{Peers, listen};
 use crate::member::Member;
 use crate::report::{say, say_error};
-use crate::share::{CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, sum_of_words};
+use crate::share::{
+    CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, garbled, sum_of_words,
+};
 use crate::world::{Agreed, Own, World};
 
 mod read;
@@ -211,9 +213,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let (words, sent) = words.split_at(agreed.chain_bytes);
         digest.add(sum_of_words(words));
         if sent != digest.to_bytes() {
-            return Err(Failure::PeerLost(
-                "a state is not that which was sent: a peer is aborting the group".to_owned(),
-            ));
+            return Err(garbled());
         }
         if role == Role::Keeps {
             return Ok(());
