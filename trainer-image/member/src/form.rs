@@ -1,5 +1,5 @@
 //! Entering a generation: meet the other ranks, agree which one has the state, read it from a checkpoint if no
-//! process has it, send it to those who lack it.
+//! process has it, send it to those that lack it.
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Lost, Origin, Place};
@@ -100,7 +100,7 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(group.map(World::of))
     }
 
-    /// Gives the state of the rank that has come furthest to those who lack it; returns where that rank had it from.
+    /// Gives the state of the rank that has come furthest to those that lack it; returns where that rank had it from.
     fn share_state<S: Share<R::Group>>(
         &mut self,
         world: &World<R::Group>,
