@@ -3,10 +3,9 @@
 
 use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::shard::shard;
-use tch::Kind;
-
 use roundhouse_member::report::Evaluation;
 use roundhouse_member::{Group, World, faults};
+use tch::Kind;
 
 use crate::data::Split;
 use crate::failure::Failure;

@@ -9,10 +9,9 @@ use roundhouse_contract::trainer::Ddp;
 use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::shard::shard;
 use roundhouse_elastic::{Batch, Permutation, straggler};
-use tch::{Reduction, TchError, Tensor};
-
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::{Section, Sections};
+use tch::{Reduction, TchError, Tensor};
 
 use crate::data::{Samples, Split};
 use crate::failure::Failure;
