@@ -1,5 +1,5 @@
 //! Entering a generation: meet the other ranks, agree which one has the state, read it from a checkpoint if no
-//! process has it, send it to those who lack it.
+//! process has it, send it to those that lack it.
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Activity, Lost, Origin, Place};
@@ -10,7 +10,9 @@ use crate::group::{Group, Rendezvous};
 use crate::lobby::{Peers, listen};
 use crate::member::Member;
 use crate::report::{say, say_error};
-use crate::share::{CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, sum_of_words};
+use crate::share::{
+    CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, garbled, sum_of_words,
+};
 use crate::world::{Agreed, Own, World};
 
 mod read;
@@ -104,7 +106,7 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(group.map(World::of))
     }
 
-    /// Gives the state of the rank that has come furthest to those who lack it; returns where that rank had it from.
+    /// Gives the state of the rank that has come furthest to those that lack it; returns where that rank had it from.
     fn share_state<S: Share<R::Group>>(
         &mut self,
         world: &World<R::Group>,
@@ -217,9 +219,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let (words, sent) = words.split_at(agreed.chain_bytes);
         digest.add(sum_of_words(words));
         if sent != digest.to_bytes() {
-            return Err(Failure::PeerLost(
-                "a state is not that which was sent: a peer is aborting the group".to_owned(),
-            ));
+            return Err(garbled());
         }
         if role == Role::Keeps {
             return Ok(());

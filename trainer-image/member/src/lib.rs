@@ -6,8 +6,8 @@
 //!
 //! 1. [`launch`]: what the process is told at its start. [`signals`]: when it is asked to leave.
 //! 2. [`membership`] and [`lobby`]: which generation it is to join, from a file that the agent shows.
-//! 3. [`form`]: meet the other ranks, agree who has the state, read it from a checkpoint if nobody has it, send it
-//!    to those who lack it. [`held`] is what this process has of it, [`share`] how it is sent.
+//! 3. [`form`]: meet the other ranks, agree who has the state, read it from a checkpoint if no rank has it, send it
+//!    to those that lack it. [`held`] is what this process has of it, [`share`] how it is sent.
 //! 4. [`world`]: what the ranks tell each other at the end of each step. [`interrupt`] and [`blocking`]: waits for
 //!    peers that can be ended. [`door`]: when a world that grows lets the newcomers in.
 //! 5. [`keeping`], with [`checkpoint`] and [`ledger`]: what is written to the volume.

@@ -4,7 +4,8 @@
 //! chunk that is thrown away, so whatever happens to the sender, the state is where it was.
 //!
 //! Over NCCL a peer that aborts may make a broadcast end with garbage on ranks that have not aborted (see
-//! `world/witness.rs`). So the sender adds a digest of all it sent. A rank that finds another one doubts the group.
+//! `world/witness.rs`). So each chunk ends with its [`seal`], which is checked before any byte is written, and all of
+//! them with a digest of everything. A rank that finds another one takes a peer for lost.
 
 use std::ops::Range;
 
@@ -65,6 +66,24 @@ pub trait Share<G: Group>: State {
     fn move_chunk(&mut self, group: &G, chunk: &Chunk) -> Result<Moved, Failure>;
 }
 
+/// What a chunk ends with: a function of the [`sum_of_words`] of its bytes and of where they lie. Zeros are not
+/// sealed, and neither is what is left of another chunk.
+#[must_use]
+pub const fn seal(sum_of_words: u64, offset: u64) -> u64 {
+    sum_of_words
+        .wrapping_add(offset)
+        .wrapping_add(1)
+        .wrapping_mul(FACTOR)
+}
+
+/// The error of a rank that got another seal than [`seal`] of what came.
+#[must_use]
+pub fn garbled() -> Failure {
+    Failure::PeerLost(
+        "a part of the state is not what was sent: a peer is aborting the group".to_owned(),
+    )
+}
+
 /// [`Share::move_chunk`] by way of a buffer in host memory.
 ///
 /// # Errors
@@ -81,25 +100,33 @@ pub fn move_in_host_memory<S: State + ?Sized, G: Group>(
     } = chunk;
     let length = usize::try_from(bytes.end - bytes.start)
         .map_err(|error| Failure::Internal(error.to_string()))?;
-    let mut buffer = vec![0; length];
+    let mut sealed = vec![0; length + DIGEST_BYTES];
     if *role == Role::Sends {
-        state.copy_out(bytes.clone(), &mut buffer)?;
+        let (buffer, end) = sealed.split_at_mut(length);
+        state.copy_out(bytes.clone(), buffer)?;
+        end.copy_from_slice(&seal(sum_of_words(buffer), bytes.start).to_le_bytes());
     }
-    group.broadcast(&mut buffer, *source)?;
+    group.broadcast(&mut sealed, *source)?;
+    group.check()?;
+    let (buffer, end) = sealed.split_at(length);
+    let digest = sum_of_words(buffer);
+    if end != seal(digest, bytes.start).to_le_bytes() {
+        return Err(garbled());
+    }
     let has_changed = match role {
         Role::Sends | Role::Keeps => false,
         Role::Receives => true,
         Role::Compares => {
             let mut own = vec![0; length];
             state.copy_out(bytes.clone(), &mut own)?;
-            own != buffer
+            own.as_slice() != buffer
         }
     };
     if has_changed {
-        state.copy_in(bytes.start, &buffer)?;
+        state.copy_in(bytes.start, buffer)?;
     }
     Ok(Moved {
-        digest: sum_of_words(&buffer),
+        digest,
         has_changed,
     })
 }
@@ -144,6 +171,55 @@ impl Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::Abort;
+    use crate::state::tests::{Bytes, NUM_BYTES};
+
+    /// A group of one that delivers what it is told, whatever was sent.
+    #[derive(Debug)]
+    struct Delivers(u8);
+
+    impl Abort for Delivers {
+        fn abort(&self) {}
+    }
+
+    impl Group for Delivers {
+        fn rank(&self) -> u32 {
+            0
+        }
+        fn size(&self) -> u32 {
+            1
+        }
+        fn sum(&self, _: &mut [f64]) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn broadcast(&self, bytes: &mut [u8], _: u32) -> Result<(), Failure> {
+            bytes.fill(self.0);
+            Ok(())
+        }
+        fn check(&self) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn tells_lost_peers(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn garbage_is_not_written_to_the_state() {
+        for garbage in [0, 7, 0xff] {
+            for role in [Role::Receives, Role::Compares, Role::Keeps] {
+                let mut state = Bytes::filled(3);
+                let chunk = Chunk {
+                    bytes: 0..NUM_BYTES,
+                    source: 0,
+                    role,
+                };
+                let moved = move_in_host_memory(&mut state, &Delivers(garbage), &chunk);
+                assert!(matches!(moved, Err(Failure::PeerLost(_))), "{role:?}");
+                assert_eq!(state, Bytes::filled(3));
+            }
+        }
+    }
 
     #[test]
     fn every_difference_makes_another_digest() {
@@ -165,6 +241,14 @@ mod tests {
         ] {
             assert_ne!(digest(other), whole, "{other:?}");
         }
+    }
+
+    #[test]
+    fn neither_zeros_nor_another_chunk_are_sealed() {
+        let sum = sum_of_words(b"some words");
+        assert_ne!(seal(sum, 0), seal(sum, 64));
+        assert_ne!(seal(sum, 0), seal(sum + 1, 0));
+        assert_ne!(seal(0, 0), 0);
     }
 
     #[test]

@@ -89,6 +89,10 @@ fn a_training_that_diverges_says_what_to_change() {
     assert_eq!(job.exit_codes(), [Some(64), Some(64)], "{}", job.logs());
     let message = job.failure(1, 0).message;
     assert!(message.contains("learningRate"), "{message}");
+    // All ranks say the same: the loss of the whole batch, and where it is not finite.
+    assert!(message.contains("training diverges on rank"), "{message}");
+    let same = job.failure(0, 0).message;
+    assert_eq!(message, same);
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use roundhouse_contract::ExitCode;
 use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
 use roundhouse_elastic::{Head, ledger};
-
 use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
 use roundhouse_member::report::{say, say_error};
 

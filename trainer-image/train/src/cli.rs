@@ -11,9 +11,9 @@ use roundhouse_contract::environment::{
     DEFAULT_VOLUME_PATIENCE_SECONDS, SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint,
 };
 use roundhouse_elastic::Patience;
+use roundhouse_member::Launch;
 
 use crate::failure::Failure;
-use roundhouse_member::Launch;
 
 const EXAMPLE: &str = "\
 Alone, on this machine:

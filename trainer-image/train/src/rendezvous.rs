@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use roundhouse_c10d::{GroupOptions, ProcessGroup, Store};
 use roundhouse_contract::Master;
 use roundhouse_elastic::Place;
-use tch::Device;
-
 use roundhouse_member::blocking::{self, Waited};
 use roundhouse_member::failure::Failure;
 use roundhouse_member::faults::{self, Point};
+use tch::Device;
 
 use crate::device;
 use crate::failure::lost;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use roundhouse_elastic::checkpoint::Piece;
 use roundhouse_member::failure::Failure;
-use roundhouse_member::share::{Chunk, Moved, Role, Share};
+use roundhouse_member::share::{Chunk, Moved, Role, Share, garbled, seal};
 use roundhouse_member::state::{Record, State, Table};
 use safetensors::Dtype;
 use tch::{Device, Kind, TchError, Tensor};
@@ -98,30 +98,31 @@ impl Tensors {
             role,
         } = chunk;
         let length = (bytes.end - bytes.start).cast_signed();
-        let flat = || flat(length, group.device()).map_err(refused);
-        let (words, mut own) = flat()?;
+        let flat = || Flat::new(length, group.device()).map_err(refused);
+        let mut sent = flat()?;
         if *role == Role::Sends {
-            self.flatten(bytes, &own).map_err(refused)?;
+            self.flatten(bytes, &sent.bytes).map_err(refused)?;
+            sent.seal(bytes.start).map_err(refused)?;
         }
-        let sent = group.process_group().broadcast(&mut own, *source);
-        sent.map_err(lost)?;
-        // The host waits here until the bytes have come.
-        let digest = words
-            .f_sum(Kind::Int64)
-            .and_then(|it| it.f_int64_value(&[]));
-        let digest = digest.map_err(refused)?.cast_unsigned();
+        let moved = group.process_group().broadcast(&mut sent.all, *source);
+        moved.map_err(lost)?;
+        // The host waits here until the bytes have come. Garbage is not written anywhere.
+        let (digest, is_sealed) = sent.read(bytes.start).map_err(refused)?;
         group.process_group().check().map_err(lost)?;
+        if !is_sealed {
+            return Err(garbled());
+        }
         let has_changed = match role {
             Role::Sends | Role::Keeps => false,
             Role::Receives => true,
             Role::Compares => {
-                let (_, before) = flat()?;
-                self.flatten(bytes, &before).map_err(refused)?;
-                !before.f_equal(&own).map_err(refused)?
+                let own = flat()?.bytes;
+                self.flatten(bytes, &own).map_err(refused)?;
+                !own.f_equal(&sent.bytes).map_err(refused)?
             }
         };
         if has_changed {
-            self.unflatten(bytes, &own).map_err(refused)?;
+            self.unflatten(bytes, &sent.bytes).map_err(refused)?;
         }
         Ok(Moved {
             digest,
@@ -176,12 +177,44 @@ impl Share<C10dGroup> for Tensors {
     }
 }
 
-/// Room for so many bytes: as 64-bit words, the last filled up with zeros, and as those bytes alone.
-fn flat(length: i64, device: Device) -> Result<(Tensor, Tensor), TchError> {
-    let num_words = length.cast_unsigned().div_ceil(WORD.cast_unsigned());
-    let words = Tensor::f_zeros([num_words.cast_signed()], (Kind::Int64, device))?;
-    let bytes = words.f_view_dtype(Kind::Uint8)?.f_narrow(0, 0, length)?;
-    Ok((words, bytes))
+/// Room for a chunk of so many bytes, and its seal.
+struct Flat {
+    /// 64-bit words: the bytes, the last word filled up with zeros, and the seal.
+    all: Tensor,
+    /// All words but the seal.
+    words: Tensor,
+    /// The bytes alone.
+    bytes: Tensor,
+}
+
+impl Flat {
+    fn new(length: i64, device: Device) -> Result<Self, TchError> {
+        let num_words = length.cast_unsigned().div_ceil(WORD.cast_unsigned());
+        let num_words = num_words.cast_signed();
+        let all = Tensor::f_zeros([num_words + 1], (Kind::Int64, device))?;
+        let words = all.f_narrow(0, 0, num_words)?;
+        let bytes = words.f_view_dtype(Kind::Uint8)?.f_narrow(0, 0, length)?;
+        Ok(Self { all, words, bytes })
+    }
+
+    /// The sum of the words; it is computed on the device, without a copy.
+    fn sum(&self) -> Result<u64, TchError> {
+        let sum = self.words.f_sum(Kind::Int64)?.f_int64_value(&[])?;
+        Ok(sum.cast_unsigned())
+    }
+
+    fn seal(&mut self, offset: u64) -> Result<(), TchError> {
+        let seal = seal(self.sum()?, offset).cast_signed();
+        let at = self.words.size1()?;
+        self.all.f_narrow(0, at, 1)?.f_fill_(seal).map(|_| ())
+    }
+
+    /// The sum of the words that came, and whether they are sealed.
+    fn read(&self, offset: u64) -> Result<(u64, bool), TchError> {
+        let sum = self.sum()?;
+        let found = self.all.f_int64_value(&[self.words.size1()?])?;
+        Ok((sum, found.cast_unsigned() == seal(sum, offset)))
+    }
 }
 
 /// The bytes of a tensor's elements in their logical order: its own memory if it is contiguous, else a copy.

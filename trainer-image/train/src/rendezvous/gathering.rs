@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use roundhouse_c10d::Store;
 use roundhouse_contract::Master;
-
 use roundhouse_member::blocking::Caller;
 use roundhouse_member::failure::Failure;
 

@@ -105,9 +105,12 @@ fn a_chunk_is_digested_as_host_memory_would_be() {
     let state = state(&original);
     for range in [0_u64..129, 3..40, 0..8, 5..5] {
         let length = (range.end - range.start).cast_signed();
-        let (words, bytes) = flat(length, Device::Cpu).unwrap();
-        state.flatten(&range, &bytes).unwrap();
-        let sum = words.sum(Kind::Int64).int64_value(&[]).cast_unsigned();
-        assert_eq!(sum, sum_of_words(&out(&state, range)));
+        let mut flat = Flat::new(length, Device::Cpu).unwrap();
+        assert!(!flat.read(range.start).unwrap().1, "zeros are not sealed");
+        state.flatten(&range, &flat.bytes).unwrap();
+        flat.seal(range.start).unwrap();
+        let sum = sum_of_words(&out(&state, range.clone()));
+        assert_eq!(flat.read(range.start).unwrap(), (sum, true));
+        assert!(!flat.read(range.start + 1).unwrap().1, "of another place");
     }
 }
