@@ -4,7 +4,7 @@ use roundhouse_contract::trainer::ConfigInvalid;
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use tch::TchError;
 
-use crate::random::seed_generators;
+use crate::random::seeded;
 use crate::task::Task;
 
 pub mod bert;
@@ -80,11 +80,10 @@ pub fn build(
     samples: Samples,
     seed: u64,
 ) -> Result<Box<dyn Task>, BuildError> {
-    seed_generators(seed);
-    match samples {
+    seeded(seed, || match samples {
         Samples::Images(shape) => of_images(config, &shape),
         Samples::Tokens(shape) => of_tokens(config, &shape),
-    }
+    })
 }
 
 fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, BuildError> {
