@@ -5,7 +5,7 @@ use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use tch::TchError;
 
 use crate::parameters::Parameters;
-use crate::random::seed_generators;
+use crate::random::seeded;
 use crate::task::Task;
 
 pub mod bert;
@@ -81,11 +81,10 @@ pub fn build(
     samples: Samples,
     seed: u64,
 ) -> Result<Box<dyn Task>, BuildError> {
-    seed_generators(seed);
-    match samples {
+    seeded(seed, || match samples {
         Samples::Images(shape) => of_images(config, &shape),
         Samples::Tokens(shape) => of_tokens(config, &shape),
-    }
+    })
 }
 
 fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, BuildError> {

@@ -1,12 +1,14 @@
 //! Random numbers of a pass: a function of the seed, the step and the slice, and of nothing else.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::task::Mode;
 
 /// Where the random numbers of one pass come from.
 ///
-/// libtorch has one generator per device, and its kernels draw from it. So a model seeds the generator before
-/// each layer that draws, with a number of its own. A layer then draws the same whether other layers drew before
-/// it or not, and whether it runs once or again to recompute its activations.
+/// libtorch has one generator per device, and its kernels draw from it. So a model seeds the generator for each
+/// layer that draws, with a number of its own. A layer then draws the same whether other layers drew before it or
+/// not, and whether it runs once or again to recompute its activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draws {
     key: u64,
@@ -24,15 +26,19 @@ impl Draws {
         }
     }
 
-    /// Seeds libtorch's generators of all devices for a layer.
-    pub fn seed_layer(self, layer: u64) {
-        seed_generators(mix(self.key.wrapping_add(layer)));
+    /// Runs a layer that draws from libtorch's generator; what it draws is a function of the pass and of `layer`.
+    pub fn layer<T>(self, layer: u64, run: impl FnOnce() -> T) -> T {
+        seeded(mix(self.key.wrapping_add(layer)), run)
     }
 }
 
-/// Seeds libtorch's generators of all devices.
-pub(crate) fn seed_generators(seed: u64) {
+/// Runs something that draws from libtorch's generators, after seeding those of all devices. It holds a lock, because
+/// all threads share the generators; so it must not be called within itself.
+pub fn seeded<T>(seed: u64, run: impl FnOnce() -> T) -> T {
+    static GENERATORS: Mutex<()> = Mutex::new(());
+    let _lock = GENERATORS.lock().unwrap_or_else(PoisonError::into_inner);
     tch::manual_seed(seed.cast_signed());
+    run()
 }
 
 /// The next value of `SplitMix64` (Steele, Lea and Flood 2014), whose output is a bijection of its state.

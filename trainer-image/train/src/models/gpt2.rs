@@ -131,6 +131,7 @@ mod tests {
     use roundhouse_contract::trainer::model::ModelName;
 
     use super::*;
+    use crate::random::seeded;
 
     #[test]
     fn the_smallest_published_size_has_124_million_weights() {
@@ -142,10 +143,9 @@ mod tests {
 
     #[test]
     fn projections_into_the_residual_stream_start_smaller_by_the_root_of_twice_the_layers() {
-        tch::manual_seed(1);
         let mut config = ModelConfig::new(ModelName::Gpt2);
         (config.layers, config.vocabulary, config.width) = (Some(2), Some(100), Some(192));
-        let model = Gpt2::new(&config, 8).unwrap();
+        let model = seeded(1, || Gpt2::new(&config, 8)).unwrap();
         for (end, expected) in [
             ("c_fc.weight", 0.02),
             ("c_proj.weight", 0.01),

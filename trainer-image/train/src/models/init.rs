@@ -24,11 +24,11 @@ pub(super) fn kaiming_fan_out(shape: &[i64]) -> Result<Tensor, TchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::seeded;
 
     #[test]
     fn a_convolution_has_the_variance_two_over_its_fan_out() {
-        tch::manual_seed(1);
-        let weight = kaiming_fan_out(&[64, 32, 3, 3]).unwrap();
+        let weight = seeded(1, || kaiming_fan_out(&[64, 32, 3, 3])).unwrap();
         let deviation = weight.std(false).double_value(&[]);
         let expected = (2.0_f64 / (64.0 * 9.0)).sqrt();
         assert!((deviation / expected - 1.0).abs() < 0.02, "{deviation}");

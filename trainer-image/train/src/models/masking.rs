@@ -69,7 +69,7 @@ impl Masking<'_> {
             masked.targets[place] = i64::from(tokens[place]);
             masked.inputs[place] = match random.below(10) {
                 0..8 => i64::from(self.mask_token),
-                8 => random.below(self.vocabulary as usize).cast_signed() as i64,
+                8 => i64::try_from(random.below(self.vocabulary as usize)).unwrap_or(0),
                 _ => i64::from(tokens[place]),
             };
         }

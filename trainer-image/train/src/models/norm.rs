@@ -1,6 +1,6 @@
 //! Batch normalization whose result does not depend on the number of workers.
 
-use tch::{Kind, TchError, Tensor};
+use tch::{TchError, Tensor};
 
 use super::{Pass, init};
 use crate::parameters::{Parameters, Role};
@@ -141,7 +141,7 @@ impl BatchNorm {
 
     fn zeros(&self, parameters: &Parameters) -> Result<Tensor, TchError> {
         let weight = parameters.at(self.weight);
-        Tensor::f_zeros(weight.size(), (Kind::Float, weight.device()))
+        Tensor::f_zeros(weight.size(), (weight.kind(), weight.device()))
     }
 }
 

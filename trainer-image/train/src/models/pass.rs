@@ -59,7 +59,7 @@ impl Pass {
         let running = Tensor::f_cat(&running, 0)?;
         let zero = running.f_sub(&running.f_detach()?)?;
         let term = zero.f_mul(&Tensor::f_cat(&sums, 0)?)?;
-        Ok(Some(term.f_sum(Kind::Float)?))
+        Ok(Some(term.f_sum(None::<Kind>)?))
     }
 }
 

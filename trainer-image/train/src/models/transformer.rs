@@ -23,22 +23,21 @@ impl Dropout {
         }
     }
 
-    /// Seeds the generator for one use, and returns the probability of a drop; 0 in an evaluation.
-    fn begin(&mut self) -> f64 {
+    /// Runs one use with the probability of a drop; 0 in an evaluation.
+    fn once<T>(&mut self, run: impl FnOnce(f64) -> T) -> T {
         let Some(draws) = self.draws else {
-            return 0.0;
+            return run(0.0);
         };
-        draws.seed_layer(self.num_uses);
         self.num_uses += 1;
-        self.probability
+        draws.layer(self.num_uses, || run(self.probability))
     }
 
     /// Drops values, and scales those that stay so that the mean stays.
     pub(super) fn apply(&mut self, x: Tensor) -> Result<Tensor, TchError> {
-        match self.begin() {
+        self.once(|probability| match probability {
             0.0 => Ok(x),
             probability => x.f_dropout(probability, true),
-        }
+        })
     }
 
     /// Attention of queries, keys and values `[B, T, W]` over heads (Vaswani et al. 2017), with dropout of the
@@ -56,19 +55,19 @@ impl Dropout {
                 .f_transpose(1, 2)
         };
         let (q, k, v) = (heads(q_btw)?, heads(k_btw)?, heads(v_btw)?);
-        let probability = self.begin();
-        Tensor::f_scaled_dot_product_attention(
-            &q,
-            &k,
-            &v,
-            None::<Tensor>,
-            probability,
-            is_causal,
-            None,
-            false,
-        )?
-        .f_transpose(1, 2)?
-        .f_reshape(size)
+        let mixed = self.once(|probability| {
+            Tensor::f_scaled_dot_product_attention(
+                &q,
+                &k,
+                &v,
+                None::<Tensor>,
+                probability,
+                is_causal,
+                None,
+                false,
+            )
+        })?;
+        mixed.f_transpose(1, 2)?.f_reshape(size)
     }
 }
 
@@ -106,7 +105,7 @@ mod tests {
         // Whatever else draws in between changes nothing.
         let mut second = Dropout::new(0.5, TRAIN);
         let again = second.apply(ones()).unwrap();
-        let _ = Tensor::rand([10], FLOAT_CPU);
+        crate::random::seeded(0, || drop(Tensor::rand([10], FLOAT_CPU)));
         assert!(equal(&a, &again) && equal(&b, &second.apply(ones()).unwrap()));
         let kept = (a.ne(0.0)).sum(Kind::Int64).int64_value(&[]);
         assert!((450..550).contains(&kept), "{kept}");

@@ -29,8 +29,7 @@ impl Entry {
             dtype: Dtype::F32,
             shape: sizes
                 .into_iter()
-                .map(i64::unsigned_abs)
-                .map(|size| size as usize)
+                .map(|size| usize::try_from(size).unwrap_or(0))
                 .collect(),
             bytes,
         })

@@ -10,8 +10,10 @@ use tch::{Kind, Tensor};
 
 use crate::formula;
 
-/// Largest difference, relative to the largest value.
-pub(crate) const TOLERANCE: f64 = 1e-5;
+/// Largest difference in single precision, relative to the largest value.
+pub(crate) const SINGLE: f64 = 1e-5;
+/// Largest difference in double precision, relative to the largest value.
+pub(crate) const DOUBLE: f64 = 1e-9;
 
 pub(crate) fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -61,14 +63,14 @@ impl Fixture {
 }
 
 /// Asserts that two tensors are equal within the tolerance.
-pub(crate) fn assert_close(what: &str, ours: &Tensor, theirs: &Tensor) {
+pub(crate) fn assert_close(what: &str, tolerance: f64, ours: &Tensor, theirs: &Tensor) {
     assert_eq!(ours.numel(), theirs.numel(), "{what}");
     let ours = ours.detach().to_kind(Kind::Double).flatten(0, -1);
     let theirs = theirs.to_kind(Kind::Double).flatten(0, -1);
     let largest = theirs.abs().max().double_value(&[]);
     let difference = (ours - theirs).abs().max().double_value(&[]);
     assert!(
-        difference <= TOLERANCE * largest.max(1e-30),
+        difference <= tolerance * largest.max(1e-30),
         "{what}: differs by {difference}, and the largest value is {largest}"
     );
 }
@@ -96,7 +98,7 @@ pub(crate) fn assert_summary(fixture: &Fixture, what: &str, ours: &[(&str, Tenso
         let scale = norm * probe.norm().double_value(&[]).max(1.0);
         for difference in differences {
             assert!(
-                difference.abs() <= TOLERANCE * scale,
+                difference.abs() <= DOUBLE * scale,
                 "{what} of {name}: differs by {difference}, and the norm is {norm}"
             );
         }

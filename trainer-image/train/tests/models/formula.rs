@@ -18,6 +18,10 @@ fn hashes(name: &str, count: i64) -> impl Iterator<Item = u32> {
 
 /// Uniform values in offset ± scale / 2.
 pub(crate) fn values(name: &str, shape: &[i64], scale: f64, offset: f64) -> Tensor {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "single precision is what is wanted"
+    )]
     let value = |hash| ((f64::from(hash) / 4_294_967_296.0 - 0.5) * scale + offset) as f32;
     let values: Vec<f32> = hashes(name, shape.iter().product()).map(value).collect();
     Tensor::from_slice(&values).reshape(shape)
