@@ -76,7 +76,8 @@ fn measure(directory: &Path, num_threads: usize) -> Result<(), Box<dyn Error>> {
 }
 
 fn fetch(prefetcher: &mut Prefetcher, plan: &[Request]) -> Result<(), Box<dyn Error>> {
-    prefetcher.expect(plan.to_vec().into_iter());
+    let coming: Vec<Request> = plan.to_vec();
+    prefetcher.expect(coming.into_iter());
     for request in plan {
         let batch = prefetcher.fetch(request)?;
         prefetcher.recycle(batch);
