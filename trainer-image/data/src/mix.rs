@@ -106,10 +106,10 @@ impl Mix {
             starts.push(starts.last().unwrap_or(&0) + count);
         }
         Ok(Self {
-            item,
-            num_classes,
             parts,
             starts,
+            item,
+            num_classes,
             seed,
             blocks,
         })

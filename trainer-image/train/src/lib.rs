@@ -17,6 +17,7 @@ pub mod batch;
 pub mod cli;
 pub mod clip;
 pub mod config;
+pub mod data;
 pub mod device;
 pub mod ema;
 pub mod evaluate;
@@ -41,6 +42,7 @@ pub mod update;
 pub mod weights;
 
 pub use batch::Batch;
+pub use data::HostSource;
 pub use failure::Failure;
 pub use job::{Job, Setup};
 pub use parameters::{Parameters, Role};

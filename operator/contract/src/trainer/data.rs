@@ -26,9 +26,9 @@ pub enum DataFormat {
     Idx,
     /// A directory per class with JPEG and PNG files. Classes are numbered in the order of their names.
     ImageFolder,
-    /// WebDataset `.tar` files: per sample a `.jpg`, `.jpeg` or `.png` and a `.cls` or `.json` with the label.
+    /// `WebDataset` `.tar` files: per sample a `.jpg`, `.jpeg` or `.png` and a `.cls` or `.json` with the label.
     WebDataset,
-    /// TFRecord files of `tf.train.Example` with `image/encoded` and `image/class/label`.
+    /// `TFRecord` files of `tf.train.Example` with `image/encoded` and `image/class/label`.
     TfRecord,
     /// Parquet files: images and labels as Hugging Face writes them, or a column of token lists.
     Parquet,

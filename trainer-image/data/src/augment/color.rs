@@ -39,7 +39,7 @@ impl Color {
                     .iter_mut()
                     .filter(|_| size.num_channels == 3)
                 {
-                    let gray = gray(pixel);
+                    let gray = gray(*pixel);
                     *pixel = pixel.map(|value| blended(f64::from(value), gray, factor));
                 }
             }
@@ -82,7 +82,7 @@ fn blended(value: f64, other: f64, factor: f64) -> u8 {
 }
 
 /// Luma of ITU-R BT.601.
-fn gray(pixel: &[u8; 3]) -> f64 {
+fn gray(pixel: [u8; 3]) -> f64 {
     let [red, green, blue] = pixel.map(f64::from);
     (0.299 * red + 0.587 * green + 0.114 * blue).round()
 }
@@ -90,7 +90,12 @@ fn gray(pixel: &[u8; 3]) -> f64 {
 fn mean_gray(pixels: &[u8], size: Size) -> f64 {
     let num_pixels = f64::from(size.width) * f64::from(size.height);
     let sum: f64 = if size.num_channels == 3 {
-        pixels.as_chunks::<3>().0.iter().map(gray).sum()
+        pixels
+            .as_chunks::<3>()
+            .0
+            .iter()
+            .map(|pixel| gray(*pixel))
+            .sum()
     } else {
         pixels.iter().map(|value| f64::from(*value)).sum()
     };

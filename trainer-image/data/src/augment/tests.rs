@@ -38,14 +38,14 @@ proptest! {
 #[test]
 fn resized_crops_have_the_mean_area_of_torchvision() {
     // Areas are uniform from 8 % to 100 %, less those that do not fit: torchvision's own mean over 20,000 draws
-    // of a 400x300 image is 0.486.
+    // of a 400x300 image is 0.435.
     let size = size(400, 300, 3);
     let areas: f64 = (0..20_000)
         .map(|sample| resized_crop(size, &mut Random::new(1, 0, sample)))
         .map(|part| f64::from(part.width * part.height) / 120_000.0)
         .sum();
     let mean = areas / 20_000.0;
-    assert!((mean - 0.486).abs() < 0.01, "{mean}");
+    assert!((mean - 0.435).abs() < 0.01, "{mean}");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn colors_are_those_of_pillow() {
         (Color::Posterize { num_bits: 7 }, [10, 200, 100, 250, 30, 2]),
         (Color::Solarize { threshold: 179 }, [10, 55, 100, 5, 30, 3]),
         (Color::AutoContrast, [0, 255, 255, 255, 0, 0]),
-        (Color::Saturation(1.0), [10, 200, 100, 250, 30, 3]),
+        (Color::Saturation(0.73), [42, 181, 108, 207, 47, 27]),
         (Color::Contrast(0.0), [113; 6]),
     ];
     for (color, expected) in cases {

@@ -57,9 +57,9 @@ impl Warp {
             for x in 0..size.width {
                 let Some(pixel) = pixels.next() else { return };
                 let (x, y) = (f64::from(x) - center.0, f64::from(y) - center.1);
-                let [[a, b], [c, d]] = self.matrix;
-                let from_x = (a * x + b * y + self.shift[0] + center.0).round();
-                let from_y = (c * x + d * y + self.shift[1] + center.1).round();
+                let [to_x, to_y] = self.matrix;
+                let from_x = (to_x[0] * x + to_x[1] * y + self.shift[0] + center.0).round();
+                let from_y = (to_y[0] * x + to_y[1] * y + self.shift[1] + center.1).round();
                 let is_inside = (0.0..width).contains(&from_x) && (0.0..height).contains(&from_y);
                 if is_inside {
                     let start = index(from_x, from_y, size) * num_channels;

@@ -59,15 +59,15 @@ fn png(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
     // Palettes, 1 to 4 bits and 16 bits become 8 bits.
     decoder.set_transformations(png::Transformations::normalize_to_color8());
-    let mut reader = decoder.read_info().map_err(refuse)?;
-    let info = reader.info();
-    let size = checked(info.width as usize, info.height as usize)?;
-    let (color, _) = reader.output_color_type();
-    let len = reader
+    let mut image = decoder.read_info().map_err(refuse)?;
+    let (width, height) = image.info().size();
+    let size = checked(width as usize, height as usize)?;
+    let (color, _) = image.output_color_type();
+    let len = image
         .output_buffer_size()
         .ok_or("the PNG image is too large")?;
     into.resize(len, 0);
-    reader.next_frame(into).map_err(refuse)?;
+    image.next_frame(into).map_err(refuse)?;
     match color {
         png::ColorType::Rgb => {}
         png::ColorType::Rgba => keep(into, 4, |pixel| [pixel[0], pixel[1], pixel[2]]),

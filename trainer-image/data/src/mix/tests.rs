@@ -69,7 +69,7 @@ fn weights_of_gpt_3_give_the_epochs_of_its_table() {
         // The table's own columns agree within the rounding of its weights (half a point), but for WebText2, whose
         // 22 % of 300 billion tokens are 3.5 passes over 19 billion, not 2.9.
         let rounding = 0.5 / weight + 1.0 / 101.0 + 0.05;
-        let is_web_text = billions == 19.0;
+        let is_web_text = epochs > 2.0 && weight > 20.0;
         assert_eq!(
             (found / epochs - 1.0).abs() > rounding,
             is_web_text,
@@ -82,10 +82,14 @@ fn weights_of_gpt_3_give_the_epochs_of_its_table() {
 fn epochs_of_gpt_3_give_the_weights_of_its_table() {
     let total = 300_000_000_000;
     let counts = divide(total, &GPT_3.map(|(billions, _, epochs)| billions * epochs));
-    for ((billions, weight, _), count) in GPT_3.into_iter().zip(counts) {
+    for ((_, weight, _), count) in GPT_3.into_iter().zip(counts) {
         let percent = count as f64 / total as f64 * 100.0;
         let distance = (percent - weight).abs();
-        assert_eq!(distance > 2.0, billions == 19.0, "{percent} {weight}");
+        assert_eq!(
+            distance > 2.0,
+            weight > 20.0 && weight < 30.0,
+            "{percent} {weight}"
+        );
     }
 }
 

@@ -1,1 +1,275 @@
+use std::path::Path;
 
+use serde_json::json;
+
+use super::*;
+use crate::batch::HostBatch;
+use crate::dataset::Item;
+use crate::format::testing;
+use crate::format::tfrecord;
+use crate::prefetch::{OnCorrupt, Options, Prefetcher, Request};
+
+fn configured(value: serde_json::Value) -> Data {
+    serde_json::from_value(value).unwrap()
+}
+
+fn write(root: &Path, name: &str, bytes: &[u8]) {
+    let path = root.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Six images of two classes as folder, tar and record files: image i has label i % 2.
+fn images() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let encoded: Vec<Vec<u8>> = (0..6)
+        .map(|number| testing::jpeg(40, 30, number * 20 + 1))
+        .collect();
+    let names: Vec<(String, String)> = (0..6)
+        .map(|i| (format!("{i}.jpg"), format!("{i}.cls")))
+        .collect();
+    let mut members: Vec<(&str, &[u8])> = Vec::new();
+    let labels = ["0", "1"];
+    let mut records = Vec::new();
+    for (number, image) in encoded.iter().enumerate() {
+        write(
+            root.path(),
+            &format!("folder/train/class{}/{number}.jpg", number % 2),
+            image,
+        );
+        members.push((&names[number].0, image));
+        members.push((&names[number].1, labels[number % 2].as_bytes()));
+        records.extend(tfrecord::frame(&testing::example(
+            image,
+            number as u64 % 2,
+            true,
+        )));
+    }
+    write(root.path(), "tar/train/0.tar", &testing::tar(&members));
+    write(root.path(), "record/train/0.tfrecord", &records);
+    root
+}
+
+#[test]
+fn the_shipped_digits_are_read_as_before() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/digits");
+    let splits = open(
+        &configured(json!({"format": "idx"})),
+        &root,
+        Pixels::Bytes,
+        0,
+    )
+    .unwrap();
+    let test = splits.validation.clone().unwrap();
+    let item = Item::Pixels {
+        height: 8,
+        width: 8,
+        num_channels: 1,
+    };
+    assert_eq!(
+        (splits.train.item(), splits.train.num_classes()),
+        (&item, Some(10))
+    );
+    assert_eq!(
+        splits.order(7, 1),
+        Permutation::new(splits.train.num_samples(), 7, 1)
+    );
+    let batch = HostBatch::read(test.as_ref(), &[0, 1, 2], 0).unwrap();
+    assert_eq!(batch.values.len(), 3 * 64);
+    assert!(batch.values.iter().any(|value| *value > 0));
+    assert!(splits.normalize.is_none() && splits.blocks.is_none());
+}
+
+#[test]
+fn the_same_images_in_each_format_are_the_same_samples() {
+    let root = images();
+    let mut found = Vec::new();
+    for (format, path) in [
+        ("imagefolder", "folder"),
+        ("webdataset", "tar"),
+        ("tfrecord", "record"),
+    ] {
+        let data = configured(json!({"format": format, "path": path, "image": {"size": 24}}));
+        let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+        assert_eq!(
+            (splits.train.num_samples(), splits.train.num_classes()),
+            (6, Some(2))
+        );
+        assert!(splits.validation.is_none());
+        let batch = HostBatch::read(splits.train.as_ref(), &[0, 1, 2, 3, 4, 5], 0).unwrap();
+        let mut samples: Vec<(i64, Vec<u8>)> = batch
+            .labels
+            .iter()
+            .copied()
+            .zip(batch.values.chunks(24 * 24 * 3).map(<[u8]>::to_vec))
+            .collect();
+        samples.sort();
+        found.push(samples);
+    }
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0], found[2]);
+}
+
+#[test]
+fn augmentation_depends_on_seed_epoch_and_sample_alone() {
+    let root = images();
+    let data = configured(json!({"format": "webdataset", "path": "tar",
+        "image": {"size": 16, "augment": ["resizedCrop", "flip", "randAugment"]}}));
+    let read = |seed, epoch, threads| {
+        let splits = open(&data, root.path(), Pixels::Normalized, seed).unwrap();
+        let options = Options {
+            num_threads: threads,
+            num_ahead: 1,
+            on_corrupt: OnCorrupt::Fail,
+        };
+        let mut prefetcher = Prefetcher::new(splits.train, options).unwrap();
+        let request = Request {
+            samples: vec![3, 1, 4, 1, 5],
+            epoch,
+        };
+        prefetcher.fetch(&request).unwrap().floats()
+    };
+    let first = read(1, 0, 1);
+    assert_eq!(first, read(1, 0, 5));
+    let sample = 3 * 16 * 16;
+    assert_eq!(first[sample..2 * sample], first[3 * sample..4 * sample]);
+    assert_ne!(first, read(1, 1, 1));
+    assert_ne!(first, read(2, 0, 1));
+}
+
+#[test]
+fn normalized_floats_are_the_bytes_normalized() {
+    let root = images();
+    let data = configured(json!({"format": "tfrecord", "path": "record",
+        "image": {"size": 8, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.1]}}));
+    let bytes = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+    let floats = open(&data, root.path(), Pixels::Normalized, 0).unwrap();
+    assert_eq!(
+        bytes.normalize,
+        Some((vec![0.5, 0.4, 0.3], vec![0.2, 0.3, 0.1]))
+    );
+    assert!(floats.normalize.is_none());
+    let bytes = HostBatch::read(bytes.train.as_ref(), &[2], 0).unwrap();
+    let floats = HostBatch::read(floats.train.as_ref(), &[2], 0)
+        .unwrap()
+        .floats();
+    for (channel, (mean, std)) in [(0.5, 0.2), (0.4, 0.3), (0.3, 0.1)].into_iter().enumerate() {
+        for pixel in 0..64 {
+            let expected = (f32::from(bytes.values[pixel * 3 + channel]) / 255.0 - mean) / std;
+            assert!((floats[channel * 64 + pixel] - expected).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn a_corrupt_image_fails_with_its_file_or_is_replaced_and_counted() {
+    let root = images();
+    write(
+        root.path(),
+        "folder/train/class1/5.jpg",
+        &testing::jpeg(40, 30, 3)[..300],
+    );
+    let data = configured(json!({"format": "imagefolder", "path": "folder", "image": {"size": 8}}));
+    let fetch = |on_corrupt| {
+        let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+        let options = Options {
+            on_corrupt,
+            ..Options::default()
+        };
+        let mut prefetcher = Prefetcher::new(splits.train, options).unwrap();
+        prefetcher.fetch(&Request {
+            samples: vec![4, 5],
+            epoch: 0,
+        })
+    };
+    let text = fetch(OnCorrupt::Fail).unwrap_err().to_string();
+    assert!(
+        text.contains("class1/5.jpg: the JPEG image is truncated"),
+        "{text}"
+    );
+    let batch = fetch(OnCorrupt::Skip).unwrap();
+    assert_eq!((batch.skipped.len(), batch.skipped[0].sample), (1, 5));
+    assert_eq!(
+        batch.skipped[0].replacement,
+        fetch(OnCorrupt::Skip).unwrap().skipped[0].replacement
+    );
+}
+
+#[test]
+fn a_label_beyond_the_configured_classes_is_named() {
+    let root = images();
+    write(
+        root.path(),
+        "tar/train/1.tar",
+        &testing::tar(&[("x.jpg", &testing::jpeg(8, 8, 1)), ("x.cls", b"7")]),
+    );
+    let data = configured(
+        json!({"format": "webdataset", "path": "tar", "image": {"size": 8, "numClasses": 2}}),
+    );
+    let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+    let text = HostBatch::read(splits.train.as_ref(), &[6], 0)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("1.tar at byte 512: label 7 is out of range; the classes are 0 to 1"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_mix_of_token_files_says_what_each_gives() {
+    let root = tempfile::tempdir().unwrap();
+    let tokens = |count: u16| (0..count).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    write(root.path(), "a.bin", &tokens(81));
+    write(root.path(), "b.bin", &tokens(21));
+    let data = configured(json!({"format": "tokens", "tokens": {"context": 8},
+        "mix": [{"train": "a.bin", "weight": 1}, {"train": "b.bin", "weight": 1}], "shuffle": {"block": 2, "window": 2}}));
+    let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+    let counts: Vec<_> = splits
+        .shares
+        .iter()
+        .map(|share| (share.name.as_str(), share.num_samples, share.epochs))
+        .collect();
+    assert_eq!(counts, [("a.bin", 6, 0.6), ("b.bin", 6, 3.0)]);
+    let order = splits.order(1, 0);
+    let batch = HostBatch::read(
+        splits.train.as_ref(),
+        &Request::of(0..12, &order).samples,
+        0,
+    )
+    .unwrap();
+    assert_eq!(batch.tokens().len(), 12 * 9);
+}
+
+#[test]
+fn what_is_missing_is_named_with_the_field() {
+    let root = images();
+    let cases = [
+        (
+            json!({"format": "imagefolder", "path": "nowhere"}),
+            "trainer.data.train",
+        ),
+        (
+            json!({"format": "imagefolder", "path": "folder", "validation": "test"}),
+            "trainer.data.validation",
+        ),
+        (
+            json!({"format": "webdataset", "path": "folder"}),
+            "ends with .tar",
+        ),
+        (
+            json!({"format": "imagefolder", "path": "folder", "image": {"mean": [0.5], "std": [0.5]}}),
+            "trainer.data.image.mean",
+        ),
+        (
+            json!({"format": "imagefolder", "path": "../x"}),
+            "trainer.data.path",
+        ),
+    ];
+    for (value, expected) in cases {
+        let text = open(&configured(value), root.path(), Pixels::Bytes, 0)
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}

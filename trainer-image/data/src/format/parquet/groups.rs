@@ -52,11 +52,12 @@ impl<G> Groups<G> {
     fn slot(&self, number: usize) -> Slot<G> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.iter().position(|kept| kept.number == number);
-        let found = found.map(|at| kept.remove(at)).unwrap_or_else(|| Kept {
+        let new = || Kept {
             number,
             slot: Slot::default(),
             num_bytes: 0,
-        });
+        };
+        let found = found.map_or_else(new, |at| kept.remove(at));
         let slot = Arc::clone(&found.slot);
         kept.push(found);
         slot

@@ -20,9 +20,9 @@ impl Example {
         let mut example = Self::default();
         let mut all = Message::new(bytes, 0..bytes.len());
         while let Some(features) = all.next()? {
-            let mut features = features.message(bytes, 1)?;
+            let mut features = features.message(bytes, 1);
             while let Some(entry) = features.next()? {
-                example.entry(bytes, entry.message(bytes, 1)?)?;
+                example.entry(bytes, entry.message(bytes, 1))?;
             }
         }
         Some(example)
@@ -48,7 +48,7 @@ impl Example {
                     }
                 }
                 (b"image/class/label", Field::Bytes { number: 3, range }) => {
-                    self.label = first_number(bytes, range)?;
+                    self.label = first_number(bytes, range);
                 }
                 _ => {}
             }
@@ -58,15 +58,13 @@ impl Example {
 }
 
 /// The first of a list of varints, packed or not.
-fn first_number(bytes: &[u8], range: Range<usize>) -> Option<Option<i64>> {
-    let number = match Message::new(bytes, range).next()? {
-        Some(Field::Bytes { number: 1, range }) if !range.is_empty() => {
-            Some(Message::new(bytes, range).varint()?)
-        }
-        Some(Field::Number { number: 1, value }) => Some(value),
-        _ => None,
+fn first_number(bytes: &[u8], range: Range<usize>) -> Option<i64> {
+    let number = match Message::new(bytes, range).next()?? {
+        Field::Bytes { number: 1, range } => Message::new(bytes, range).varint()?,
+        Field::Number { number: 1, value } => value,
+        Field::Bytes { .. } | Field::Number { .. } => return None,
     };
-    Some(number.map(u64::cast_signed))
+    Some(number.cast_signed())
 }
 
 enum Field {
@@ -75,11 +73,11 @@ enum Field {
 }
 
 impl Field {
-    fn message(self, bytes: &[u8], expected: u64) -> Option<Message<'_>> {
+    fn message(self, bytes: &[u8], expected: u64) -> Message<'_> {
         match self {
-            Self::Bytes { number, range } if number == expected => Some(Message::new(bytes, range)),
+            Self::Bytes { number, range } if number == expected => Message::new(bytes, range),
             // An unknown field: an empty message instead.
-            Self::Bytes { .. } | Self::Number { .. } => Some(Message::new(bytes, 0..0)),
+            Self::Bytes { .. } | Self::Number { .. } => Message::new(bytes, 0..0),
         }
     }
 }

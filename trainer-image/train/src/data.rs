@@ -1,0 +1,134 @@
+//! Data of any format as a [`Source`]: batches in host memory become tensors on the device.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use roundhouse_data::prefetch::Options;
+use roundhouse_data::{Dataset, HostBatch, Item, Prefetcher, Request};
+use roundhouse_elastic::Permutation;
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::batch::Batch;
+use crate::source::{Source, SourceError};
+
+/// Samples of a data set, read ahead by threads, as tensors on a device.
+#[derive(Debug)]
+pub struct HostSource {
+    prefetcher: Prefetcher,
+    device: Device,
+    /// Mean and standard deviation `[C, 1, 1]` of pixels that come as bytes.
+    normalize: Option<(Tensor, Tensor)>,
+    num_skipped: u64,
+}
+
+impl HostSource {
+    /// Reads a data set. `normalize` is the mean and standard deviation by channel of pixels from 0 to 1.
+    ///
+    /// # Errors
+    /// No thread can be started, or the device cannot be used.
+    pub fn new(
+        dataset: Arc<dyn Dataset>,
+        options: Options,
+        normalize: Option<(&[f64], &[f64])>,
+        device: Device,
+    ) -> Result<Self, SourceError> {
+        let prefetcher = Prefetcher::new(dataset, options).map_err(|error| SourceError::Data {
+            path: PathBuf::new(),
+            reason: format!("threads cannot be started: {error}"),
+        })?;
+        let tensor = |values: &[f64]| {
+            let values = Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?;
+            values.f_reshape([-1, 1, 1])?.f_to_device(device)
+        };
+        let normalize = match normalize {
+            Some((mean, std)) => Some((tensor(mean)?, tensor(std)?)),
+            None => None,
+        };
+        Ok(Self {
+            prefetcher,
+            device,
+            normalize,
+            num_skipped: 0,
+        })
+    }
+
+    /// Says which batches come from now on, so that they are read ahead. A new generation calls it again.
+    pub fn expect(&mut self, plan: impl Iterator<Item = Request> + Send + 'static) {
+        self.prefetcher.expect(plan);
+    }
+
+    /// Corrupt samples that were replaced so far.
+    #[must_use]
+    pub const fn num_skipped(&self) -> u64 {
+        self.num_skipped
+    }
+
+    fn batch(&self, host: &HostBatch) -> Result<Batch, TchError> {
+        let num_samples = i64::try_from(host.num_samples()).unwrap_or(i64::MAX);
+        let kind = match host.item {
+            Item::Pixels { .. } => Kind::Uint8,
+            Item::Normalized { .. } => Kind::Float,
+            // libtorch has no arithmetic on unsigned 32-bit numbers; a token is below 2^31.
+            Item::Tokens { .. } => Kind::Int,
+        };
+        let mut sizes = vec![num_samples];
+        let shape = host.item.shape();
+        sizes.extend(
+            shape
+                .iter()
+                .map(|size| i64::try_from(*size).unwrap_or(i64::MAX)),
+        );
+        let values =
+            Tensor::f_from_data_size(&host.values, &sizes, kind)?.f_to_device(self.device)?;
+        let (inputs, targets) = match host.item {
+            Item::Tokens { context } => {
+                let (tokens, context) = (values.f_to_kind(Kind::Int64)?, i64::from(context));
+                (
+                    tokens.f_narrow(1, 0, context)?,
+                    tokens.f_narrow(1, 1, context)?,
+                )
+            }
+            Item::Normalized { .. } => (values, self.labels(host)?),
+            Item::Pixels { .. } => (self.normalized(&values)?, self.labels(host)?),
+        };
+        Ok(Batch {
+            inputs,
+            targets,
+            num_samples: host.num_samples() as u64,
+        })
+    }
+
+    /// Bytes `[B, H, W, C]` as floats `[B, C, H, W]`.
+    fn normalized(&self, pixels_bhwc: &Tensor) -> Result<Tensor, TchError> {
+        let pixels_bchw = pixels_bhwc.f_permute([0, 3, 1, 2])?.f_contiguous()?;
+        let scaled = pixels_bchw
+            .f_to_kind(Kind::Float)?
+            .f_mul_scalar_(1.0 / 255.0)?;
+        match &self.normalize {
+            Some((mean, std)) => scaled.f_sub(mean)?.f_div(std),
+            None => Ok(scaled),
+        }
+    }
+
+    fn labels(&self, host: &HostBatch) -> Result<Tensor, TchError> {
+        Tensor::f_from_slice(&host.labels)?.f_to_device(self.device)
+    }
+}
+
+impl Source for HostSource {
+    fn num_samples(&self) -> u64 {
+        self.prefetcher.dataset().num_samples()
+    }
+
+    fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
+        let host = self.prefetcher.fetch(&Request::of(places, order))?;
+        self.num_skipped += host.skipped.len() as u64;
+        let batch = self.batch(&host)?;
+        self.prefetcher.recycle(host);
+        Ok(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+use std::path::Path;
+
+use roundhouse_contract::trainer::data::{Data, DataFormat, TokenOptions, TokenType};
+use roundhouse_data::open::{Pixels, open};
+
+use super::*;
+
+fn source(data: &Data, root: &Path, normalize: Option<(&[f64], &[f64])>) -> HostSource {
+    let splits = open(data, root, Pixels::Bytes, 0).unwrap();
+    HostSource::new(splits.train, Options::default(), normalize, Device::Cpu).unwrap()
+}
+
+fn digits(normalize: Option<(&[f64], &[f64])>) -> HostSource {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/digits");
+    source(&Data::new(DataFormat::Idx), &root, normalize)
+}
+
+#[test]
+fn images_become_fractions_of_one_with_their_labels() {
+    let mut source = digits(None);
+    let order = Permutation::new(source.num_samples(), 1, 0);
+    let batch = source.fetch(0..5, &order).unwrap();
+    assert_eq!(batch.inputs.size(), [5, 1, 8, 8]);
+    assert_eq!((batch.targets.size(), batch.num_samples), (vec![5], 5));
+    let (low, high) = (
+        batch.inputs.min().double_value(&[]),
+        batch.inputs.max().double_value(&[]),
+    );
+    assert!(low >= 0.0 && high > 0.5 && high <= 1.0, "{low} {high}");
+    assert_eq!(
+        source.fetch(5..5, &order).unwrap().inputs.size(),
+        [0, 1, 8, 8]
+    );
+}
+
+#[test]
+fn images_are_normalized_on_the_device() {
+    let order = Permutation::new(digits(None).num_samples(), 1, 0);
+    let plain = digits(None).fetch(0..3, &order).unwrap().inputs;
+    let normalized = digits(Some((&[0.25], &[0.5])))
+        .fetch(0..3, &order)
+        .unwrap()
+        .inputs;
+    let distance = (normalized * 0.5 + 0.25 - plain)
+        .abs()
+        .max()
+        .double_value(&[]);
+    assert!(distance < 1e-6, "{distance}");
+}
+
+#[test]
+fn targets_of_tokens_are_the_next_tokens() {
+    let root = tempfile::tempdir().unwrap();
+    let tokens: Vec<u8> = (10..17_u16).flat_map(u16::to_le_bytes).collect();
+    std::fs::write(root.path().join("train"), tokens).unwrap();
+    let mut data = Data::new(DataFormat::Tokens);
+    data.tokens = Some(TokenOptions {
+        context: 3,
+        dtype: TokenType::U16,
+        tokenizer: None,
+        end_of_text: None,
+        column: None,
+        vocabulary: None,
+    });
+    let mut source = source(&data, root.path(), None);
+    let order = Permutation::new(2, 0, 0);
+    let batch = source.fetch(0..2, &order).unwrap();
+    let first = i64::try_from(order.at(0).unwrap() * 3 + 10).unwrap();
+    let row = |tensor: &Tensor| Vec::<i64>::try_from(tensor.get(0)).unwrap();
+    assert_eq!(row(&batch.inputs), [first, first + 1, first + 2]);
+    assert_eq!(row(&batch.targets), [first + 1, first + 2, first + 3]);
+}
