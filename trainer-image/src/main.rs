@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use roundhouse_contract::trainer::data::{Data, Reading};
+use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, Item, Splits};
 use roundhouse_trainer::memory::InMemory;
 use roundhouse_trainer::models::{self, ImageShape, Samples, TokenShape};
-use roundhouse_trainer::{Failure, Job, Setup, Source, optimizers, weights};
+use roundhouse_trainer::{Failure, HostSource, Job, Setup, Source, optimizers, weights};
 
 fn main() {
     roundhouse_trainer::main(build)
@@ -32,9 +34,17 @@ fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
         let path = data_dir.join(&init_from.path);
         weights::load(&path, task.parameters_mut(), &init_from.skip)?;
     }
-    let source = |dataset: Arc<dyn Dataset>| {
-        let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), device)?;
-        Ok::<Box<dyn Source>, Failure>(Box::new(source))
+    let source = |dataset: Arc<dyn Dataset>| -> Result<Box<dyn Source>, Failure> {
+        if InMemory::fits(dataset.as_ref()) && !is_augmented(&config.data) {
+            let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), device)?;
+            return Ok(Box::new(source));
+        }
+        let normalize = normalize.as_ref();
+        let normalize = normalize.map(|(mean, std)| (mean.as_slice(), std.as_slice()));
+        let options = reading(&config.data);
+        Ok(Box::new(HostSource::new(
+            dataset, options, normalize, device,
+        )?))
     };
     let optimizer = config.optimizer.clone();
     Ok(Job {
@@ -44,6 +54,27 @@ fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
         blocks,
         update: Box::new(move |parameters| optimizers::build(&optimizer, parameters)),
     })
+}
+
+/// Whether samples differ from epoch to epoch.
+fn is_augmented(data: &Data) -> bool {
+    let image = data.image.as_ref();
+    image.is_some_and(|image| !image.augment.is_empty())
+}
+
+fn reading(data: &Data) -> Options {
+    let Reading {
+        on_corrupt,
+        threads,
+        read_ahead,
+        cache_dir: _,
+    } = &data.reading;
+    let default = Options::default();
+    Options {
+        num_threads: threads.map_or(default.num_threads, |threads| threads as usize),
+        num_ahead: *read_ahead as usize,
+        on_corrupt: *on_corrupt,
+    }
 }
 
 /// What the model has to know about the data.

@@ -48,7 +48,7 @@ pub const CONNECT_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_CONNECT_TIMEOUT_SECONDS";
 /// How long ranks may take to connect if the variable is not set.
 pub const DEFAULT_CONNECT_TIMEOUT_SECONDS: u64 = 120;
 /// How long a collective waits for its peers before the first step of a generation is committed, in seconds; not
-/// set: [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
+/// set: that of later steps if that is set, else [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
 pub const FIRST_STEP_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_FIRST_STEP_TIMEOUT_SECONDS";
 /// How long a collective of a first step waits if the variable is not set.
 pub const DEFAULT_FIRST_STEP_TIMEOUT_SECONDS: u64 = 120;

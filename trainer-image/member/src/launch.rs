@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use roundhouse_contract::LaunchEnvironment;
+use roundhouse_contract::environment::grace::{self, LeaveBudget, leave_budget};
 use roundhouse_contract::environment::{
-    CheckpointEnvironment, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS, DEFAULT_VOLUME_PATIENCE_SECONDS,
-    EnvironmentInvalid, POD_IP,
+    CheckpointEnvironment, CollectiveTimeouts, DEFAULT_VOLUME_PATIENCE_SECONDS, EnvironmentInvalid,
+    ExpectedDevice, POD_IP,
 };
 use roundhouse_elastic::Patience;
-
-/// How long a collective waits for its peers unless told otherwise.
-pub const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
 
 /// How long the checkpoint volume is waited for unless told otherwise.
 pub const VOLUME_PATIENCE: Patience =
@@ -37,8 +35,15 @@ pub struct Launch {
     pub save_weights: Option<PathBuf>,
     /// Checkpoints and ledger; `None`: there are none.
     pub checkpoint: Option<CheckpointEnvironment>,
-    /// How long a collective waits for its peers.
-    pub collective_timeout: Duration,
+    /// How long collectives wait for their peers.
+    pub timeouts: CollectiveTimeouts,
+    /// How long the process may take to leave once it was asked to.
+    pub leave_budget: LeaveBudget,
+    /// What it is to compute on; `None`: whatever can be used.
+    pub expected_device: Option<ExpectedDevice>,
+    /// The newest generation of the process that this one was started in place of; `None`: it is the first of its
+    /// container.
+    pub former_generation: Option<u64>,
     /// How long the checkpoint volume may take or give nothing.
     pub volume_patience: Patience,
 }
@@ -95,7 +100,10 @@ impl Launch {
             },
             save_weights: None,
             checkpoint,
-            collective_timeout: COLLECTIVE_TIMEOUT,
+            timeouts: CollectiveTimeouts::default(),
+            leave_budget: leave_budget(Duration::from_secs(grace::DEFAULT_SECONDS)),
+            expected_device: None,
+            former_generation: None,
             volume_patience: VOLUME_PATIENCE,
         })
     }
@@ -112,7 +120,10 @@ impl Launch {
             source: Source::Alone,
             save_weights: None,
             checkpoint: None,
-            collective_timeout: COLLECTIVE_TIMEOUT,
+            timeouts: CollectiveTimeouts::default(),
+            leave_budget: leave_budget(Duration::from_secs(grace::DEFAULT_SECONDS)),
+            expected_device: None,
+            former_generation: None,
             volume_patience: VOLUME_PATIENCE,
         }
     }

@@ -73,7 +73,12 @@ pub(crate) fn listen(machine: &mut Machine, watch: &mut MembershipWatch, leave: 
 pub fn enter(launch: &Launch) -> (Machine, Option<MembershipWatch>) {
     match &launch.source {
         Source::Membership { file, .. } => {
-            let (watch, seen_at_start) = MembershipWatch::start(file);
+            // A process that was started in place of another one may join whatever is newer than that one's last
+            // generation, even if the document is there already.
+            let (watch, seen_at_start) = match launch.former_generation {
+                None => MembershipWatch::start(file),
+                Some(former) => (MembershipWatch::start_anew(file), former),
+            };
             (Machine::new(launch.local_rank, seen_at_start), Some(watch))
         }
         Source::Alone => {

@@ -30,6 +30,16 @@ impl MembershipWatch {
         (watch, seen_at_start)
     }
 
+    /// Starts to watch a file whose document counts as news.
+    #[must_use]
+    pub fn start_anew(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            text: String::new(),
+            looked_at: Instant::now(),
+        }
+    }
+
     /// The document, if it has changed since the last look. Looks at most once per
     /// [`POLL_INTERVAL`], so that it can be asked at every step.
     pub fn poll(&mut self) -> Option<Membership> {

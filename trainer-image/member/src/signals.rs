@@ -6,20 +6,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::ExitCode;
+use roundhouse_contract::environment::grace::LeaveBudget;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// How long a process goes on once asked to leave. It is below Kubernetes' default grace of 30 s and
-/// far above the second in which the operator issues a generation without this worker.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// An evaluation that is no longer than this is not broken off. With a batch of one, it leaves most of
-/// [`PATIENCE`] for a save.
-const UNTIL_PRESSING: Duration = Duration::from_secs(1);
-/// How much longer when it saves the state before it leaves. Together below the 25 s after which the
-/// agent ends it.
-const SAVE_PATIENCE: Duration = Duration::from_secs(15);
+/// An evaluation is not broken off within this share of the time until the step boundary: most of that time is left
+/// for the boundary and a save.
+const UNTIL_PRESSING_SHARE: u32 = 5;
 
 /// Whether somebody asked this process to leave.
 #[derive(Clone, Debug, Default)]
@@ -27,19 +22,26 @@ pub struct LeaveRequest(Arc<Flags>);
 
 #[derive(Debug, Default)]
 struct Flags {
+    until_pressing: Duration,
     made_at: OnceLock<Instant>,
     holds_on: AtomicBool,
 }
 
 impl LeaveRequest {
-    /// Catches the signals from now on. `last_words` runs before the process ends because its step boundary
+    /// Catches the signals from now on. Once asked to leave, the process goes on for at most `budget`. `last_words` runs before the process ends because its step boundary
     /// did not come in time or, if it is told so, the save after it did not end.
     ///
     /// # Errors
     /// The operating system refused the handler or the thread.
-    pub fn listen(last_words: impl FnOnce(bool) + Send + 'static) -> Result<Self, Failure> {
+    pub fn listen(
+        budget: LeaveBudget,
+        last_words: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| Failure::Internal(format!("signals: {error}"));
-        let request = Self::default();
+        let request = Self(Arc::new(Flags {
+            until_pressing: budget.until_boundary / UNTIL_PRESSING_SHARE,
+            ..Flags::default()
+        }));
         let flags = Arc::clone(&request.0);
         let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(refused)?;
         std::thread::Builder::new()
@@ -47,10 +49,10 @@ impl LeaveRequest {
             .spawn(move || {
                 if signals.forever().next().is_some() {
                     flags.made_at.get_or_init(Instant::now);
-                    std::thread::sleep(PATIENCE);
+                    std::thread::sleep(budget.until_boundary);
                     let holds_on = flags.holds_on.load(Ordering::Relaxed);
                     if holds_on {
-                        std::thread::sleep(SAVE_PATIENCE);
+                        std::thread::sleep(budget.for_saving);
                     }
                     last_words(holds_on);
                     // Not the ordinary exit: its destructors would wait for the blocked thread.
@@ -76,6 +78,6 @@ impl LeaveRequest {
     #[must_use]
     pub fn is_pressing(&self) -> bool {
         let made_at = self.0.made_at.get();
-        made_at.is_some_and(|made_at| made_at.elapsed() >= UNTIL_PRESSING)
+        made_at.is_some_and(|made_at| made_at.elapsed() >= self.0.until_pressing)
     }
 }

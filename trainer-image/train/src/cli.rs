@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::{
-    COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
-    DEFAULT_VOLUME_PATIENCE_SECONDS, SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint,
+    COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, CollectiveTimeouts,
+    DEFAULT_VOLUME_PATIENCE_SECONDS, EnvironmentInvalid, ExpectedDevice, FORMER_GENERATION,
+    SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint, grace, grace::leave_budget,
 };
 use roundhouse_elastic::Patience;
 use roundhouse_member::Launch;
@@ -84,15 +85,14 @@ struct Train {
     /// Write the final weights here (safetensors; rank 0 only).
     #[arg(long, value_name = "FILE", env = SAVE_WEIGHTS)]
     save_weights: Option<PathBuf>,
-    /// How long a collective waits for its peers.
+    /// How long a collective of a step waits for its peers. Default: three times the longest step, at least 30 s.
     #[arg(
         long,
         value_name = "SECONDS",
         env = COLLECTIVE_TIMEOUT_SECONDS,
-        default_value_t = DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
-    collective_timeout_seconds: u64,
+    collective_timeout_seconds: Option<u64>,
     /// How long the checkpoint volume may take or give nothing before a load or the last save is given up.
     #[arg(
         long,
@@ -168,11 +168,26 @@ impl Cli {
                 checkpoint: keeping.environment(),
                 ..Launch::alone(config, data_dir, run_dir)
             },
-            (Some(_), None) | (None, _) => Launch::from_environment(LaunchEnvironment::read(get)?)?,
+            (Some(_), None) | (None, _) => {
+                Launch::from_environment(LaunchEnvironment::read(&get)?)?
+            }
         };
+        let former = get(FORMER_GENERATION).filter(|text| !text.is_empty());
+        let former = former.map(|found| {
+            found.parse().map_err(|_| EnvironmentInvalid {
+                variable: FORMER_GENERATION,
+                found: Some(found),
+            })
+        });
         Ok(Launch {
             save_weights: save_weights.filter(|path| !path.as_os_str().is_empty()),
-            collective_timeout: Duration::from_secs(collective_timeout_seconds),
+            timeouts: CollectiveTimeouts {
+                later: collective_timeout_seconds.map(Duration::from_secs),
+                ..CollectiveTimeouts::read(&get)?
+            },
+            leave_budget: leave_budget(grace::read(&get)?),
+            expected_device: ExpectedDevice::read(&get)?,
+            former_generation: former.transpose()?,
             volume_patience: Patience::new(Duration::from_secs(volume_patience_seconds)),
             ..launch
         })

@@ -53,11 +53,6 @@ impl HostSource {
         })
     }
 
-    /// Says which batches come from now on, so that they are read ahead. A new generation calls it again.
-    pub fn expect(&mut self, plan: impl Iterator<Item = Request> + Send + 'static) {
-        self.prefetcher.expect(plan);
-    }
-
     /// Corrupt samples that were replaced so far.
     #[must_use]
     pub const fn num_skipped(&self) -> u64 {
@@ -119,6 +114,12 @@ impl HostSource {
 impl Source for HostSource {
     fn num_samples(&self) -> u64 {
         self.prefetcher.dataset().num_samples()
+    }
+
+    fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
+        let request = |(places, order): &(Range<u64>, _)| Request::of(places.clone(), order);
+        let plan: Vec<Request> = coming.iter().map(request).collect();
+        self.prefetcher.expect(plan.into_iter());
     }
 
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {

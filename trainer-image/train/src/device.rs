@@ -1,21 +1,50 @@
 //! Where this process computes: its GPU if there is one and this build can use it, else the CPU.
 
 use roundhouse_c10d::Backend;
+use roundhouse_contract::environment::ExpectedDevice;
 use tch::Device;
 
-/// The device of the process with this local rank.
-#[must_use]
-pub fn own(local_rank: u32) -> Device {
+use crate::failure::Failure;
+
+/// The device of the process with this local rank. A GPU that the pod asked for is used or is an error: training on
+/// the CPU instead would be a hundred times slower, without a word.
+///
+/// # Errors
+/// [`Failure::Device`] when fewer GPUs can be used than are expected.
+pub fn own(local_rank: u32, expected: Option<ExpectedDevice>) -> Result<Device, Failure> {
     let num_gpus = if cfg!(feature = "nccl") {
-        tch::Cuda::device_count()
+        u32::try_from(tch::Cuda::device_count()).unwrap_or_default()
     } else {
         0
     };
-    let index = usize::try_from(local_rank).unwrap_or(usize::MAX);
-    if i64::try_from(index).is_ok_and(|index| index < num_gpus) {
-        Device::Cuda(index)
-    } else {
-        Device::Cpu
+    choose(local_rank, num_gpus, expected).map_err(Failure::Device)
+}
+
+/// Which device, of so many GPUs that can be used.
+fn choose(
+    local_rank: u32,
+    num_gpus: u32,
+    expected: Option<ExpectedDevice>,
+) -> Result<Device, String> {
+    let gpu = usize::try_from(local_rank).map_or(Device::Cpu, Device::Cuda);
+    match expected {
+        Some(ExpectedDevice::Cpu) => Ok(Device::Cpu),
+        Some(ExpectedDevice::Cuda(wanted)) if num_gpus < wanted.get() => {
+            let reason = if cfg!(feature = "nccl") {
+                "look at the node's driver with nvidia-smi: CUDA 13.0 needs version 580 or newer"
+            } else {
+                "this image has no CUDA: use the trainer's image for GPUs (trainer.image)"
+            };
+            Err(format!(
+                "the pod asks for {wanted} GPUs, and {num_gpus} can be used; {reason}"
+            ))
+        }
+        Some(ExpectedDevice::Cuda(wanted)) if local_rank >= wanted.get() => Err(format!(
+            "process {local_rank} of this worker has no GPU of its own: the pod asks for {wanted}; set              workers.procsPerWorker to {wanted} or less"
+        )),
+        Some(ExpectedDevice::Cuda(_)) => Ok(gpu),
+        None if local_rank < num_gpus => Ok(gpu),
+        None => Ok(Device::Cpu),
     }
 }
 
@@ -38,10 +67,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_gpu_processes_compute_on_the_cpu_and_meet_over_gloo() {
-        if tch::Cuda::device_count() == 0 {
-            assert_eq!(own(0), Device::Cpu);
+    fn a_gpu_that_was_asked_for_is_used_or_is_an_error() {
+        let cuda = |num_gpus| Some(ExpectedDevice::of_gpus(num_gpus));
+        for (what, local_rank, num_gpus, expected, found) in [
+            ("nothing is expected, no GPU", 0, 0, None, Some(Device::Cpu)),
+            (
+                "nothing is expected, a GPU",
+                1,
+                2,
+                None,
+                Some(Device::Cuda(1)),
+            ),
+            (
+                "the CPU is expected, a GPU is seen",
+                0,
+                2,
+                cuda(0),
+                Some(Device::Cpu),
+            ),
+            ("all GPUs can be used", 1, 2, cuda(2), Some(Device::Cuda(1))),
+            ("the driver is too old", 0, 0, cuda(2), None),
+            ("one of two GPUs is broken", 0, 1, cuda(2), None),
+            ("more processes than GPUs", 2, 2, cuda(2), None),
+        ] {
+            let chosen = choose(local_rank, num_gpus, expected);
+            assert_eq!(chosen.clone().ok(), found, "{what}: {chosen:?}");
         }
+    }
+
+    #[test]
+    fn processes_on_cpus_meet_over_gloo() {
         assert!(matches!(backend(Device::Cpu), Backend::Gloo));
     }
 }

@@ -63,6 +63,9 @@ pub enum Failure {
     /// The file of initial weights does not fit the model.
     #[error("{0}")]
     Weights(WeightsError),
+    /// A GPU cannot be used, or has failed.
+    #[error("{0}")]
+    Device(String),
     /// libtorch refused an operation.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
@@ -93,6 +96,7 @@ impl Failure {
             | Self::ConfigFile { .. }
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
             Self::Data { .. } | Self::Unreadable(_) | Self::Weights(_) => ExitCode::DataInvalid,
+            Self::Device(_) => ExitCode::HardwareFault,
             Self::Torch(_) => ExitCode::Internal,
             Self::Member(failure) => failure.exit_code(),
         }

@@ -21,6 +21,8 @@ pub struct Inputs<'a> {
     pub order: &'a Permutation,
     /// The global batch.
     pub batch: &'a Batch,
+    /// The next one, and the order of its epoch, to be read ahead.
+    pub next: Option<(&'a Batch, &'a Permutation)>,
     /// Seed of the training.
     pub seed: u64,
 }
@@ -56,13 +58,24 @@ pub fn gradients(
         source,
         order,
         batch,
+        next,
         seed,
     } = inputs;
     let scale = sync.scale(batch.num_samples());
     let mut local_loss = 0.0;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     faults::point(Point::Forward, rank, batch.step);
-    for pass in sync.passes(&batch.places) {
+    let passes = sync.passes(&batch.places);
+    let own = passes.iter().map(|pass| (pass.places.clone(), *order));
+    let after = next.iter().flat_map(|(batch, order)| {
+        let passes = sync.passes(&batch.places).into_iter();
+        passes.map(|pass| (pass.places, *order))
+    });
+    let coming = own
+        .chain(after)
+        .map(|(places, order)| (places, order.clone()));
+    source.expect(&coming.collect::<Vec<_>>());
+    for pass in passes {
         let samples = sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
         let mode = mode(*seed, batch, &pass);
         let sum = sections.time(Section::Forward, || {
@@ -109,6 +122,7 @@ pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Fai
         source,
         order,
         batch,
+        next: _,
         seed,
     } = inputs;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
@@ -147,6 +161,7 @@ pub fn warm_up(
         source,
         order,
         batch,
+        next: _,
         seed,
     } = inputs;
     let samples = source.fetch(pass.places.clone(), order)?;

@@ -55,7 +55,7 @@ pub fn main(build: impl Build) -> ! {
 fn run(launch: Launch, build: impl Build) -> Result<ExitCode, Failure> {
     let mut reporter = Reporter::new(&launch)?;
     set_threads(&launch);
-    let leave = LeaveRequest::listen(last_words(&launch))?;
+    let leave = LeaveRequest::listen(launch.leave_budget, last_words(&launch))?;
     let train = || Trainer::prepare(launch, build, leave, &mut reporter)?.run();
     let result = catch_unwind(AssertUnwindSafe(train))
         .unwrap_or_else(|panic| Err(Failure::internal(panic_message(panic.as_ref()))));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_c10d::{GroupOptions, ProcessGroup, Store};
 use roundhouse_contract::Master;
+use roundhouse_contract::environment::CollectiveTimeouts;
 use roundhouse_elastic::Place;
 use roundhouse_member::blocking::{self, Waited};
 use roundhouse_member::failure::Failure;
@@ -26,9 +27,6 @@ use gathering::{CONNECT_TRY, Gathering, PATIENCE, PAUSE};
 
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
-/// Timeouts of a collective that connecting may take. It keeps to one by itself, but not when the store's host
-/// is stopped. With the time to gather it is less than the agent gives to forming.
-const TIMEOUTS_TO_CONNECT: u32 = 3;
 const LOOPBACK: &str = "127.0.0.1";
 
 /// This process' end of every rendezvous.
@@ -37,7 +35,7 @@ pub struct StoreRendezvous {
     own_address: IpAddr,
     device: Device,
     own_store: Option<Store>,
-    collective_timeout: Duration,
+    timeouts: CollectiveTimeouts,
 }
 
 impl StoreRendezvous {
@@ -49,16 +47,17 @@ impl StoreRendezvous {
         own_address: IpAddr,
         port: u16,
         local_rank: u32,
-        collective_timeout: Duration,
+        device: Device,
+        timeouts: CollectiveTimeouts,
     ) -> Result<Self, Failure> {
         let own_store = (local_rank == 0)
-            .then(|| host(port, collective_timeout))
+            .then(|| host(port, timeouts.connect))
             .transpose()?;
         Ok(Self {
             own_address,
-            device: device::own(local_rank),
+            device,
             own_store,
-            collective_timeout,
+            timeouts,
         })
     }
 
@@ -72,14 +71,14 @@ impl StoreRendezvous {
     ) -> Result<Option<C10dGroup>, Failure> {
         let options = GroupOptions {
             backend: device::backend(self.device),
-            timeout: self.collective_timeout,
+            timeout: self.timeouts.of_step(None),
             address: self.own_address,
             own_store_port: self.own_store.as_ref().map(Store::port),
             name: format!("gen{}", place.generation),
         };
         let (rank, size) = (place.rank, place.world_size);
         faults::point(Point::Connect, rank, place.generation);
-        let patience = options.timeout * TIMEOUTS_TO_CONNECT;
+        let patience = self.timeouts.connect;
         let deadline = Instant::now() + patience;
         let connect = move |_: &blocking::Caller| ProcessGroup::new(&store, rank, size, &options);
         match blocking::call("connecting", deadline, is_pointless, connect)? {
@@ -103,7 +102,7 @@ impl StoreRendezvous {
             master: self.master(place),
             generation: place.generation,
             world_size: place.world_size,
-            store_timeout: self.collective_timeout,
+            store_timeout: self.timeouts.connect,
             deadline,
         };
         // The thread has more to say of why it was in vain, so it may be the first to say it.

@@ -14,6 +14,12 @@ pub trait Source: std::fmt::Debug {
     /// Number of samples.
     fn num_samples(&self) -> u64;
 
+    /// Which samples will be fetched next, each by the places of one batch and the order of its epoch, so that they can
+    /// be read ahead. It may turn out otherwise.
+    fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
+        let _ = coming;
+    }
+
     /// The samples at some places of an epoch's order, in that order. No place is valid, too: an empty batch.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ use roundhouse_member::membership::MembershipWatch;
 use roundhouse_member::report::Reporter;
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
+use tch::Device;
 
 use crate::config;
 use crate::device;
@@ -54,6 +55,7 @@ impl Work {
             source: self.train.as_mut(),
             order,
             batch,
+            next: None,
             seed: self.config.seed,
         }
     }
@@ -101,7 +103,7 @@ impl<'reporter> Trainer<'reporter> {
     ) -> Result<Self, Failure> {
         let (machine, watch) = lobby::enter(&launch);
         let config = config::read(&launch.config_file)?;
-        let device = device::own(launch.local_rank);
+        let device = device::own(launch.local_rank, launch.expected_device)?;
         let Job {
             mut task,
             train,
@@ -129,7 +131,9 @@ impl<'reporter> Trainer<'reporter> {
         if let Some(manifest) = keeping.as_ref().and_then(Keeping::found) {
             held.stand_for(manifest);
         }
-        let peers = watch.map(|watch| meet_peers(&launch, watch)).transpose()?;
+        let peers = watch
+            .map(|watch| meet_peers(&launch, device, watch))
+            .transpose()?;
         reporter.set_total_steps(held.mark.step + course.steps_to_come(&held.mark));
         let hearing = Hearing {
             machine,
@@ -202,7 +206,11 @@ impl<'reporter> Trainer<'reporter> {
     }
 }
 
-fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peers<StoreRendezvous>, Failure> {
+fn meet_peers(
+    launch: &Launch,
+    device: Device,
+    watch: MembershipWatch,
+) -> Result<Peers<StoreRendezvous>, Failure> {
     let launch::Source::Membership {
         file,
         own_address,
@@ -215,7 +223,8 @@ fn meet_peers(launch: &Launch, watch: MembershipWatch) -> Result<Peers<StoreRend
         *own_address,
         *rendezvous_port,
         launch.local_rank,
-        launch.collective_timeout,
+        device,
+        launch.timeouts,
     )?;
     Ok(Peers::meet(file, watch, rendezvous)?)
 }

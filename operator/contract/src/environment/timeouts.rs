@@ -82,10 +82,13 @@ impl CollectiveTimeouts {
             Ok(Some(Duration::from_secs(seconds.get())))
         };
         let default = Self::default();
+        let later = read(COLLECTIVE_TIMEOUT_SECONDS)?;
         Ok(Self {
             connect: read(CONNECT_TIMEOUT_SECONDS)?.unwrap_or(default.connect),
-            first_step: read(FIRST_STEP_TIMEOUT_SECONDS)?.unwrap_or(default.first_step),
-            later: read(COLLECTIVE_TIMEOUT_SECONDS)?,
+            first_step: read(FIRST_STEP_TIMEOUT_SECONDS)?
+                .or(later)
+                .unwrap_or(default.first_step),
+            later,
         })
     }
 }
@@ -134,6 +137,13 @@ mod tests {
         };
         assert_eq!(set.of_step(Some(seconds(60))), seconds(5));
         assert_eq!(set.of_step(None), seconds(120));
+    }
+
+    #[test]
+    fn a_timeout_that_is_set_for_later_steps_holds_for_the_first_one_too() {
+        let set = |name: &str| (name == COLLECTIVE_TIMEOUT_SECONDS).then(|| "7".to_owned());
+        let timeouts = CollectiveTimeouts::read(set).unwrap();
+        assert_eq!(timeouts.of_step(None), seconds(7));
     }
 
     #[test]

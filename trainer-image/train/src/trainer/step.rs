@@ -113,6 +113,11 @@ impl Trainer<'_> {
         sections: &mut Sections,
     ) -> Result<Gradients, Failure> {
         let order = self.order(batch.epoch);
+        let next = self
+            .plan
+            .course
+            .batch_at(&self.member.held.mark.after(batch.num_samples()));
+        let next = next.map(|next| (self.order(next.epoch), next));
         let Self {
             member, work, sync, ..
         } = self;
@@ -120,6 +125,7 @@ impl Trainer<'_> {
             return Err(Failure::internal("a step before its world was formed"));
         };
         let mut inputs = work.inputs(batch, &order);
+        inputs.next = next.as_ref().map(|(order, next)| (next, order));
         let (world, mut ears) = member.world_and_ears()?;
         let numbers = |local_loss| {
             standing.leaving = ears.is_leaving();
