@@ -103,12 +103,13 @@ fn the_statistic_is_the_mean_of_the_groups_weighted_by_their_samples() {
         [1, 1],
         1,
     );
-    let (mut mean, mut var) = (Tensor::from(0.0_f32), Tensor::from(0.0_f32));
+    let zeros = || Tensor::zeros([64], tch::kind::FLOAT_CPU);
+    let (mut mean, mut var) = (zeros(), zeros());
     for (start, length) in [(0, 3), (3, 3), (6, 2)] {
         let part = x.narrow(0, start, length);
         let dims: &[i64] = &[0, 2, 3];
-        mean = mean + part.mean_dim(dims, false, Kind::Float) * (length as f64 / 8.0);
-        var = var + part.var_dim(dims, true, false) * (length as f64 / 8.0);
+        mean += part.mean_dim(dims, false, Kind::Float) * (length as f64 / 8.0);
+        var += part.var_dim(dims, true, false) * (length as f64 / 8.0);
     }
     let by_hand = [mean.detach(), var.detach()];
     let statistics =
