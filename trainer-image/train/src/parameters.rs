@@ -67,7 +67,6 @@ impl Parameters {
     ///
     /// # Panics
     /// The place is not one of these parameters.
-    #[must_use]
     pub fn at(&self, place: usize) -> &Tensor {
         &self.tensors[place]
     }

@@ -134,8 +134,7 @@ mod tests {
             let masked = MASKING.mask(&tokens, draw(0, sample));
             let places: Vec<usize> = (0..40).filter(|&p| masked.targets[p] != IGNORED).collect();
             assert_eq!(places.len(), 6);
-            for place in 0..40 {
-                let token = i64::from(tokens[place]);
+            for (place, token) in tokens.iter().copied().map(i64::from).enumerate() {
                 if places.contains(&place) {
                     assert_eq!(masked.targets[place], token);
                     assert!(place != 0 && place != 39);
