@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use roundhouse_contract::trainer::ModelName;
 use roundhouse_contract::trainer::data::{Data, Reading};
 use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, Item, Splits};
 use roundhouse_trainer::memory::InMemory;
+use roundhouse_trainer::models::masking::MaskedSource;
 use roundhouse_trainer::models::{self, ImageShape, Samples, TokenShape};
 use roundhouse_trainer::{Failure, HostSource, Job, Setup, Source, optimizers, weights};
 
@@ -46,11 +48,23 @@ fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
             dataset, options, normalize, device,
         )?))
     };
+    let (mut train, mut test) = (source(train)?, validation.map(source).transpose()?);
+    if config.model.name == ModelName::Bert {
+        let masked = |source| -> Box<dyn Source> {
+            Box::new(MaskedSource::new(
+                source,
+                config.model.vocabulary(),
+                config.seed,
+            ))
+        };
+        train = masked(train);
+        test = test.map(masked);
+    }
     let optimizer = config.optimizer.clone();
     Ok(Job {
         task,
-        train: source(train)?,
-        test: validation.map(source).transpose()?,
+        train,
+        test,
         blocks,
         update: Box::new(move |parameters| optimizers::build(&optimizer, parameters)),
     })

@@ -8,12 +8,17 @@ use roundhouse_elastic::{Head, ledger};
 use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
 use roundhouse_member::report::{say, say_error};
 
+pub mod compare;
+
 /// Why a ledger proves nothing.
 #[derive(Debug, thiserror::Error)]
 enum Unproven {
     /// It cannot be read.
     #[error(transparent)]
     Volume(#[from] Trouble),
+    /// A checkpoint cannot be read.
+    #[error("{0}")]
+    Unread(String),
     /// Its lines do not hold together.
     #[error(transparent)]
     Finding(#[from] Finding),

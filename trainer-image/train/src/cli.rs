@@ -60,7 +60,13 @@ pub enum Command {
     Audit {
         /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
         /// `kubectl roundhouse run --local --dir DIR`.
-        dir: PathBuf,
+        #[arg(required_unless_present = "compare")]
+        dir: Option<PathBuf>,
+        /// Instead, say in one line whether two trainings are the same bit for bit: the samples and losses of all steps
+        /// that both have, and the newest checkpoint of one step. Generations may differ. With `trainer.slices` they
+        /// are the same whatever the number of workers was and whoever was killed.
+        #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "dir")]
+        compare: Option<Vec<PathBuf>>,
     },
 }
 
@@ -68,7 +74,10 @@ const AUDIT_EXAMPLE: &str = "\
 In a running job:
   kubectl exec JOB-worker-0-0 -- roundhouse-train audit /checkpoints/NAMESPACE/JOB
 
-Exit codes: 0 proven; 65 not proven, and the first gap, repeat or broken hash is named.";
+Two trainings:
+  roundhouse-train audit --compare DIR-A/state DIR-B/state
+Exit codes: 0 proven, or equal; 65 not proven, and the first gap, repeat or broken hash is named, or
+different.";
 
 /// Options of a training.
 #[derive(Clone, Debug, Args)]

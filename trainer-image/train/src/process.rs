@@ -32,7 +32,12 @@ pub fn main(build: impl Build) -> ! {
     }
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.other_command() {
-            Some(Command::Audit { dir }) => audit::run(dir),
+            Some(Command::Audit { dir, compare }) => match (dir, compare.as_deref()) {
+                (_, Some([left, right])) => audit::compare::run(left, right),
+                (Some(dir), _) => audit::run(dir),
+                // The command line has asked for one of the two.
+                (None, _) => ExitCode::ConfigInvalid,
+            },
             None => match cli.launch(variable).and_then(|launch| run(launch, build)) {
                 Ok(code) => code,
                 Err(failure) => fail_early(&failure),

@@ -8,6 +8,10 @@
 use crate::loss::IGNORED;
 use crate::random::mix;
 
+mod source;
+
+pub use source::MaskedSource;
+
 /// Number of masked places of a sequence: 15 %, rounded, and at least 1 (Devlin et al. 2018).
 #[must_use]
 pub const fn num_masked(length: i64) -> i64 {

@@ -187,12 +187,14 @@ impl Sync for Slices {
         let own: Vec<(Node, Tensor)> = std::mem::replace(&mut self.partial, fresh)
             .into_nodes()
             .collect();
-        let num_weights = i64::try_from(parameters.num_weights()).unwrap_or(i64::MAX);
-        let sum = self.total(own, num_weights + 1)?;
+        // Statistics are summed, too.
+        let length: usize = parameters.tensors().iter().map(Tensor::numel).sum();
+        let length = i64::try_from(length).unwrap_or(i64::MAX);
+        let sum = self.total(own, length + 1)?;
         scatter(&sum, parameters)?;
         Ok(Finished {
             numbers: None,
-            loss_sum: Some(sum.f_double_value(&[num_weights])?),
+            loss_sum: Some(sum.f_double_value(&[length])?),
             ..Finished::default()
         })
     }

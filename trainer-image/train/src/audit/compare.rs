@@ -1,0 +1,117 @@
+//! `roundhouse-train audit --compare A B`: whether two trainings are the same, bit for bit.
+
+use std::path::Path;
+
+use roundhouse_contract::ExitCode;
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::audit::{Comparison, compare};
+use roundhouse_elastic::ledger::Line;
+use roundhouse_member::checkpoint::load::{self, Message};
+use roundhouse_member::checkpoint::{Directory, Manifest};
+use roundhouse_member::report::{say, say_error};
+use sha2::{Digest, Sha256};
+
+use super::{Unproven, read};
+
+/// Compares the ledgers below two checkpoint directories, and the newest checkpoints of one step, and says in one
+/// line what came of it.
+#[must_use]
+pub fn run(left: &Path, right: &Path) -> ExitCode {
+    match verdict(left, right) {
+        Ok((is_equal, words)) => {
+            say(&words);
+            if is_equal {
+                ExitCode::Done
+            } else {
+                ExitCode::DataInvalid
+            }
+        }
+        Err(reason) => {
+            say_error(&format!("not compared: {reason}"));
+            ExitCode::DataInvalid
+        }
+    }
+}
+
+fn verdict(left: &Path, right: &Path) -> Result<(bool, String), Unproven> {
+    let directories = [left, right].map(|dir| Directory::new(dir.to_owned()));
+    let [left_files, right_files] = [read(&directories[0])?.0, read(&directories[1])?.0];
+    let (num_steps, digest) = match compare(left_files, right_files)? {
+        Comparison::Equal { num_steps, digest } => (num_steps, digest),
+        Comparison::OtherCourse => {
+            let words = "different: the trainings have other data, another batch or another seed";
+            return Ok((false, words.to_owned()));
+        }
+        Comparison::Differs { step, lines } => return Ok((false, difference(step, lines))),
+    };
+    let steps = num_steps[0].min(num_steps[1]);
+    let equal =
+        format!("equal bit for bit: samples and losses of {steps} steps (SHA-256 {digest})");
+    let Some((step, ids)) = common(&directories) else {
+        return Ok((true, format!("{equal}; no step has a checkpoint in both")));
+    };
+    let [own, other] = [
+        weights(&directories[0], ids[0])?,
+        weights(&directories[1], ids[1])?,
+    ];
+    Ok(if own == other {
+        (
+            true,
+            format!("{equal}, and the state after step {step} (SHA-256 {own})"),
+        )
+    } else {
+        let words = format!(
+            "different: samples and losses of {steps} steps are equal, but not the state after step {step} \
+             (SHA-256 {own} and {other})"
+        );
+        (false, words)
+    })
+}
+
+fn difference(step: u64, [left, right]: [Line; 2]) -> String {
+    let samples = |line: &Line| (line.epoch, line.start, line.end);
+    if samples(&left) == samples(&right) {
+        let losses = [left.loss, right.loss];
+        return format!(
+            "different from step {step} on: losses {} and {}",
+            losses[0], losses[1]
+        );
+    }
+    let words = |line: &Line| format!("places {}-{} of epoch {}", line.start, line.end, line.epoch);
+    format!(
+        "different from step {step} on: {} and {}",
+        words(&left),
+        words(&right)
+    )
+}
+
+/// The newest step that has a checkpoint in both.
+fn common(directories: &[Directory; 2]) -> Option<(u64, [CheckpointId; 2])> {
+    let [left, right] = [&directories[0], &directories[1]].map(|it| it.list().unwrap_or_default());
+    let pairs = left.iter().flat_map(|own| {
+        let same = right.iter().filter(|other| other.step == own.step);
+        same.map(|other| (own.step, [*own, *other]))
+    });
+    pairs.max_by_key(|(step, _)| *step)
+}
+
+/// Digest of the whole state of a checkpoint, however many ranks have written it.
+fn weights(directory: &Directory, id: CheckpointId) -> Result<String, Unproven> {
+    let manifest = Manifest::read(&directory.checkpoint(id))?;
+    let parts =
+        load::read(directory, manifest).map_err(|failure| Unproven::Unread(failure.to_string()))?;
+    let mut hasher = Sha256::new();
+    for message in parts {
+        match message {
+            Message::Part { bytes, .. } => hasher.update(&bytes),
+            Message::Whole => {
+                let bytes = hasher.finalize();
+                return Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect());
+            }
+            Message::Damaged(trouble) => return Err(trouble.into()),
+        }
+    }
+    Err(Unproven::Unread(
+        "the thread that reads a checkpoint has ended".to_owned(),
+    ))
+}

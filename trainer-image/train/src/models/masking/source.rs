@@ -1,0 +1,85 @@
+//! Masks as part of the data path.
+
+use std::ops::Range;
+
+use roundhouse_elastic::Permutation;
+use tch::{TchError, Tensor};
+
+use super::{Draw, Masked, Masking};
+use crate::batch::Batch;
+use crate::source::{Source, SourceError};
+
+/// Sequences of another source with tokens to predict: a function of (seed, epoch, sample).
+///
+/// The mask token is the last of the vocabulary.
+#[derive(Debug)]
+pub struct MaskedSource {
+    source: Box<dyn Source>,
+    vocabulary: u32,
+    seed: u64,
+}
+
+impl MaskedSource {
+    /// Masks the inputs of a source of sequences `[B, T]` with tokens below `vocabulary`.
+    #[must_use]
+    pub const fn new(source: Box<dyn Source>, vocabulary: u32, seed: u64) -> Self {
+        Self {
+            source,
+            vocabulary,
+            seed,
+        }
+    }
+}
+
+impl Source for MaskedSource {
+    fn num_samples(&self) -> u64 {
+        self.source.num_samples()
+    }
+
+    fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
+        self.source.expect(coming);
+    }
+
+    fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
+        let batch = self.source.fetch(places.clone(), order)?;
+        let samples = places.filter_map(|place| order.at(place));
+        let masking = Masking {
+            mask_token: self.vocabulary.saturating_sub(1),
+            vocabulary: self.vocabulary.max(1),
+            special: &[],
+        };
+        let size = batch.inputs.size();
+        let length = usize::try_from(size.get(1).copied().unwrap_or(1)).unwrap_or(1);
+        let tokens = Vec::<i64>::try_from(batch.inputs.f_reshape([-1])?)?;
+        let (mut inputs, mut targets) = (Vec::with_capacity(tokens.len()), Vec::new());
+        for (sample, row) in samples.zip(tokens.chunks_exact(length.max(1))) {
+            let row: Vec<u32> = row
+                .iter()
+                .map(|token| u32::try_from(*token).unwrap_or(0))
+                .collect();
+            let draw = Draw {
+                seed: self.seed,
+                epoch: order.epoch(),
+                sample,
+            };
+            let Masked {
+                inputs: own,
+                targets: wanted,
+            } = masking.mask(&row, draw);
+            inputs.extend(own);
+            targets.extend(wanted);
+        }
+        let device = batch.inputs.device();
+        let tensor = |values: &[i64]| {
+            Tensor::f_from_slice(values)?
+                .f_reshape(&size)?
+                .f_to_device(device)
+        };
+        Ok::<_, TchError>(Batch {
+            inputs: tensor(&inputs)?,
+            targets: tensor(&targets)?,
+            num_samples: batch.num_samples,
+        })
+        .map_err(Into::into)
+    }
+}
