@@ -10,10 +10,18 @@ mod connections;
 mod error;
 mod ffi;
 mod group;
+mod process;
 mod reducer;
 mod store;
+mod tensors;
 
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "fake-nccl")]
+pub use group::fake_nccl_aborts;
 pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp};
-pub use reducer::{Reducer, ReducerOptions, backward, zero_grad};
+pub use process::{raise_descriptor_limit, set_device};
+pub use reducer::{CommHook, Reducer, ReducerOptions, backward, zero_grad};
 pub use store::Store;
+
+#[cfg(test)]
+mod tests;

@@ -12,11 +12,11 @@
 
 #[cfg(feature = "fake-nccl")]
 mod nccl;
+mod store;
 mod support;
 
 use std::time::{Duration, Instant};
 
-use roundhouse_c10d::{ErrorKind, Store};
 use support::World;
 
 #[test]
@@ -69,37 +69,6 @@ fn a_killed_peer_is_an_error_and_not_an_abort() {
         survivor.assert_success();
         assert!(survivor.text.contains("peer lost"), "{}", survivor.text);
     }
-}
-
-#[test]
-fn a_store_that_nobody_serves_is_an_error_within_the_timeout() {
-    let port = Store::host(0, Duration::from_secs(5)).unwrap().port();
-    let started = Instant::now();
-    let error = Store::connect("127.0.0.1", port, Duration::from_secs(1)).unwrap_err();
-    assert!(error.is_peer_lost(), "{error:?}");
-    assert!(
-        started.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        started.elapsed()
-    );
-}
-
-#[test]
-fn a_store_keeps_values_apart_by_prefix() {
-    let store = Store::host(0, Duration::from_secs(5)).unwrap();
-    let other = Store::connect("127.0.0.1", store.port(), Duration::from_secs(5)).unwrap();
-    store.prefix("gen1").unwrap().set("key", b"one").unwrap();
-    other.prefix("gen2").unwrap().set("key", b"two").unwrap();
-    assert_eq!(other.prefix("gen1").unwrap().get("key").unwrap(), b"one");
-    assert_eq!(store.add("count", 2).unwrap(), 2);
-    assert_eq!(other.add("count", 3).unwrap(), 5);
-    assert_eq!(store.set("a\0b", b"").unwrap_err().kind, ErrorKind::Other);
-}
-
-#[test]
-fn a_taken_port_is_an_error() {
-    let store = Store::host(0, Duration::from_secs(5)).unwrap();
-    assert!(Store::host(store.port(), Duration::from_secs(5)).is_err());
 }
 
 /// Not a test: what the processes of the tests above run.

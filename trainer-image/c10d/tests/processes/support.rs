@@ -2,6 +2,8 @@
 
 #[cfg(feature = "fake-nccl")]
 pub mod abort;
+#[cfg(feature = "fake-nccl")]
+pub mod endings;
 pub mod rank;
 
 use std::io::{BufRead, BufReader};

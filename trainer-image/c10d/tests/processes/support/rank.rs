@@ -23,18 +23,9 @@ pub fn main() {
     let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
     let port = u16::try_from(number("PORT")).unwrap();
     let timeout = Duration::from_secs(10);
-    let store = Store::connect("127.0.0.1", port, timeout)
-        .unwrap()
-        .prefix("gen1")
-        .unwrap();
-    let options = GroupOptions {
-        backend: backend(),
-        timeout,
-        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        own_store_port: None,
-        name: "gen1".to_owned(),
-    };
-    let group = ProcessGroup::new(&store, rank, size, &options).unwrap();
+    let root = Store::connect("127.0.0.1", port, timeout).unwrap();
+    let store = root.prefix("gen1").unwrap();
+    let group = ProcessGroup::new(&store, rank, size, &options("gen1")).unwrap();
     match std::env::var("PROGRAM").unwrap().as_str() {
         "collectives" => collectives(&group),
         "parity" => parity(&group, i64::from(number("MICRO"))),
@@ -44,8 +35,33 @@ pub fn main() {
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
         "train_until_aborted" => super::abort::train_until_aborted(group, &store),
+        #[cfg(feature = "fake-nccl")]
+        "switch" => super::endings::switch(group, &root),
+        #[cfg(feature = "fake-nccl")]
+        "drop_without_shutdown" => super::endings::drop_without_shutdown(group),
+        #[cfg(feature = "fake-nccl")]
+        "shut_down_within_a_collective" => {
+            super::endings::shut_down_within_a_collective(group, &root);
+        }
         other => panic!("no program {other}"),
     }
+}
+
+pub fn options(name: &str) -> GroupOptions {
+    let milliseconds = std::env::var("TIMEOUT_MS").map_or(10_000, |told| told.parse().unwrap());
+    GroupOptions {
+        backend: backend(),
+        timeout: Duration::from_millis(milliseconds),
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        own_store_port: None,
+        name: name.to_owned(),
+    }
+}
+
+pub fn sum_of_ones(group: &ProcessGroup) -> f64 {
+    let mut tensor = Tensor::from_slice(&[1.0]);
+    group.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+    f64::try_from(tensor).unwrap()
 }
 
 fn backend() -> Backend {
@@ -75,6 +91,16 @@ fn collectives(group: &ProcessGroup) {
         Tensor::full([3], rank, (Kind::Float, Device::Cpu)),
     ];
     group.broadcast_coalesced(&mut many, 0).unwrap();
+    // The layout differs by rank.
+    let mut numbers = Tensor::arange(6, (Kind::Float, Device::Cpu)).view([2, 3]) + rank as f64;
+    if rank > 0 {
+        numbers = numbers.tr().contiguous().tr();
+    }
+    group
+        .broadcast_coalesced(std::slice::from_mut(&mut numbers), 0)
+        .unwrap();
+    let flat = Vec::<f32>::try_from(numbers.contiguous().view([-1])).unwrap();
+    assert_eq!(flat, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(many[0].int64_value(&[0]), 7);
     assert_eq!(many[1].double_value(&[2]), 0.0);
     group.barrier().unwrap();
