@@ -84,7 +84,8 @@ fn objects(build: &cc::Build, lib: &Path) -> Result<Vec<PathBuf>, String> {
 
 fn object(build: &cc::Build, source: &Path, inputs: u64, kept: &Path) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
-    (inputs, source, text(source)?).hash(&mut hasher);
+    inputs.hash(&mut hasher);
+    hash_with_headers(source, &mut hasher)?;
     let stem = source.file_stem().unwrap_or_default().display();
     let object = kept.join(format!("{stem}-{:016x}.o", hasher.finish()));
     if object.exists() {
@@ -117,16 +118,27 @@ fn sources() -> Result<Vec<PathBuf>, String> {
     Ok(sources)
 }
 
-/// Hash of what all sources share: the compiler and its arguments, the bridge's headers, the libtorch.
+/// Hashes a file of the bridge and those of its headers that it includes.
+fn hash_with_headers(file: &Path, hasher: &mut DefaultHasher) -> Result<(), String> {
+    let text =
+        std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    (file, &text).hash(hasher);
+    let own = |line: &str| {
+        Some(Path::new(BRIDGE).join(line.strip_prefix("#include \"")?.strip_suffix('"')?))
+    };
+    let headers = text.lines().filter_map(own);
+    headers
+        .into_iter()
+        .try_for_each(|header| hash_with_headers(&header, hasher))
+}
+
+/// Hash of what all sources share: the compiler and its arguments, and the libtorch.
 fn inputs(build: &cc::Build, lib: &Path) -> Result<u64, String> {
     let mut hasher = DefaultHasher::new();
     let compiler = build
         .try_get_compiler()
         .map_err(|error| error.to_string())?;
-    format!("{:?}", compiler.to_command()).hash(&mut hasher);
-    for header in files("h")? {
-        (text(&header)?, header).hash(&mut hasher);
-    }
+    (compiler.path(), compiler.args()).hash(&mut hasher);
     let library = lib.join("libtorch_cpu.so");
     let metadata =
         std::fs::metadata(&library).map_err(|error| format!("{}: {error}", library.display()))?;
@@ -143,10 +155,6 @@ fn files(extension: &str) -> Result<Vec<PathBuf>, String> {
         .collect();
     files.sort();
     Ok(files)
-}
-
-fn text(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Where objects are kept: beside `build` in the profile's directory.
