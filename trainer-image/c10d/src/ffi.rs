@@ -4,6 +4,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use torch_sys::C_tensor;
 
+mod tools;
+
+pub(crate) use tools::*;
+
 pub(crate) const OK: c_int = 0;
 #[cfg(test)]
 pub(crate) const ERROR: c_int = 1;

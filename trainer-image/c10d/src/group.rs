@@ -13,6 +13,7 @@ use crate::ffi;
 use crate::store::{Store, make, milliseconds};
 use crate::tensors::pointers;
 
+mod exchange;
 mod options;
 
 pub use options::{Backend, GroupOptions, ReduceOp};
@@ -165,7 +166,7 @@ impl ProcessGroup {
     }
 
     /// A collective on a group that was aborted before it, or meanwhile, has failed, whatever came of it.
-    fn collective(&self, call: impl FnOnce(*const ffi::RhGroup) -> c_int) -> Result<()> {
+    pub(crate) fn collective(&self, call: impl FnOnce(*const ffi::RhGroup) -> c_int) -> Result<()> {
         self.check()?;
         if self.is_shut.load(Ordering::SeqCst) {
             return Err(Error::refused("the process group was shut down"));

@@ -27,7 +27,8 @@ pub struct ReducerOptions {
     /// ever. Costs a walk through the graph and a small collective per pass: see
     /// [`Reducer::prepare_for_backward_from`].
     pub find_unused_parameters: bool,
-    /// Each pass uses the same parameters, each of them as often as in the first pass.
+    /// Each pass uses the same parameters, each of them as often as in the first pass, whose outputs the Reducer
+    /// needs: see [`Reducer::prepare_for_backward_from`].
     pub static_graph: bool,
     /// The layout of an earlier Reducer over parameters of the same shapes: see [`Reducer::buckets`]. All ranks
     /// must give the same, or none. Then the first pass has the final buckets, and none are rebuilt.
@@ -145,10 +146,11 @@ impl Reducer {
     }
 
     /// [`Self::prepare_for_backward`] with what the forward pass has computed, say the loss. A Reducer with
-    /// [`ReducerOptions::find_unused_parameters`] needs it to see which parameters get no gradient.
+    /// [`ReducerOptions::find_unused_parameters`] needs it to see which parameters get no gradient, and one with
+    /// [`ReducerOptions::static_graph`] for its first pass; the first output is then what [`backward`] begins from.
     ///
     /// # Errors
-    /// The step before was not completed.
+    /// The step before was not completed, or outputs are missing.
     pub fn prepare_for_backward_from(&mut self, outputs: &[Tensor]) -> Result<()> {
         let outputs = pointers(outputs);
         let (raw, list, count) = (self.raw.as_ptr(), outputs.as_ptr(), outputs.len());
@@ -176,8 +178,9 @@ impl Reducer {
         Ok(buckets)
     }
 
-    /// Whether [`Self::buckets`] will not change any more: from the second [`Self::prepare_for_forward`] on, at
-    /// once if a layout was given.
+    /// Whether [`Self::buckets`] will not change any more: from the second [`Self::prepare_for_forward`] on (the third
+    /// with [`ReducerOptions::static_graph`]), at once if a layout was given, or with
+    /// [`ReducerOptions::find_unused_parameters`], where the first one stays.
     #[must_use]
     pub fn has_final_buckets(&self) -> bool {
         // SAFETY: the reducer is live.

@@ -202,6 +202,27 @@ class FakeNccl : public c10d::Backend {
     });
   }
 
+  Ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    return enqueue({output}, [options, input = input.clone()](c10d::Backend& gloo, Tensors& copies) mutable {
+      return gloo._reduce_scatter_base(copies[0], input, options);
+    });
+  }
+
+  Ptr<c10d::Work> alltoall_base(
+      at::Tensor& output, at::Tensor& input, std::vector<int64_t>& come, std::vector<int64_t>& go, const c10d::AllToAllOptions& options) override {
+    return enqueue({output}, [options, come, go, input = input.clone()](c10d::Backend& gloo, Tensors& copies) mutable {
+      return gloo.alltoall_base(copies[0], input, come, go, options);
+    });
+  }
+
+  Ptr<c10d::Work> send(Tensors& tensors, int peer, int tag) override {
+    return enqueue(tensors, [peer, tag](c10d::Backend& gloo, Tensors& copies) { return gloo.send(copies, peer, tag); }, true);
+  }
+
+  Ptr<c10d::Work> recv(Tensors& tensors, int peer, int tag) override {
+    return enqueue(tensors, [peer, tag](c10d::Backend& gloo, Tensors& copies) { return gloo.recv(copies, peer, tag); });
+  }
+
   Ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
     Tensors none;
     return enqueue(none, [options](c10d::Backend& gloo, Tensors&) { return gloo.barrier(options); });

@@ -1,12 +1,13 @@
 // c10d's Reducer: buckets of gradients, reduced while the backward pass still runs.
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <torch/csrc/autograd/engine.h>
+
 #include <algorithm>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <deque>
 
 #include "group.h"
+#include "stream.h"
 #include "tensors.h"
 
 namespace {
@@ -135,6 +136,7 @@ struct RhReducer {
   std::vector<at::Tensor> parameters;
   c10::intrusive_ptr<c10d::ProcessGroup> group; // outlives the reducer's collectives
   std::shared_ptr<TimedReducer> reducer;
+  bool learns_graph; // a static graph, before its first pass that synchronizes
 };
 
 // As ReducerOptions in Rust. The layout has `bucket_count` buckets of `bucket_sizes[i]` indices each; none is given
@@ -175,6 +177,7 @@ int rh_reducer_new(RhTensors parameters, size_t count, const RhGroup* group, con
         std::unordered_map<size_t, std::string>{}, options->first_bucket_bytes, /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<int64_t>{});
     if (is_given) made->reducer->fix_buckets();
+    made->learns_graph = options->static_graph;
     if (options->static_graph) made->reducer->set_static_graph();
     if (options->hook != 0)
       made->reducer->register_comm_hook(std::make_unique<CompressHook>(made->group, options->hook == 1 ? at::kBFloat16 : at::kHalf));
@@ -192,14 +195,29 @@ int rh_reducer_prepare_for_forward(RhReducer* reducer) {
   });
 }
 
-// `outputs`: of the forward pass; only a Reducer that looks for unused parameters needs them.
+// `outputs`: of the forward pass. A Reducer that looks for unused parameters, and the first pass of a static graph,
+// need them. The first pass of a static graph only counts the gradients; its reduction begins when the pass is over,
+// which the Reducer must be told from within it, as DistributedDataParallel does.
 int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_t count) {
-  return rh_guard([&] { reducer->reducer->prepare_for_backward(rh_list(outputs, count)); });
+  return rh_guard([&] {
+    TORCH_CHECK(!reducer->learns_graph || count > 0, "the first backward pass of a static graph needs the outputs of the forward pass");
+    const auto list = rh_list(outputs, count);
+    reducer->reducer->prepare_for_backward(list);
+    if (!std::exchange(reducer->learns_graph, false)) return;
+    list[0].register_hook([of = std::weak_ptr<TimedReducer>(reducer->reducer)](const at::Tensor&) {
+      torch::autograd::Engine::get_default_engine().queue_callback([of] {
+        if (const auto live = of.lock()) live->delay_all_reduce();
+      });
+    });
+  });
 }
 
 // With CUDA it waits for the end of the reduction.
 int rh_reducer_waited(RhReducer* reducer, int64_t* out) {
-  return rh_guard([&] { *out = reducer->reducer->waited(); });
+  return rh_guard([&] {
+    rh_num_host_syncs++;
+    *out = reducer->reducer->waited();
+  });
 }
 
 int rh_reducer_waited_before(RhReducer* reducer, int64_t* out) {

@@ -19,6 +19,52 @@ use std::time::{Duration, Instant};
 
 use support::World;
 
+/// Runs a program that asserts for itself on worlds of these sizes.
+fn all_say_ok(program: &str, sizes: &[u32], environment: &[(&str, &str)]) {
+    for size in sizes {
+        for output in World::start(*size, program, environment).finish() {
+            output.assert_success();
+            assert!(output.text.contains(" ok"), "{}", output.text);
+        }
+    }
+}
+
+#[test]
+fn parts_of_tensors_arrive_where_they_belong() {
+    all_say_ok("exchange", &[1, 2, 4], &[]);
+}
+
+#[test]
+fn ranks_agree_on_sums_and_on_trouble() {
+    all_say_ok("agreement", &[1, 3], &[]);
+}
+
+#[test]
+fn hooks_and_given_layouts_give_the_gradients_of_the_plain_reducer() {
+    all_say_ok("reducers", &[1, 2], &[]);
+}
+
+#[test]
+fn layouts_of_buckets_that_do_not_fit_are_errors_on_all_ranks() {
+    all_say_ok("layouts", &[2], &[]);
+}
+
+#[test]
+fn parameters_that_a_rank_does_not_use_are_found() {
+    all_say_ok("unused", &[2], &[]);
+}
+
+#[test]
+fn a_peer_killed_in_an_exchange_is_an_error() {
+    let mut world = World::start(3, "exchange_for_ever", &[]);
+    world.wait_for_line(2, "step 4");
+    world.kill(2);
+    for survivor in &world.finish()[..2] {
+        survivor.assert_success();
+        assert!(survivor.text.contains("peer lost"), "{}", survivor.text);
+    }
+}
+
 #[test]
 fn collectives_give_every_rank_the_same_values() {
     for size in [1, 2, 4] {

@@ -32,6 +32,12 @@ fn collectives_over_nccl_give_the_same_values() {
 }
 
 #[test]
+fn exchanges_and_agreements_over_nccl_give_the_same_values() {
+    super::all_say_ok("exchange", &[3], &[NCCL]);
+    super::all_say_ok("agreement", &[2], &[NCCL]);
+}
+
+#[test]
 fn ddp_over_nccl_equals_one_process() {
     for output in World::start(3, "parity", &[NCCL, ("MICRO", "3")]).finish() {
         output.assert_success();

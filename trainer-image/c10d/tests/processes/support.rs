@@ -4,6 +4,7 @@
 pub mod abort;
 #[cfg(feature = "fake-nccl")]
 pub mod endings;
+pub mod exchange;
 pub mod rank;
 
 use std::io::{BufRead, BufReader};

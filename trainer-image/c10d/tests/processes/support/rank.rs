@@ -1,5 +1,7 @@
 //! What a rank of the tests runs.
 
+use super::exchange;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -11,8 +13,8 @@ use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
 
 const SAMPLES: i64 = 32;
-const SLOW_STEPS: u32 = 30;
-const PAUSE: Duration = Duration::from_millis(100);
+const SLOW_STEPS: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(400);
 
 fn number(name: &str) -> u32 {
     std::env::var(name).unwrap().parse().unwrap()
@@ -30,6 +32,12 @@ pub fn main() {
         "collectives" => collectives(&group),
         "parity" => parity(&group, i64::from(number("MICRO"))),
         "slow_rank" => slow_rank(&group),
+        "exchange" => exchange::exchange(&group),
+        "exchange_for_ever" => exchange::exchange_for_ever(&group),
+        "agreement" => exchange::agreement(&group),
+        "reducers" => exchange::reducers(&group),
+        "layouts" => exchange::layouts(&group),
+        "unused" => exchange::unused(&group),
         "train_for_ever" => train_for_ever(&group),
         #[cfg(feature = "fake-nccl")]
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
@@ -120,14 +128,14 @@ fn collectives(group: &ProcessGroup) {
     println!("collectives ok");
 }
 
-fn network(path: &nn::Path) -> nn::Sequential {
+pub fn network(path: &nn::Path) -> nn::Sequential {
     nn::seq()
         .add(nn::linear(path / "a", 64, 256, Default::default()))
         .add_fn(Tensor::relu)
         .add(nn::linear(path / "b", 256, 10, Default::default()))
 }
 
-fn small_buckets() -> ReducerOptions {
+pub fn small_buckets() -> ReducerOptions {
     ReducerOptions {
         bucket_cap_bytes: 64 << 10,
         first_bucket_bytes: 4 << 10,
@@ -195,6 +203,8 @@ fn slow_rank(group: &ProcessGroup) {
     let model = network(&vars.root());
     let images = Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu));
     let labels = Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu));
+    // The first pass of a process takes longer, by which no rank is to be slow.
+    backward(&model.forward(&images).cross_entropy_for_logits(&labels)).unwrap();
     let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
     assert_eq!(reducer.waited().unwrap(), None);
     let is_slow = group.rank() + 1 == group.world_size();
