@@ -4,19 +4,12 @@ use std::ffi::{CStr, CString, c_int};
 
 use crate::ffi;
 
-/// Result of a call into c10d.
-pub type Result<T> = std::result::Result<T, Error>;
+mod kind;
 
-/// Kind of an [`Error`]: what the caller can do about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// A peer or the store is gone; a new group without it can go on.
-    ConnectionLost,
-    /// A peer or the store did not answer in time.
-    Timeout,
-    /// The call itself is wrong.
-    Other,
-}
+pub use kind::ErrorKind;
+
+/// Result of a call into libtorch.
+pub type Result<T> = std::result::Result<T, Error>;
 
 /// A failed call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,19 +37,27 @@ impl Error {
     }
 }
 
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        let message = error.to_string();
+        Self {
+            kind: ErrorKind::of_message(&message),
+            message,
+        }
+    }
+}
+
 /// Turns the status of a bridge call into a result.
 pub(crate) fn check(status: c_int) -> Result<()> {
-    let kind = match status {
-        ffi::OK => return Ok(()),
-        ffi::CONNECTION_LOST => ErrorKind::ConnectionLost,
-        ffi::TIMEOUT => ErrorKind::Timeout,
-        _ => ErrorKind::Other,
-    };
+    if status == ffi::OK {
+        return Ok(());
+    }
     // SAFETY: the bridge returns a NUL-terminated string that lives until this thread's next call.
     let text = unsafe { CStr::from_ptr(ffi::rh_error_message()) };
+    let message = text.to_string_lossy().into_owned();
     Err(Error {
-        kind,
-        message: text.to_string_lossy().into_owned(),
+        kind: ErrorKind::of_call(status, &message),
+        message,
     })
 }
 

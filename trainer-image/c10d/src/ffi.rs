@@ -4,9 +4,17 @@ use std::ffi::{c_char, c_int, c_void};
 
 use torch_sys::C_tensor;
 
+mod tools;
+
+pub(crate) use tools::*;
+
 pub(crate) const OK: c_int = 0;
-pub(crate) const CONNECTION_LOST: c_int = 2;
-pub(crate) const TIMEOUT: c_int = 3;
+#[cfg(test)]
+pub(crate) const ERROR: c_int = 1;
+pub(crate) const DISTRIBUTED: c_int = 2;
+pub(crate) const OUT_OF_MEMORY: c_int = 3;
+#[cfg(test)]
+pub(crate) const ACCELERATOR: c_int = 4;
 
 #[repr(C)]
 pub(crate) struct RhStore {
@@ -23,6 +31,19 @@ pub(crate) struct RhReducer {
     _opaque: [u8; 0],
 }
 
+#[repr(C)]
+pub(crate) struct RhReducerOptions {
+    pub(crate) bucket_bytes: i64,
+    pub(crate) first_bucket_bytes: i64,
+    pub(crate) view: bool,
+    pub(crate) find_unused: bool,
+    pub(crate) static_graph: bool,
+    pub(crate) hook: c_int,
+    pub(crate) bucket_count: usize,
+    pub(crate) bucket_sizes: *const usize,
+    pub(crate) bucket_indices: *const usize,
+}
+
 pub(crate) type Consume = extern "C" fn(*mut c_void, *const u8, usize);
 
 unsafe extern "C" {
@@ -32,6 +53,7 @@ unsafe extern "C" {
         host: *const c_char,
         port: u16,
         serve: bool,
+        listening: c_int,
         timeout_ms: i64,
         out: *mut *mut RhStore,
     ) -> c_int;
@@ -60,6 +82,13 @@ unsafe extern "C" {
         delta: i64,
         out: *mut i64,
     ) -> c_int;
+    pub(crate) fn rh_store_delete(
+        store: *const RhStore,
+        key: *const c_char,
+        out: *mut bool,
+    ) -> c_int;
+    pub(crate) fn rh_store_num_keys(store: *const RhStore, out: *mut i64) -> c_int;
+    pub(crate) fn rh_store_clear(store: *const RhStore, out: *mut u64) -> c_int;
     pub(crate) fn rh_store_free(store: *mut RhStore) -> c_int;
 
     pub(crate) fn rh_group_gloo(
@@ -109,6 +138,9 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn rh_group_barrier(group: *const RhGroup) -> c_int;
     pub(crate) fn rh_group_failed(group: *const RhGroup, out: *mut bool) -> c_int;
+    pub(crate) fn rh_group_shutdown(group: *const RhGroup) -> c_int;
+    #[cfg(feature = "fake-nccl")]
+    pub(crate) fn rh_fake_nccl_aborts() -> u64;
     pub(crate) fn rh_group_abort(group: *const RhGroup) -> c_int;
     pub(crate) fn rh_group_free(group: *mut RhGroup) -> c_int;
 
@@ -116,15 +148,25 @@ unsafe extern "C" {
         parameters: *const *mut C_tensor,
         count: usize,
         group: *const RhGroup,
-        bucket_bytes: i64,
-        first_bucket_bytes: i64,
-        view: bool,
+        options: *const RhReducerOptions,
         out: *mut *mut RhReducer,
     ) -> c_int;
     pub(crate) fn rh_zero_grad(parameters: *const *mut C_tensor, count: usize) -> c_int;
     pub(crate) fn rh_reducer_prepare_for_forward(reducer: *mut RhReducer) -> c_int;
-    pub(crate) fn rh_reducer_prepare_for_backward(reducer: *mut RhReducer) -> c_int;
+    pub(crate) fn rh_reducer_prepare_for_backward(
+        reducer: *mut RhReducer,
+        outputs: *const *mut C_tensor,
+        count: usize,
+    ) -> c_int;
     pub(crate) fn rh_reducer_waited(reducer: *mut RhReducer, out: *mut i64) -> c_int;
+    pub(crate) fn rh_reducer_waited_before(reducer: *mut RhReducer, out: *mut i64) -> c_int;
+    pub(crate) fn rh_reducer_buckets(
+        reducer: *const RhReducer,
+        context: *mut c_void,
+        consume: extern "C" fn(*mut c_void, *const usize, usize),
+    ) -> c_int;
+    pub(crate) fn rh_reducer_has_final_buckets(reducer: *const RhReducer) -> bool;
     pub(crate) fn rh_reducer_free(reducer: *mut RhReducer) -> c_int;
+    pub(crate) fn rh_set_device(device: c_int) -> c_int;
     pub(crate) fn rh_backward(loss: *const C_tensor) -> c_int;
 }

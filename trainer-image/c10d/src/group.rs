@@ -6,13 +6,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tch::{Device, Kind, Tensor};
-use torch_sys::C_tensor;
 
 use crate::connections::{self, Connections};
 use crate::error::{Error, ErrorKind, Result, c_string, check};
 use crate::ffi;
 use crate::store::{Store, make, milliseconds};
+use crate::tensors::pointers;
 
+mod exchange;
 mod options;
 
 pub use options::{Backend, GroupOptions, ReduceOp};
@@ -24,7 +25,9 @@ pub struct ProcessGroup {
     backend: Backend,
     connections: Connections,
     is_aborted: AtomicBool,
-    aborted: OnceLock<Result<()>>,
+    is_shut: AtomicBool,
+    /// How the group's end went: by a shutdown or by an abort, whichever came first.
+    ended: OnceLock<Result<()>>,
     rank: u32,
     world_size: u32,
 }
@@ -81,7 +84,8 @@ impl ProcessGroup {
             backend: options.backend,
             connections,
             is_aborted: AtomicBool::new(false),
-            aborted: OnceLock::new(),
+            is_shut: AtomicBool::new(false),
+            ended: OnceLock::new(),
             rank,
             world_size,
         })
@@ -136,14 +140,15 @@ impl ProcessGroup {
         })
     }
 
-    /// [`Self::broadcast`] of many tensors, packed into few messages.
+    /// [`Self::broadcast`] of many tensors, packed into few messages. They may have any strides, different ones on
+    /// each rank, too: elements travel in the order of their indices.
     ///
     /// # Errors
-    /// As [`Self::broadcast`].
+    /// A peer is gone or silent, or there is no such rank.
     pub fn broadcast_coalesced(&self, tensors: &mut [Tensor], root: u32) -> Result<()> {
-        tensors.iter().try_for_each(fit)?;
+        tensors.iter().try_for_each(usable)?;
         let root = self.root(root)?;
-        let pointers: Vec<*mut C_tensor> = tensors.iter_mut().map(Tensor::as_mut_ptr).collect();
+        let pointers = pointers(tensors);
         let (list, count) = (pointers.as_ptr(), pointers.len());
         self.collective(|group| {
             // SAFETY: group, tensors and the list of pointers are live; the bridge keeps none.
@@ -161,8 +166,11 @@ impl ProcessGroup {
     }
 
     /// A collective on a group that was aborted before it, or meanwhile, has failed, whatever came of it.
-    fn collective(&self, call: impl FnOnce(*const ffi::RhGroup) -> c_int) -> Result<()> {
+    pub(crate) fn collective(&self, call: impl FnOnce(*const ffi::RhGroup) -> c_int) -> Result<()> {
         self.check()?;
+        if self.is_shut.load(Ordering::SeqCst) {
+            return Err(Error::refused("the process group was shut down"));
+        }
         let result = check(call(self.raw.as_ptr()));
         self.check().and(result)
     }
@@ -192,22 +200,45 @@ impl ProcessGroup {
         !self.backend.tells_failures() && self.check().is_ok() && ask().is_ok() && failed
     }
 
+    /// Ends the group in order, when its collectives are done and no more are needed. Call it on all ranks at
+    /// about the same time, best when the next group has completed its first collective: NCCL waits for the ranks
+    /// of the same host, at most the group's timeout. If that fails, the group is aborted. Gloo has nothing to
+    /// wait for. Without it a group over NCCL is aborted when it is dropped, while peers may still read this
+    /// rank's memory.
+    ///
+    /// # Errors
+    /// The shutdown failed and the group was aborted instead, or it had been aborted before. The group is over in
+    /// either case.
+    pub fn shutdown(&self) -> Result<()> {
+        self.is_shut.store(true, Ordering::SeqCst);
+        let shutdown = || {
+            // SAFETY: the group is live.
+            check(unsafe { ffi::rh_group_shutdown(self.raw.as_ptr()) }).inspect_err(|_| {
+                self.is_aborted.store(true, Ordering::SeqCst);
+                // The reason why the shutdown failed says more.
+                let _ = self.abort_now();
+            })
+        };
+        self.ended.get_or_init(shutdown).clone().and(self.check())
+    }
+
     /// Makes pending collectives end, here and on all ranks, and all later ones fail. From any thread: NCCL
-    /// bears only one abort per group, so whoever comes second waits until the first is done. Gloo has none:
-    /// its connections are cut.
+    /// allows only one abort per group, so a second caller waits until the first is done. The abort of a group
+    /// that has been shut down does nothing. Gloo has no abort: its connections are cut.
     ///
     /// # Errors
     /// The library refused.
     pub fn abort(&self) -> Result<()> {
-        // First of all: whoever is woken by the abort must know why.
+        // First of all: a thread that the abort wakes must know the reason.
         self.is_aborted.store(true, Ordering::SeqCst);
-        let abort = || {
-            // SAFETY: the group is live; aborting while another thread waits is what it is for.
-            let result = check(unsafe { ffi::rh_group_abort(self.raw.as_ptr()) });
-            self.connections.cut();
-            result
-        };
-        self.aborted.get_or_init(abort).clone()
+        self.ended.get_or_init(|| self.abort_now()).clone()
+    }
+
+    fn abort_now(&self) -> Result<()> {
+        // SAFETY: the group is live; aborting while another thread waits is what it is for.
+        let result = check(unsafe { ffi::rh_group_abort(self.raw.as_ptr()) });
+        self.connections.cut();
+        result
     }
 
     fn root(&self, root: u32) -> Result<c_int> {
@@ -221,6 +252,15 @@ impl ProcessGroup {
     pub(crate) fn as_ptr(&self) -> *const ffi::RhGroup {
         self.raw.as_ptr()
     }
+}
+
+/// How many groups this process has aborted over the stand-in for NCCL, those included that were dropped without a
+/// shutdown.
+#[cfg(feature = "fake-nccl")]
+#[must_use]
+pub fn fake_nccl_aborts() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { ffi::rh_fake_nccl_aborts() }
 }
 
 impl Drop for ProcessGroup {
@@ -237,11 +277,16 @@ fn int(value: u32) -> Result<c_int> {
 /// What a collective can take; checked here because the library's answer would be an exception on
 /// one of its own threads.
 fn fit(tensor: &Tensor) -> Result<()> {
-    if !tensor.defined() {
-        return Err(Error::refused("an undefined tensor"));
-    }
+    usable(tensor)?;
     if !tensor.is_contiguous() {
         return Err(Error::refused("a tensor that is not contiguous"));
+    }
+    Ok(())
+}
+
+fn usable(tensor: &Tensor) -> Result<()> {
+    if !tensor.defined() {
+        return Err(Error::refused("an undefined tensor"));
     }
     match (tensor.device(), tensor.kind()) {
         (Device::Cpu | Device::Cuda(_), kind) if !matches!(kind, Kind::ComplexHalf) => Ok(()),

@@ -1,19 +1,48 @@
-//! Safe Rust over libtorch's own c10d: store, process groups, collectives and the Reducer of
-//! `DistributedDataParallel`.
+//! Safe Rust over the parts of libtorch that tch lacks: c10d's store, process groups, collectives and the Reducer of
+//! `DistributedDataParallel`; and the tools of a fast step: autocast, memory formats, updates of whole lists of
+//! tensors, streams.
 //!
 //! Three floors: `src/bridge` is a C ABI that catches every C++ exception; `ffi` declares it; the
 //! public types check tensors before they call. A call never panics: what goes wrong is an
 //! [`Error`]. An exception on one of the library's own threads ends the process all the same, so
 //! the death of a process must always be survivable.
 
+// Tests compare with numbers that are exact.
+#![cfg_attr(test, allow(clippy::float_cmp))]
+
+mod agreement;
+mod autocast;
 mod connections;
 mod error;
 mod ffi;
+pub mod foreach;
+pub mod format;
+mod fused;
 mod group;
+mod observe;
+mod process;
 mod reducer;
 mod store;
+mod stream;
+mod tensors;
 
+pub use agreement::{Agreed, Agreement, agree};
+pub use autocast::{Autocast, Numerics};
 pub use error::{Error, ErrorKind, Result};
+pub use format::MemoryFormat;
+pub use fused::{AdamWUpdate, Gate, Moments, SgdUpdate};
+#[cfg(feature = "fake-nccl")]
+pub use group::fake_nccl_aborts;
 pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp};
-pub use reducer::{Reducer, ReducerOptions, backward, zero_grad};
+pub use observe::{DeviceMemory, Trace, device_memory, reset_peak_memory};
+#[cfg(feature = "nccl")]
+pub use observe::{NcclVersions, nccl_versions};
+pub use process::{raise_descriptor_limit, set_device};
+pub use reducer::{CommHook, Reducer, ReducerOptions, backward, zero_grad};
 pub use store::Store;
+pub use stream::{Event, Stream, StreamGuard, host_syncs};
+#[cfg(feature = "nccl")]
+pub use stream::{HostSyncs, watch_host_syncs};
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,16 @@
 //! Gradients of all ranks, averaged while the backward pass still runs: c10d's Reducer, the engine
 //! of `DistributedDataParallel` (Li et al., VLDB 2020).
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::time::Duration;
-
-use tch::Tensor;
-use torch_sys::C_tensor;
 
 use crate::error::{Error, Result, check};
 use crate::ffi;
 use crate::group::ProcessGroup;
 use crate::store::make;
+use crate::tensors::pointers;
+use tch::Tensor;
 
 /// How gradients are packed.
 #[derive(Clone, Debug)]
@@ -21,6 +21,32 @@ pub struct ReducerOptions {
     pub first_bucket_bytes: usize,
     /// Gradients are views of the buckets, which saves a copy.
     pub gradient_as_bucket_view: bool,
+    /// In which type gradients travel.
+    pub hook: CommHook,
+    /// Parameters that the loss does not depend on get no gradient, instead of making the pass wait for them for
+    /// ever. Costs a walk through the graph and a small collective per pass: see
+    /// [`Reducer::prepare_for_backward_from`].
+    pub find_unused_parameters: bool,
+    /// Each pass uses the same parameters, each of them as often as in the first pass, whose outputs the Reducer
+    /// needs: see [`Reducer::prepare_for_backward_from`].
+    pub static_graph: bool,
+    /// The layout of an earlier Reducer over parameters of the same shapes: see [`Reducer::buckets`]. All ranks
+    /// must give the same, or none. Then the first pass has the final buckets, and none are rebuilt.
+    pub buckets: Option<Vec<Vec<usize>>>,
+}
+
+/// In which type gradients travel between ranks.
+///
+/// `PowerSGD` exists only in PyTorch's Python code, not in libtorch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommHook {
+    /// In their own type.
+    #[default]
+    None,
+    /// Rounded to bf16, divided by the number of ranks, summed in bf16: half the bytes, 8 bits of precision.
+    Bf16,
+    /// As [`Self::Bf16`] in fp16: 11 bits of precision, but gradients above 65,504 overflow.
+    Fp16,
 }
 
 impl Default for ReducerOptions {
@@ -30,6 +56,10 @@ impl Default for ReducerOptions {
             bucket_cap_bytes: 25 << 20,
             first_bucket_bytes: 1 << 20,
             gradient_as_bucket_view: true,
+            hook: CommHook::None,
+            find_unused_parameters: false,
+            static_graph: false,
+            buckets: None,
         }
     }
 }
@@ -69,18 +99,30 @@ impl Reducer {
         let bytes = |size: usize| {
             i64::try_from(size).map_err(|_| Error::refused("a bucket of more than 8 EiB"))
         };
-        let cap = bytes(options.bucket_cap_bytes)?;
-        let first = bytes(options.first_bucket_bytes)?;
-        let view = options.gradient_as_bucket_view;
-        let handles: Vec<Tensor> = parameters.iter().map(Tensor::shallow_clone).collect();
-        let pointers: Vec<*mut C_tensor> = handles
-            .iter()
-            .map(|tensor| tensor.as_ptr().cast_mut())
-            .collect();
+        let layout = options.buckets.as_deref().unwrap_or_default();
+        let sizes: Vec<usize> = layout.iter().map(Vec::len).collect();
+        let indices = layout.concat();
+        let raw_options = ffi::RhReducerOptions {
+            bucket_bytes: bytes(options.bucket_cap_bytes)?,
+            first_bucket_bytes: bytes(options.first_bucket_bytes)?,
+            view: options.gradient_as_bucket_view,
+            find_unused: options.find_unused_parameters,
+            static_graph: options.static_graph,
+            hook: match options.hook {
+                CommHook::None => 0,
+                CommHook::Bf16 => 1,
+                CommHook::Fp16 => 2,
+            },
+            bucket_count: sizes.len(),
+            bucket_sizes: sizes.as_ptr(),
+            bucket_indices: indices.as_ptr(),
+        };
+        let pointers = pointers(parameters);
         make(|out| {
             let (list, count) = (pointers.as_ptr(), pointers.len());
-            // SAFETY: tensors, list and group are live; the bridge copies the handles it keeps.
-            unsafe { ffi::rh_reducer_new(list, count, group.as_ptr(), cap, first, view, out) }
+            let options = &raw const raw_options;
+            // SAFETY: tensors, lists, options and group are live; the bridge copies the handles it keeps.
+            unsafe { ffi::rh_reducer_new(list, count, group.as_ptr(), options, out) }
         })
         .map(|raw| Self { raw })
     }
@@ -100,8 +142,49 @@ impl Reducer {
     /// # Errors
     /// The step before was not completed.
     pub fn prepare_for_backward(&mut self) -> Result<()> {
-        // SAFETY: the reducer is live and borrowed exclusively.
-        check(unsafe { ffi::rh_reducer_prepare_for_backward(self.raw.as_ptr()) })
+        self.prepare_for_backward_from(&[])
+    }
+
+    /// [`Self::prepare_for_backward`] with what the forward pass has computed, say the loss. A Reducer with
+    /// [`ReducerOptions::find_unused_parameters`] needs it to see which parameters get no gradient, and one with
+    /// [`ReducerOptions::static_graph`] for its first pass; the first output is then what [`backward`] begins from.
+    ///
+    /// # Errors
+    /// The step before was not completed, or outputs are missing.
+    pub fn prepare_for_backward_from(&mut self, outputs: &[Tensor]) -> Result<()> {
+        let outputs = pointers(outputs);
+        let (raw, list, count) = (self.raw.as_ptr(), outputs.as_ptr(), outputs.len());
+        // SAFETY: the reducer is live and borrowed exclusively; tensors and list are live.
+        check(unsafe { ffi::rh_reducer_prepare_for_backward(raw, list, count) })
+    }
+
+    /// The parameters' indices, bucket by bucket in the order in which buckets are reduced. Once they are final
+    /// they can go into [`ReducerOptions::buckets`] of the Reducers of later generations.
+    ///
+    /// # Errors
+    /// None that a caller can cause.
+    pub fn buckets(&self) -> Result<Vec<Vec<usize>>> {
+        extern "C" fn consume(context: *mut c_void, indices: *const usize, length: usize) {
+            // SAFETY: `context` is the vector below; C++ passes `length` readable indices.
+            unsafe {
+                let buckets = &mut *context.cast::<Vec<Vec<usize>>>();
+                buckets.push(std::slice::from_raw_parts(indices, length).to_vec());
+            }
+        }
+        let mut buckets = Vec::<Vec<usize>>::new();
+        let context = std::ptr::from_mut(&mut buckets).cast();
+        // SAFETY: `consume` is called before the call returns, with the context given here.
+        check(unsafe { ffi::rh_reducer_buckets(self.raw.as_ptr(), context, consume) })?;
+        Ok(buckets)
+    }
+
+    /// Whether [`Self::buckets`] will not change any more: from the second [`Self::prepare_for_forward`] on (the third
+    /// with [`ReducerOptions::static_graph`]), at once if a layout was given, or with
+    /// [`ReducerOptions::find_unused_parameters`], where the first one stays.
+    #[must_use]
+    pub fn has_final_buckets(&self) -> bool {
+        // SAFETY: the reducer is live.
+        unsafe { ffi::rh_reducer_has_final_buckets(self.raw.as_ptr()) }
     }
 
     /// How long the last backward pass that synchronized went on after this rank had all its own
@@ -114,6 +197,19 @@ impl Reducer {
         let mut nanoseconds = -1;
         // SAFETY: the reducer is live and borrowed exclusively; the number outlives the call.
         check(unsafe { ffi::rh_reducer_waited(self.raw.as_ptr(), &raw mut nanoseconds) })?;
+        Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
+    }
+
+    /// [`Self::waited`] of the oldest pass that has ended on the device and was not told of, without waiting for
+    /// the device. `None` if there is none: a GPU's pass ends while the host prepares later ones. A pass counts
+    /// from the [`Self::prepare_for_forward`] after it; of passes that nobody asks for the last 8 are kept.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn waited_before(&mut self) -> Result<Option<Duration>> {
+        let mut nanoseconds = -1;
+        // SAFETY: the reducer is live and borrowed exclusively; the number outlives the call.
+        check(unsafe { ffi::rh_reducer_waited_before(self.raw.as_ptr(), &raw mut nanoseconds) })?;
         Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
     }
 }
@@ -130,7 +226,7 @@ impl Drop for Reducer {
 /// # Errors
 /// None that a caller can cause.
 pub fn zero_grad(parameters: &mut [Tensor]) -> Result<()> {
-    let pointers: Vec<*mut C_tensor> = parameters.iter_mut().map(Tensor::as_mut_ptr).collect();
+    let pointers = pointers(parameters);
     // SAFETY: tensors and list are live; the bridge keeps neither.
     check(unsafe { ffi::rh_zero_grad(pointers.as_ptr(), pointers.len()) })
 }

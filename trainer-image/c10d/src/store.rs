@@ -1,14 +1,16 @@
 //! The rendezvous store: `TCPStore` and `PrefixStore`.
 
 use std::ffi::c_void;
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::IntoRawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::error::{Error, Result, c_string, check};
 use crate::ffi;
 
-/// A key-value store that the ranks of a generation meet in. The one that hosts it serves it on
-/// all interfaces, whatever the address: a NetworkPolicy is what protects it.
+/// A key-value store that the ranks of a generation meet in. It has no authentication: serve it with
+/// [`Self::host_at`] on an address that only the ranks can reach.
 #[derive(Debug)]
 pub struct Store {
     raw: NonNull<ffi::RhStore>,
@@ -21,12 +23,26 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 impl Store {
-    /// Serves a store on `port` (0: any free one) and connects to it. It does not wait for others.
+    /// Serves a store on `port` (0: any free one) of all interfaces and connects to it. It does not wait for
+    /// other ranks.
     ///
     /// # Errors
     /// The port is taken.
     pub fn host(port: u16, timeout: Duration) -> Result<Self> {
-        Self::open("127.0.0.1", port, true, timeout)
+        Self::open("127.0.0.1", port, true, None, timeout)
+    }
+
+    /// Serves a store on `port` (0: any free one) of one IPv4 or IPv6 address of this host and connects to it.
+    /// Other addresses of the host do not answer. It does not wait for other ranks.
+    ///
+    /// # Errors
+    /// The port is taken, or the address is not this host's.
+    pub fn host_at(address: IpAddr, port: u16, timeout: Duration) -> Result<Self> {
+        let refused =
+            |error| Error::refused(format!("listening on {address}, port {port}: {error}"));
+        let listener = TcpListener::bind((address, port)).map_err(refused)?;
+        let port = listener.local_addr().map_err(refused)?.port();
+        Self::open(&address.to_string(), port, true, Some(listener), timeout)
     }
 
     /// Connects to a store that another process serves.
@@ -34,14 +50,24 @@ impl Store {
     /// # Errors
     /// Nobody answers within `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
-        Self::open(host, port, false, timeout)
+        Self::open(host, port, false, None, timeout)
     }
 
-    fn open(host: &str, port: u16, serve: bool, timeout: Duration) -> Result<Self> {
+    fn open(
+        host: &str,
+        port: u16,
+        serve: bool,
+        listener: Option<TcpListener>,
+        timeout: Duration,
+    ) -> Result<Self> {
         let host = c_string(host)?;
+        let timeout = milliseconds(timeout);
+        // The store closes it, also when it fails after it has taken it over.
+        let listening = listener.map_or(-1, IntoRawFd::into_raw_fd);
         make(|out| {
-            // SAFETY: `host` is NUL-terminated and outlives the call; `out` is valid for a write.
-            unsafe { ffi::rh_store_open(host.as_ptr(), port, serve, milliseconds(timeout), out) }
+            // SAFETY: `host` is NUL-terminated and outlives the call; the descriptor is open and nobody else's;
+            // `out` is valid for a write.
+            unsafe { ffi::rh_store_open(host.as_ptr(), port, serve, listening, timeout, out) }
         })
         .map(|raw| Self {
             raw,
@@ -128,6 +154,43 @@ impl Store {
             ffi::rh_store_add(self.raw.as_ptr(), key.as_ptr(), delta, &raw mut value)
         })?;
         Ok(value)
+    }
+
+    /// Deletes a key; whether it was there.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn delete(&self, key: &str) -> Result<bool> {
+        let key = c_string(key)?;
+        let mut was_there = false;
+        // SAFETY: `raw` is live, `key` NUL-terminated, `was_there` valid for a write.
+        check(unsafe {
+            ffi::rh_store_delete(self.raw.as_ptr(), key.as_ptr(), &raw mut was_there)
+        })?;
+        Ok(was_there)
+    }
+
+    /// Deletes all keys below this store's prefix, those of process groups included, and returns their number.
+    /// The root store deletes everything. No rank may still use the prefix.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn clear(&self) -> Result<u64> {
+        let mut deleted = 0;
+        // SAFETY: `raw` is live, `deleted` valid for a write.
+        check(unsafe { ffi::rh_store_clear(self.raw.as_ptr(), &raw mut deleted) })?;
+        Ok(deleted)
+    }
+
+    /// Number of keys in the whole store, whatever the prefix; the store itself keeps a few.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn num_keys(&self) -> Result<u64> {
+        let mut keys = 0;
+        // SAFETY: `raw` is live, `keys` valid for a write.
+        check(unsafe { ffi::rh_store_num_keys(self.raw.as_ptr(), &raw mut keys) })?;
+        Ok(u64::try_from(keys).unwrap_or(0))
     }
 
     pub(crate) fn as_ptr(&self) -> *const ffi::RhStore {

@@ -6,14 +6,21 @@
 //   storeLL sets the flag of fresh data all the same).
 // - After abort() every collective throws. A second abort(), or to free the group within one, waits for minutes
 //   in NCCL; here it ends the process.
-#include "bridge.h"
-
+// - shutdown() waits for the collectives that are under way and throws after the group's timeout.
+// - The destructor aborts when neither shutdown() nor abort() came before, as ~ProcessGroupNCCL does.
 #include <ATen/core/ivalue.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "group.h"
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
@@ -27,6 +34,8 @@ constexpr char kAborted[] = "fake-nccl-aborted"; // set by a rank that aborts, i
 constexpr auto kNever = std::chrono::hours(24); // Gloo's timeout, so that nothing ends by itself
 constexpr auto kLookInterval = milliseconds(10);
 constexpr auto kAbortTakes = milliseconds(50); // long enough for a test to meet it
+
+std::atomic<uint64_t> num_aborts{0}; // of this process
 
 [[noreturn]] void defect(const char* what) {
   std::fprintf(stderr, "fake NCCL: %s\n", what);
@@ -42,7 +51,7 @@ struct Collective {
   steady_clock::time_point since = steady_clock::now();
 
   void finish(bool is_whole) {
-    torch::NoGradGuard no_grad;
+    c10::AutoGradMode no_grad(false);
     for (size_t i = 0; i < results.size(); i++) {
       if (is_whole) results[i].copy_(copies[i]);
       else if (!keeps_input) spoil(results[i]);
@@ -78,7 +87,7 @@ struct Device {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::shared_ptr<Collective>> queue;
-  bool is_aborting = false, is_aborted = false, is_freed = false;
+  bool is_aborting = false, is_aborted = false, is_shut = false, is_freed = false, is_finishing = false;
   Ptr<c10d::Store> store;
   Ptr<c10d::ProcessGroupGloo> gloo;
 
@@ -96,9 +105,12 @@ struct Device {
       lock.lock();
       if (is_over()) return;
       queue.pop_front();
+      is_finishing = true;
       lock.unlock();
       first->finish(is_whole);
       lock.lock();
+      is_finishing = false;
+      changed.notify_all();
       // A collective that broke was the last one.
       if (!is_whole) changed.wait(lock, [&] { return is_over(); });
     }
@@ -143,8 +155,17 @@ class FakeNccl : public c10d::Backend {
   ~FakeNccl() override {
     std::unique_lock<std::mutex> lock(device_->mutex);
     if (device_->is_aborting) defect("a group is freed while it is being aborted");
+    if (!device_->is_aborted && !device_->is_shut) abort_with(lock, "without a shutdown, for it is freed");
     device_->is_freed = true;
-    spoil_all(lock);
+    device_->changed.notify_all();
+  }
+
+  void shutdown() override {
+    std::unique_lock<std::mutex> lock(device_->mutex);
+    if (device_->is_aborted || device_->is_shut) return;
+    if (!device_->changed.wait_for(lock, timeout_, [&] { return (device_->queue.empty() && !device_->is_finishing) || device_->is_aborted; }))
+      C10_THROW_ERROR(DistBackendError, "Timed out waiting for the collectives of " + name_);
+    device_->is_shut = !device_->is_aborted;
   }
 
   const std::string getBackendName() const override { return "fake-nccl"; }
@@ -153,14 +174,7 @@ class FakeNccl : public c10d::Backend {
     std::unique_lock<std::mutex> lock(device_->mutex);
     if (device_->is_aborting) defect("two threads abort one group");
     if (device_->is_aborted) defect("a group is aborted twice");
-    device_->is_aborting = device_->is_aborted = true;
-    std::fprintf(stderr, "fake NCCL: %s is aborted\n", name_.c_str());
-    tell_neighbours();
-    spoil_all(lock);
-    lock.unlock();
-    std::this_thread::sleep_for(kAbortTakes);
-    lock.lock();
-    device_->is_aborting = false;
+    abort_with(lock, "");
   }
 
   // What NCCL's own watchdog would have seen.
@@ -188,6 +202,27 @@ class FakeNccl : public c10d::Backend {
     });
   }
 
+  Ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    return enqueue({output}, [options, input = input.clone()](c10d::Backend& gloo, Tensors& copies) mutable {
+      return gloo._reduce_scatter_base(copies[0], input, options);
+    });
+  }
+
+  Ptr<c10d::Work> alltoall_base(
+      at::Tensor& output, at::Tensor& input, std::vector<int64_t>& come, std::vector<int64_t>& go, const c10d::AllToAllOptions& options) override {
+    return enqueue({output}, [options, come, go, input = input.clone()](c10d::Backend& gloo, Tensors& copies) mutable {
+      return gloo.alltoall_base(copies[0], input, come, go, options);
+    });
+  }
+
+  Ptr<c10d::Work> send(Tensors& tensors, int peer, int tag) override {
+    return enqueue(tensors, [peer, tag](c10d::Backend& gloo, Tensors& copies) { return gloo.send(copies, peer, tag); }, true);
+  }
+
+  Ptr<c10d::Work> recv(Tensors& tensors, int peer, int tag) override {
+    return enqueue(tensors, [peer, tag](c10d::Backend& gloo, Tensors& copies) { return gloo.recv(copies, peer, tag); });
+  }
+
   Ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
     Tensors none;
     return enqueue(none, [options](c10d::Backend& gloo, Tensors&) { return gloo.barrier(options); });
@@ -203,9 +238,22 @@ class FakeNccl : public c10d::Backend {
     collective->start = [start, copies = collective->copies](c10d::Backend& gloo) mutable { return start(gloo, copies); };
     const std::lock_guard<std::mutex> lock(device_->mutex);
     if (device_->is_aborted) C10_THROW_ERROR(DistBackendError, "NCCL communicator was aborted");
+    if (device_->is_shut) C10_THROW_ERROR(DistBackendError, "NCCL communicator was shut down");
     device_->queue.push_back(collective);
     device_->changed.notify_all();
     return c10::make_intrusive<FakeWork>(collective);
+  }
+
+  void abort_with(std::unique_lock<std::mutex>& lock, const char* why) {
+    device_->is_aborting = device_->is_aborted = true;
+    num_aborts++;
+    std::fprintf(stderr, "fake NCCL: %s is aborted %s\n", name_.c_str(), why);
+    tell_neighbours();
+    spoil_all(lock);
+    lock.unlock();
+    std::this_thread::sleep_for(kAbortTakes);
+    lock.lock();
+    device_->is_aborting = false;
   }
 
   void spoil_all(std::unique_lock<std::mutex>& lock) {
@@ -229,6 +277,10 @@ class FakeNccl : public c10d::Backend {
   const std::shared_ptr<Device> device_ = std::make_shared<Device>();
 };
 } // namespace
+
+extern "C" uint64_t rh_fake_nccl_aborts() {
+  return num_aborts;
+}
 
 extern "C" int rh_group_fake_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, const char* address, const char* name, RhGroup** out) {
   return rh_guard([&] {

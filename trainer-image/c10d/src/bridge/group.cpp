@@ -1,23 +1,13 @@
 // Process groups: Gloo, and NCCL where it is compiled in.
-#include "bridge.h"
+#include "group.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 #ifdef USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
 using std::chrono::milliseconds;
-
-namespace {
-constexpr size_t kBroadcastBufferBytes = size_t{250} << 20; // as torch's DistributedDataParallel
-
-// Waits for a collective; the error of a peer that is gone is thrown here.
-void finish(const c10::intrusive_ptr<c10d::Work>& work) {
-  if (work) work->wait();
-}
-} // namespace
 
 c10::intrusive_ptr<c10d::ProcessGroup> rh_wrap(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const char* name, c10::DeviceType device,
@@ -64,43 +54,15 @@ int rh_group_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, 
 }
 #endif
 
-int rh_group_all_reduce(const RhGroup* group, torch::Tensor* tensor, int operation) {
-  return rh_guard([&] {
-    torch::NoGradGuard no_grad;
-    constexpr c10d::ReduceOp::RedOpType kOperations[] = {c10d::ReduceOp::SUM, c10d::ReduceOp::MIN, c10d::ReduceOp::MAX};
-    c10d::AllreduceOptions options;
-    options.reduceOp = c10d::ReduceOp(kOperations[operation]);
-    std::vector<at::Tensor> tensors{*tensor};
-    finish(group->group->allreduce(tensors, options));
-  });
-}
-
-int rh_group_broadcast(const RhGroup* group, torch::Tensor* tensor, int root) {
-  return rh_guard([&] {
-    torch::NoGradGuard no_grad;
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    std::vector<at::Tensor> tensors{*tensor};
-    finish(group->group->broadcast(tensors, options));
-  });
-}
-
-int rh_group_broadcast_coalesced(const RhGroup* group, torch::Tensor* const* tensors, size_t count, int root) {
-  return rh_guard([&] {
-    torch::NoGradGuard no_grad; // it writes into leaves that require gradients
-    std::vector<at::Tensor> list;
-    for (size_t i = 0; i < count; i++) list.push_back(*tensors[i]);
-    c10d::broadcast_coalesced(group->group, list, kBroadcastBufferBytes, root);
-  });
-}
-
-int rh_group_barrier(const RhGroup* group) {
-  return rh_guard([&] { finish(group->group->barrier()); });
-}
-
 // Whether the library's own watch has seen an error or a timeout. NCCL's collectives tell nobody of either.
 int rh_group_failed(const RhGroup* group, bool* out) {
   return rh_guard([&] { *out = group->group->getDefaultBackend()->getError() != c10d::ErrorType::SUCCESS; });
+}
+
+// NCCL: waits for the collectives that are under way, and for the other ranks of the host to do the same. Gloo has
+// nothing to do.
+int rh_group_shutdown(const RhGroup* group) {
+  return rh_guard([&] { group->group->shutdown(); });
 }
 
 // NCCL: once per group and from one thread, or two aborts wait for each other. Gloo has none in 2.11.

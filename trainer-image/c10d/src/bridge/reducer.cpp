@@ -1,73 +1,241 @@
 // c10d's Reducer: buckets of gradients, reduced while the backward pass still runs.
-#include "bridge.h"
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <deque>
 
-// Tells what the Reducer measures for its logger: with CUDA by events on the stream, else by the clock.
+#include "group.h"
+#include "stream.h"
+#include "tensors.h"
+
+namespace {
+using Buckets = std::vector<std::vector<size_t>>;
+
+// As c10d's FP16CompressCommHook, for any type: the gradients travel rounded, divided before they are summed.
+class CompressHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
+ public:
+  CompressHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::ScalarType type)
+      : CppCommHookInterface(group), type_(type) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    std::vector<at::Tensor> small{bucket.getBufferRef().to(type_)};
+    small[0].div_(state_->getSize());
+    auto sum = state_->allreduce(small)->getFuture();
+    auto buffer = bucket.getBufferRef();
+    return sum->then(
+        [buffer](c10::ivalue::Future& done) {
+          buffer.copy_(done.value().toTensorVector()[0]);
+          return c10::IValue(buffer);
+        },
+        sum->elementType());
+  }
+
+ private:
+  const at::ScalarType type_;
+};
+
+// Fails on all ranks alike if their layouts differ: a Reducer over such a group would hang or end the process.
+void verify_layout(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Buckets& buckets, bool is_given, const at::Device& device) {
+  size_t hash = is_given;
+  for (const auto& bucket : buckets) {
+    hash = c10::hash_combine(hash, bucket.size());
+    for (const size_t index : bucket) hash = c10::hash_combine(hash, index);
+  }
+  // A double holds 52 bits exactly; the greatest of the negative is the smallest.
+  const auto part = static_cast<double>(hash >> 12);
+  std::vector<at::Tensor> extremes{at::tensor({part, -part}, at::kDouble).to(device)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp(c10d::ReduceOp::MAX);
+  group->allreduce(extremes, options)->wait();
+  const auto found = extremes[0].cpu();
+  TORCH_CHECK(found[0].item<double>() == -found[1].item<double>(), "the ranks have different layouts of gradient buckets");
+}
+
+void verify_given(const Buckets& buckets, size_t count) {
+  std::vector<bool> seen(count, false);
+  size_t found = 0;
+  for (const auto& bucket : buckets) {
+    TORCH_CHECK(!bucket.empty(), "a gradient bucket without a parameter");
+    for (const size_t index : bucket) {
+      TORCH_CHECK(index < count && !seen[index], "parameter ", index, " of ", count, " is in two gradient buckets or is none");
+      seen[index] = true;
+      found++;
+    }
+  }
+  TORCH_CHECK(found == count, count - found, " of ", count, " parameters are in no gradient bucket");
+}
+} // namespace
+
+// Measures each pass with a timer of its own, so that a GPU's is read when it has ended, while the next one runs.
 class TimedReducer : public c10d::Reducer {
  public:
   using c10d::Reducer::Reducer;
+  using Event = c10d::Timer::Event;
+
+  void fix_buckets() {
+    has_rebuilt_bucket_ = true; // then it is never due
+  }
+
+  bool has_fixed_buckets() const {
+    return !should_rebuild_buckets();
+  }
+
+  Buckets buckets() const {
+    Buckets layout;
+    for (const auto& bucket : buckets_) layout.push_back(bucket.variable_indices);
+    return layout;
+  }
 
   // Nanoseconds between the last gradient of this rank and the end of the reduction; -1 if they are unknown.
   int64_t waited() {
-    using Event = c10d::Timer::Event;
-    if (!timer_ || !timer_->getTimestamp(Event::kBackwardCommEnd)) return -1;
-    return timer_->measureDifference(Event::kBackwardComputeEnd, Event::kBackwardCommEnd).value_or(-1);
+    const auto own = measure(timer_.get());
+    return own >= 0 || passes_.empty() ? own : measure(passes_.back().timer.get());
   }
+
+  // Puts the timer of the last pass aside, with an event that follows it on the device.
+  void end_pass() {
+    if (!timer_ || !timer_->getTimestamp(Event::kBackwardCommEnd)) return;
+    const auto device = params_[0].device();
+    std::optional<c10::Event> end;
+    if (!device.is_cpu()) {
+      end.emplace(device.type());
+      end->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    }
+    passes_.push_back({std::move(timer_), std::move(end)});
+    if (passes_.size() > kMostPasses) passes_.pop_front(); // nobody asks
+    timer_ = c10d::TimerRegistry()->Create(device.type(), device);
+  }
+
+  // Of the oldest pass that has ended and was not told of, without waiting; -1 if there is none.
+  int64_t waited_before() {
+    if (passes_.empty() || (passes_.front().end && !passes_.front().end->query())) return -1;
+    auto pass = std::move(passes_.front());
+    passes_.pop_front();
+    return measure(pass.timer.get());
+  }
+
+ private:
+  static constexpr size_t kMostPasses = 8;
+
+  struct Pass {
+    std::unique_ptr<c10d::Timer> timer;
+    std::optional<c10::Event> end;
+  };
+
+  static int64_t measure(c10d::Timer* timer) {
+    if (!timer || !timer->getTimestamp(Event::kBackwardCommEnd)) return -1;
+    return timer->measureDifference(Event::kBackwardComputeEnd, Event::kBackwardCommEnd).value_or(-1);
+  }
+
+  std::deque<Pass> passes_;
+};
+
+struct RhReducer {
+  std::vector<at::Tensor> parameters;
+  c10::intrusive_ptr<c10d::ProcessGroup> group; // outlives the reducer's collectives
+  std::shared_ptr<TimedReducer> reducer;
+  bool learns_graph; // a static graph, before its first pass that synchronizes
+};
+
+// As ReducerOptions in Rust. The layout has `bucket_count` buckets of `bucket_sizes[i]` indices each; none is given
+// when it is 0.
+struct RhReducerOptions {
+  int64_t bucket_bytes, first_bucket_bytes;
+  bool view, find_unused, static_graph;
+  int hook; // 0: none, 1: bf16, 2: fp16
+  size_t bucket_count;
+  const size_t* bucket_sizes;
+  const size_t* bucket_indices;
 };
 
 extern "C" {
 
-int rh_reducer_new(torch::Tensor* const* parameters, size_t count, const RhGroup* group, int64_t bucket_bytes, int64_t first_bucket_bytes, bool view, RhReducer** out) {
+int rh_reducer_new(RhTensors parameters, size_t count, const RhGroup* group, const RhReducerOptions* options, RhReducer** out) {
   return rh_guard([&] {
     auto made = std::make_unique<RhReducer>();
     made->group = group->group;
-    for (size_t i = 0; i < count; i++) made->parameters.push_back(*parameters[i]);
+    made->parameters = rh_list(parameters, count);
     c10d::verify_params_across_processes(made->group, made->parameters, std::nullopt);
     const std::vector<bool> sparse(count, false);
-    auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
-        made->parameters, {static_cast<size_t>(first_bucket_bytes), static_cast<size_t>(bucket_bytes)}, sparse));
-    std::reverse(buckets.begin(), buckets.end()); // gradients come in the reverse order of use
+    Buckets buckets;
+    const bool is_given = options->bucket_count > 0;
+    if (is_given) {
+      const size_t* next = options->bucket_indices;
+      for (size_t i = 0; i < options->bucket_count; next += options->bucket_sizes[i++])
+        buckets.emplace_back(next, next + options->bucket_sizes[i]);
+      verify_given(buckets, count);
+    } else {
+      buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
+          made->parameters, {static_cast<size_t>(options->first_bucket_bytes), static_cast<size_t>(options->bucket_bytes)}, sparse));
+      std::reverse(buckets.begin(), buckets.end()); // gradients come in the reverse order of use
+    }
+    verify_layout(made->group, buckets, is_given, made->parameters[0].device());
     made->reducer = std::make_shared<TimedReducer>(
-        made->parameters, buckets, made->group, sparse, bucket_bytes, /*find_unused_parameters=*/false, view,
-        std::unordered_map<size_t, std::string>{}, first_bucket_bytes, /*skip_all_reduce_unused_params=*/false,
+        made->parameters, buckets, made->group, sparse, options->bucket_bytes, options->find_unused, options->view,
+        std::unordered_map<size_t, std::string>{}, options->first_bucket_bytes, /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<int64_t>{});
+    if (is_given) made->reducer->fix_buckets();
+    made->learns_graph = options->static_graph;
+    if (options->static_graph) made->reducer->set_static_graph();
+    if (options->hook != 0)
+      made->reducer->register_comm_hook(std::make_unique<CompressHook>(made->group, options->hook == 1 ? at::kBFloat16 : at::kHalf));
     made->reducer->set_ddp_runtime_logging_sample_rate(1); // measures every pass
     *out = made.release();
-  });
-}
-
-// Releases the gradients. Zeroing them in place would fail: they may be views of a Reducer's buckets, even of
-// one that is gone.
-int rh_zero_grad(torch::Tensor* const* parameters, size_t count) {
-  return rh_guard([&] {
-    for (size_t i = 0; i < count; i++) parameters[i]->mutable_grad().reset();
   });
 }
 
 // A collective when buckets are due to be rebuilt in the order in which gradients came: once, after the first step.
 int rh_reducer_prepare_for_forward(RhReducer* reducer) {
   return rh_guard([&] {
+    reducer->reducer->end_pass();
     if (reducer->reducer->should_rebuild_buckets()) reducer->reducer->rebuild_buckets();
     reducer->reducer->prepare_for_forward();
   });
 }
 
-int rh_reducer_prepare_for_backward(RhReducer* reducer) {
-  return rh_guard([&] { reducer->reducer->prepare_for_backward(std::vector<at::Tensor>{}); });
+// `outputs`: of the forward pass. A Reducer that looks for unused parameters, and the first pass of a static graph,
+// need them. The first pass of a static graph only counts the gradients; its reduction begins when the pass is over,
+// which the Reducer must be told from within it, as DistributedDataParallel does.
+int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_t count) {
+  return rh_guard([&] {
+    TORCH_CHECK(!reducer->learns_graph || count > 0, "the first backward pass of a static graph needs the outputs of the forward pass");
+    const auto list = rh_list(outputs, count);
+    reducer->reducer->prepare_for_backward(list);
+    if (!std::exchange(reducer->learns_graph, false)) return;
+    list[0].register_hook([of = std::weak_ptr<TimedReducer>(reducer->reducer)](const at::Tensor&) {
+      torch::autograd::Engine::get_default_engine().queue_callback([of] {
+        if (const auto live = of.lock()) live->delay_all_reduce();
+      });
+    });
+  });
 }
 
 // With CUDA it waits for the end of the reduction.
 int rh_reducer_waited(RhReducer* reducer, int64_t* out) {
-  return rh_guard([&] { *out = reducer->reducer->waited(); });
+  return rh_guard([&] {
+    rh_num_host_syncs++;
+    *out = reducer->reducer->waited();
+  });
+}
+
+int rh_reducer_waited_before(RhReducer* reducer, int64_t* out) {
+  return rh_guard([&] { *out = reducer->reducer->waited_before(); });
+}
+
+// Calls `consume` once for each bucket, with the indices of its parameters.
+int rh_reducer_buckets(const RhReducer* reducer, void* context, void (*consume)(void*, const size_t*, size_t)) {
+  return rh_guard([&] {
+    for (const auto& bucket : reducer->reducer->buckets()) consume(context, bucket.data(), bucket.size());
+  });
+}
+
+bool rh_reducer_has_final_buckets(const RhReducer* reducer) {
+  return reducer->reducer->has_fixed_buckets();
 }
 
 int rh_reducer_free(RhReducer* reducer) {
   return rh_guard([&] { delete reducer; });
-}
-
-// Errors of the Reducer's collectives are thrown here, so it must not be tch's own call, which panics.
-int rh_backward(const torch::Tensor* loss) {
-  return rh_guard([&] { loss->backward(); });
 }
 }

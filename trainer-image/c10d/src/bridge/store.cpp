@@ -1,29 +1,35 @@
 // TCPStore and PrefixStore.
-#include "bridge.h"
+#include "store.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "guard.h"
 
 using std::chrono::milliseconds;
 
 extern "C" {
 
-int rh_store_open(const char* host, uint16_t port, bool serve, int64_t timeout_ms, RhStore** out) {
+// `listening`: descriptor of a socket that is bound to `port`, which the store takes over; -1 to listen on all
+// interfaces.
+int rh_store_open(const char* host, uint16_t port, bool serve, int listening, int64_t timeout_ms, RhStore** out) {
   return rh_guard([&] {
     c10d::TCPStoreOptions options;
     options.port = port;
     options.isServer = serve;
+    if (listening >= 0) options.masterListenFd = listening;
     options.waitWorkers = false; // workers come and go
     options.timeout = milliseconds(timeout_ms);
     auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
     const uint16_t served = store->getPort();
-    *out = new RhStore{std::move(store), served};
+    *out = new RhStore{store, store, "", served};
   });
 }
 
 int rh_store_prefix(const RhStore* store, const char* prefix, RhStore** out) {
   return rh_guard([&] {
-    *out = new RhStore{c10::make_intrusive<c10d::PrefixStore>(prefix, store->store), store->port};
+    *out = new RhStore{
+        c10::make_intrusive<c10d::PrefixStore>(prefix, store->store), store->root, store->prefix + prefix + "/", store->port};
   });
 }
 
@@ -49,6 +55,27 @@ int rh_store_get(const RhStore* store, const char* key, void* context, void (*co
 
 int rh_store_add(const RhStore* store, const char* key, int64_t delta, int64_t* out) {
   return rh_guard([&] { *out = store->store->add(key, delta); });
+}
+
+int rh_store_delete(const RhStore* store, const char* key, bool* out) {
+  return rh_guard([&] { *out = store->store->deleteKey(key); });
+}
+
+int rh_store_num_keys(const RhStore* store, int64_t* out) {
+  return rh_guard([&] { *out = store->root->getNumKeys(); });
+}
+
+// Deletes the keys that this store's prefix begins.
+int rh_store_clear(const RhStore* store, uint64_t* out) {
+  return rh_guard([&] {
+    *out = 0;
+    for (const auto& key : store->root->listKeys()) {
+      // TCPStore sets a '/' of its own before each key, and its list may show it.
+      const size_t skipped = key.compare(0, 1, "/") == 0 ? 1 : 0;
+      if (key.compare(skipped, store->prefix.size(), store->prefix) != 0) continue;
+      if (store->root->deleteKey(key.substr(skipped))) ++*out;
+    }
+  });
 }
 
 int rh_store_free(RhStore* store) {

@@ -12,12 +12,58 @@
 
 #[cfg(feature = "fake-nccl")]
 mod nccl;
+mod store;
 mod support;
 
 use std::time::{Duration, Instant};
 
-use roundhouse_c10d::{ErrorKind, Store};
 use support::World;
+
+/// Runs a program that asserts for itself on worlds of these sizes.
+fn all_say_ok(program: &str, sizes: &[u32], environment: &[(&str, &str)]) {
+    for size in sizes {
+        for output in World::start(*size, program, environment).finish() {
+            output.assert_success();
+            assert!(output.text.contains(" ok"), "{}", output.text);
+        }
+    }
+}
+
+#[test]
+fn parts_of_tensors_arrive_where_they_belong() {
+    all_say_ok("exchange", &[1, 2, 4], &[]);
+}
+
+#[test]
+fn ranks_agree_on_sums_and_on_trouble() {
+    all_say_ok("agreement", &[1, 3], &[]);
+}
+
+#[test]
+fn hooks_and_given_layouts_give_the_gradients_of_the_plain_reducer() {
+    all_say_ok("reducers", &[1, 2], &[]);
+}
+
+#[test]
+fn layouts_of_buckets_that_do_not_fit_are_errors_on_all_ranks() {
+    all_say_ok("layouts", &[2], &[]);
+}
+
+#[test]
+fn parameters_that_a_rank_does_not_use_are_found() {
+    all_say_ok("unused", &[2], &[]);
+}
+
+#[test]
+fn a_peer_killed_in_an_exchange_is_an_error() {
+    let mut world = World::start(3, "exchange_for_ever", &[]);
+    world.wait_for_line(2, "step 4");
+    world.kill(2);
+    for survivor in &world.finish()[..2] {
+        survivor.assert_success();
+        assert!(survivor.text.contains("peer lost"), "{}", survivor.text);
+    }
+}
 
 #[test]
 fn collectives_give_every_rank_the_same_values() {
@@ -69,37 +115,6 @@ fn a_killed_peer_is_an_error_and_not_an_abort() {
         survivor.assert_success();
         assert!(survivor.text.contains("peer lost"), "{}", survivor.text);
     }
-}
-
-#[test]
-fn a_store_that_nobody_serves_is_an_error_within_the_timeout() {
-    let port = Store::host(0, Duration::from_secs(5)).unwrap().port();
-    let started = Instant::now();
-    let error = Store::connect("127.0.0.1", port, Duration::from_secs(1)).unwrap_err();
-    assert!(error.is_peer_lost(), "{error:?}");
-    assert!(
-        started.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        started.elapsed()
-    );
-}
-
-#[test]
-fn a_store_keeps_values_apart_by_prefix() {
-    let store = Store::host(0, Duration::from_secs(5)).unwrap();
-    let other = Store::connect("127.0.0.1", store.port(), Duration::from_secs(5)).unwrap();
-    store.prefix("gen1").unwrap().set("key", b"one").unwrap();
-    other.prefix("gen2").unwrap().set("key", b"two").unwrap();
-    assert_eq!(other.prefix("gen1").unwrap().get("key").unwrap(), b"one");
-    assert_eq!(store.add("count", 2).unwrap(), 2);
-    assert_eq!(other.add("count", 3).unwrap(), 5);
-    assert_eq!(store.set("a\0b", b"").unwrap_err().kind, ErrorKind::Other);
-}
-
-#[test]
-fn a_taken_port_is_an_error() {
-    let store = Store::host(0, Duration::from_secs(5)).unwrap();
-    assert!(Store::host(store.port(), Duration::from_secs(5)).is_err());
 }
 
 /// Not a test: what the processes of the tests above run.

@@ -5,11 +5,12 @@ use crate::support::World;
 use crate::support::abort::{ABORT, TELL};
 
 const NCCL: (&str, &str) = ("BACKEND", "nccl");
+const SHORT_TIMEOUT: (&str, &str) = ("TIMEOUT_MS", "3000");
 
 /// Kills one of two ranks in the midst of a program, then has the other one abort; what that one printed. With a
 /// third rank its garbage could be a neighbour's, of which a group is told nothing.
 fn killed_and_aborted(program: &str) -> String {
-    let mut world = World::start(2, program, &[NCCL]);
+    let mut world = World::start(2, program, &[NCCL, SHORT_TIMEOUT]);
     world.wait_for_line(1, "step 3");
     world.kill(1);
     let store = world.store.prefix("gen1").unwrap().prefix(TELL).unwrap();
@@ -31,6 +32,12 @@ fn collectives_over_nccl_give_the_same_values() {
 }
 
 #[test]
+fn exchanges_and_agreements_over_nccl_give_the_same_values() {
+    super::all_say_ok("exchange", &[3], &[NCCL]);
+    super::all_say_ok("agreement", &[2], &[NCCL]);
+}
+
+#[test]
 fn ddp_over_nccl_equals_one_process() {
     for output in World::start(3, "parity", &[NCCL, ("MICRO", "3")]).finish() {
         output.assert_success();
@@ -48,4 +55,28 @@ fn after_an_abort_there_are_errors_and_never_garbage() {
 fn gradients_of_an_aborted_group_are_followed_by_errors() {
     let text = killed_and_aborted("train_until_aborted");
     assert!(text.contains("garbage true"), "{text}");
+}
+
+#[test]
+fn groups_that_are_shut_down_make_no_abort() {
+    for output in World::start(3, "switch", &[NCCL]).finish() {
+        output.assert_success();
+        assert_eq!(output.number("aborts"), 0.0);
+    }
+}
+
+#[test]
+fn a_group_that_is_dropped_without_a_shutdown_is_aborted() {
+    for output in World::start(2, "drop_without_shutdown", &[NCCL]).finish() {
+        output.assert_success();
+        assert_eq!(output.number("aborts"), 1.0);
+    }
+}
+
+#[test]
+fn a_shutdown_that_a_peer_holds_up_becomes_one_abort() {
+    let world = World::start(2, "shut_down_within_a_collective", &[NCCL, SHORT_TIMEOUT]);
+    let outputs = world.finish();
+    outputs[0].assert_success();
+    assert_eq!(outputs[0].number("aborts"), 1.0);
 }

@@ -2,6 +2,9 @@
 
 #[cfg(feature = "fake-nccl")]
 pub mod abort;
+#[cfg(feature = "fake-nccl")]
+pub mod endings;
+pub mod exchange;
 pub mod rank;
 
 use std::io::{BufRead, BufReader};

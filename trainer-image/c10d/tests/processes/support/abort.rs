@@ -13,14 +13,16 @@ use super::rank::Trainer;
 pub const ABORT: &str = "abort";
 pub const TELL: &str = "tell";
 
-/// Two threads that abort the group once the test says so; whether they have begun.
+/// Two threads that abort the group once the test says so and a collective has hung for the group's timeout;
+/// whether they have begun.
 fn abort_when_told(group: &Arc<ProcessGroup>, store: &Store) -> Arc<AtomicBool> {
     let begun = Arc::new(AtomicBool::new(false));
     for _ in 0..2 {
         let (group, begun) = (Arc::clone(group), Arc::clone(&begun));
         let store = store.prefix(TELL).unwrap();
         std::thread::spawn(move || {
-            while store.add(ABORT, 0).unwrap() == 0 {
+            let hangs = || group.has_failed() || group.check().is_err();
+            while store.add(ABORT, 0).unwrap() == 0 || !hangs() {
                 std::thread::sleep(Duration::from_millis(5));
             }
             begun.store(true, Ordering::SeqCst);

@@ -1,5 +1,7 @@
 //! What a rank of the tests runs.
 
+use super::exchange;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -11,8 +13,8 @@ use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
 
 const SAMPLES: i64 = 32;
-const SLOW_STEPS: u32 = 30;
-const PAUSE: Duration = Duration::from_millis(100);
+const SLOW_STEPS: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(400);
 
 fn number(name: &str) -> u32 {
     std::env::var(name).unwrap().parse().unwrap()
@@ -23,29 +25,51 @@ pub fn main() {
     let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
     let port = u16::try_from(number("PORT")).unwrap();
     let timeout = Duration::from_secs(10);
-    let store = Store::connect("127.0.0.1", port, timeout)
-        .unwrap()
-        .prefix("gen1")
-        .unwrap();
-    let options = GroupOptions {
-        backend: backend(),
-        timeout,
-        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        own_store_port: None,
-        name: "gen1".to_owned(),
-    };
-    let group = ProcessGroup::new(&store, rank, size, &options).unwrap();
+    let root = Store::connect("127.0.0.1", port, timeout).unwrap();
+    let store = root.prefix("gen1").unwrap();
+    let group = ProcessGroup::new(&store, rank, size, &options("gen1")).unwrap();
     match std::env::var("PROGRAM").unwrap().as_str() {
         "collectives" => collectives(&group),
         "parity" => parity(&group, i64::from(number("MICRO"))),
         "slow_rank" => slow_rank(&group),
+        "exchange" => exchange::exchange(&group),
+        "exchange_for_ever" => exchange::exchange_for_ever(&group),
+        "agreement" => exchange::agreement(&group),
+        "reducers" => exchange::reducers(&group),
+        "layouts" => exchange::layouts(&group),
+        "unused" => exchange::unused(&group),
         "train_for_ever" => train_for_ever(&group),
         #[cfg(feature = "fake-nccl")]
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
         "train_until_aborted" => super::abort::train_until_aborted(group, &store),
+        #[cfg(feature = "fake-nccl")]
+        "switch" => super::endings::switch(group, &root),
+        #[cfg(feature = "fake-nccl")]
+        "drop_without_shutdown" => super::endings::drop_without_shutdown(group),
+        #[cfg(feature = "fake-nccl")]
+        "shut_down_within_a_collective" => {
+            super::endings::shut_down_within_a_collective(group, &root);
+        }
         other => panic!("no program {other}"),
     }
+}
+
+pub fn options(name: &str) -> GroupOptions {
+    let milliseconds = std::env::var("TIMEOUT_MS").map_or(10_000, |told| told.parse().unwrap());
+    GroupOptions {
+        backend: backend(),
+        timeout: Duration::from_millis(milliseconds),
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        own_store_port: None,
+        name: name.to_owned(),
+    }
+}
+
+pub fn sum_of_ones(group: &ProcessGroup) -> f64 {
+    let mut tensor = Tensor::from_slice(&[1.0]);
+    group.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+    f64::try_from(tensor).unwrap()
 }
 
 fn backend() -> Backend {
@@ -75,6 +99,16 @@ fn collectives(group: &ProcessGroup) {
         Tensor::full([3], rank, (Kind::Float, Device::Cpu)),
     ];
     group.broadcast_coalesced(&mut many, 0).unwrap();
+    // The layout differs by rank.
+    let mut numbers = Tensor::arange(6, (Kind::Float, Device::Cpu)).view([2, 3]) + rank as f64;
+    if rank > 0 {
+        numbers = numbers.tr().contiguous().tr();
+    }
+    group
+        .broadcast_coalesced(std::slice::from_mut(&mut numbers), 0)
+        .unwrap();
+    let flat = Vec::<f32>::try_from(numbers.contiguous().view([-1])).unwrap();
+    assert_eq!(flat, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(many[0].int64_value(&[0]), 7);
     assert_eq!(many[1].double_value(&[2]), 0.0);
     group.barrier().unwrap();
@@ -94,14 +128,14 @@ fn collectives(group: &ProcessGroup) {
     println!("collectives ok");
 }
 
-fn network(path: &nn::Path) -> nn::Sequential {
+pub fn network(path: &nn::Path) -> nn::Sequential {
     nn::seq()
         .add(nn::linear(path / "a", 64, 256, Default::default()))
         .add_fn(Tensor::relu)
         .add(nn::linear(path / "b", 256, 10, Default::default()))
 }
 
-fn small_buckets() -> ReducerOptions {
+pub fn small_buckets() -> ReducerOptions {
     ReducerOptions {
         bucket_cap_bytes: 64 << 10,
         first_bucket_bytes: 4 << 10,
@@ -169,6 +203,8 @@ fn slow_rank(group: &ProcessGroup) {
     let model = network(&vars.root());
     let images = Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu));
     let labels = Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu));
+    // The first pass of a process takes longer, by which no rank is to be slow.
+    backward(&model.forward(&images).cross_entropy_for_logits(&labels)).unwrap();
     let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
     assert_eq!(reducer.waited().unwrap(), None);
     let is_slow = group.rank() + 1 == group.world_size();

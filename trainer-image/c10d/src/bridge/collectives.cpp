@@ -1,0 +1,94 @@
+// Collectives of a process group.
+#include <c10/core/GradMode.h>
+
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "group.h"
+#include "tensors.h"
+
+namespace {
+constexpr size_t kBroadcastBufferBytes = size_t{250} << 20; // as torch's DistributedDataParallel
+
+// Waits for a collective; the error of a peer that is gone is thrown here. NCCL: only the current stream waits.
+void finish(const c10::intrusive_ptr<c10d::Work>& work) {
+  if (work) work->wait();
+}
+} // namespace
+
+extern "C" {
+
+int rh_group_all_reduce(const RhGroup* group, at::Tensor* tensor, int operation) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    constexpr c10d::ReduceOp::RedOpType kOperations[] = {c10d::ReduceOp::SUM, c10d::ReduceOp::MIN, c10d::ReduceOp::MAX};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp(kOperations[operation]);
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->group->allreduce(tensors, options));
+  });
+}
+
+int rh_group_broadcast(const RhGroup* group, at::Tensor* tensor, int root) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->group->broadcast(tensors, options));
+  });
+}
+
+int rh_group_broadcast_coalesced(const RhGroup* group, at::Tensor* const* tensors, size_t count, int root) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false); // it writes into leaves that require gradients
+    c10d::broadcast_coalesced(group->group, rh_list(tensors, count), kBroadcastBufferBytes, root);
+  });
+}
+
+int rh_group_barrier(const RhGroup* group) {
+  return rh_guard([&] { finish(group->group->barrier()); });
+}
+
+// The tensors of all ranks, one after the other.
+int rh_group_all_gather(const RhGroup* group, at::Tensor* output, at::Tensor* input) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    std::vector<at::Tensor> inputs{*input};
+    std::vector<std::vector<at::Tensor>> outputs{output->view({-1}).chunk(group->group->getSize())};
+    for (auto& part : outputs[0]) part = part.view(input->sizes());
+    finish(group->group->allgather(outputs, inputs));
+  });
+}
+
+int rh_group_reduce_scatter(const RhGroup* group, at::Tensor* output, at::Tensor* input) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    finish(group->group->_reduce_scatter_base(*output, *input));
+  });
+}
+
+// Row counts by rank: how many of `input` go to each, and of `output` come from each.
+int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* input, const int64_t* come, const int64_t* go) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    const auto size = group->group->getSize();
+    std::vector<int64_t> outputs(come, come + size), inputs(go, go + size);
+    finish(group->group->alltoall_base(*output, *input, outputs, inputs));
+  });
+}
+
+int rh_group_send(const RhGroup* group, at::Tensor* tensor, int peer) {
+  return rh_guard([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->group->send(tensors, peer, 0));
+  });
+}
+
+int rh_group_receive(const RhGroup* group, at::Tensor* tensor, int peer) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group->group->recv(tensors, peer, 0));
+  });
+}
+}

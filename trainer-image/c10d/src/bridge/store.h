@@ -1,0 +1,10 @@
+#pragma once
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+struct RhStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Store> root; // without prefixes
+  std::string prefix; // of this store's keys in the root
+  uint16_t port; // where it is served, by this process or another
+};

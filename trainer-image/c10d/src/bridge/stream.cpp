@@ -1,0 +1,86 @@
+// Streams and events through the interface that all kinds of devices share, so that they need no CUDA header.
+#include "stream.h"
+
+#include "guard.h"
+#include "tensors.h"
+#if defined(USE_C10D_NCCL)
+#include <c10/cuda/CUDAFunctions.h>
+#endif
+
+std::atomic<uint64_t> rh_num_host_syncs{0};
+
+namespace {
+using c10::impl::VirtualGuardImpl;
+
+c10::Device gpu(int device) {
+  return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
+}
+
+c10::Stream stream_of(int device, int64_t id) {
+  return c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(device), c10::DeviceType::CUDA);
+}
+} // namespace
+
+// `device` is the index of a GPU. For a CPU Rust calls nothing but the events.
+extern "C" {
+
+uint64_t rh_host_syncs() {
+  return rh_num_host_syncs;
+}
+
+int rh_stream_new(int device, int64_t* out) {
+  return rh_guard([&] { *out = VirtualGuardImpl(c10::DeviceType::CUDA).getStreamFromGlobalPool(gpu(device)).id(); });
+}
+
+// Makes it the thread's current one and tells which was so before.
+int rh_stream_exchange(int device, int64_t id, int64_t* before) {
+  return rh_guard([&] { *before = VirtualGuardImpl(c10::DeviceType::CUDA).exchangeStream(stream_of(device, id)).id(); });
+}
+
+int rh_stream_wait(int device, int64_t id) {
+  return rh_guard([&] {
+    rh_num_host_syncs++;
+    VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeStream(stream_of(device, id));
+  });
+}
+
+int rh_record_stream(const at::Tensor* tensor, int device, int64_t id) {
+  return rh_guard([&] { tensor->record_stream(stream_of(device, id)); });
+}
+
+// On the current stream of the device; -1 is the CPU.
+int rh_event_record(int device, RhEvent** out) {
+  return rh_guard([&] { *out = RhEvent::record(device < 0 ? c10::Device(c10::DeviceType::CPU) : gpu(device)); });
+}
+
+int rh_event_query(const RhEvent* event, bool* out) {
+  return rh_guard([&] { *out = !event->event || event->event->query(); });
+}
+
+int rh_event_wait(const RhEvent* event) {
+  return rh_guard([&] {
+    rh_num_host_syncs++;
+    if (event->event) event->event->synchronize();
+  });
+}
+
+// What is enqueued from now on to the current stream of the event's device waits for the event.
+int rh_event_block(const RhEvent* event) {
+  return rh_guard([&] {
+    if (!event->event) return;
+    const auto device = event->event->device();
+    event->event->block(VirtualGuardImpl(device.type()).getStream(device));
+  });
+}
+
+int rh_event_free(RhEvent* event) {
+  return rh_guard([&] { delete event; });
+}
+
+#if defined(USE_C10D_NCCL)
+// 0: nothing, 1: a warning, 2: an error for each call of libtorch that makes the host wait for the device.
+int rh_sync_debug(int mode) {
+  return rh_guard([&] { c10::cuda::warning_state().set_sync_debug_mode(static_cast<c10::cuda::SyncDebugMode>(mode)); });
+}
+#endif
+}

@@ -1,0 +1,22 @@
+#pragma once
+#include <atomic>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <cstdint>
+#include <optional>
+
+// How often the bridge has made the host wait for a device, in this process.
+extern std::atomic<uint64_t> rh_num_host_syncs;
+
+// A point in the work of a device. A CPU's work is done when its call returns, so its events have passed.
+struct RhEvent {
+  std::optional<c10::Event> event;
+
+  static RhEvent* record(const c10::Device& device) {
+    auto* made = new RhEvent;
+    if (device.is_cpu()) return made;
+    made->event.emplace(device.type());
+    made->event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    return made;
+  }
+};

@@ -1,0 +1,209 @@
+//! Everything but stores, groups and Reducers.
+
+use std::ffi::{c_char, c_int};
+
+use torch_sys::C_tensor;
+
+use super::RhGroup;
+
+#[repr(C)]
+pub(crate) struct RhEvent {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RhAutocast {
+    cuda: bool,
+    enabled: bool,
+    dtype: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RhNumerics {
+    pub(crate) tf32: bool,
+    pub(crate) benchmark: bool,
+    pub(crate) deterministic: bool,
+}
+
+#[repr(C)]
+pub(crate) struct RhSgd {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) nesterov: bool,
+}
+
+#[repr(C)]
+pub(crate) struct RhAdamW {
+    pub(crate) lr: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) eps: f64,
+    pub(crate) weight_decay: f64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct RhMemory {
+    pub(crate) allocated: i64,
+    pub(crate) peak_allocated: i64,
+    pub(crate) reserved: i64,
+    pub(crate) peak_reserved: i64,
+    pub(crate) retries: i64,
+    pub(crate) failures: i64,
+}
+
+/// A list of tensors.
+pub(crate) type List = *const *mut C_tensor;
+
+unsafe extern "C" {
+    pub(crate) fn rh_autocast_enter(
+        cuda: bool,
+        enabled: bool,
+        dtype: c_int,
+        before: *mut RhAutocast,
+    ) -> c_int;
+    pub(crate) fn rh_autocast_leave(before: *const RhAutocast) -> c_int;
+    pub(crate) fn rh_numerics_set(numerics: *const RhNumerics) -> c_int;
+    pub(crate) fn rh_numerics_get(out: *mut RhNumerics) -> c_int;
+
+    pub(crate) fn rh_contiguous(
+        tensor: *const C_tensor,
+        format: c_int,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_is_contiguous(tensor: *const C_tensor, format: c_int, out: *mut bool)
+    -> c_int;
+    pub(crate) fn rh_empty_like(
+        tensor: *const C_tensor,
+        format: c_int,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_convert(tensors: List, count: usize, format: c_int) -> c_int;
+
+    pub(crate) fn rh_foreach_norm(
+        tensors: List,
+        count: usize,
+        order: f64,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_total_norm(tensors: List, count: usize, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn rh_clip_by_norm(
+        tensors: List,
+        count: usize,
+        most: f64,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_foreach_unary(operation: c_int, tensors: List, count: usize) -> c_int;
+    pub(crate) fn rh_foreach_scalar(
+        operation: c_int,
+        tensors: List,
+        count: usize,
+        value: f64,
+    ) -> c_int;
+    pub(crate) fn rh_foreach_tensor(
+        operation: c_int,
+        tensors: List,
+        count: usize,
+        value: *const C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_foreach_list(
+        operation: c_int,
+        tensors: List,
+        others: List,
+        count: usize,
+        factor: f64,
+    ) -> c_int;
+    pub(crate) fn rh_foreach_pointwise(
+        operation: c_int,
+        tensors: List,
+        ones: List,
+        others: List,
+        count: usize,
+        factor: f64,
+    ) -> c_int;
+
+    pub(crate) fn rh_fused_sgd(
+        parameters: List,
+        gradients: List,
+        momenta: List,
+        count: usize,
+        sgd: *const RhSgd,
+        scale: *const C_tensor,
+        found_inf: *const C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_fused_adamw(
+        parameters: List,
+        gradients: List,
+        means: List,
+        squares: List,
+        count: usize,
+        step: *mut C_tensor,
+        adamw: *const RhAdamW,
+        scale: *const C_tensor,
+        found_inf: *const C_tensor,
+    ) -> c_int;
+
+    pub(crate) fn rh_host_syncs() -> u64;
+    pub(crate) fn rh_stream_new(device: c_int, out: *mut i64) -> c_int;
+    pub(crate) fn rh_stream_exchange(device: c_int, id: i64, before: *mut i64) -> c_int;
+    pub(crate) fn rh_stream_wait(device: c_int, id: i64) -> c_int;
+    pub(crate) fn rh_record_stream(tensor: *const C_tensor, device: c_int, id: i64) -> c_int;
+    pub(crate) fn rh_event_record(device: c_int, out: *mut *mut RhEvent) -> c_int;
+    pub(crate) fn rh_event_query(event: *const RhEvent, out: *mut bool) -> c_int;
+    pub(crate) fn rh_event_wait(event: *const RhEvent) -> c_int;
+    pub(crate) fn rh_event_block(event: *const RhEvent) -> c_int;
+    pub(crate) fn rh_event_free(event: *mut RhEvent) -> c_int;
+    #[cfg(feature = "nccl")]
+    pub(crate) fn rh_sync_debug(mode: c_int) -> c_int;
+
+    pub(crate) fn rh_agree(
+        group: *const RhGroup,
+        values: *const C_tensor,
+        finite: *const C_tensor,
+        factor: f64,
+        world_size: f64,
+        tolerance: f64,
+        sums: *mut *mut C_tensor,
+        found_inf: *mut *mut C_tensor,
+        host: *mut *mut C_tensor,
+        event: *mut *mut RhEvent,
+    ) -> c_int;
+
+    pub(crate) fn rh_device_memory(device: c_int, out: *mut RhMemory) -> c_int;
+    pub(crate) fn rh_reset_peak_memory(device: c_int) -> c_int;
+    #[cfg(feature = "nccl")]
+    pub(crate) fn rh_nccl_versions(loaded: *mut c_int, compiled: *mut c_int) -> c_int;
+    pub(crate) fn rh_trace_start(cuda: bool) -> c_int;
+    pub(crate) fn rh_trace_stop(path: *const c_char) -> c_int;
+
+    pub(crate) fn rh_group_all_gather(
+        group: *const RhGroup,
+        output: *mut C_tensor,
+        input: *const C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_group_reduce_scatter(
+        group: *const RhGroup,
+        output: *mut C_tensor,
+        input: *const C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_group_all_to_all(
+        group: *const RhGroup,
+        output: *mut C_tensor,
+        input: *const C_tensor,
+        come: *const i64,
+        go: *const i64,
+    ) -> c_int;
+    pub(crate) fn rh_group_send(
+        group: *const RhGroup,
+        tensor: *const C_tensor,
+        peer: c_int,
+    ) -> c_int;
+    pub(crate) fn rh_group_receive(
+        group: *const RhGroup,
+        tensor: *mut C_tensor,
+        peer: c_int,
+    ) -> c_int;
+}

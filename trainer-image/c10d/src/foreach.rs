@@ -1,0 +1,209 @@
+//! Operations on lists of tensors, in a few kernels for the whole list and without gradients. Nothing here waits for
+//! the device.
+
+use std::ffi::c_int;
+
+use tch::Tensor;
+
+use crate::error::{Result, check};
+use crate::ffi;
+use crate::tensors::{made, pointers, same_length};
+
+/// The norm of each tensor, in fp32, on its device. `order`: 2 for the Euclidean one.
+///
+/// # Errors
+/// The list is empty or has tensors that are not floating point.
+pub fn norms(tensors: &[Tensor], order: f64) -> Result<Vec<Tensor>> {
+    let list = pointers(tensors);
+    let mut out = vec![std::ptr::null_mut(); list.len()];
+    // SAFETY: tensors and list are live, `out` has room for as many handles.
+    check(unsafe { ffi::rh_foreach_norm(list.as_ptr(), list.len(), order, out.as_mut_ptr()) })?;
+    // SAFETY: the bridge has made each with `new`, as tch expects.
+    let owned = |pointer| unsafe { Tensor::from_ptr(pointer) };
+    Ok(out.into_iter().map(owned).collect())
+}
+
+/// The Euclidean norm of all elements of all tensors: one fp32 number on the device.
+///
+/// # Errors
+/// As [`norms`].
+pub fn total_norm(tensors: &[Tensor]) -> Result<Tensor> {
+    let list = pointers(tensors);
+    // SAFETY: tensors and list are live, `out` valid for a write.
+    made(|out| unsafe { ffi::rh_total_norm(list.as_ptr(), list.len(), out) })
+}
+
+/// Scales the tensors so that [`total_norm`] is at most `most`, as `torch.nn.utils.clip_grad_norm_`, and returns
+/// the norm from before. If that is not finite, neither are the tensors after it.
+///
+/// # Errors
+/// As [`norms`].
+pub fn clip_by_norm(tensors: &mut [Tensor], most: f64) -> Result<Tensor> {
+    let list = pointers(tensors);
+    // SAFETY: tensors and list are live, `out` valid for a write.
+    made(|out| unsafe { ffi::rh_clip_by_norm(list.as_ptr(), list.len(), most, out) })
+}
+
+/// `x ← √x`.
+///
+/// # Errors
+/// Tensors that are not floating point.
+pub fn sqrt_(tensors: &mut [Tensor]) -> Result<()> {
+    unary(0, tensors)
+}
+
+/// `x ← -x`.
+///
+/// # Errors
+/// Tensors of booleans.
+pub fn neg_(tensors: &mut [Tensor]) -> Result<()> {
+    unary(1, tensors)
+}
+
+/// `x ← 0`.
+///
+/// # Errors
+/// None that a caller can cause.
+pub fn zero_(tensors: &mut [Tensor]) -> Result<()> {
+    unary(2, tensors)
+}
+
+/// `x ← x + value`.
+///
+/// # Errors
+/// The tensors' kind cannot hold the result.
+pub fn add_scalar_(tensors: &mut [Tensor], value: f64) -> Result<()> {
+    scalar(0, tensors, value)
+}
+
+/// `x ← x · value`.
+///
+/// # Errors
+/// As [`add_scalar_`].
+pub fn mul_scalar_(tensors: &mut [Tensor], value: f64) -> Result<()> {
+    scalar(1, tensors, value)
+}
+
+/// `x ← x / value`.
+///
+/// # Errors
+/// As [`add_scalar_`].
+pub fn div_scalar_(tensors: &mut [Tensor], value: f64) -> Result<()> {
+    scalar(2, tensors, value)
+}
+
+/// `x ← x · value`, one number on the tensors' device.
+///
+/// # Errors
+/// `value` has more than one element or is on another device.
+pub fn mul_tensor_(tensors: &mut [Tensor], value: &Tensor) -> Result<()> {
+    let list = pointers(tensors);
+    // SAFETY: tensors and list are live.
+    check(unsafe { ffi::rh_foreach_tensor(1, list.as_ptr(), list.len(), value.as_ptr()) })
+}
+
+/// `x ← x + factor · y`.
+///
+/// # Errors
+/// Lists of different lengths, or shapes that do not fit.
+pub fn add_(tensors: &mut [Tensor], others: &[Tensor], factor: f64) -> Result<()> {
+    pairwise(0, tensors, others, factor)
+}
+
+/// `x ← x · y`. A `y` of one element scales its whole tensor: a trust ratio for each layer (LARS, LAMB).
+///
+/// # Errors
+/// As [`add_`].
+pub fn mul_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
+    pairwise(1, tensors, others, 1.0)
+}
+
+/// `x ← x / y`.
+///
+/// # Errors
+/// As [`add_`].
+pub fn div_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
+    pairwise(2, tensors, others, 1.0)
+}
+
+/// `x ← max(x, y)`.
+///
+/// # Errors
+/// As [`add_`].
+pub fn maximum_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
+    pairwise(3, tensors, others, 1.0)
+}
+
+/// `x ← x + weight · (end - x)`: a moving average.
+///
+/// # Errors
+/// As [`add_`].
+pub fn lerp_(tensors: &mut [Tensor], ends: &[Tensor], weight: f64) -> Result<()> {
+    pairwise(4, tensors, ends, weight)
+}
+
+/// `x ← y`, also between kinds and devices. Copies to or from pinned memory are not waited for.
+///
+/// # Errors
+/// As [`add_`].
+pub fn copy_(tensors: &mut [Tensor], sources: &[Tensor]) -> Result<()> {
+    pairwise(5, tensors, sources, 1.0)
+}
+
+/// `x ← x + factor · a · b`.
+///
+/// # Errors
+/// As [`add_`].
+pub fn addcmul_(tensors: &mut [Tensor], a: &[Tensor], b: &[Tensor], factor: f64) -> Result<()> {
+    pointwise(0, tensors, a, b, factor)
+}
+
+/// `x ← x + factor · a / b`.
+///
+/// # Errors
+/// As [`add_`].
+pub fn addcdiv_(tensors: &mut [Tensor], a: &[Tensor], b: &[Tensor], factor: f64) -> Result<()> {
+    pointwise(1, tensors, a, b, factor)
+}
+
+fn unary(operation: c_int, tensors: &mut [Tensor]) -> Result<()> {
+    let list = pointers(tensors);
+    // SAFETY: tensors and list are live.
+    check(unsafe { ffi::rh_foreach_unary(operation, list.as_ptr(), list.len()) })
+}
+
+fn scalar(operation: c_int, tensors: &mut [Tensor], value: f64) -> Result<()> {
+    let list = pointers(tensors);
+    // SAFETY: tensors and list are live.
+    check(unsafe { ffi::rh_foreach_scalar(operation, list.as_ptr(), list.len(), value) })
+}
+
+fn pairwise(
+    operation: c_int,
+    tensors: &mut [Tensor],
+    others: &[Tensor],
+    factor: f64,
+) -> Result<()> {
+    let count = same_length(&[tensors, others])?;
+    let (list, other) = (pointers(tensors), pointers(others));
+    let (list_at, other_at) = (list.as_ptr(), other.as_ptr());
+    // SAFETY: tensors and lists are live and of this length.
+    check(unsafe { ffi::rh_foreach_list(operation, list_at, other_at, count, factor) })
+}
+
+fn pointwise(
+    operation: c_int,
+    tensors: &mut [Tensor],
+    a: &[Tensor],
+    b: &[Tensor],
+    factor: f64,
+) -> Result<()> {
+    let count = same_length(&[tensors, a, b])?;
+    let (list, a, b) = (pointers(tensors), pointers(a), pointers(b));
+    let (list_at, a_at, b_at) = (list.as_ptr(), a.as_ptr(), b.as_ptr());
+    // SAFETY: tensors and lists are live and of this length.
+    check(unsafe { ffi::rh_foreach_pointwise(operation, list_at, a_at, b_at, count, factor) })
+}
+
+#[cfg(test)]
+mod tests;

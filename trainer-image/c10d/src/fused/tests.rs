@@ -1,0 +1,181 @@
+use tch::{Device, Kind};
+
+use super::*;
+use crate::format::{MemoryFormat, contiguous};
+
+fn random(seed: i64) -> Vec<Tensor> {
+    tch::manual_seed(seed);
+    let kind = (Kind::Float, Device::Cpu);
+    vec![Tensor::randn([17], kind), Tensor::randn([2, 3, 4, 4], kind)]
+}
+
+fn zeros() -> Vec<Tensor> {
+    random(0).iter().map(Tensor::zeros_like).collect()
+}
+
+fn copies(list: &[Tensor]) -> Vec<Tensor> {
+    list.iter().map(Tensor::copy).collect()
+}
+
+fn assert_close(found: &[Tensor], wanted: &[Tensor]) {
+    for (found, wanted) in found.iter().zip(wanted) {
+        assert!(
+            found.allclose(wanted, 1e-5, 1e-6, false),
+            "{found} {wanted}"
+        );
+    }
+}
+
+const SGD: SgdUpdate = SgdUpdate {
+    lr: 0.1,
+    momentum: 0.9,
+    weight_decay: 1e-2,
+    nesterov: false,
+};
+
+const ADAMW: AdamWUpdate = AdamWUpdate {
+    lr: 1e-2,
+    beta1: 0.9,
+    beta2: 0.99,
+    eps: 1e-8,
+    weight_decay: 0.1,
+};
+
+#[test]
+fn sgd_is_the_formula() {
+    for (nesterov, momentum) in [(false, 0.0), (false, 0.9), (true, 0.9)] {
+        let sgd = SgdUpdate {
+            momentum,
+            nesterov,
+            ..SGD
+        };
+        let (mut weights, mut momenta) = (random(1), zeros());
+        let (mut by_hand, mut m) = (random(1), zeros());
+        for step in 0..4 {
+            let gradients = random(10 + step);
+            sgd.apply(&mut weights, &gradients, &mut momenta, Gate::default())
+                .unwrap();
+            for index in 0..weights.len() {
+                let g = &gradients[index] + &by_hand[index] * sgd.weight_decay;
+                m[index] = &m[index] * momentum + &g;
+                let direction = if nesterov {
+                    g + &m[index] * momentum
+                } else {
+                    m[index].copy()
+                };
+                by_hand[index] = &by_hand[index] - direction * sgd.lr;
+            }
+        }
+        assert_close(&weights, &by_hand);
+    }
+}
+
+#[test]
+fn adamw_is_the_formula() {
+    let (mut weights, mut means, mut squares) = (random(1), zeros(), zeros());
+    let mut step = Tensor::from(0_f32);
+    let (mut by_hand, mut m, mut v) = (random(1), zeros(), zeros());
+    for turn in 1..=4 {
+        let gradients = random(10 + i64::from(turn));
+        let mut state = Moments {
+            means: &mut means,
+            squares: &mut squares,
+            step: &mut step,
+        };
+        ADAMW
+            .apply(&mut weights, &gradients, &mut state, Gate::default())
+            .unwrap();
+        let correction = |beta: f64| 1.0 - beta.powi(turn);
+        for (index, g) in gradients.iter().enumerate() {
+            m[index] = &m[index] * ADAMW.beta1 + g * (1.0 - ADAMW.beta1);
+            v[index] = &v[index] * ADAMW.beta2 + g * g * (1.0 - ADAMW.beta2);
+            let decayed = &by_hand[index] * (1.0 - ADAMW.lr * ADAMW.weight_decay);
+            let root = (&v[index] / correction(ADAMW.beta2)).sqrt() + ADAMW.eps;
+            by_hand[index] = decayed - &m[index] / correction(ADAMW.beta1) / root * ADAMW.lr;
+        }
+    }
+    assert_close(&weights, &by_hand);
+    assert_close(&means, &m);
+    assert_close(&squares, &v);
+    assert_eq!(step.double_value(&[]), 4.0);
+}
+
+#[test]
+fn a_flag_of_1_leaves_weights_and_state_untouched_by_garbage() {
+    let garbage: Vec<Tensor> = random(3).iter().map(|tensor| tensor * f64::NAN).collect();
+    let (mut weights, mut momenta) = (random(1), random(2));
+    let (flag, clear) = (Tensor::from_slice(&[1_f32]), Tensor::from_slice(&[0_f32]));
+    let gate = Gate {
+        found_inf: Some(&flag),
+        ..Gate::default()
+    };
+    SGD.apply(&mut weights, &garbage, &mut momenta, gate)
+        .unwrap();
+    assert_eq!((&weights, &momenta), (&random(1), &random(2)));
+    let (mut means, mut squares, mut step) = (random(4), random(5), Tensor::from(7_f32));
+    let mut state = Moments {
+        means: &mut means,
+        squares: &mut squares,
+        step: &mut step,
+    };
+    ADAMW
+        .apply(&mut weights, &garbage, &mut state, gate)
+        .unwrap();
+    assert_eq!(state.step.double_value(&[]), 7.0);
+    assert_eq!(
+        (&weights, &*state.means, &*state.squares),
+        (&random(1), &*random(4), &*random(5))
+    );
+    // And a flag of 0 does not hold it back.
+    let gate = Gate {
+        found_inf: Some(&clear),
+        ..Gate::default()
+    };
+    ADAMW
+        .apply(&mut weights, &random(6), &mut state, gate)
+        .unwrap();
+    assert_eq!(step.double_value(&[]), 8.0);
+    assert_ne!(weights, random(1));
+}
+
+#[test]
+fn scaled_gradients_are_divided_first() {
+    let scale = Tensor::from_slice(&[1024_f32]);
+    let scaled: Vec<Tensor> = random(3).iter().map(|tensor| tensor * 1024.0).collect();
+    let (mut plain, mut weights) = (random(1), random(1));
+    SGD.apply(&mut plain, &random(3), &mut zeros(), Gate::default())
+        .unwrap();
+    let gate = Gate {
+        grad_scale: Some(&scale),
+        ..Gate::default()
+    };
+    SGD.apply(&mut weights, &scaled, &mut zeros(), gate)
+        .unwrap();
+    assert_close(&weights, &plain);
+}
+
+#[test]
+fn channels_last_weights_get_the_same_update_and_mixed_formats_are_refused() {
+    let to_last = |list: &[Tensor]| {
+        let image = contiguous(&list[1], MemoryFormat::ChannelsLast).unwrap();
+        vec![list[0].copy(), image]
+    };
+    let (mut weights, mut wanted) = (to_last(&random(1)), random(1));
+    let mut momenta = to_last(&zeros());
+    SGD.apply(
+        &mut weights,
+        &to_last(&random(3)),
+        &mut momenta,
+        Gate::default(),
+    )
+    .unwrap();
+    SGD.apply(&mut wanted, &random(3), &mut zeros(), Gate::default())
+        .unwrap();
+    assert_close(&weights, &wanted);
+    let before = copies(&weights);
+    let error = SGD
+        .apply(&mut weights, &random(3), &mut momenta, Gate::default())
+        .unwrap_err();
+    assert!(error.message.contains("gradient of parameter 1"), "{error}");
+    assert_eq!(weights, before);
+}

@@ -1,0 +1,117 @@
+//! Collectives that move parts of tensors: gathering, scattering, exchanging. Each fails or is aborted as
+//! [`ProcessGroup::all_reduce`].
+
+use tch::Tensor;
+
+use super::{ProcessGroup, fit};
+use crate::error::{Error, Result};
+use crate::ffi;
+
+impl ProcessGroup {
+    /// Copies the tensors of all ranks, one after the other by rank, into `output`, which has `world_size` times as
+    /// many elements as `input`. All ranks give the same shape.
+    ///
+    /// # Errors
+    /// A peer is gone or silent, a tensor is not contiguous, or sizes or kinds do not fit.
+    pub fn all_gather(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
+        self.times(output, input)?;
+        let (output, input) = (output.as_mut_ptr(), input.as_ptr());
+        // SAFETY: group and tensors are live; the bridge keeps none.
+        self.collective(|group| unsafe { ffi::rh_group_all_gather(group, output, input) })
+    }
+
+    /// Sums `input` over the ranks; rank `r` gets the `r`-th of `world_size` parts of its first dimension in
+    /// `output`.
+    ///
+    /// # Errors
+    /// As [`Self::all_gather`].
+    pub fn reduce_scatter(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
+        self.times(input, output)?;
+        let (output, input) = (output.as_mut_ptr(), input.as_ptr());
+        // SAFETY: group and tensors are live; the bridge keeps none.
+        self.collective(|group| unsafe { ffi::rh_group_reduce_scatter(group, output, input) })
+    }
+
+    /// Sends `go[r]` rows of `input`, in order, to each rank `r`, and receives `come[r]` rows from it into `output`.
+    /// Rows are along the first dimension. What one rank sends to another must be what that one expects.
+    ///
+    /// # Errors
+    /// As [`Self::all_gather`].
+    pub fn all_to_all(
+        &self,
+        output: &mut Tensor,
+        input: &Tensor,
+        come: &[i64],
+        go: &[i64],
+    ) -> Result<()> {
+        for (tensor, rows) in [(&*output, come), (input, go)] {
+            fit(tensor)?;
+            let given = tensor.size().first().copied().unwrap_or(0);
+            let is_split = rows.len() == self.world_size as usize
+                && rows.iter().all(|rows| *rows >= 0)
+                && rows.iter().sum::<i64>() == given;
+            if !is_split {
+                let size = self.world_size;
+                return Err(Error::refused(format!(
+                    "{given} rows as {rows:?} for {size} ranks"
+                )));
+            }
+        }
+        same_kind(output, input)?;
+        let (output, input) = (output.as_mut_ptr(), input.as_ptr());
+        let (come, go) = (come.as_ptr(), go.as_ptr());
+        // SAFETY: group and tensors are live; both lists have an entry for each rank.
+        self.collective(|group| unsafe { ffi::rh_group_all_to_all(group, output, input, come, go) })
+    }
+
+    /// Sends the tensor to another rank, which must receive one of the same shape and kind.
+    ///
+    /// # Errors
+    /// A peer is gone or silent, the tensor is not contiguous, or there is no other rank of this number.
+    pub fn send(&self, tensor: &Tensor, to: u32) -> Result<()> {
+        fit(tensor)?;
+        let peer = self.peer(to)?;
+        // SAFETY: group and tensor are live; the bridge keeps neither.
+        self.collective(|group| unsafe { ffi::rh_group_send(group, tensor.as_ptr(), peer) })
+    }
+
+    /// Receives what another rank sends.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn receive(&self, tensor: &mut Tensor, from: u32) -> Result<()> {
+        fit(tensor)?;
+        let peer = self.peer(from)?;
+        let tensor = tensor.as_mut_ptr();
+        // SAFETY: group and tensor are live; the bridge keeps neither.
+        self.collective(|group| unsafe { ffi::rh_group_receive(group, tensor, peer) })
+    }
+
+    fn peer(&self, rank: u32) -> Result<std::ffi::c_int> {
+        if rank == self.rank {
+            return Err(Error::refused(format!("rank {rank} is this one")));
+        }
+        self.root(rank)
+    }
+
+    /// `all` has as many elements as `part` of each rank.
+    fn times(&self, all: &Tensor, part: &Tensor) -> Result<()> {
+        fit(all)?;
+        fit(part)?;
+        same_kind(all, part)?;
+        let (all, part, size) = (all.numel(), part.numel(), self.world_size as usize);
+        if all != part * size {
+            return Err(Error::refused(format!(
+                "{all} elements for {size} ranks of {part}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn same_kind(one: &Tensor, other: &Tensor) -> Result<()> {
+    if (one.kind(), one.device()) != (other.kind(), other.device()) {
+        return Err(Error::refused("tensors of different kinds or devices"));
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! What a process sets for itself once, at its start.
+
+use std::ffi::c_int;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::error::{Error, Result, check};
+use crate::ffi;
+
+/// Raises this process's limit of open files to the hard limit and returns it (`u64::MAX`: there is none). A group
+/// over Gloo opens two descriptors per peer; the usual soft limit of 1,024 ends near 500 ranks.
+///
+/// # Errors
+/// The system refuses.
+pub fn raise_descriptor_limit() -> Result<u64> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, limit)
+        .map_err(|error| Error::refused(format!("raising the limit of open files: {error}")))?;
+    Ok(maximum.unwrap_or(u64::MAX))
+}
+
+/// Makes a GPU the calling thread's, for streams, pinned memory and tensors that name no device. Each thread begins
+/// with device 0.
+///
+/// # Errors
+/// There is no such GPU, it has failed, or this libtorch has no CUDA.
+pub fn set_device(device: u16) -> Result<()> {
+    // SAFETY: takes a number.
+    check(unsafe { ffi::rh_set_device(c_int::from(device)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_of_open_files_becomes_the_hard_one() {
+        let before = getrlimit(Resource::Nofile);
+        assert!(raise_descriptor_limit().unwrap() >= before.current.unwrap());
+        let after = getrlimit(Resource::Nofile);
+        assert_eq!(after.current, before.maximum);
+        assert_eq!(after.maximum, before.maximum);
+    }
+}

@@ -1,0 +1,205 @@
+//! Streams and events of a GPU. On a CPU they do nothing: its work is done when a call returns.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use tch::{Device, Tensor};
+
+use crate::error::{Error, Result, check};
+use crate::ffi;
+use crate::store::make;
+
+/// How often this process has waited for a device in this crate's calls, on a CPU, too, where they return at once:
+/// [`Event::wait`], [`Stream::wait`], [`Agreement::wait`](crate::Agreement::wait) and
+/// [`Reducer::waited`](crate::Reducer::waited). What tch's own calls wait for is not in it: on a GPU see
+/// [`watch_host_syncs`].
+#[must_use]
+pub fn host_syncs() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { ffi::rh_host_syncs() }
+}
+
+/// What libtorch does when one of its calls makes the host wait for the GPU.
+#[cfg(feature = "nccl")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostSyncs {
+    /// Nothing.
+    Allow = 0,
+    /// A warning on stderr.
+    Warn = 1,
+    /// The call fails.
+    Refuse = 2,
+}
+
+/// As `torch.cuda.set_sync_debug_mode`, for the whole process.
+///
+/// # Errors
+/// None that a caller can cause.
+#[cfg(feature = "nccl")]
+pub fn watch_host_syncs(mode: HostSyncs) -> Result<()> {
+    // SAFETY: takes a number.
+    check(unsafe { ffi::rh_sync_debug(mode as c_int) })
+}
+
+/// Index of a GPU; -1 for the CPU.
+fn index(device: Device) -> Result<c_int> {
+    match device {
+        Device::Cpu => Ok(-1),
+        Device::Cuda(index) => {
+            c_int::try_from(index).map_err(|_| Error::refused(format!("GPU {index}")))
+        }
+        _ => Err(Error::refused(format!("streams of {device:?}"))),
+    }
+}
+
+/// A queue of work of a GPU, beside the one that a thread begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    device: c_int,
+    id: i64,
+}
+
+impl Stream {
+    /// One of libtorch's pool of 32 for the device.
+    ///
+    /// # Errors
+    /// The device has failed or is not there.
+    pub fn new(device: Device) -> Result<Self> {
+        let (device, mut id) = (index(device)?, 0);
+        if device >= 0 {
+            // SAFETY: valid for a write.
+            check(unsafe { ffi::rh_stream_new(device, &raw mut id) })?;
+        }
+        Ok(Self { device, id })
+    }
+
+    /// Makes it the current stream of this thread until the guard is dropped. Work on it is not ordered with that
+    /// of other streams: see [`Event::block`].
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn enter(self) -> Result<StreamGuard> {
+        let mut before = 0;
+        if self.device >= 0 {
+            // SAFETY: valid for a write.
+            check(unsafe { ffi::rh_stream_exchange(self.device, self.id, &raw mut before) })?;
+        }
+        Ok(StreamGuard {
+            device: self.device,
+            before,
+            of_thread: PhantomData,
+        })
+    }
+
+    /// Waits until all its work is done.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn wait(self) -> Result<()> {
+        if self.device < 0 {
+            return Ok(());
+        }
+        // SAFETY: takes numbers.
+        check(unsafe { ffi::rh_stream_wait(self.device, self.id) })
+    }
+
+    /// The tensor is used on this stream, too: when it is dropped, its memory is given to others only after the
+    /// stream's work of now is done. Needed for a tensor that another stream has made.
+    ///
+    /// # Errors
+    /// The tensor is on another device.
+    pub fn uses(self, tensor: &Tensor) -> Result<()> {
+        if self.device < 0 {
+            return Ok(());
+        }
+        // SAFETY: the tensor is live.
+        check(unsafe { ffi::rh_record_stream(tensor.as_ptr(), self.device, self.id) })
+    }
+}
+
+/// See [`Stream::enter`].
+#[derive(Debug)]
+#[must_use = "it ends when it is dropped"]
+pub struct StreamGuard {
+    device: c_int,
+    before: i64,
+    of_thread: PhantomData<*const ()>,
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        if self.device >= 0 {
+            let mut own = 0;
+            // SAFETY: valid for a write. Of the same thread, for the guard is not `Send`.
+            let _ = unsafe { ffi::rh_stream_exchange(self.device, self.before, &raw mut own) };
+        }
+    }
+}
+
+/// A point in the work of a device.
+#[derive(Debug)]
+pub struct Event {
+    raw: NonNull<ffi::RhEvent>,
+}
+
+// SAFETY: CUDA's events may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; all calls on a shared one only read it.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Passes when the work is done that is now in the thread's current stream of the device.
+    ///
+    /// # Errors
+    /// The device has failed or is not there.
+    pub fn record(device: Device) -> Result<Self> {
+        let device = index(device)?;
+        // SAFETY: valid for a write.
+        let raw = make(|out| unsafe { ffi::rh_event_record(device, out) })?;
+        Ok(Self { raw })
+    }
+
+    pub(crate) const fn from_raw(raw: NonNull<ffi::RhEvent>) -> Self {
+        Self { raw }
+    }
+
+    /// Whether it has passed, without waiting.
+    ///
+    /// # Errors
+    /// The work before it has failed.
+    pub fn has_passed(&self) -> Result<bool> {
+        let mut passed = false;
+        // SAFETY: the event is live, `passed` valid for a write.
+        check(unsafe { ffi::rh_event_query(self.raw.as_ptr(), &raw mut passed) })?;
+        Ok(passed)
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// The work before it has failed.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: the event is live.
+        check(unsafe { ffi::rh_event_wait(self.raw.as_ptr()) })
+    }
+
+    /// The thread's current stream of the event's device waits for it, the host does not.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn block(&self) -> Result<()> {
+        // SAFETY: the event is live.
+        check(unsafe { ffi::rh_event_block(self.raw.as_ptr()) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
+        let _ = unsafe { ffi::rh_event_free(self.raw.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests;

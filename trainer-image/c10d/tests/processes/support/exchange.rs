@@ -1,0 +1,276 @@
+//! Ranks that move parts of tensors, agree, and reduce gradients in other ways than the usual one.
+
+use roundhouse_c10d::{
+    CommHook, ProcessGroup, Reducer, ReducerOptions, agree, backward, host_syncs, zero_grad,
+};
+use tch::nn::Module;
+use tch::{Device, Kind, Tensor, nn};
+
+use super::rank::{network, small_buckets};
+
+const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+fn floats(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.to_kind(Kind::Double).view([-1])).unwrap()
+}
+
+pub fn exchange(group: &ProcessGroup) {
+    let (rank, size) = (i64::from(group.rank()), i64::from(group.world_size()));
+    let bytes = Tensor::from_slice(&[rank, 10 + rank]).to_kind(Kind::Uint8);
+    let mut all = Tensor::zeros([size, 2], (Kind::Uint8, Device::Cpu));
+    group.all_gather(&mut all, &bytes).unwrap();
+    let wanted: Vec<f64> = (0..size)
+        .flat_map(|r| [r as f64, (10 + r) as f64])
+        .collect();
+    assert_eq!(floats(&all), wanted);
+    assert_eq!(group.all_gather(&mut bytes.copy(), &all).is_err(), size > 1);
+
+    // Rank r's part is the sum of row r of all ranks.
+    let rows = Tensor::arange(size * 3, FLOAT).view([size, 3]) + rank as f64;
+    let mut part = Tensor::zeros([1, 3], FLOAT);
+    group.reduce_scatter(&mut part, &rows).unwrap();
+    let ranks = (size * (size - 1) / 2) as f64;
+    let wanted: Vec<f64> = (0..3)
+        .map(|i| (size * (rank * 3 + i)) as f64 + ranks)
+        .collect();
+    assert_eq!(floats(&part), wanted);
+
+    // Rank r sends d + 1 rows of its number to rank d.
+    let go: Vec<i64> = (1..=size).collect();
+    let come = vec![rank + 1; usize::try_from(size).unwrap()];
+    let input = Tensor::full([go.iter().sum(), 2], rank, FLOAT);
+    let mut output = Tensor::zeros([size * (rank + 1), 2], FLOAT);
+    group.all_to_all(&mut output, &input, &come, &go).unwrap();
+    let repeated = |r: i64| std::iter::repeat_n(r as f64, usize::try_from(2 * (rank + 1)).unwrap());
+    assert_eq!(
+        floats(&output),
+        (0..size).flat_map(repeated).collect::<Vec<_>>()
+    );
+    assert!(
+        group
+            .all_to_all(&mut output, &input, &go[1..], &go)
+            .is_err()
+    );
+
+    // Around the ring, from rank 0.
+    let mut token = Tensor::from_slice(&[100.0 + rank as f64]);
+    assert!(group.send(&token, group.rank()).is_err());
+    let world = group.world_size();
+    let (before, next) = (
+        (group.rank() + world - 1) % world,
+        (group.rank() + 1) % world,
+    );
+    if rank == 0 && size > 1 {
+        group.send(&token, next).unwrap();
+        group.receive(&mut token, before).unwrap();
+    } else if size > 1 {
+        group.receive(&mut token, before).unwrap();
+        group.send(&token, next).unwrap();
+    }
+    assert_eq!(token.double_value(&[0]), 100.0);
+    println!("exchange ok");
+}
+
+pub fn agreement(group: &ProcessGroup) {
+    let (rank, size) = (f64::from(group.rank()), f64::from(group.world_size()));
+    let values = Tensor::from_slice(&[rank, 1e15, -0.1]);
+    let syncs = host_syncs();
+    let agreement = agree(&values, None, 3, Some(group)).unwrap();
+    assert_eq!(host_syncs(), syncs);
+    let agreed = agreement.wait().unwrap();
+    assert!(agreed.is_good);
+    assert_eq!(agreed.sums[..2], [size * (size - 1.0) / 2.0, size * 1e15]);
+    // Losses that cancel.
+    let sign = if group.rank().is_multiple_of(2) {
+        1e9 / 3.0
+    } else {
+        -1e9 / 3.0
+    };
+    let cancelling = Tensor::from_slice(&[sign * (1.0 + rank * 1e-9)]);
+    assert!(
+        agree(&cancelling, None, 4, Some(group))
+            .unwrap()
+            .wait()
+            .unwrap()
+            .is_good
+    );
+    // The trouble of one rank is all ranks'.
+    let norm = Tensor::from(if group.rank() == 0 { f32::NAN } else { 1.0 });
+    let agreement = agree(&values, Some(&norm), 5, Some(group)).unwrap();
+    assert_eq!(agreement.found_inf().double_value(&[0]), 1.0);
+    assert!(!agreement.wait().unwrap().is_good);
+    // Ranks that are in different turns.
+    if size > 1.0 {
+        let turn = u64::from(group.rank());
+        let agreement = agree(&values, None, turn, Some(group)).unwrap();
+        assert!(!agreement.wait().unwrap().is_good);
+    }
+    println!("agreement ok");
+}
+
+/// Exchanges until a peer is gone.
+pub fn exchange_for_ever(group: &ProcessGroup) {
+    let size = i64::from(group.world_size());
+    for step in 0.. {
+        let part = Tensor::ones([1], FLOAT);
+        let mut all = Tensor::zeros([size], FLOAT);
+        let result = match step % 3 {
+            0 => group.all_gather(&mut all, &part),
+            1 => group.reduce_scatter(&mut part.copy(), &all),
+            _ => {
+                let once = vec![1; usize::try_from(size).unwrap()];
+                group.all_to_all(&mut all.copy(), &all, &once, &once)
+            }
+        };
+        if let Err(error) = result {
+            assert!(error.is_peer_lost(), "{error:?}");
+            println!("peer lost at step {step}: {error}");
+            return;
+        }
+        println!("step {step}");
+    }
+}
+
+struct Run {
+    gradients: Vec<Vec<f64>>,
+    buckets: Vec<Vec<usize>>,
+}
+
+/// The gradients of the third pass, and the layout from then on.
+fn passes(group: &ProcessGroup, options: &ReducerOptions) -> Run {
+    tch::manual_seed(3);
+    let vars = nn::VarStore::new(Device::Cpu);
+    let model = network(&vars.root());
+    let mut parameters = vars.trainable_variables();
+    let images = Tensor::randn([8, 64], FLOAT) + f64::from(group.rank());
+    let labels = Tensor::randint(10, [8], (Kind::Int64, Device::Cpu));
+    let mut reducer = Reducer::new(&parameters, group, options).unwrap();
+    assert_eq!(reducer.has_final_buckets(), options.buckets.is_some());
+    for _ in 0..3 {
+        zero_grad(&mut parameters).unwrap();
+        reducer.prepare_for_forward().unwrap();
+        let loss = model.forward(&images).cross_entropy_for_logits(&labels);
+        reducer
+            .prepare_for_backward_from(&[loss.shallow_clone()])
+            .unwrap();
+        backward(&loss).unwrap();
+    }
+    assert!(reducer.has_final_buckets());
+    assert!(reducer.waited_before().unwrap().is_some());
+    // Two passes have a successor.
+    let _ = reducer.waited_before().unwrap();
+    assert_eq!(reducer.waited_before().unwrap(), None);
+    assert!(reducer.waited().unwrap().is_some());
+    Run {
+        gradients: parameters
+            .iter()
+            .map(|tensor| floats(&tensor.grad()))
+            .collect(),
+        buckets: reducer.buckets().unwrap(),
+    }
+}
+
+pub fn reducers(group: &ProcessGroup) {
+    let plain = passes(group, &small_buckets());
+    let mut indices = plain.buckets.concat();
+    indices.sort_unstable();
+    assert_eq!(indices, [0, 1, 2, 3]);
+    let wanted = plain.gradients.concat();
+    // Where the ranks' gradients cancel, the error is one of those.
+    let greatest = wanted
+        .iter()
+        .fold(0.0, |most: f64, value| most.max(value.abs()));
+    let error = |run: &Run| {
+        let found = run.gradients.concat();
+        let pairs = found.iter().zip(&wanted);
+        pairs.fold(0.0, |most: f64, (found, wanted)| {
+            most.max((found - wanted).abs())
+        }) / greatest
+    };
+    let same = |options: ReducerOptions, tolerance: f64| {
+        let run = passes(group, &options);
+        let error = error(&run);
+        assert!(error <= tolerance, "{options:?}: {error:e}");
+        (run, error)
+    };
+    let given = ReducerOptions {
+        buckets: Some(plain.buckets.clone()),
+        ..small_buckets()
+    };
+    let (again, _) = same(given, 0.0);
+    assert_eq!(again.buckets, plain.buckets);
+    for (hook, tolerance) in [(CommHook::Bf16, 2e-2), (CommHook::Fp16, 2e-3)] {
+        let (_, error) = same(
+            ReducerOptions {
+                hook,
+                ..small_buckets()
+            },
+            tolerance,
+        );
+        assert!(error > tolerance / 1e3, "{hook:?} rounds nothing");
+    }
+    same(
+        ReducerOptions {
+            static_graph: true,
+            ..small_buckets()
+        },
+        1e-6,
+    );
+    println!("reducers ok");
+}
+
+/// What is wrong with a layout is an error on each rank, and the group is good for another Reducer.
+pub fn layouts(group: &ProcessGroup) {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let _ = network(&vars.root());
+    let parameters = vars.trainable_variables();
+    let attempt = |buckets: &[&[usize]]| {
+        let buckets = Some(buckets.iter().map(|bucket| bucket.to_vec()).collect());
+        Reducer::new(
+            &parameters,
+            group,
+            &ReducerOptions {
+                buckets,
+                ..small_buckets()
+            },
+        )
+    };
+    for wrong in [
+        &[&[0_usize, 1][..], &[2]][..],
+        &[&[0, 1, 2, 3, 3]],
+        &[&[0, 1, 2, 4]],
+    ] {
+        assert!(attempt(wrong).unwrap_err().message.contains("bucket"));
+    }
+    let (one, other) = ([&[0_usize, 1][..], &[2, 3]], [&[1_usize, 0][..], &[2, 3]]);
+    let error = attempt(if group.rank() == 0 { &one } else { &other }).unwrap_err();
+    assert!(error.message.contains("different layouts"), "{error}");
+    attempt(&one).unwrap();
+    println!("layouts ok");
+}
+
+/// The loss does not depend on the second layer on one rank, and on the last one on none.
+pub fn unused(group: &ProcessGroup) {
+    tch::manual_seed(3);
+    let ones = || Tensor::ones([2], FLOAT).set_requires_grad(true);
+    let parameters = [ones(), ones(), ones()];
+    let options = ReducerOptions {
+        find_unused_parameters: true,
+        ..small_buckets()
+    };
+    let mut reducer = Reducer::new(&parameters, group, &options).unwrap();
+    reducer.prepare_for_forward().unwrap();
+    let mut loss = parameters[0].sum(Kind::Float);
+    if group.rank() == 0 {
+        loss += parameters[1].sum(Kind::Float);
+    }
+    reducer
+        .prepare_for_backward_from(&[loss.shallow_clone()])
+        .unwrap();
+    backward(&loss).unwrap();
+    assert_eq!(floats(&parameters[0].grad()), [1.0, 1.0]);
+    let share = 1.0 / f64::from(group.world_size());
+    assert_eq!(floats(&parameters[1].grad()), [share, share]);
+    assert!(!parameters[2].grad().defined() || floats(&parameters[2].grad()) == [0.0, 0.0]);
+    println!("unused ok");
+}
