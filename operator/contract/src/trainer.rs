@@ -47,6 +47,13 @@ pub struct TrainerConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4_096)))]
     pub slices: Option<u32>,
+    /// In which numbers a step computes. Weights, gradients and the optimizer's state stay 32-bit floats.
+    #[serde(default, skip_serializing_if = "Precision::is_default")]
+    pub precision: Precision,
+    /// Only kernels whose result does not depend on timing; an operation that has none is an error. On GPUs it costs
+    /// speed; on CPUs all kernels are deterministic for a given number of threads.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deterministic: bool,
     /// Passes over the training data. Give this or `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
@@ -77,6 +84,29 @@ pub struct TrainerConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub scale_batch: Option<ScaleBatch>,
+}
+
+/// In which numbers a step computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit floats.
+    #[default]
+    Fp32,
+    /// 32-bit floats, of which the tensor cores of NVIDIA GPUs read 19 bits. On CPUs the same as `fp32`.
+    Tf32,
+    /// Products, convolutions and attention in bfloat16 (8 bits of precision), all else in 32-bit floats, as
+    /// `torch.autocast`.
+    Bf16,
+}
+
+impl Precision {
+    /// Whether it is `fp32`.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How gradients are synchronized between processes.

@@ -138,6 +138,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn rh_group_barrier(group: *const RhGroup) -> c_int;
     pub(crate) fn rh_group_failed(group: *const RhGroup, out: *mut bool) -> c_int;
+    pub(crate) fn rh_group_set_timeout(group: *const RhGroup, timeout_ms: i64) -> c_int;
     pub(crate) fn rh_group_shutdown(group: *const RhGroup) -> c_int;
     #[cfg(feature = "fake-nccl")]
     pub(crate) fn rh_fake_nccl_aborts() -> u64;

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
@@ -198,6 +199,16 @@ impl ProcessGroup {
         // SAFETY: the group is live, `failed` valid for a write.
         let mut ask = || check(unsafe { ffi::rh_group_failed(self.raw.as_ptr(), &raw mut failed) });
         !self.backend.tells_failures() && self.check().is_ok() && ask().is_ok() && failed
+    }
+
+    /// How long collectives wait for their peers from now on.
+    ///
+    /// # Errors
+    /// The library cannot change it.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        let timeout = milliseconds(timeout);
+        // SAFETY: the group is live.
+        check(unsafe { ffi::rh_group_set_timeout(self.raw.as_ptr(), timeout) })
     }
 
     /// Ends the group in order, when its collectives are done and no more are needed. Call it on all ranks at

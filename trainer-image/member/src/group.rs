@@ -15,6 +15,9 @@ pub trait Abort: Debug + Send + Sync {
     /// if it is called twice, the second call waits for the first and does nothing else.
     fn abort(&self);
 
+    /// Ends it in order, when all ranks have left it and none of its collectives waits.
+    fn shutdown(&self) {}
+
     /// Whether the library has noted that a collective failed which itself will never return. NCCL's does, Gloo's
     /// collectives return with an error.
     fn has_failed(&self) -> bool {

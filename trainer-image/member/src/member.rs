@@ -141,6 +141,14 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         look(&mut self.machine, self.peers.as_mut(), &self.leave);
     }
 
+    /// The longest step that is to be expected in this generation; zero when nothing is known, and for a process that
+    /// trains alone.
+    #[must_use]
+    pub fn longest_step(&self) -> std::time::Duration {
+        let peers = self.peers.as_ref();
+        peers.map_or_else(Default::default, |peers| peers.interrupter.longest_step())
+    }
+
     /// Whether it was asked to leave and has not left yet.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {

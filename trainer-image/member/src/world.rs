@@ -291,9 +291,14 @@ impl<G: Group> World<G> {
 
     /// Leaves a world that is whole, without an abort.
     pub fn leave(self) {
-        if let Some(group) = self.group {
-            let_go(group);
-        }
+        let Some(group) = self.group else { return };
+        // It may wait for other ranks. Without a thread it is dropped here.
+        let _ = std::thread::Builder::new()
+            .name("left".to_owned())
+            .spawn(move || {
+                group.shutdown();
+                drop(group);
+            });
     }
 
     /// Fails once the group was aborted: what its collectives have left is garbage then.

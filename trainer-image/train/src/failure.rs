@@ -63,12 +63,23 @@ pub enum Failure {
     /// The file of initial weights does not fit the model.
     #[error("{0}")]
     Weights(WeightsError),
+    /// The host or the GPU has too little memory.
+    #[error(
+        "{}out of memory: lower trainer.microBatchSize, or give the workers more memory; libtorch: {words}",
+        rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default()
+    )]
+    OutOfMemory {
+        /// The rank, if it is known.
+        rank: Option<u32>,
+        /// libtorch's words.
+        words: String,
+    },
     /// A GPU cannot be used, or has failed.
     #[error("{0}")]
     Device(String),
     /// libtorch refused an operation.
     #[error("libtorch: {0}")]
-    Torch(#[from] TchError),
+    Torch(String),
     /// It can no longer be a member of a generation.
     #[error(transparent)]
     Member(#[from] failure::Failure),
@@ -97,7 +108,7 @@ impl Failure {
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
             Self::Data { .. } | Self::Unreadable(_) | Self::Weights(_) => ExitCode::DataInvalid,
             Self::Device(_) => ExitCode::HardwareFault,
-            Self::Torch(_) => ExitCode::Internal,
+            Self::OutOfMemory { .. } | Self::Torch(_) => ExitCode::Internal,
             Self::Member(failure) => failure.exit_code(),
         }
     }
@@ -212,9 +223,52 @@ impl From<WeightsError> for Failure {
     }
 }
 
+impl From<TchError> for Failure {
+    fn from(error: TchError) -> Self {
+        let words = error.to_string();
+        Self::of_kind(ErrorKind::of_message(&words), words).unwrap_or_else(Self::Torch)
+    }
+}
+
 impl From<roundhouse_c10d::Error> for Failure {
     fn from(error: roundhouse_c10d::Error) -> Self {
-        lost(error).into()
+        match Self::of_kind(error.kind, error.message) {
+            Ok(failure) => failure,
+            Err(message) => lost(roundhouse_c10d::Error {
+                kind: error.kind,
+                message,
+            })
+            .into(),
+        }
+    }
+}
+
+impl Failure {
+    /// A failure of memory or of the device; the words are given back if it is neither.
+    fn of_kind(kind: ErrorKind, words: String) -> Result<Self, String> {
+        match kind {
+            ErrorKind::OutOfMemory => Ok(Self::OutOfMemory { rank: None, words }),
+            ErrorKind::Device => Ok(Self::Device(words)),
+            ErrorKind::ConnectionLost | ErrorKind::Timeout | ErrorKind::Other => Err(words),
+        }
+    }
+
+    /// The same, on a rank.
+    #[must_use]
+    pub fn on_rank(self, rank: u32) -> Self {
+        match self {
+            Self::OutOfMemory { words, .. } => Self::OutOfMemory {
+                rank: Some(rank),
+                words,
+            },
+            other => other,
+        }
+    }
+
+    /// Whether memory or the device has failed: no peer is the cause.
+    #[must_use]
+    pub const fn is_own(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::Device(_))
     }
 }
 
@@ -224,7 +278,9 @@ pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
         ErrorKind::ConnectionLost | ErrorKind::Timeout => {
             failure::Failure::PeerLost(error.to_string())
         }
-        ErrorKind::Other => failure::Failure::Internal(error.to_string()),
+        ErrorKind::OutOfMemory | ErrorKind::Device | ErrorKind::Other => {
+            failure::Failure::Internal(error.to_string())
+        }
     }
 }
 
@@ -236,6 +292,28 @@ pub(crate) fn refused(error: TchError) -> failure::Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_and_devices_that_fail_are_told_from_defects_and_from_peers() {
+        let memory = "CUDA out of memory. Tried to allocate 20.00 MiB";
+        let device = "CUDA error: uncorrectable ECC error encountered";
+        for (words, code) in [
+            (memory, ExitCode::Internal),
+            (device, ExitCode::HardwareFault),
+            ("shapes do not fit", ExitCode::Internal),
+        ] {
+            let failure = Failure::from(TchError::Torch(words.to_owned()));
+            assert_eq!(failure.exit_code(), code, "{failure}");
+            assert!(failure.to_string().contains(words), "{failure}");
+        }
+        let failure = Failure::from(TchError::Torch(memory.to_owned())).on_rank(3);
+        let text = failure.to_string();
+        assert!(
+            text.contains("rank 3") && text.contains("trainer.microBatchSize"),
+            "{text}"
+        );
+        assert!(failure.is_own() && !failure.is_peer_lost());
+    }
 
     #[test]
     fn wrong_data_is_named_and_permanent() {

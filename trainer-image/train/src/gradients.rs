@@ -1,9 +1,12 @@
 //! The passes of one step: samples from the source, the loss from the task, gradients synchronized over the ranks.
 
+use roundhouse_c10d::Autocast;
+use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::{Batch, Permutation};
 use roundhouse_member::World;
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::{Section, Sections};
+use tch::{Device, Kind};
 
 use crate::failure::Failure;
 use crate::group::C10dGroup;
@@ -25,6 +28,8 @@ pub struct Inputs<'a> {
     pub next: Option<(&'a Batch, &'a Permutation)>,
     /// Seed of the training.
     pub seed: u64,
+    /// In which numbers the forward pass computes.
+    pub precision: Precision,
 }
 
 /// What came of the passes of one rank.
@@ -60,6 +65,7 @@ pub fn gradients(
         batch,
         next,
         seed,
+        precision,
     } = inputs;
     let scale = sync.scale(batch.num_samples());
     let mut local_loss = 0.0;
@@ -80,6 +86,7 @@ pub fn gradients(
         let mode = mode(*seed, batch, &pass);
         let sum = sections.time(Section::Forward, || {
             sync.before_forward().map_err(told)?;
+            let _autocast = autocast(*precision, samples.inputs.device())?;
             Ok::<_, Failure>(task.loss(&samples, mode)?)
         })?;
         if pass.is_last {
@@ -124,6 +131,7 @@ pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Fai
         batch,
         next: _,
         seed,
+        precision: _,
     } = inputs;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     for pass in sync.passes(&batch.places) {
@@ -163,10 +171,13 @@ pub fn warm_up(
         batch,
         next: _,
         seed,
+        precision,
     } = inputs;
     let samples = source.fetch(pass.places.clone(), order)?;
     sync.before_forward().map_err(told)?;
+    let autocast = autocast(*precision, samples.inputs.device())?;
     let sum = task.loss(&samples, mode(*seed, batch, &pass))?;
+    drop(autocast);
     let root = sync
         .before_backward(&pass, sum.loss, numbers)
         .map_err(told)?;
@@ -174,6 +185,14 @@ pub fn warm_up(
     sync.finish(task.parameters_mut()).map_err(told)?;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     Ok(world.check()?)
+}
+
+/// While it lives, the operations that gain from it run in 16 bits; `None`: all run in 32.
+fn autocast(precision: Precision, device: Device) -> Result<Option<Autocast>, Failure> {
+    match precision {
+        Precision::Fp32 | Precision::Tf32 => Ok(None),
+        Precision::Bf16 => Ok(Some(Autocast::enter(device, Kind::BFloat16)?)),
+    }
 }
 
 const fn mode(seed: u64, batch: &Batch, pass: &Pass) -> Mode {

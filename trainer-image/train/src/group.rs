@@ -1,5 +1,7 @@
 //! The collectives of a generation over c10d, as a member needs them.
 
+use std::time::Duration;
+
 use roundhouse_c10d::{ProcessGroup, ReduceOp};
 use roundhouse_member::failure::Failure;
 use roundhouse_member::group::{Abort, Group};
@@ -28,6 +30,11 @@ impl C10dGroup {
         &self.group
     }
 
+    /// How long its collectives wait for their peers from now on. A library that cannot change that goes on as before.
+    pub fn set_timeout(&self, timeout: Duration) {
+        let _ = self.group.set_timeout(timeout);
+    }
+
     /// Where the tensors of its collectives have to be.
     #[must_use]
     pub const fn device(&self) -> Device {
@@ -39,6 +46,11 @@ impl Abort for C10dGroup {
     fn abort(&self) {
         // A connection that is gone already needs no cutting.
         let _ = self.group.abort();
+    }
+
+    fn shutdown(&self) {
+        // If that fails, the group is aborted: it is over in either case.
+        let _ = self.group.shutdown();
     }
 
     fn has_failed(&self) -> bool {
@@ -92,35 +104,17 @@ impl Group for C10dGroup {
 }
 
 impl Exchange for C10dGroup {
-    fn all_to_all(&self, input: &Tensor, _: &[i64], from: &[i64]) -> Result<Tensor, SyncError> {
-        let mut parts = Vec::with_capacity(from.len());
-        for (rank, length) in (0..).zip(from.iter().copied()) {
-            let all = self.of_rank(rank, input, length * i64::from(self.size()))?;
-            parts.push(all.f_narrow(0, length * i64::from(self.rank()), length)?);
-        }
-        Ok(Tensor::f_cat(&parts, 0)?)
+    fn all_to_all(&self, input: &Tensor, to: &[i64], from: &[i64]) -> Result<Tensor, SyncError> {
+        let length: i64 = from.iter().sum();
+        let mut output = Tensor::f_empty([length], (input.kind(), self.device))?;
+        self.group.all_to_all(&mut output, input, from, to)?;
+        Ok(output)
     }
 
     fn all_gather(&self, chunk: &Tensor) -> Result<Tensor, SyncError> {
-        let length = chunk.size1()?;
-        let chunks: Vec<Tensor> = (0..self.size())
-            .map(|rank| self.of_rank(rank, chunk, length))
-            .collect::<Result<_, _>>()?;
-        Ok(Tensor::f_cat(&chunks, 0)?)
-    }
-}
-
-impl C10dGroup {
-    /// What a rank has, which is of this length.
-    fn of_rank(&self, rank: u32, own: &Tensor, length: i64) -> Result<Tensor, SyncError> {
-        let mut row = if rank == self.rank() {
-            own.f_contiguous()?
-        } else {
-            Tensor::f_zeros([length], (own.kind(), own.device()))?
-        };
-        if length > 0 {
-            self.group.broadcast(&mut row, rank)?;
-        }
-        Ok(row)
+        let length = chunk.size1()? * i64::from(self.size());
+        let mut output = Tensor::f_empty([length], (chunk.kind(), self.device))?;
+        self.group.all_gather(&mut output, &chunk.f_contiguous()?)?;
+        Ok(output)
     }
 }

@@ -30,6 +30,8 @@ pub fn main(build: impl Build) -> ! {
             signal_hook::low_level::exit(ExitCode::Left.code());
         }
     }
+    // Each peer of a world takes descriptors. The agent raises the limit, too; a process alone has only itself.
+    let _ = roundhouse_c10d::raise_descriptor_limit();
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.other_command() {
             Some(Command::Audit { dir, compare }) => match (dir, compare.as_deref()) {

@@ -27,7 +27,6 @@ use gathering::{CONNECT_TRY, Gathering, PATIENCE, PAUSE};
 
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
-const LOOPBACK: &str = "127.0.0.1";
 
 /// This process' end of every rendezvous.
 #[derive(Debug)]
@@ -51,7 +50,7 @@ impl StoreRendezvous {
         timeouts: CollectiveTimeouts,
     ) -> Result<Self, Failure> {
         let own_store = (local_rank == 0)
-            .then(|| host(port, timeouts.connect))
+            .then(|| host(own_address, port, timeouts.connect))
             .transpose()?;
         Ok(Self {
             own_address,
@@ -123,7 +122,7 @@ impl StoreRendezvous {
     fn master(&self, place: &Place) -> Master {
         match &self.own_store {
             Some(store) if place.rank == 0 => Master {
-                address: LOOPBACK.to_owned(),
+                address: self.own_address.to_string(),
                 port: store.port(),
             },
             _ => place.master.clone(),
@@ -152,10 +151,10 @@ impl roundhouse_member::Rendezvous for StoreRendezvous {
     }
 }
 
-fn host(port: u16, timeout: Duration) -> Result<Store, Failure> {
+fn host(address: IpAddr, port: u16, timeout: Duration) -> Result<Store, Failure> {
     let deadline = Instant::now() + HOST_DEADLINE;
     loop {
-        match Store::host(port, timeout) {
+        match Store::host_at(address, port, timeout) {
             Ok(store) => return Ok(store),
             Err(error) if Instant::now() >= deadline => {
                 return Err(Failure::PeerLost(format!(

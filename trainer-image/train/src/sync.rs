@@ -119,13 +119,14 @@ pub fn build(
 /// What an error of a collective means. Garbage makes the Reducer's own checks fail, too ("DDP expects same model
 /// across all ranks").
 pub(crate) fn explain(world: &World<C10dGroup>, error: SyncError) -> Failure {
-    match error {
+    let failure = match error {
         SyncError::Torch(error) => error.into(),
-        SyncError::Group(error) if world.may_have_lost_a_peer() => {
-            Failure::peer_lost(error.to_string())
-        }
-        SyncError::Group(error) => error.into(),
+        SyncError::Group(error) => Failure::from(error),
+    };
+    if world.may_have_lost_a_peer() && !failure.is_own() {
+        return Failure::peer_lost(failure.to_string());
     }
+    failure
 }
 
 /// From parts of a batch to synchronized gradients.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use roundhouse_c10d::Numerics;
+use roundhouse_contract::trainer::Precision;
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::course::Length;
 use roundhouse_elastic::ledger::{Head, Terms};
@@ -57,6 +59,7 @@ impl Work {
             batch,
             next: None,
             seed: self.config.seed,
+            precision: self.config.precision,
         }
     }
 }
@@ -75,6 +78,8 @@ struct Plan {
 struct LastStep {
     own_time: Duration,
     unevenness: Option<f64>,
+    /// How long the collectives of this generation wait since then.
+    timeout: Option<Duration>,
 }
 
 /// The training of one process.
@@ -104,6 +109,12 @@ impl<'reporter> Trainer<'reporter> {
         let (machine, watch) = lobby::enter(&launch);
         let config = config::read(&launch.config_file)?;
         let device = device::own(launch.local_rank, launch.expected_device)?;
+        Numerics {
+            tf32: config.precision == Precision::Tf32,
+            cudnn_benchmark: !config.deterministic,
+            deterministic: config.deterministic,
+        }
+        .apply()?;
         let Job {
             mut task,
             train,

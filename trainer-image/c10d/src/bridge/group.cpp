@@ -59,6 +59,11 @@ int rh_group_failed(const RhGroup* group, bool* out) {
   return rh_guard([&] { *out = group->group->getDefaultBackend()->getError() != c10d::ErrorType::SUCCESS; });
 }
 
+// For the collectives from now on.
+int rh_group_set_timeout(const RhGroup* group, int64_t timeout_ms) {
+  return rh_guard([&] { group->group->getDefaultBackend()->setTimeout(std::chrono::milliseconds(timeout_ms)); });
+}
+
 // NCCL: waits for the collectives that are under way, and for the other ranks of the host to do the same. Gloo has
 // nothing to do.
 int rh_group_shutdown(const RhGroup* group) {

@@ -26,6 +26,12 @@ impl Select {
         Ok(Self { keeps })
     }
 
+    /// The same as the fused kernels take it: 1 keeps the old values.
+    fn found_inf(&self) -> Result<Option<Tensor>, TchError> {
+        let keeps = self.keeps.as_ref();
+        keeps.map(|keeps| keeps.f_to_kind(Kind::Float)).transpose()
+    }
+
     /// Changes a tensor by `in_place`, unless its old values are to be kept. If the device decides that, the
     /// change is made to a copy.
     fn write(
@@ -61,16 +67,7 @@ pub(crate) fn norm(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     if tensors.is_empty() {
         return Tensor::f_zeros([0_i64; 0], (Kind::Float, tch::Device::Cpu));
     }
-    norms(tensors)?.f_norm()
-}
-
-/// The norm of each tensor, `[n]`.
-fn norms(tensors: &[Tensor]) -> Result<Tensor, TchError> {
-    let norms: Vec<Tensor> = tensors
-        .iter()
-        .map(Tensor::f_norm)
-        .collect::<Result<_, _>>()?;
-    Tensor::f_stack(&norms, 0)
+    roundhouse_c10d::foreach::total_norm(tensors).map_err(refused)
 }
 
 /// `average = average + weight · (value - average)` for each pair.
@@ -84,6 +81,16 @@ pub(crate) fn average(
         select.write(average, |average| average.f_lerp_(value, weight))?;
     }
     Ok(())
+}
+
+/// Handles of some tensors, to be changed in place.
+fn handles(tensors: &[Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(Tensor::shallow_clone).collect()
+}
+
+/// What an error of the bridge is among those of tch.
+fn refused(error: roundhouse_c10d::Error) -> TchError {
+    TchError::Torch(error.message)
 }
 
 /// A scalar on the device of a tensor; made there, without a copy from the host.

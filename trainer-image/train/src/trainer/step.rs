@@ -21,6 +21,14 @@ impl Trainer<'_> {
     /// One optimizer step of the whole world, or what is due in its place: an evaluation, the end. Until the
     /// update every error leaves the weights as they were; the update itself is local and waits for no peer.
     pub(super) fn step(&mut self) -> Result<Event, Failure> {
+        let result = self.try_step();
+        result.map_err(|failure| match self.member.world() {
+            Ok(world) => failure.on_rank(world.rank()),
+            Err(_) => failure,
+        })
+    }
+
+    fn try_step(&mut self) -> Result<Event, Failure> {
         if self.is_evaluation_due() {
             return self.evaluate();
         }
@@ -76,7 +84,18 @@ impl Trainer<'_> {
         reporter.compare(&end.own_seconds, self.last_step.unevenness);
         let micro_batch_size = self.work.config.micro_batch_size;
         let world_size = self.member.world()?.size();
+        let timeout = self
+            .launch
+            .timeouts
+            .of_step(Some(self.member.longest_step()));
+        if let (Some(group), true) = (
+            self.member.world()?.group(),
+            self.last_step.timeout != Some(timeout),
+        ) {
+            group.set_timeout(timeout);
+        }
         self.last_step = LastStep {
+            timeout: Some(timeout),
             own_time: sections.own_time(),
             unevenness: straggler::unevenness(batch.num_samples(), world_size, micro_batch_size),
         };

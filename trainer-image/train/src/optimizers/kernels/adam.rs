@@ -1,8 +1,9 @@
 //! Moments: the steps of `AdamW` and LAMB.
 
+use roundhouse_c10d::{AdamWUpdate, Gate, Moments};
 use tch::{TchError, Tensor};
 
-use super::{Select, divided};
+use super::{Select, divided, handles, refused, scalar};
 use crate::optimizers::groups::Members;
 
 /// One step on one group.
@@ -47,7 +48,8 @@ impl AdamStep {
     }
 }
 
-/// `w = w·(1 - rate·decay) - rate · m̂ / (√v̂ + ε)`.
+/// `w = w·(1 - rate·decay) - rate · m̂ / (√v̂ + ε)`: one kernel for all tensors. With a divisor the gradients are
+/// divided in place.
 pub(in crate::optimizers) fn adamw(
     Members { weights, gradients }: &Members,
     [firsts, seconds]: [&[Tensor]; 2],
@@ -55,21 +57,30 @@ pub(in crate::optimizers) fn adamw(
     divisor: Option<&Tensor>,
     select: &Select,
 ) -> Result<(), TchError> {
-    let (first_correction, root) = step.corrections();
-    let moments = firsts.iter().zip(seconds);
-    for ((weight, gradient), (first, second)) in weights.iter().zip(gradients).zip(moments) {
-        let gradient = divided(gradient, divisor)?;
-        step.update_moments(&gradient, first, second, select)?;
-        let numerator = first.f_mul_scalar(-step.rate * root / first_correction)?;
-        let denominator = step.denominator(second)?;
-        select.write(weight, |weight| {
-            if step.weight_decay > 0.0 {
-                let _ = weight.f_mul_scalar_(1.0 - step.rate * step.weight_decay)?;
-            }
-            weight.f_addcdiv_(&numerator, &denominator)
-        })?;
-    }
-    Ok(())
+    let Some(first) = weights.first() else {
+        return Ok(());
+    };
+    let update = AdamWUpdate {
+        lr: step.rate,
+        beta1: step.beta1,
+        beta2: step.beta2,
+        eps: step.epsilon,
+        weight_decay: step.weight_decay,
+    };
+    let (mut means, mut squares) = (handles(firsts), handles(seconds));
+    let mut moments = Moments {
+        means: &mut means,
+        squares: &mut squares,
+        // The kernel counts on by itself.
+        step: &mut scalar((step.step - 1) as f64, first)?,
+    };
+    let found_inf = select.found_inf()?;
+    let gate = Gate {
+        grad_scale: divisor,
+        found_inf: found_inf.as_ref(),
+    };
+    let applied = update.apply(&mut handles(weights), gradients, &mut moments, gate);
+    applied.map_err(refused)
 }
 
 /// Updates the moments and gives `m̂ / (√v̂ + ε) + decay·w` for each tensor.

@@ -1,8 +1,9 @@
 //! Momentum: the steps of SGD and LARS.
 
+use roundhouse_c10d::{Gate, SgdUpdate};
 use tch::{TchError, Tensor};
 
-use super::{Select, divided, scalar};
+use super::{Select, handles, refused, scalar};
 use crate::optimizers::groups::Members;
 
 /// One step of SGD on one group.
@@ -14,7 +15,8 @@ pub(in crate::optimizers) struct SgdStep {
     pub(in crate::optimizers) weight_decay: f64,
 }
 
-/// `d = g + decay·w; b = momentum·b + d; w = w - rate·b`, with Nesterov `w = w - rate·(d + momentum·b)`.
+/// `d = g + decay·w; b = momentum·b + d; w = w - rate·b`, with Nesterov `w = w - rate·(d + momentum·b)`: one kernel for
+/// all tensors. Without momentum the buffers stay as they are. With a divisor the gradients are divided in place.
 pub(in crate::optimizers) fn sgd(
     Members { weights, gradients }: &Members,
     buffers: &[Tensor],
@@ -22,30 +24,24 @@ pub(in crate::optimizers) fn sgd(
     divisor: Option<&Tensor>,
     select: &Select,
 ) -> Result<(), TchError> {
-    let Some(first) = weights.first() else {
-        return Ok(());
+    let update = SgdUpdate {
+        lr: step.rate,
+        momentum: step.momentum,
+        weight_decay: step.weight_decay,
+        nesterov: step.nesterov,
     };
-    let [momentum, minus_rate] = [scalar(step.momentum, first)?, scalar(-step.rate, first)?];
-    let decay = scalar(step.weight_decay, first)?;
-    for ((weight, gradient), buffer) in weights.iter().zip(gradients).zip(buffers) {
-        let gradient = divided(gradient, divisor)?;
-        let direction = if step.weight_decay > 0.0 {
-            gradient.f_addcmul(weight, &decay)?
-        } else {
-            gradient
-        };
-        select.write(buffer, |buffer| {
-            let old = buffer.shallow_clone();
-            direction.f_addcmul_out(buffer, &old, &momentum)
-        })?;
-        let moved_by = if step.nesterov {
-            direction.f_addcmul(buffer, &momentum)?
-        } else {
-            buffer.shallow_clone()
-        };
-        select.write(weight, |weight| weight.f_addcmul_(&moved_by, &minus_rate))?;
-    }
-    Ok(())
+    let found_inf = select.found_inf()?;
+    let gate = Gate {
+        grad_scale: divisor,
+        found_inf: found_inf.as_ref(),
+    };
+    let applied = update.apply(
+        &mut handles(weights),
+        gradients,
+        &mut handles(buffers),
+        gate,
+    );
+    applied.map_err(refused)
 }
 
 /// `b = momentum·b + rate·ratio·(g + decay·w); w = w - b`, with a ratio for each tensor.
