@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
 const BRIDGE: &str = "src/bridge";
-/// These need a stand-in for NCCL, or nothing.
+/// Compiled with feature `fake-nccl` alone.
 const OPTIONAL: [&str; 1] = ["fake_nccl.cpp"];
 
 fn main() -> Result<(), String> {

@@ -66,6 +66,7 @@ pub fn options(name: &str) -> GroupOptions {
     }
 }
 
+#[cfg(feature = "fake-nccl")]
 pub fn sum_of_ones(group: &ProcessGroup) -> f64 {
     let mut tensor = Tensor::from_slice(&[1.0]);
     group.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
@@ -272,6 +273,7 @@ impl Trainer {
         backward(&loss)
     }
 
+    #[cfg(feature = "fake-nccl")]
     pub fn gradients_are_finite(&self) -> bool {
         let vars = self.vars.trainable_variables();
         vars.iter()
