@@ -105,7 +105,7 @@ pub fn build(
         reducer: ReducerOptions {
             bucket_cap_bytes: bytes(bucket_cap_mib),
             first_bucket_bytes: bytes(first_bucket_mib),
-            gradient_as_bucket_view: true,
+            ..ReducerOptions::default()
         },
         micro_batch_size,
         group_size,

@@ -83,6 +83,12 @@ pub(crate) fn average(
     Ok(())
 }
 
+/// The norm of each tensor, `[n]`.
+fn norms(tensors: &[Tensor]) -> Result<Tensor, TchError> {
+    let norms = roundhouse_c10d::foreach::norms(tensors, 2.0).map_err(refused)?;
+    Tensor::f_stack(&norms, 0)
+}
+
 /// Handles of some tensors, to be changed in place.
 fn handles(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(Tensor::shallow_clone).collect()
