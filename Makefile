@@ -52,6 +52,10 @@ bench: ## Print the figures of README's table (needs a few minutes)
 bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min; fetches 3 GB the first time)
 	@tests/support/make/bench-elastic
 
+.PHONY: bench-trainer
+bench-trainer: ## Steps per second beside PyTorch's, on this machine (15 min; fetches 3 GB the first time)
+	@tests/support/make/bench-trainer
+
 .PHONY: deny
 deny: ## Licences, sources and known vulnerabilities of the dependencies
 	@tests/support/make/deny

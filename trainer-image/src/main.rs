@@ -1,8 +1,10 @@
 //! `roundhouse-train`: the built-in trainer. From a configuration to the model, the data and the optimizer that it
 //! names; the library does the rest.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use roundhouse_contract::paths::WEIGHTS_DIR;
 use roundhouse_contract::trainer::ModelName;
 use roundhouse_contract::trainer::data::{Data, Reading};
 use roundhouse_data::prefetch::Options;
@@ -33,7 +35,11 @@ fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     let samples = samples(train.as_ref());
     let mut task = models::build(&config.model, samples, config.seed)?;
     if let Some(init_from) = &config.model.init_from {
-        let path = data_dir.join(&init_from.path);
+        let root = match init_from.volume {
+            Some(_) => Path::new(WEIGHTS_DIR),
+            None => data_dir,
+        };
+        let path = root.join(&init_from.path);
         weights::load(&path, task.parameters_mut(), &init_from.skip)?;
     }
     let source = |dataset: Arc<dyn Dataset>| -> Result<Box<dyn Source>, Failure> {

@@ -16,6 +16,8 @@ pub const TRAINER_CONFIG_FILE: &str = "trainer-config";
 pub const RUN_DIR: &str = "/run/roundhouse";
 /// Where `trainer.data.volume` is mounted.
 pub const DATA_DIR: &str = "/data";
+/// Where `trainer.model.initFrom.volume` is mounted.
+pub const WEIGHTS_DIR: &str = "/weights";
 /// Where the agent is put for images that do not bring it.
 pub const INSTALL_DIR: &str = "/roundhouse";
 /// File name of the agent's program.

@@ -6,12 +6,14 @@ use k8s_openapi::api::core::v1::{
     VolumeMount,
 };
 use roundhouse_api::CheckpointVolume;
+use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::DataVolume;
 use roundhouse_contract::{labels, paths};
 use roundhouse_planner::{Program, ValidatedJob};
 
 const PODINFO: &str = "roundhouse-podinfo";
 const DATA: &str = "roundhouse-data";
+const WEIGHTS: &str = "roundhouse-weights";
 const CHECKPOINTS: &str = "roundhouse-checkpoints";
 /// Memory volumes: name and where they are mounted. NCCL and Gloo need `/dev/shm`.
 const MEMORY: [(&str, &str); 2] = [
@@ -42,7 +44,8 @@ pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
     match &job.program {
         Program::Trainer(config) => {
             all.push(empty(TMP.0, None));
-            all.extend(config.data.volume.as_ref().map(data));
+            all.extend(config.data.volume.as_ref().map(|volume| data(DATA, volume)));
+            all.extend(weights(config).map(|volume| data(WEIGHTS, volume)));
         }
         Program::Script(_) => all.push(empty(INSTALLED.0, None)),
     }
@@ -58,6 +61,7 @@ pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
             all.push(mount(TMP.0, TMP.1, false));
             let has_data = config.data.volume.is_some();
             all.extend(has_data.then(|| mount(DATA, paths::DATA_DIR, true)));
+            all.extend(weights(config).map(|_| mount(WEIGHTS, paths::WEIGHTS_DIR, true)));
         }
         Program::Script(_) => all.push(mount(INSTALLED.0, INSTALLED.1, true)),
     }
@@ -102,13 +106,18 @@ fn annotation(file: &str, key: &str) -> DownwardAPIVolumeFile {
     }
 }
 
-fn data(volume: &DataVolume) -> Volume {
+/// The volume with the initial weights, if there is one.
+fn weights(config: &TrainerConfig) -> Option<&DataVolume> {
+    config.model.init_from.as_ref()?.volume.as_ref()
+}
+
+fn data(name: &str, volume: &DataVolume) -> Volume {
     let DataVolume {
         config_map,
         persistent_volume_claim,
     } = volume;
     Volume {
-        name: DATA.to_owned(),
+        name: name.to_owned(),
         config_map: config_map.as_ref().map(|source| ConfigMapVolumeSource {
             name: source.name.clone(),
             ..ConfigMapVolumeSource::default()

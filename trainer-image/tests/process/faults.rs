@@ -47,7 +47,7 @@ fn a_process_whose_peers_do_not_answer_leaves_all_the_same() {
     let asked_at = Instant::now();
     assert_eq!(job.exit_code(0), Some(143), "{}", job.logs());
     assert!(
-        asked_at.elapsed() < Duration::from_secs(10),
+        asked_at.elapsed() < Duration::from_secs(20),
         "{:?}",
         asked_at.elapsed()
     );

@@ -183,6 +183,11 @@ impl Job {
             self.logs()
         );
         self.wait_for("done", |status| status.phase == Phase::Done);
+        self.bytes_of_weights()
+    }
+
+    /// The bytes of the final weights.
+    pub(crate) fn bytes_of_weights(&self) -> Vec<u8> {
         std::fs::read(self.path("weights.safetensors")).unwrap()
     }
 
@@ -242,6 +247,18 @@ pub(crate) fn every_steps(dir: PathBuf, steps: u64) -> CheckpointEnvironment {
 /// What the audit of a volume says: its exit code, and its words.
 pub(crate) fn audit(volume: &Path) -> (Option<i32>, String) {
     let output = trainer().arg("audit").arg(volume).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// What a comparison of two volumes says: its exit code, and its words.
+pub(crate) fn compared(left: &Path, right: &Path) -> (Option<i32>, String) {
+    let mut command = trainer();
+    let output = command
+        .args(["audit", "--compare"])
+        .args([left, right])
+        .output()
+        .unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
 }

@@ -21,6 +21,7 @@ mod nccl;
 mod parity;
 mod scaling;
 mod sharing;
+mod slices;
 mod slow_volumes;
 mod straggler;
 mod volumes;

@@ -108,6 +108,11 @@ impl<'reporter> Trainer<'reporter> {
     ) -> Result<Self, Failure> {
         let (machine, watch) = lobby::enter(&launch);
         let config = config::read(&launch.config_file)?;
+        if config.slices.is_some() && std::env::var_os("OMP_NUM_THREADS").is_none() {
+            // Kernels may split their sums by the number of threads, which must not depend on how many processes share
+            // a machine.
+            tch::set_num_threads(1);
+        }
         let device = device::own(launch.local_rank, launch.expected_device)?;
         Numerics {
             tf32: config.precision == Precision::Tf32,

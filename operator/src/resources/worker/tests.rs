@@ -55,6 +55,27 @@ fn the_pod_bears_its_name_labels_and_owner() {
 }
 
 #[test]
+fn the_volume_with_initial_weights_is_mounted_read_only() {
+    let mut raw = raw(&json!({}));
+    raw["spec"]["trainer"]["model"]["initFrom"] = json!({
+        "path": "mlp.safetensors",
+        "volume": {"persistentVolumeClaim": {"claimName": "models"}},
+    });
+    let pod = pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap());
+    let named = |list: &Value| -> Value {
+        let all = list.as_array().unwrap().iter();
+        all.filter(|item| item["name"] == "roundhouse-weights")
+            .cloned()
+            .collect()
+    };
+    let volumes = named(&pod["spec"]["volumes"]);
+    assert_eq!(volumes[0]["persistentVolumeClaim"]["claimName"], "models");
+    let mounts = named(&pod["spec"]["containers"][0]["volumeMounts"]);
+    assert_eq!(mounts[0]["mountPath"], "/weights");
+    assert_eq!(mounts[0]["readOnly"], true);
+}
+
+#[test]
 fn the_pod_is_admitted_under_the_restricted_standard() {
     let spec = &built(json!({}))["spec"];
     assert_eq!(spec["automountServiceAccountToken"], false);

@@ -1,0 +1,66 @@
+"""Steps per second of the trainer beside PyTorch's, interleaved, on this machine: one table.
+
+Both train the same shapes with the same batch, optimizer and number of threads, from synthetic samples. Ours is the whole
+trainer: agreement, witness, ledger and metrics at every step.
+"""
+import argparse
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import ours
+
+HERE = pathlib.Path(__file__).parent
+GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}
+
+
+def peer(python, name, world, seconds):
+    """PyTorch's median steps per second."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(port)]
+    command += ["--seconds", str(seconds)]
+    ranks = [
+        subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]
+    outputs = [rank.communicate() for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit(f"PyTorch failed: {outputs[0][1][-2000:]}")
+    return float(outputs[0][0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trainer", required=True, help="the program roundhouse-train, optimized")
+    parser.add_argument("--python", required=True, help="an interpreter with PyTorch")
+    parser.add_argument("--models", default="mlp,resnet18,gpt2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        data = pathlib.Path(place)
+        ours.write_data(data)
+        for name in options.models.split(","):
+            for world in (1, 2):
+                mine, theirs, slices = [], [], []
+                for number in range(options.rounds):
+                    print(f"{name}, {world} ranks, round {number + 1} of {options.rounds}", file=sys.stderr)
+                    mine.append(ours.measure(options.trainer, data, name, world, options.seconds))
+                    theirs.append(peer(options.python, name, world, options.seconds))
+                    slices.append(ours.measure(options.trainer, data, name, world, options.seconds, {"slices": 4}))
+                rows.append((name, world, *map(statistics.median, (mine, theirs, slices))))
+    print("| model | W | ours, steps/s | PyTorch, steps/s | ratio | goal | with 4 slices, steps/s |")
+    print("|---|---|---|---|---|---|---|")
+    for name, world, mine, theirs, slices in rows:
+        ratio = mine / theirs
+        print(f"| {name} | {world} | {mine:.1f} | {theirs:.1f} | {ratio:.2f} | {GOALS[name]} | {slices:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+//! With `slices` a training is the same bit for bit, whatever the number of processes is and whatever happens to them.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::elastic::STEPS;
+use crate::harness::{Job, assert_proven, compared, config, digits, every_steps};
+
+/// A training in slices.
+fn sliced(model: &Value, steps: u64) -> Value {
+    let mut config = config();
+    config["model"] = model.clone();
+    config["steps"] = json!(steps);
+    config["slices"] = json!(4);
+    config
+}
+
+fn mlp() -> Value {
+    sliced(&json!({"name": "mlp", "hidden": [32]}), STEPS)
+}
+
+/// A training of this many workers: the bytes of its weights.
+fn weights(config: &Value, data_dir: &Path, nodes: u32, procs_per_worker: u32) -> Vec<u8> {
+    let mut job = Job::start(config, data_dir, nodes, procs_per_worker);
+    job.issue_when_ready(1);
+    job.complete()
+}
+
+fn assert_equal_for_every_world(config: &Value, data_dir: &Path) {
+    let alone = weights(config, data_dir, 1, 1);
+    for (nodes, procs_per_worker) in [(2, 1), (3, 1), (1, 2), (4, 1)] {
+        let found = weights(config, data_dir, nodes, procs_per_worker);
+        assert!(
+            found == alone,
+            "{nodes} x {procs_per_worker} processes: other bits"
+        );
+    }
+}
+
+#[test]
+fn an_mlp_in_slices_has_equal_bits_for_every_number_of_processes() {
+    let mut config = mlp();
+    assert_equal_for_every_world(&config, &digits());
+    config["optimizer"] = json!({"name": "adamw", "learningRate": 0.001, "maxGradNorm": 1.0});
+    config["microBatchSize"] = json!(5);
+    assert_equal_for_every_world(&config, &digits());
+}
+
+#[test]
+fn a_resnet18_in_slices_has_equal_bits_for_every_number_of_processes() {
+    let model = json!({"name": "resnet18", "stem": "cifar", "ghostBatch": 4});
+    let mut config = sliced(&model, 3);
+    config["globalBatchSize"] = json!(16);
+    config["eval"] = json!({"everyEpochs": 0});
+    assert_equal_for_every_world(&config, &digits());
+}
+
+#[test]
+fn a_gpt2_with_dropout_in_slices_has_equal_bits_for_every_number_of_processes() {
+    let model = json!({
+        "name": "gpt2", "layers": 2, "heads": 2, "width": 32, "context": 16, "vocabulary": 64, "dropout": 0.1,
+    });
+    let mut config = sliced(&model, 20);
+    config["data"] = json!({"format": "tokens", "train": "train.bin", "tokens": {"context": 16}});
+    config["optimizer"] = json!({"name": "adamw", "learningRate": 0.001});
+    config["globalBatchSize"] = json!(10);
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = (0..4_000_u32).map(|place| u16::try_from(place * place % 61).unwrap());
+    let bytes: Vec<u8> = tokens.flat_map(u16::to_le_bytes).collect();
+    std::fs::write(directory.path().join("train.bin"), bytes).unwrap();
+    assert_equal_for_every_world(&config, directory.path());
+}
+
+#[test]
+fn a_rank_killed_at_any_point_changes_no_bit() {
+    let expected = weights(&mlp(), &digits(), 1, 1);
+    for (point, world, victim) in [
+        ("Forward", 2, 0),
+        ("Forward", 3, 1),
+        ("Backward", 2, 1),
+        ("Backward", 4, 0),
+        ("Agree", 3, 2),
+        ("Update", 3, 0),
+        ("Commit", 2, 0),
+        ("Commit", 4, 2),
+    ] {
+        let mut job = Job::doomed(&mlp(), world, victim, &format!("{victim}:20:{point}"));
+        assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
+        let survivors: Vec<u32> = (0..world).filter(|node| *node != victim).collect();
+        job.issue_to(2, &survivors);
+        for survivor in &survivors {
+            assert_eq!(job.exit_code(*survivor as usize), Some(0), "{}", job.logs());
+        }
+        let is_equal = job.bytes_of_weights() == expected;
+        assert!(is_equal, "rank {victim} of {world} at {point}: other bits");
+        assert_proven(job.volume(), STEPS);
+    }
+}
+
+#[test]
+fn a_job_that_grows_shrinks_and_is_suspended_is_equal_bit_for_bit_to_one_that_is_left_alone() {
+    const LONG: u64 = 2_000;
+    let config = sliced(&json!({"name": "mlp", "hidden": [32]}), LONG);
+    let volumes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let keep = |at: usize| every_steps(volumes[at].path().to_owned(), 500);
+
+    let mut alone = Job::keeping(&config, 1, keep(0));
+    alone.issue_when_ready(1);
+    let expected = alone.complete();
+
+    let mut job = Job::keeping(&config, 3, keep(1));
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    job.passes(1, &[0], 20);
+    job.passes(2, &[0, 1, 2], 20);
+    job.dismiss(3, 0);
+    job.passes(3, &[1, 2], 20);
+    assert_eq!(job.exit_code(0), Some(143));
+    for rank in [1, 2] {
+        job.signal(rank, "-TERM");
+    }
+    for rank in [1, 2] {
+        assert_eq!(job.exit_code(rank), Some(143), "{}", job.logs());
+    }
+    drop(job);
+    let mut resumed = Job::keeping(&config, 2, keep(1));
+    resumed.wait_for("the lobby", |status| status.phase.is_ready());
+    resumed.issue(4);
+    assert!(resumed.complete() == expected, "other bits");
+
+    let (code, text) = compared(volumes[0].path(), volumes[1].path());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains(&format!("samples and losses of {LONG} steps")),
+        "{text}"
+    );
+    assert!(text.contains("the state after step 2000"), "{text}");
+}
+
+#[test]
+fn trainings_that_differ_in_a_loss_are_told_apart_by_the_first_step() {
+    let volumes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    for (volume, rate) in volumes.iter().zip([0.05, 0.06]) {
+        let mut config = mlp();
+        config["optimizer"]["learningRate"] = json!(rate);
+        let mut job = Job::keeping(&config, 1, every_steps(volume.path().to_owned(), 20));
+        job.issue_when_ready(1);
+        job.complete();
+    }
+    let (code, text) = compared(volumes[0].path(), volumes[1].path());
+    assert_eq!(code, Some(65), "{text}");
+    // The first step's loss is that of the initial weights.
+    assert!(text.contains("different from step 2 on"), "{text}");
+}
