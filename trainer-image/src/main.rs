@@ -56,15 +56,11 @@ fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     };
     let (mut train, mut test) = (source(train)?, validation.map(source).transpose()?);
     if config.model.name == ModelName::Bert {
-        let masked = |source| -> Box<dyn Source> {
-            Box::new(MaskedSource::new(
-                source,
-                config.model.vocabulary(),
-                config.seed,
-            ))
-        };
-        train = masked(train);
-        test = test.map(masked);
+        let (vocabulary, seed) = (config.model.vocabulary(), config.seed);
+        train = Box::new(MaskedSource::new(train, vocabulary, seed));
+        if let Some(source) = test {
+            test = Some(Box::new(MaskedSource::new(source, vocabulary, seed)));
+        }
     }
     let optimizer = config.optimizer.clone();
     Ok(Job {

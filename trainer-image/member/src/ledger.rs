@@ -98,7 +98,7 @@ impl Ledger {
     pub fn open(
         directory: &Directory,
         generation: u64,
-        terms: Terms,
+        terms: &Terms,
         chain: &Chain,
     ) -> Result<Self, Failure> {
         let (messages, inbox) = channel();

@@ -52,8 +52,12 @@ pub struct StepReport {
 /// Result of an evaluation over the whole test split, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Fraction of samples whose highest score is their label's.
-    pub accuracy: f64,
+    /// Fraction of samples whose highest score is their label's; `None` for samples without labels.
+    pub accuracy: Option<f64>,
+    /// Fraction of samples whose label has one of the five highest scores.
+    pub top5: Option<f64>,
+    /// `exp` of the mean negative log-likelihood of a token; `None` for samples that are no tokens.
+    pub perplexity: Option<f64>,
     /// Mean loss.
     pub loss: f64,
     /// Samples that counted.
@@ -182,17 +186,20 @@ impl Reporter {
     pub fn evaluated(&mut self, evaluation: &Evaluation) {
         let Evaluation {
             accuracy,
+            top5: _,
+            perplexity,
             loss,
             num_samples,
         } = *evaluation;
-        self.progress.eval_accuracy = Some(accuracy);
+        self.progress.eval_accuracy = accuracy;
         self.progress.eval_loss = Some(loss).filter(|loss| loss.is_finite());
-        self.metrics.set_evaluation(accuracy, loss);
+        self.metrics.set_evaluation(evaluation);
+        let accuracy = accuracy.map(|share| format!("test accuracy {:.2} %, ", share * 100.0));
+        let perplexity = perplexity.map(|perplexity| format!("test perplexity {perplexity:.2}, "));
+        let words: String = [accuracy, perplexity].into_iter().flatten().collect();
         self.say_as_rank_zero(&format!(
-            "step {} of {}: test accuracy {:.2} %, test loss {loss:.4} ({num_samples} samples)",
-            self.progress.step,
-            self.progress.total_steps,
-            accuracy * 100.0,
+            "step {} of {}: {words}test loss {loss:.4} ({num_samples} samples)",
+            self.progress.step, self.progress.total_steps,
         ));
     }
 

@@ -28,7 +28,7 @@ fn lose_the_sender(mut job: Job, what: &str) -> Job {
     assert_eq!(job.exit_code(0), None, "{what}\n{}", job.logs());
     job.issue_to(3, &[1, 3]);
     for node in [1, 3] {
-        let code = job.exit_code(node as usize);
+        let code = job.exit_code(node);
         assert_eq!(code, Some(0), "{what}\n{}", job.logs());
     }
     assert_same(&job, &undisturbed.weights(), what);

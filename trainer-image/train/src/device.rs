@@ -28,7 +28,6 @@ fn choose(
 ) -> Result<Device, String> {
     let gpu = usize::try_from(local_rank).map_or(Device::Cpu, Device::Cuda);
     match expected {
-        Some(ExpectedDevice::Cpu) => Ok(Device::Cpu),
         Some(ExpectedDevice::Cuda(wanted)) if num_gpus < wanted.get() => {
             let reason = if cfg!(feature = "nccl") {
                 "look at the node's driver with nvidia-smi: CUDA 13.0 needs version 580 or newer"
@@ -40,11 +39,11 @@ fn choose(
             ))
         }
         Some(ExpectedDevice::Cuda(wanted)) if local_rank >= wanted.get() => Err(format!(
-            "process {local_rank} of this worker has no GPU of its own: the pod asks for {wanted}; set              workers.procsPerWorker to {wanted} or less"
+            "process {local_rank} of this worker has no GPU of its own: the pod asks for {wanted}; set workers.procsPerWorker to {wanted} or less"
         )),
         Some(ExpectedDevice::Cuda(_)) => Ok(gpu),
         None if local_rank < num_gpus => Ok(gpu),
-        None => Ok(Device::Cpu),
+        None | Some(ExpectedDevice::Cpu) => Ok(Device::Cpu),
     }
 }
 

@@ -47,7 +47,6 @@ impl Ema {
     }
 
     /// The averages, in the order of the parameters.
-    #[must_use]
     pub fn averages(&self) -> &[Tensor] {
         &self.averages
     }

@@ -13,6 +13,9 @@ use crate::task::{Mode, Task};
 /// Most samples of one forward pass when the configuration sets no bound.
 const DEFAULT_PIECE: u32 = 1_024;
 
+/// What tasks count, and an evaluation makes something of.
+const COUNTS: [&str; 4] = ["top1", "top5", "nll", "tokens"];
+
 /// Evaluates a task. A collective: every rank calls it at the same step. `None` when a rank has broken it off,
 /// because its `is_over` became true between two batches.
 ///
@@ -29,8 +32,8 @@ pub fn evaluate<G: Group>(
     let order = Permutation::in_order(num_samples);
     let part = shard(&(0..num_samples), world.rank(), world.size());
     let piece_size = micro_batch_size.unwrap_or(DEFAULT_PIECE);
-    let mut num_right = 0.0;
-    let mut losses = 0.0;
+    let mut counts = [0.0; COUNTS.len()];
+    let (mut losses, mut num_labelled) = (0.0, 0_u64);
     let mut broken_off = 0.0;
     let _guard = tch::no_grad_guard();
     for piece in micro_batches(&part, Some(piece_size)) {
@@ -47,10 +50,11 @@ pub fn evaluate<G: Group>(
         let sums = task.loss(&batch, Mode::Evaluate)?;
         losses += sums.loss.f_double_value(&[])?;
         for (name, count) in &sums.counts {
-            if *name == "top1" {
-                num_right += count.f_double_value(&[])?;
+            if let Some(place) = COUNTS.iter().position(|known| known == name) {
+                counts[place] += count.f_double_value(&[])?;
             }
         }
+        num_labelled += u64::from(sums.counts.iter().any(|(name, _)| *name == "top1"));
     }
     // Only numbers can be summed; what is none is counted.
     let (losses, not_finite) = if losses.is_finite() {
@@ -58,18 +62,48 @@ pub fn evaluate<G: Group>(
     } else {
         (0.0, 1.0)
     };
-    let sums = world.sum_signed(&[num_right, losses, not_finite, broken_off])?;
-    if sums[3] > 0.0 {
+    let [top1, top5, nll, tokens] = counts;
+    let own = [
+        top1,
+        top5,
+        nll,
+        tokens,
+        num_labelled as f64,
+        losses,
+        not_finite,
+        broken_off,
+    ];
+    let sums = world.sum_signed(&own)?;
+    let [
+        top1,
+        top5,
+        nll,
+        tokens,
+        num_labelled,
+        losses,
+        not_finite,
+        broken_off,
+    ] = sums[..]
+    else {
+        return Err(Failure::internal("a sum of other numbers"));
+    };
+    if broken_off > 0.0 {
         return Ok(None);
     }
     let total = num_samples.max(1) as f64;
+    let share = |count: f64| (num_labelled > 0.0).then_some(count / total);
     Ok(Some(Evaluation {
-        accuracy: sums[0] / total,
-        loss: if sums[2] > 0.0 {
+        accuracy: share(top1),
+        top5: share(top5),
+        perplexity: (tokens > 0.0).then(|| (nll / tokens).exp()),
+        loss: if not_finite > 0.0 {
             f64::NAN
         } else {
-            sums[1] / total
+            losses / total
         },
         num_samples,
     }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -273,6 +273,7 @@ impl Failure {
 }
 
 /// What an error of c10d means for a member.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
     match error.kind {
         ErrorKind::ConnectionLost | ErrorKind::Timeout => {
@@ -285,6 +286,7 @@ pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
 }
 
 /// What an error of libtorch means where the bytes of the state are copied.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn refused(error: TchError) -> failure::Failure {
     failure::Failure::State(format!("libtorch: {error}"))
 }

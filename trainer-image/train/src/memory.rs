@@ -106,13 +106,9 @@ pub(crate) fn normalization(
     device: Device,
 ) -> Result<(Tensor, Tensor), TchError> {
     const LARGEST: f64 = 255.0;
-    let (mean, std) = match normalize {
-        Some((mean, std)) => (mean.clone(), std.clone()),
-        None => {
-            let count = usize::try_from(num_channels).unwrap_or(0);
-            (vec![0.0; count], vec![1.0; count])
-        }
-    };
+    let count = usize::try_from(num_channels).unwrap_or(0);
+    let unchanged = (vec![0.0; count], vec![1.0; count]);
+    let (mean, std) = normalize.unwrap_or(&unchanged);
     let by_channel = |values: Vec<f64>| {
         Tensor::f_from_slice(&values)?
             .f_to_kind(Kind::Float)?
@@ -122,7 +118,7 @@ pub(crate) fn normalization(
     let scale = std.iter().map(|std| 1.0 / (std * LARGEST)).collect();
     let shift = mean
         .iter()
-        .zip(&std)
+        .zip(std)
         .map(|(mean, std)| -mean / std)
         .collect();
     Ok((by_channel(scale)?, by_channel(shift)?))

@@ -27,7 +27,7 @@ impl<R: Rendezvous> Member<'_, R> {
         keeping.saver.enter(generation, place.rank, saved_step);
         let (directory, terms) = (&keeping.directory, keeping.identity.course);
         keeping.ledger = (place.rank == 0)
-            .then(|| Ledger::open(directory, generation, terms, &self.held.chain))
+            .then(|| Ledger::open(directory, generation, &terms, &self.held.chain))
             .transpose()?;
         Ok(())
     }

@@ -46,14 +46,14 @@ pub(super) struct Appender {
 }
 
 impl Appender {
-    pub(super) fn new(directory: Directory, generation: u64, terms: Terms, chain: Chain) -> Self {
+    pub(super) fn new(directory: Directory, generation: u64, terms: &Terms, chain: Chain) -> Self {
         let previous = Some(chain.durable()).filter(|head| head.step > 0);
         Self {
             directory,
             header: Header {
                 generation,
                 previous,
-                course: terms,
+                course: *terms,
             },
             chain,
             file: None,

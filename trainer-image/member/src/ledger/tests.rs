@@ -54,13 +54,13 @@ fn a_generation_writes_what_the_one_before_it_did_not() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut chain = Chain::from(Head::start(&terms()));
-    let first = Ledger::open(&directory, 1, terms(), &chain).unwrap();
+    let first = Ledger::open(&directory, 1, &terms(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| first.append(line));
     first.progress().wait_for(5).unwrap();
     chain.forget_through(first.durable());
     // Steps that rank 0 was lost with.
     grow(&mut chain, 1, 2, |_| {});
-    let third = Ledger::open(&directory, 3, terms(), &chain).unwrap();
+    let third = Ledger::open(&directory, 3, &terms(), &chain).unwrap();
     grow(&mut chain, 3, 4, |line| third.append(line));
     third.progress().wait_for(11).unwrap();
     let mut written = files(&directory);
@@ -83,7 +83,7 @@ fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
     std::fs::write(&path, "not a directory").unwrap();
     let directory = Directory::new(path.clone());
     let mut chain = Chain::from(Head::start(&terms()));
-    let ledger = Ledger::open(&directory, 1, terms(), &chain).unwrap();
+    let ledger = Ledger::open(&directory, 1, &terms(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| ledger.append(line));
     assert!(ledger.progress().wait_for(5).is_err());
     assert!(ledger.error().is_some() && ledger.durable() == 0);

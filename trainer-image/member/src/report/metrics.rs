@@ -6,6 +6,7 @@ use prometheus::{
 };
 
 use super::StepReport;
+use crate::report::Evaluation;
 use crate::sections::Section;
 
 mod checkpoints;
@@ -34,6 +35,8 @@ pub struct Metrics {
     state_bytes: IntGauge,
     threads_left_behind: IntGauge,
     eval_accuracy: Gauge,
+    eval_top5_accuracy: Gauge,
+    eval_perplexity: Gauge,
     eval_loss: Gauge,
     pub(super) checkpoints: CheckpointMetrics,
 }
@@ -94,6 +97,14 @@ impl Metrics {
                 "roundhouse_train_eval_accuracy",
                 "Fraction of the test split that is classified rightly",
             )?,
+            eval_top5_accuracy: Gauge::new(
+                "roundhouse_train_eval_top5_accuracy",
+                "Fraction of the test split whose label has one of the five highest scores",
+            )?,
+            eval_perplexity: Gauge::new(
+                "roundhouse_train_eval_perplexity",
+                "exp of the mean negative log-likelihood of a token of the test split",
+            )?,
             eval_loss: Gauge::new("roundhouse_train_eval_loss", "Mean loss on the test split")?,
             checkpoints: CheckpointMetrics::new(&registry)?,
             registry,
@@ -147,9 +158,23 @@ impl Metrics {
         }
     }
 
-    /// The test split was evaluated. Before the first time the two metrics are absent, not 0.
-    pub fn set_evaluation(&self, accuracy: f64, loss: f64) {
-        for (gauge, value) in [(&self.eval_accuracy, accuracy), (&self.eval_loss, loss)] {
+    /// The test split was evaluated. Before the first time the metrics are absent, not 0, and so are those that
+    /// the task does not count.
+    pub fn set_evaluation(&self, evaluation: &Evaluation) {
+        let Evaluation {
+            accuracy,
+            top5,
+            perplexity,
+            loss,
+            num_samples: _,
+        } = *evaluation;
+        for (gauge, value) in [
+            (&self.eval_accuracy, accuracy),
+            (&self.eval_top5_accuracy, top5),
+            (&self.eval_perplexity, perplexity),
+            (&self.eval_loss, Some(loss)),
+        ] {
+            let Some(value) = value else { continue };
             gauge.set(value);
             // Fails from the second time on, when it is registered already.
             let _ = self.registry.register(Box::new(gauge.clone()));
@@ -251,13 +276,20 @@ mod tests {
     fn evaluation_is_absent_until_there_is_one() {
         let metrics = Metrics::new().unwrap();
         assert!(!metrics.to_text().unwrap().contains("eval"));
-        metrics.set_evaluation(0.5, 1.0);
-        metrics.set_evaluation(0.75, 1.0);
+        let classified = |accuracy| Evaluation {
+            accuracy: Some(accuracy),
+            top5: Some(1.0),
+            perplexity: None,
+            loss: 1.0,
+            num_samples: 4,
+        };
+        metrics.set_evaluation(&classified(0.5));
+        metrics.set_evaluation(&classified(0.75));
+        let text = metrics.to_text().unwrap();
         assert!(
-            metrics
-                .to_text()
-                .unwrap()
-                .contains("roundhouse_train_eval_accuracy 0.75")
+            text.contains("roundhouse_train_eval_accuracy 0.75"),
+            "{text}"
         );
+        assert!(!text.contains("perplexity"), "{text}");
     }
 }

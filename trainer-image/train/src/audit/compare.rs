@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use roundhouse_contract::ExitCode;
-use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::audit::{Comparison, compare};
 use roundhouse_elastic::ledger::Line;
+use roundhouse_elastic::{CheckpointId, Digest};
 use roundhouse_member::checkpoint::load::{self, Message};
 use roundhouse_member::checkpoint::{Directory, Manifest};
 use roundhouse_member::report::{say, say_error};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
 use super::{Unproven, read};
 
@@ -96,7 +96,7 @@ fn common(directories: &[Directory; 2]) -> Option<(u64, [CheckpointId; 2])> {
 }
 
 /// Digest of the whole state of a checkpoint, however many ranks have written it.
-fn weights(directory: &Directory, id: CheckpointId) -> Result<String, Unproven> {
+fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> {
     let manifest = Manifest::read(&directory.checkpoint(id))?;
     let parts =
         load::read(directory, manifest).map_err(|failure| Unproven::Unread(failure.to_string()))?;
@@ -105,8 +105,7 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<String, Unproven> 
         match message {
             Message::Part { bytes, .. } => hasher.update(&bytes),
             Message::Whole => {
-                let bytes = hasher.finalize();
-                return Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect());
+                return Ok(Digest::from_bytes(hasher.finalize().into()));
             }
             Message::Damaged(trouble) => return Err(trouble.into()),
         }

@@ -163,12 +163,11 @@ impl Trainer<'_> {
         let Finished {
             numbers, loss_sum, ..
         } = finished;
-        let mut end = match numbers {
-            Some(numbers) => self.member.end_step_with(&numbers, standing.finite)?,
-            None => {
-                standing.leaving = self.member.world_and_ears()?.1.is_leaving();
-                self.member.end_step(local_loss, &standing)?
-            }
+        let mut end = if let Some(numbers) = numbers {
+            self.member.end_step_with(&numbers, standing.finite)?
+        } else {
+            standing.leaving = self.member.world_and_ears()?.1.is_leaving();
+            self.member.end_step(local_loss, &standing)?
         };
         if let Some(loss_sum) = loss_sum {
             end.loss_sum = loss_sum;

@@ -1,0 +1,105 @@
+use std::ops::Range;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::*;
+use crate::batch::Batch;
+use crate::group::C10dGroup;
+use crate::loss;
+use crate::parameters::Parameters;
+use crate::source::SourceError;
+use crate::task::LossSum;
+
+/// Scores two inputs as two classes.
+#[derive(Debug, Default)]
+struct Identity(Parameters);
+
+impl Task for Identity {
+    fn loss(&self, batch: &Batch, _: Mode) -> Result<LossSum, TchError> {
+        Ok(LossSum {
+            loss: loss::of_classes(&batch.inputs, &batch.targets, 0.0)?,
+            counts: loss::count_classes(&batch.inputs, &batch.targets)?,
+        })
+    }
+    fn parameters(&self) -> &Parameters {
+        &self.0
+    }
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.0
+    }
+}
+
+/// Three samples, of which two are right.
+#[derive(Debug)]
+struct Three;
+
+impl Source for Three {
+    fn num_samples(&self) -> u64 {
+        3
+    }
+    fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
+        let samples = places.filter_map(|place| order.at(place));
+        let samples: Vec<i64> = samples.map(u64::cast_signed).collect();
+        let index = Tensor::from_slice(&samples);
+        let inputs = Tensor::from_slice(&[1.0_f32, 0.0, 0.0, 1.0, 1.0, 0.0]).reshape([3, 2]);
+        Ok(Batch {
+            inputs: inputs.f_index_select(0, &index)?,
+            targets: Tensor::from_slice(&[0_i64, 1, 1]).f_index_select(0, &index)?,
+            num_samples: samples.len() as u64,
+        })
+    }
+}
+
+fn alone() -> World<C10dGroup> {
+    World::alone()
+}
+
+#[test]
+fn accuracy_and_loss_are_those_computed_by_hand() {
+    for bound in [None, Some(1), Some(2)] {
+        let found = evaluate(&Identity::default(), &mut Three, &alone(), bound, || false);
+        let found = found.unwrap().unwrap();
+        assert!((found.accuracy.unwrap() - 2.0 / 3.0).abs() < 1e-9);
+        assert_eq!((found.top5, found.perplexity), (Some(1.0), None));
+        let right = (1.0 + (-1.0_f64).exp()).ln();
+        let expected = (2.0 * right + right + 1.0) / 3.0;
+        assert!((found.loss - expected).abs() < 1e-6, "{found:?}");
+    }
+}
+
+#[test]
+fn an_evaluation_that_is_broken_off_has_no_result() {
+    let num_batches = std::cell::Cell::new(0);
+    let is_over = || num_batches.replace(num_batches.get() + 1) == 2;
+    let found = evaluate(&Identity::default(), &mut Three, &alone(), Some(1), is_over);
+    assert_eq!((found.unwrap(), num_batches.get()), (None, 3));
+}
+
+/// Each token has the probability 1/4.
+#[derive(Debug, Default)]
+struct Uniform(Parameters);
+
+impl Task for Uniform {
+    fn loss(&self, batch: &Batch, _: Mode) -> Result<LossSum, TchError> {
+        let targets_bt = batch.targets.f_unsqueeze(1)?;
+        let scores_nv = Tensor::zeros([targets_bt.size()[0], 4], (Kind::Float, Device::Cpu));
+        Ok(LossSum {
+            loss: loss::of_sequences(&scores_nv, &targets_bt, 0.0)?,
+            counts: loss::count_tokens(&scores_nv, &targets_bt)?,
+        })
+    }
+    fn parameters(&self) -> &Parameters {
+        &self.0
+    }
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.0
+    }
+}
+
+#[test]
+fn the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary() {
+    let found = evaluate(&Uniform::default(), &mut Three, &alone(), Some(2), || false);
+    let found = found.unwrap().unwrap();
+    assert!((found.perplexity.unwrap() - 4.0).abs() < 1e-6, "{found:?}");
+    assert_eq!((found.accuracy, found.top5), (None, None));
+}
