@@ -143,12 +143,12 @@ impl Spans {
 
 fn key(status: Option<&RankStatus>) -> Option<(Phase, u64, u64, u64)> {
     status.map(|status| {
-        let waits_for_volume = matches!(status.phase, Phase::Preparing | Phase::Saving);
-        let moves = if waits_for_volume {
-            status.volume_moves
-        } else {
-            0
-        };
+        // While a generation forms, a checkpoint is read and the state is sent.
+        let moves_bytes = matches!(
+            status.phase,
+            Phase::Preparing | Phase::Forming | Phase::Saving
+        );
+        let moves = if moves_bytes { status.volume_moves } else { 0 };
         (status.phase, status.generation, status.step, moves)
     })
 }

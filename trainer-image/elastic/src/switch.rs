@@ -138,8 +138,10 @@ impl Motion {
             self.enter(Activity::Steps, now);
         }
         self.learn(now);
+        // What was prepared for the first step is part of it.
+        let prepared_since = self.step_began.filter(|_| self.num_begun == 0);
         self.num_begun = self.num_begun.saturating_add(1);
-        self.step_began = Some(now);
+        self.step_began = Some(prepared_since.unwrap_or(now));
     }
 
     /// All ranks have reached the end of a step.
@@ -155,6 +157,17 @@ impl Motion {
         self.since = now;
         self.moved_at = now;
         self.step_began = None;
+    }
+
+    /// The state is shared: from now on the ranks prepare their first step.
+    pub const fn prepare_steps(&mut self, now: Instant) {
+        self.enter(Activity::Steps, now);
+        self.step_began = Some(now);
+    }
+
+    /// The ranks wait for a checkpoint that one of them reads, and bytes of it have come.
+    pub const fn reads(&mut self, now: Instant) {
+        self.moved_at = now;
     }
 
     /// A collective has ended on all ranks.

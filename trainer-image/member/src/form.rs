@@ -2,7 +2,7 @@
 //! process has it, send it to those that lack it.
 
 use roundhouse_contract::Phase;
-use roundhouse_elastic::{Activity, Lost, Origin, Place};
+use roundhouse_elastic::{Lost, Origin, Place};
 
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -62,7 +62,7 @@ impl<R: Rendezvous> Member<'_, R> {
             Ok(origin) => {
                 if let Some(peers) = &self.peers {
                     // What is prepared for the first step counts as part of it.
-                    peers.interrupter.enter(Activity::Steps);
+                    peers.interrupter.prepares_steps();
                 }
                 self.world = Some(world);
                 Ok(Some(origin))

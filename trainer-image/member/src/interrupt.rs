@@ -116,6 +116,16 @@ impl Interrupter {
         self.tell(|motion, now| motion.enter(activity, now));
     }
 
+    /// The state is shared: the ranks prepare their first step.
+    pub fn prepares_steps(&self) {
+        self.tell(Motion::prepare_steps);
+    }
+
+    /// Bytes of a checkpoint that one rank reads for all have come.
+    pub fn reads(&self) {
+        self.tell(Motion::reads);
+    }
+
     /// A collective has ended on all ranks.
     pub fn moves(&self) {
         self.tell(Motion::moves);

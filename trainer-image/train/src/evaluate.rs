@@ -10,13 +10,10 @@ use crate::failure::Failure;
 use crate::source::Source;
 use crate::task::{Mode, Task};
 
-/// Most samples of one forward pass when the configuration sets no bound.
-const DEFAULT_PIECE: u32 = 1_024;
-
 /// What tasks count, and an evaluation makes something of.
 const COUNTS: [&str; 4] = ["top1", "top5", "nll", "tokens"];
 
-/// Evaluates a task. A collective: every rank calls it at the same step. `None` when a rank has broken it off,
+/// Evaluates a task in passes of at most `piece_size` samples. A collective: every rank calls it at the same step. `None` when a rank has broken it off,
 /// because its `is_over` became true between two batches.
 ///
 /// # Errors
@@ -25,13 +22,12 @@ pub fn evaluate<G: Group>(
     task: &dyn Task,
     source: &mut dyn Source,
     world: &World<G>,
-    micro_batch_size: Option<u32>,
+    piece_size: u32,
     is_over: impl Fn() -> bool,
 ) -> Result<Option<Evaluation>, Failure> {
     let num_samples = source.num_samples();
     let order = Permutation::in_order(num_samples);
     let part = shard(&(0..num_samples), world.rank(), world.size());
-    let piece_size = micro_batch_size.unwrap_or(DEFAULT_PIECE);
     let mut counts = [0.0; COUNTS.len()];
     let (mut losses, mut num_labelled) = (0.0, 0_u64);
     let mut broken_off = 0.0;

@@ -131,12 +131,14 @@ pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Fai
         batch,
         next: _,
         seed,
-        precision: _,
+        precision,
     } = inputs;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     for pass in sync.passes(&batch.places) {
         let samples = source.fetch(pass.places.clone(), order)?;
+        let autocast = autocast(*precision, samples.inputs.device())?;
         let sum = task.loss(&samples, mode(*seed, batch, &pass))?;
+        drop(autocast);
         roundhouse_c10d::backward(&sum.loss.f_mul_scalar(sync.scale(batch.num_samples()))?)?;
     }
     Ok(())

@@ -45,6 +45,10 @@ pub(crate) async fn run(
     Ok(worker.verdict())
 }
 
+/// Without it cuBLAS refuses matrix products when only deterministic kernels are allowed
+/// (`trainer.deterministic`). It has to be set before the first one.
+const WORKSPACE: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+
 fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, String> {
     let mut environment = options.launch_environment(local_rank).to_pairs();
     let timeouts = options.timeouts();
@@ -54,7 +58,8 @@ fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, Str
     // The user's word counts.
     let is_free = |(name, _): &(&str, String)| std::env::var_os(name).is_none();
     let settings = nccl::settings(timeouts.connect.as_secs()).into_iter();
-    environment.extend(settings.filter(is_free));
+    let blas = [(WORKSPACE.0, WORKSPACE.1.to_owned())].into_iter();
+    environment.extend(settings.chain(blas).filter(is_free));
     environment
 }
 

@@ -214,6 +214,30 @@ fn workers_that_trickle_in_do_not_cut_a_generation_before_its_first_step() {
 }
 
 #[test]
+fn what_is_prepared_for_the_first_step_is_learned_as_part_of_it() {
+    let start = Instant::now();
+    let mut motion = Motion::begin(start, Learned::default(), 2);
+    motion.prepare_steps(start);
+    motion.step_begins(start + seconds(10));
+    motion.step_ends(start + seconds(11));
+    assert_eq!(motion.learned().first_step, Some(seconds(11)));
+    motion.step_begins(start + seconds(11));
+    motion.step_ends(start + seconds(12));
+    assert_eq!(motion.learned().longest_step, Some(seconds(1)));
+}
+
+#[test]
+fn bytes_of_a_checkpoint_that_is_read_do_not_shorten_the_patience_with_the_first_chunk() {
+    let start = Instant::now();
+    let mut motion = Motion::begin(start, Learned::default(), 2);
+    motion.know(start);
+    motion.reads(start + seconds(20));
+    assert_eq!(motion.is_over(start + seconds(49)), None);
+    let stuck = motion.is_over(start + seconds(50));
+    assert_eq!(stuck, Some(Cut::Stuck(seconds(30))));
+}
+
+#[test]
 fn sending_a_state_takes_as_long_as_its_bytes_move() {
     let start = Instant::now();
     let mut motion = Motion::begin(start, Learned::default(), 3);

@@ -102,8 +102,8 @@ impl<R: Rendezvous> Member<'_, R> {
 
     /// Bytes that the reading rank gets from the volume are progress of all ranks.
     fn reading_moves(&mut self, is_reader: bool, has_moved: bool) {
-        if let Some(peers) = &self.peers {
-            peers.interrupter.moves();
+        if let (Some(peers), true) = (&self.peers, has_moved) {
+            peers.interrupter.reads();
         }
         if let Some(keeping) = &self.keeping {
             let pulse = keeping.directory.pulse();

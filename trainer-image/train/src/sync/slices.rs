@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::slices::{Node, Partial, nodes, owned, places, total};
-use tch::{TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use super::{Finished, Pass, Sync, SyncError};
 use crate::parameters::Parameters;
@@ -77,7 +77,12 @@ impl Slices {
     }
 
     /// The whole sum, from the nodes that this rank has.
-    fn total(&self, own: Vec<(Node, Tensor)>, length: i64) -> Result<Tensor, SyncError> {
+    fn total(
+        &self,
+        own: Vec<(Node, Tensor)>,
+        length: i64,
+        device: Device,
+    ) -> Result<Tensor, SyncError> {
         let Some(exchange) = &self.exchange else {
             return sum_of(self.num_slices, own);
         };
@@ -91,7 +96,7 @@ impl Slices {
         let parts: Vec<Tensor> = own.iter().map(padded).collect::<Result<_, TchError>>()?;
         // [ranks, nodes, chunk]: what goes to one rank is in one piece.
         let input = if parts.is_empty() {
-            Tensor::f_empty([0], (tch::Kind::Float, tch::Device::Cpu))?
+            Tensor::f_empty([0], (tch::Kind::Float, device))?
         } else {
             Tensor::f_cat(&parts, 1)?.f_reshape([-1])?
         };
@@ -190,7 +195,7 @@ impl Sync for Slices {
         // Statistics are summed, too.
         let length: usize = parameters.tensors().iter().map(Tensor::numel).sum();
         let length = i64::try_from(length).unwrap_or(i64::MAX);
-        let sum = self.total(own, length + 1)?;
+        let sum = self.total(own, length + 1, parameters.device())?;
         scatter(&sum, parameters)?;
         Ok(Finished {
             numbers: None,
@@ -223,7 +228,8 @@ fn gathered(parameters: &mut Parameters, loss: Tensor) -> Result<Tensor, TchErro
         row.push(tensor.f_grad()?.f_reshape([-1])?);
     }
     row.push(loss);
-    let sum = Tensor::f_cat(&row, 0)?;
+    // Makes +0 of -0, which only a rank's first slice could have left.
+    let sum = Tensor::f_cat(&row, 0)?.f_add_scalar_(0.0)?;
     for tensor in parameters.tensors_mut() {
         let _ = tensor.f_grad()?.f_zero_()?;
     }

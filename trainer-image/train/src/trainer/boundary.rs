@@ -1,5 +1,7 @@
 //! What is done between steps: evaluation, and the end.
 
+use std::time::Duration;
+
 use roundhouse_contract::Phase;
 use roundhouse_elastic::Event;
 use roundhouse_member::failure::Failure as MemberFailure;
@@ -9,6 +11,12 @@ use super::Trainer;
 use crate::evaluate::evaluate;
 use crate::failure::Failure;
 use crate::weights;
+
+/// Most samples of one forward pass of an evaluation when the configuration sets no bound.
+const MOST_SAMPLES: u64 = 1_024;
+/// How long a rank waits for the slowest one in an evaluation, or while the results are written: as long as the agent
+/// lets them last.
+const PATIENCE_BESIDE_STEPS: Duration = Duration::from_mins(30);
 
 impl Trainer<'_> {
     /// At the end of every so many epochs and of training, unless it has been done: a world that breaks while it
@@ -20,10 +28,32 @@ impl Trainer<'_> {
         self.work.test.is_some() && self.member.held.evaluated != samples && is_due
     }
 
+    /// What comes now takes ranks differently long, and has nothing to do with how long a step takes. A process that
+    /// hangs is found by its agent.
+    fn wait_beside_steps(&mut self) -> Result<(), Failure> {
+        if let Some(group) = self.member.world()?.group() {
+            let timeout = self.launch.timeouts.later.unwrap_or(PATIENCE_BESIDE_STEPS);
+            group.set_timeout(timeout);
+            // The next step sets its own.
+            self.last_step.timeout = None;
+        }
+        Ok(())
+    }
+
     /// Evaluates, unless a rank that is to leave breaks it off, or one that is alone and was waited for too long.
     /// The end of an evaluation is a boundary, as a step's end is, unless training is complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
+        self.wait_beside_steps()?;
+        let world_size = u64::from(self.member.world()?.size());
+        // What fits into a training pass fits into one of an evaluation.
+        let pass = self
+            .plan
+            .course
+            .batch_size(&self.member.held.mark)
+            .div_ceil(world_size);
+        let pass = u32::try_from(pass.clamp(1, MOST_SAMPLES)).unwrap_or(1);
+        let piece_size = self.work.config.micro_batch_size.unwrap_or(pass);
         let Some(test) = &mut self.work.test else {
             return Err(Failure::internal("an evaluation without data"));
         };
@@ -31,7 +61,7 @@ impl Trainer<'_> {
             self.work.task.as_ref(),
             test.as_mut(),
             self.member.world()?,
-            self.work.config.micro_batch_size,
+            piece_size,
             || self.member.must_break_off(),
         )?;
         let mark = self.member.held.mark;
@@ -67,6 +97,7 @@ impl Trainer<'_> {
 
     /// No rank ends before the results are written: a rank that ends with success knows that they are.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
+        self.wait_beside_steps()?;
         let saved = self.member.save_result(&self.work.tensors);
         if !matches!(saved, Ok(()) | Err(MemberFailure::Unsaved { .. })) {
             return Ok(saved?);
