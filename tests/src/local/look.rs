@@ -44,7 +44,7 @@ impl LocalRun {
         let logs = std::fs::read_dir(self.dir().join("logs"));
         for entry in logs.into_iter().flatten().flatten() {
             let log = read(&entry.path());
-            let tail = log.len().saturating_sub(3_000);
+            let tail = log.len().saturating_sub(30_000);
             let tail = log.get(tail..).unwrap_or(&log);
             let _ = write!(text, "--- {}\n{tail}", entry.path().display());
         }
