@@ -13,7 +13,7 @@ use serde_json::json;
 const EVENTS: u64 = 200;
 const MOST_WORKERS: u32 = 4;
 /// Long enough for all events at that pace.
-const STEPS: u64 = 16_000;
+const STEPS: u64 = 6_000;
 /// Milliseconds added to each step while there are events.
 const PAUSE: u64 = 10;
 /// Between two looks whether training goes on at all.
