@@ -14,6 +14,8 @@ use crate::weights;
 
 /// Most samples of one forward pass of an evaluation when the configuration sets no bound.
 const MOST_SAMPLES: u64 = 1_024;
+/// Below so many operations in a training step a sample is small.
+const FEW_FLOPS: f64 = 1e8;
 /// How long a rank waits for the slowest one in an evaluation, or while the results are written: as long as the agent
 /// lets them last.
 const PATIENCE_BESIDE_STEPS: Duration = Duration::from_mins(30);
@@ -52,7 +54,14 @@ impl Trainer<'_> {
             .course
             .batch_size(&self.member.held.mark)
             .div_ceil(world_size);
-        let pass = u32::try_from(pass.clamp(1, MOST_SAMPLES)).unwrap_or(1);
+        // Samples that cost little are small, and many of them fit, too.
+        let flops = self.work.task.flops_per_sample();
+        let least = if flops.is_some_and(|flops| flops < FEW_FLOPS) {
+            MOST_SAMPLES
+        } else {
+            1
+        };
+        let pass = u32::try_from(pass.clamp(least, MOST_SAMPLES)).unwrap_or(1);
         let piece_size = self.work.config.micro_batch_size.unwrap_or(pass);
         let Some(test) = &mut self.work.test else {
             return Err(Failure::internal("an evaluation without data"));
