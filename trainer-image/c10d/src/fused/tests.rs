@@ -5,9 +5,10 @@ use crate::format::{MemoryFormat, contiguous};
 
 /// Numbers of both signs, a function of the seed. libtorch's generator is shared by all threads, so tests that run at the
 /// same time would change each other's numbers.
-fn random(seed: i64) -> Vec<Tensor> {
+fn random(seed: i32) -> Vec<Tensor> {
     let numbers = |length: i64| {
-        let places = Tensor::arange(length, (Kind::Double, Device::Cpu)) + (100 * seed + 1) as f64;
+        let places =
+            Tensor::arange(length, (Kind::Double, Device::Cpu)) + f64::from(100 * seed + 1);
         ((places.square() * 0.7).sin() * 2.0).to_kind(Kind::Float)
     };
     vec![numbers(17), numbers(96).reshape([2, 3, 4, 4])]
@@ -80,7 +81,7 @@ fn adamw_is_the_formula() {
     let mut step = Tensor::from(0_f32);
     let (mut by_hand, mut m, mut v) = (random(1), zeros(), zeros());
     for turn in 1..=4 {
-        let gradients = random(10 + i64::from(turn));
+        let gradients = random(10 + turn);
         let mut state = Moments {
             means: &mut means,
             squares: &mut squares,
