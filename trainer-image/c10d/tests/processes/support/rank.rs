@@ -209,6 +209,7 @@ fn slow_rank(group: &ProcessGroup) {
     let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
     assert_eq!(reducer.waited().unwrap(), None);
     let is_slow = group.rank() + 1 == group.world_size();
+    let mut waits = Vec::new();
     for step in 0..SLOW_STEPS {
         let pause = |pass| {
             if is_slow && step % 2 == pass {
@@ -222,9 +223,12 @@ fn slow_rank(group: &ProcessGroup) {
         pause(1);
         reducer.prepare_for_backward().unwrap();
         backward(&loss).unwrap();
-        let waited = reducer.waited().unwrap().unwrap();
-        assert_eq!(waited < PAUSE / 2, is_slow, "step {step}: {waited:?}");
+        waits.push(reducer.waited().unwrap().unwrap());
     }
+    // On a busy machine any rank may be late for once.
+    waits.sort();
+    let usual = waits[waits.len() / 2];
+    assert_eq!(usual < PAUSE / 2, is_slow, "{waits:?}");
     println!("slow rank ok");
 }
 
