@@ -13,9 +13,9 @@ use serde_json::json;
 const EVENTS: u64 = 200;
 const MOST_WORKERS: u32 = 4;
 /// Long enough for all events at that pace.
-const STEPS: u64 = 6_000;
+const STEPS: u64 = 4_000;
 /// Milliseconds added to each step while there are events.
-const PAUSE: u64 = 10;
+const PAUSE: u64 = 25;
 /// Between two looks whether training goes on at all.
 const EVENTS_PER_CHECK: u64 = 20;
 /// Of the largest weight of a tensor, for every hundred steps.
@@ -64,6 +64,11 @@ impl Chaos {
         let Some(agent) = self.rng.choice(&agents) else {
             return false;
         };
+        // A worker that dies before it is prepared is started again after 10 s, 20 s, 40 s: nothing would happen then.
+        let ends = matches!(event, Event::KillRank | Event::KillAgent | Event::Drain);
+        if ends && !agent.is_prepared {
+            return false;
+        }
         match (event, agent.ranks.first()) {
             (Event::KillRank, Some(rank)) => send(*rank, Signal::KILL),
             (Event::KillAgent, _) => send(agent.pid, Signal::KILL),

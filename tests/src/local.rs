@@ -65,6 +65,8 @@ pub struct Agent {
     pub pid: u32,
     /// Processes of its ranks, that are its children.
     pub ranks: Vec<u32>,
+    /// Whether they have loaded what they need: a worker that dies before is started again less and less often.
+    pub is_prepared: bool,
 }
 
 impl LocalRun {

@@ -47,6 +47,10 @@ pub struct RankStatus {
     pub generation: u64,
     /// Committed steps.
     pub step: u64,
+    /// The newest generation that it has begun to form. Whoever is started in place of this process must not form that
+    /// one again: its peers have counted this rank already.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub forming: u64,
     /// Bytes and files that have gone between it and the checkpoint volume: while they grow, a long save or
     /// load is not a hang.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -73,6 +77,7 @@ mod tests {
             rank: None,
             generation: 0,
             step: 0,
+            forming: 0,
             volume_moves: 0,
             progress: None,
         };

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use roundhouse_contract::{RankStatus, environment, paths};
+use roundhouse_contract::{Phase, RankStatus, environment, paths};
 
 use super::{Agent, DEADLINE, LocalRun, programs, read};
 use crate::processes::parents;
@@ -64,6 +64,7 @@ impl LocalRun {
             .map(|pid| Agent {
                 pid,
                 ranks: children(pid),
+                is_prepared: is_prepared(pid),
             })
             .collect()
     }
@@ -72,10 +73,9 @@ impl LocalRun {
     #[must_use]
     pub fn workers(&self) -> Vec<u32> {
         let index = |agent: &Agent| {
-            let environment = read(Path::new(&format!("/proc/{}/environ", agent.pid)));
-            let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
-            let found = variables.find(|(name, _)| *name == environment::WORKER_INDEX);
-            found?.1.parse().ok()
+            variable_of(agent.pid, environment::WORKER_INDEX)?
+                .parse()
+                .ok()
         };
         let mut indices: Vec<u32> = self.agents().iter().filter_map(index).collect();
         indices.sort_unstable();
@@ -119,4 +119,25 @@ impl LocalRun {
         }
         Ok(())
     }
+}
+
+/// A variable of a process that runs.
+fn variable_of(pid: u32, name: &str) -> Option<String> {
+    let environment = read(Path::new(&format!("/proc/{pid}/environ")));
+    let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
+    let found = variables.find(|(own, _)| *own == name);
+    found.map(|(_, value)| value.to_owned())
+}
+
+/// Whether all processes of a worker's agent, of which there is one at least, can train.
+fn is_prepared(agent: u32) -> bool {
+    let of_rank = |directory: &Path, rank| -> Option<RankStatus> {
+        serde_json::from_str(&read(&paths::rank_status(directory, rank))).ok()
+    };
+    let directory = variable_of(agent, environment::RUN_DIR).unwrap_or_default();
+    let procs = variable_of(agent, environment::PROCS_PER_WORKER);
+    let procs = procs.and_then(|procs| procs.parse().ok()).unwrap_or(1);
+    (0..procs).all(|rank| {
+        of_rank(Path::new(&directory), rank).is_some_and(|status| status.phase != Phase::Preparing)
+    })
 }

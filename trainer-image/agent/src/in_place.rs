@@ -121,6 +121,7 @@ mod tests {
             rank: None,
             generation,
             step: 0,
+            forming: 0,
             volume_moves: 0,
             progress: None,
         }

@@ -107,6 +107,7 @@ pub fn completed(status: Option<RankStatus>) -> TerminationMessage {
             rank,
             generation,
             step,
+            forming: _,
             volume_moves: _,
             progress,
         }) => (rank, generation, step, progress),

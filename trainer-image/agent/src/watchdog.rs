@@ -218,6 +218,7 @@ impl Stall {
                     rank: _,
                     generation,
                     step,
+                    forming: _,
                     volume_moves: _,
                     progress: _,
                 } = status;

@@ -42,13 +42,14 @@ impl Caller {
     }
 }
 
-/// Makes a call in a thread of this name and waits for it, until a deadline or until `is_pointless`.
+/// Makes a call in a thread of this name and waits for it, until a deadline or until `is_pointless`. The deadline is
+/// asked for again and again: what the call finds out may move it.
 ///
 /// # Errors
 /// The operating system refused the thread, or the call panicked.
 pub fn call<T: Send + 'static>(
     name: &str,
-    deadline: Instant,
+    deadline: impl Fn() -> Instant,
     mut is_pointless: impl FnMut() -> bool,
     work: impl FnOnce(&Caller) -> T + Send + 'static,
 ) -> Result<Waited<T>, Failure> {
@@ -74,7 +75,7 @@ pub fn call<T: Send + 'static>(
                 left.behind();
                 return Ok(Waited::Pointless);
             }
-            Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
+            Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline() => {
                 left.behind();
                 return Ok(Waited::TooLate);
             }
@@ -124,9 +125,13 @@ mod tests {
         Instant::now() + Duration::from_mins(2)
     }
 
+    fn at(deadline: Instant) -> impl Fn() -> Instant {
+        move || deadline
+    }
+
     #[test]
     fn what_returns_in_time_is_handed_on() {
-        let waited = call("test", far(), || false, Caller::waits).unwrap();
+        let waited = call("test", at(far()), || false, Caller::waits).unwrap();
         assert_eq!(waited, Waited::Returned(true));
     }
 
@@ -144,7 +149,7 @@ mod tests {
                 sender.send(()).unwrap();
             };
             assert_eq!(
-                call("test", deadline, || is_pointless, work).unwrap(),
+                call("test", at(deadline), || is_pointless, work).unwrap(),
                 expected
             );
             left.recv_timeout(Duration::from_mins(1)).unwrap();
@@ -152,11 +157,31 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_that_moves_is_the_one_that_counts() {
+        let began = Instant::now();
+        let is_moved = Arc::new(AtomicBool::new(false));
+        let moved = Arc::clone(&is_moved);
+        let work = move |caller: &Caller| {
+            moved.store(true, Ordering::Relaxed);
+            while caller.waits() {
+                std::thread::yield_now();
+            }
+        };
+        // Late as soon as the call has moved the deadline to the past.
+        let deadline = || {
+            let so_far = is_moved.load(Ordering::Relaxed);
+            if so_far { began } else { far() }
+        };
+        let waited = call("test", deadline, || false, work).unwrap();
+        assert_eq!(waited, Waited::TooLate);
+    }
+
+    #[test]
     fn a_thread_that_was_left_behind_is_counted_until_it_ends() {
         let (go_on, blocked) = channel::<()>();
         let work = move |_: &Caller| blocked.recv();
         let before = num_left_behind();
-        let waited = call("test", Instant::now(), || false, work).unwrap();
+        let waited = call("test", at(Instant::now()), || false, work).unwrap();
         assert_eq!(waited, Waited::TooLate);
         // Other tests leave some behind, too, which end by themselves.
         assert!(num_left_behind() > 0, "{before}");
@@ -171,7 +196,7 @@ mod tests {
     #[test]
     fn a_call_that_panics_is_a_defect() {
         let panics = |_: &Caller| -> () { panic!("by the test") };
-        let failure = call("test", far(), || false, panics).unwrap_err();
+        let failure = call("test", at(far()), || false, panics).unwrap_err();
         assert!(matches!(failure, Failure::Internal(_)), "{failure}");
     }
 }

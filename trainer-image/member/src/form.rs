@@ -1,7 +1,8 @@
 //! Entering a generation: meet the other ranks, agree which one has the state, read it from a checkpoint if no
 //! process has it, send it to those that lack it.
 
-use roundhouse_contract::Phase;
+use std::time::{Duration, Instant};
+
 use roundhouse_elastic::{Lost, Origin, Place};
 
 use crate::failure::Failure;
@@ -16,6 +17,9 @@ use crate::share::{
 use crate::world::{Agreed, Own, World};
 
 mod read;
+
+/// While a rank waits for its peers to come.
+const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A world that is left for the next one. It is let go when the next one has spoken, because then all ranks have
 /// left it, or when it turns out that there is none.
@@ -48,7 +52,7 @@ impl<R: Rendezvous> Member<'_, R> {
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
         }
-        self.reporter.enter(Phase::Forming);
+        self.reporter.form(place.generation);
         let Some(world) = self.meet(place)? else {
             return Ok(None);
         };
@@ -97,8 +101,14 @@ impl<R: Rendezvous> Member<'_, R> {
             rendezvous,
             interrupter: _,
         } = peers;
-        let (machine, leave) = (&mut self.machine, &self.leave);
+        let (machine, leave, reporter) = (&mut self.machine, &self.leave, &mut *self.reporter);
+        let mut told_at = Instant::now();
         let mut is_pointless = || {
+            if told_at.elapsed() >= SIGN_OF_LIFE_INTERVAL {
+                // The rendezvous has its own deadlines, which grow with the steps of the world that is waited for.
+                reporter.waits();
+                told_at = Instant::now();
+            }
             listen(machine, watch, leave);
             machine.supersedes(place)
         };

@@ -1,6 +1,7 @@
 //! What a library that connects processes has to give: a group of ranks that can be aborted, and how one is built.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use roundhouse_elastic::Place;
 
@@ -81,6 +82,12 @@ pub trait Rendezvous: Debug {
         place: &Place,
         is_pointless: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Self::Group>, Failure>;
+
+    /// How long the longest step of the world takes that this process trains in. Ranks that wait where this process'
+    /// worker lets them meet wait for so much longer, since a world leaves at the end of a step alone.
+    fn tell_longest_step(&self, longest: Duration) {
+        let _ = longest;
+    }
 
     /// How many ranks wait to meet for a generation whose rank 0 is in this process' worker.
     ///

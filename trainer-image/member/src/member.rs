@@ -195,6 +195,8 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     pub fn begin_step(&mut self) -> Result<Standing, Failure> {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_begins();
+            let longest = peers.interrupter.longest_step();
+            peers.rendezvous.tell_longest_step(longest);
         }
         let saving = self.saving()?;
         Ok(Standing {

@@ -80,6 +80,7 @@ pub struct Reporter {
     /// Bytes of the state that have moved between ranks.
     num_state_bytes: u64,
     volume_moves: u64,
+    num_waits: u64,
 }
 
 impl Reporter {
@@ -102,6 +103,7 @@ impl Reporter {
                 rank: None,
                 generation: 0,
                 step: 0,
+                forming: 0,
                 volume_moves: 0,
                 progress: None,
             },
@@ -113,6 +115,7 @@ impl Reporter {
             comparison: Comparison::new(launch.local_world_size),
             num_state_bytes: 0,
             volume_moves: 0,
+            num_waits: 0,
         };
         reporter.enter(Phase::Preparing);
         Ok(reporter)
@@ -123,6 +126,18 @@ impl Reporter {
         self.status.phase = phase;
         self.write_status();
         self.write_metrics();
+    }
+
+    /// A generation is being formed. Its number is written before anything is said to the peers.
+    pub fn form(&mut self, generation: u64) {
+        self.status.forming = generation;
+        self.enter(Phase::Forming);
+    }
+
+    /// It waits for peers to whom it is bound to wait: for the agent's watchdog a sign of life.
+    pub fn waits(&mut self) {
+        self.num_waits += 1;
+        self.tell_moves();
     }
 
     /// This process has a place in a generation; its state is `step` committed steps old.

@@ -22,8 +22,12 @@ use crate::failure::lost;
 use crate::group::C10dGroup;
 
 mod gathering;
+mod hosted;
+mod patience;
 
-use gathering::{CONNECT_TRY, Gathering, PATIENCE, PAUSE};
+use gathering::{CONNECT_TRY, Gathering, PAUSE};
+use hosted::Hosted;
+use patience::{Patience, Told};
 
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
@@ -34,6 +38,8 @@ pub struct StoreRendezvous {
     own_address: IpAddr,
     device: Device,
     own_store: Option<Store>,
+    told: Told,
+    hosted: Hosted,
     timeouts: CollectiveTimeouts,
 }
 
@@ -56,6 +62,8 @@ impl StoreRendezvous {
             own_address,
             device,
             own_store,
+            told: Told::default(),
+            hosted: Hosted::default(),
             timeouts,
         })
     }
@@ -80,7 +88,7 @@ impl StoreRendezvous {
         let patience = self.timeouts.connect;
         let deadline = Instant::now() + patience;
         let connect = move |_: &blocking::Caller| ProcessGroup::new(&store, rank, size, &options);
-        match blocking::call("connecting", deadline, is_pointless, connect)? {
+        match blocking::call("connecting", || deadline, is_pointless, connect)? {
             Waited::Returned(group) => Ok(Some(C10dGroup::new(group.map_err(lost)?, self.device))),
             Waited::Pointless => Ok(None),
             Waited::TooLate => Err(Failure::PeerLost(format!(
@@ -96,16 +104,16 @@ impl StoreRendezvous {
         place: &Place,
         is_pointless: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Store>, Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let patience = Patience::begin();
         let gathering = Gathering {
             master: self.master(place),
             generation: place.generation,
             world_size: place.world_size,
             store_timeout: self.timeouts.connect,
-            deadline,
+            patience: patience.clone(),
         };
         // The thread has more to say of why it was in vain, so it may be the first to say it.
-        let late = deadline + 2 * CONNECT_TRY;
+        let late = || patience.deadline() + 2 * CONNECT_TRY;
         let hold = move |caller: &blocking::Caller| gathering.hold(caller);
         match blocking::call("gathering", late, is_pointless, hold)? {
             Waited::Returned(store) => store,
@@ -138,9 +146,23 @@ impl roundhouse_member::Rendezvous for StoreRendezvous {
         place: &Place,
         is_pointless: &mut dyn FnMut() -> bool,
     ) -> Result<Option<C10dGroup>, Failure> {
-        match self.gather(place, is_pointless)? {
-            Some(store) => self.connect(place, store, is_pointless),
-            None => Ok(None),
+        let own_store = self.own_store.as_ref().filter(|_| place.rank == 0);
+        if own_store.is_some() {
+            self.hosted.begin(place.generation);
+        }
+        let Some(store) = self.gather(place, is_pointless)? else {
+            return Ok(None);
+        };
+        let group = self.connect(place, store, is_pointless)?;
+        if let (Some(store), true) = (own_store, group.is_some()) {
+            self.hosted.clear(store);
+        }
+        Ok(group)
+    }
+
+    fn tell_longest_step(&self, longest: Duration) {
+        if let Some(store) = &self.own_store {
+            self.told.tell(store, longest);
         }
     }
 

@@ -154,6 +154,11 @@ impl Worker<'_> {
     fn restart(&mut self) {
         let waiting = self.restarts.give_up().into_iter();
         let told: Vec<_> = waiting.map(|ended| (self.explain(&ended), ended)).collect();
+        for (_, ended) in &told {
+            if let Some(status) = self.status(ended.local_rank) {
+                self.restarts.has_formed(ended.local_rank, &status);
+            }
+        }
         self.restarts.begin(self.step(), &told);
         self.restarts.keep(self.options);
         for (_, ended) in told {

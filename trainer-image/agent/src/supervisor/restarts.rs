@@ -18,7 +18,7 @@ pub(super) struct Restarts {
     /// Processes that died and are to be started anew, in the order in which they died.
     waiting: Vec<Ended>,
     due: Option<Instant>,
-    /// Newest generation in which a process of a local rank was.
+    /// Newest generation in which a process of a local rank was, or which it had begun to form.
     former: BTreeMap<u32, u64>,
     last: Option<ProcessEnd>,
     /// Whether a death was one too many.
@@ -77,7 +77,15 @@ impl Restarts {
         });
     }
 
-    /// Newest generation in which a process of this local rank was.
+    /// A process that has died said this last: it may have died while a generation formed, in which its peers have
+    /// counted it.
+    pub(super) fn has_formed(&mut self, local_rank: u32, said: &RankStatus) {
+        let former = self.former.entry(local_rank).or_default();
+        *former = said.generation.max(said.forming).max(*former);
+    }
+
+    /// Newest generation in which a process of this local rank was, or which it had begun to form. The one that is
+    /// started in its place joins a newer one.
     pub(super) fn former_generation(&self, local_rank: u32) -> u64 {
         self.former.get(&local_rank).copied().unwrap_or(0)
     }

@@ -21,6 +21,7 @@ impl Statuses {
             rank: None,
             generation: 0,
             step: 0,
+            forming: 0,
             volume_moves: 0,
             progress: None,
         };
@@ -48,6 +49,7 @@ impl Statuses {
                 rank: Some(membership.rank(local_rank)),
                 generation: membership.generation,
                 step: status.step,
+                forming: 0,
                 volume_moves: 0,
                 progress: None,
             };

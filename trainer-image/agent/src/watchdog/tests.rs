@@ -10,6 +10,7 @@ fn status(phase: Phase, generation: u64, step: u64) -> RankStatus {
         rank: Some(3),
         generation,
         step,
+        forming: 0,
         volume_moves: 0,
         progress: None,
     }

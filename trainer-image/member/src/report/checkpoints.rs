@@ -81,8 +81,8 @@ impl Reporter {
         self.metrics.checkpoints.read(num_bytes);
     }
 
-    fn tell_moves(&mut self) {
-        let moves = self.volume_moves + self.num_state_bytes;
+    pub(super) fn tell_moves(&mut self) {
+        let moves = self.volume_moves + self.num_state_bytes + self.num_waits;
         if self.status.volume_moves != moves && Instant::now() >= self.status_due {
             self.status.volume_moves = moves;
             self.write_status();

@@ -96,6 +96,7 @@ mod tests {
             rank: Some(0),
             generation: 1,
             step,
+            forming: 0,
             volume_moves: 0,
             progress: None,
         }

@@ -2,18 +2,16 @@
 //! and a host that is stopped, or cut off, gives none, while its kernel still takes connections. So all of this
 //! is for a thread that can be left behind.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use roundhouse_c10d::Store;
 use roundhouse_contract::Master;
 use roundhouse_member::blocking::Caller;
 use roundhouse_member::failure::Failure;
 
+use super::patience::Patience;
 use crate::failure::lost;
 
-/// How long the ranks may take to gather. Longer than the kubelet takes to show a new membership
-/// to all pods (its sync period is a minute).
-pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 /// One try to connect.
 pub(super) const CONNECT_TRY: Duration = Duration::from_secs(2);
 /// Between two tries.
@@ -32,8 +30,8 @@ pub(super) struct Gathering {
     pub(super) world_size: u32,
     /// How long a key is waited for once all have come.
     pub(super) store_timeout: Duration,
-    /// When [`PATIENCE`] is over.
-    pub(super) deadline: Instant,
+    /// How long the others are waited for.
+    pub(super) patience: Patience,
 }
 
 /// A generation's part of a store.
@@ -56,8 +54,8 @@ impl Gathering {
         };
         // The others may be slower than the connection was: NCCL's first rank loads a lot before it sets its key.
         store.set_timeout(self.store_timeout).map_err(lost)?;
-        let store = part_of(&store, self.generation)?;
-        Ok(self.gather(&store, caller)?.then_some(store))
+        let part = part_of(&store, self.generation)?;
+        Ok(self.gather(&store, &part, caller)?.then_some(part))
     }
 
     fn connect(&self, caller: &Caller) -> Result<Option<Store>, Failure> {
@@ -65,8 +63,8 @@ impl Gathering {
         while caller.waits() {
             match Store::connect(address, *port, CONNECT_TRY) {
                 Ok(store) => return Ok(Some(store)),
-                Err(error) if Instant::now() >= self.deadline => {
-                    let seconds = PATIENCE.as_secs();
+                Err(error) if self.patience.is_over() => {
+                    let seconds = self.patience.seconds();
                     return Err(Failure::PeerLost(format!(
                         "no rendezvous store at {address}:{port} for {seconds} s: {error}"
                     )));
@@ -77,19 +75,21 @@ impl Gathering {
         Ok(None)
     }
 
-    fn gather(&self, store: &Store, caller: &Caller) -> Result<bool, Failure> {
+    fn gather(&self, root: &Store, store: &Store, caller: &Caller) -> Result<bool, Failure> {
         let world_size = i64::from(self.world_size);
         let pause = pause_between_looks(self.world_size);
         let mut num_arrived = store.add(ARRIVED, 1).map_err(lost)?;
+        self.patience.learn(root)?;
         while num_arrived < world_size {
             if !caller.waits() {
                 return Ok(false);
             }
-            if Instant::now() >= self.deadline {
+            // The world that the others still train in may have taken a longer step meanwhile.
+            if self.patience.is_over() && !self.patience.learn(root)? {
                 return Err(Failure::PeerLost(format!(
                     "{num_arrived} of {world_size} ranks came to generation {} in {} s",
                     self.generation,
-                    PATIENCE.as_secs()
+                    self.patience.seconds()
                 )));
             }
             std::thread::sleep(pause);
