@@ -1,4 +1,4 @@
-//! An exponential moving average of the weights, beside any optimizer.
+//! An exponential moving average of the weights, beside any optimizer. It is what evaluations and exports use.
 
 use tch::{TchError, Tensor};
 
@@ -45,11 +45,6 @@ impl Ema {
                 .collect::<Result<_, TchError>>()?,
         })
     }
-
-    /// The averages, in the order of the parameters.
-    pub fn averages(&self) -> &[Tensor] {
-        &self.averages
-    }
 }
 
 impl Update for Ema {
@@ -75,5 +70,61 @@ impl Update for Ema {
         let mut state = self.inner.state();
         state.push((Self::STATE, &self.averages));
         state
+    }
+    fn averages(&self) -> Option<&[Tensor]> {
+        Some(&self.averages)
+    }
+}
+
+/// Does something with a model whose weights are `averages`, if there are any. Weights and averages change places before
+/// it, bit for bit, and back after it, whatever comes of it.
+///
+/// # Errors
+/// A tensor cannot be copied.
+pub fn in_place_of_weights<T>(
+    parameters: &Parameters,
+    averages: Option<&[Tensor]>,
+    work: impl FnOnce() -> T,
+) -> Result<T, TchError> {
+    let handles =
+        |tensors: &[Tensor]| -> Vec<Tensor> { tensors.iter().map(Tensor::shallow_clone).collect() };
+    let mut averages = handles(averages.unwrap_or_default());
+    let mut weights = handles(parameters.tensors());
+    exchange(&mut weights, &mut averages)?;
+    let done = work();
+    exchange(&mut weights, &mut averages)?;
+    Ok(done)
+}
+
+fn exchange(left: &mut [Tensor], right: &mut [Tensor]) -> Result<(), TchError> {
+    tch::no_grad(|| {
+        for (left, right) in left.iter_mut().zip(right) {
+            let mut kept = left.f_empty_like()?;
+            kept.f_copy_(left)?;
+            left.f_copy_(right)?;
+            right.f_copy_(&kept)?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::Role;
+
+    #[test]
+    fn averages_stand_in_place_of_the_weights_for_a_while() {
+        let mut parameters = Parameters::default();
+        let weights = Tensor::from_slice(&[0.1_f32, -2.5, f32::MIN_POSITIVE]);
+        parameters.push("w", Role::Weight, &weights).unwrap();
+        let averages = [Tensor::from_slice(&[7.0_f32, 8.0, 9.0])];
+        let seen = || Vec::<f32>::try_from(parameters.tensors()[0].detach()).unwrap();
+        let within = in_place_of_weights(&parameters, Some(&averages), seen).unwrap();
+        assert_eq!(within, [7.0, 8.0, 9.0]);
+        assert_eq!(seen(), [0.1, -2.5, f32::MIN_POSITIVE]);
+        assert_eq!(averages[0], Tensor::from_slice(&[7.0_f32, 8.0, 9.0]));
+        let without = in_place_of_weights(&parameters, None, seen).unwrap();
+        assert_eq!(without, seen());
     }
 }

@@ -41,4 +41,9 @@ pub trait Update: std::fmt::Debug {
     /// Everything it remembers between steps, but for their number: by name, one tensor for each parameter, in
     /// their order.
     fn state(&self) -> Vec<(&'static str, &[Tensor])>;
+
+    /// Averages of the parameters, in their order, if it keeps any: evaluations and exports use them.
+    fn averages(&self) -> Option<&[Tensor]> {
+        None
+    }
 }

@@ -8,6 +8,7 @@ use roundhouse_member::failure::Failure as MemberFailure;
 use roundhouse_member::membership::POLL_INTERVAL;
 
 use super::Trainer;
+use crate::ema;
 use crate::evaluate::evaluate;
 use crate::failure::Failure;
 use crate::weights;
@@ -66,13 +67,12 @@ impl Trainer<'_> {
         let Some(test) = &mut self.work.test else {
             return Err(Failure::internal("an evaluation without data"));
         };
-        let evaluation = evaluate(
-            self.work.task.as_ref(),
-            test.as_mut(),
-            self.member.world()?,
-            piece_size,
-            || self.member.must_break_off(),
-        )?;
+        let (task, world) = (self.work.task.as_ref(), self.member.world()?);
+        let averages = self.work.update.averages();
+        let evaluation = ema::in_place_of_weights(task.parameters(), averages, || {
+            let is_over = || self.member.must_break_off();
+            evaluate(task, test.as_mut(), world, piece_size, is_over)
+        })??;
         let mark = self.member.held.mark;
         if let Some(evaluation) = &evaluation {
             self.member.held.evaluated = mark.samples;
@@ -114,11 +114,11 @@ impl Trainer<'_> {
         // The weights may be for another volume.
         let world = self.member.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
-            weights::save(
-                path,
-                self.work.task.parameters(),
-                self.member.held.mark.step,
-            )?;
+            let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());
+            let step = self.member.held.mark.step;
+            ema::in_place_of_weights(parameters, averages, || {
+                weights::save(path, parameters, step)
+            })??;
         }
         world.barrier()?;
         Ok(saved?)
