@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::checkpoints::{checkpoints, step_of};
 use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, config, every_steps};
+use crate::parity::difference;
 
 /// The first of two epochs of the digits ends here.
 const EPOCH_ENDS_AT: u64 = 24;
@@ -101,4 +102,29 @@ fn all_who_are_asked_to_leave_in_a_long_evaluation_save_and_leave() {
     let again = Job::keeping(&training(), 1, every_steps(job.volume().to_owned(), 1_000));
     again.issue_when_ready(2);
     again.wait_for("its result", has_evaluated);
+}
+
+#[test]
+fn the_average_of_the_weights_is_what_is_evaluated_and_written_at_the_end() {
+    let trained = |decay: Option<f64>, nodes| {
+        let mut config = config();
+        if let Some(decay) = decay {
+            config["optimizer"]["ema"] = json!({"decay": decay});
+        }
+        let mut job = Job::train(&config, nodes, 1);
+        job.complete();
+        let loss = job.status(0, 0).unwrap().progress.unwrap().eval_loss;
+        (job.weights(), loss.unwrap())
+    };
+    let (plain, plain_loss) = trained(None, 1);
+    // An average that forgets at once is the weights themselves.
+    let (forgetful, loss) = trained(Some(0.0), 1);
+    assert!(difference(&forgetful, &plain) <= 1e-6, "{loss}");
+    assert!((loss - plain_loss).abs() <= 1e-6 * plain_loss);
+    let (averaged, loss) = trained(Some(0.9), 1);
+    assert!(difference(&averaged, &plain) > 1e-3, "{loss}");
+    assert!((loss - plain_loss).abs() > 1e-3 * plain_loss);
+    let (by_two, loss_of_two) = trained(Some(0.9), 2);
+    assert!(difference(&by_two, &averaged) <= 1e-6);
+    assert!((loss - loss_of_two).abs() <= 1e-6 * loss);
 }
