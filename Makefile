@@ -28,6 +28,10 @@ demo: ## Train a real model on a real cluster, from nothing (add CLUSTER=current
 test: ## Everything CI runs
 	@tests/support/make/test
 
+.PHONY: test-long
+test-long: ## What is too long for make test: a thousand faults in each of two jobs (an hour)
+	@tests/support/make/test-long
+
 .PHONY: cluster
 cluster: ## Bring up the local Kubernetes cluster (NODES=1)
 	@tests/support/make/cluster

@@ -8,18 +8,20 @@ use roundhouse_tests::local::{LocalRun, job};
 use roundhouse_tests::processes::send;
 use roundhouse_tests::weights::difference;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
-const EVENTS: u64 = 200;
+const EVENTS: u64 = 100;
 const MOST_WORKERS: u32 = 4;
-/// Long enough for all events at that pace.
-const STEPS: u64 = 4_000;
+/// Enough for all events at that pace.
+const STEPS_PER_EVENT: u64 = 20;
 /// Milliseconds added to each step while there are events.
 const PAUSE: u64 = 25;
 /// Between two looks whether training goes on at all.
 const EVENTS_PER_CHECK: u64 = 20;
 /// Of the largest weight of a tensor, for every hundred steps.
 const TOLERANCE: f32 = 1e-6;
+/// As many as there are workers at most.
+const SLICES: u32 = MOST_WORKERS;
 /// A silent peer is given up soon.
 const VARIABLES: [(&str, &str); 1] = [("ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS", "3")];
 
@@ -111,19 +113,48 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-#[test]
-fn hundreds_of_faults_change_no_weight() {
-    let seed = variable("ROUNDHOUSE_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let events = variable("ROUNDHOUSE_CHAOS_EVENTS").unwrap_or(EVENTS);
-    println!("ROUNDHOUSE_CHAOS_SEED={seed}");
-    let mut undisturbed = LocalRun::start(&job(1, STEPS), &[]).unwrap();
-    assert!(undisturbed.end().unwrap().success());
+/// What faults may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Promise {
+    /// Weights by rounding alone.
+    Rounding,
+    /// With slices, nothing: weights and losses are the same bit for bit.
+    BitForBit,
+}
 
-    let mut wanted = job(3, STEPS);
-    wanted["spec"]["elastic"]["joinWindowSeconds"] = 0.into();
-    wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 1_000});
+fn wanted(workers: u32, steps: u64, promise: Promise) -> Value {
+    let mut wanted = job(workers, steps);
+    if promise == Promise::BitForBit {
+        wanted["spec"]["trainer"]["slices"] = SLICES.into();
+    }
     wanted["spec"]["checkpoint"] =
         json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50});
+    wanted
+}
+
+#[test]
+fn a_hundred_faults_change_weights_by_rounding_alone() {
+    survive(Promise::Rounding);
+}
+
+#[test]
+fn with_slices_a_hundred_faults_change_no_bit() {
+    survive(Promise::BitForBit);
+}
+
+fn survive(promise: Promise) {
+    let seed = variable("ROUNDHOUSE_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let events = variable("ROUNDHOUSE_CHAOS_EVENTS").unwrap_or(EVENTS);
+    let steps = events * STEPS_PER_EVENT;
+    // Two minutes for a hundred events.
+    let patience = Duration::from_secs(60 + events);
+    println!("ROUNDHOUSE_CHAOS_SEED={seed}");
+    let mut undisturbed = LocalRun::start(&wanted(1, steps, promise), &[]).unwrap();
+    assert!(undisturbed.end_within(patience).unwrap().success());
+
+    let mut wanted = wanted(3, steps, promise);
+    wanted["spec"]["elastic"]["joinWindowSeconds"] = 0.into();
+    wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 1_000});
     let mut chaos = Chaos {
         rng: Rng::with_seed(seed),
         run: LocalRun::start(&wanted, &VARIABLES).unwrap(),
@@ -157,21 +188,27 @@ fn hundreds_of_faults_change_no_weight() {
         chaos.counts,
         begun.elapsed()
     );
-    assert!(step < STEPS, "all events must find the job training");
+    assert!(step < steps, "all events must find the job training");
     chaos.pause(Duration::from_secs(4));
     chaos.run.scale(2).unwrap();
     chaos.run.slow_down(0).unwrap();
     let status = chaos
         .run
-        .end()
+        .end_within(patience)
         .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
     assert!(status.success(), "seed {seed}\n{}", chaos.run.output());
     let audit = chaos.run.audit().unwrap();
     println!("{audit}");
+    if promise == Promise::BitForBit {
+        println!("{}", chaos.run.compare(&undisturbed).unwrap());
+    }
     let (expected, weights) = (undisturbed.weights().unwrap(), chaos.run.weights().unwrap());
     let apart = difference(&expected, &weights).unwrap();
-    println!("weights differ by {apart:e} after {STEPS} steps");
-    let tolerance = TOLERANCE * (STEPS / 100) as f32;
+    println!("weights differ by {apart:e} after {steps} steps");
+    let tolerance = match promise {
+        Promise::Rounding => TOLERANCE * (steps / 100) as f32,
+        Promise::BitForBit => 0.0,
+    };
     assert!(
         apart <= tolerance,
         "seed {seed}: {apart:e} is above {tolerance:e}"

@@ -186,7 +186,15 @@ impl LocalRun {
     /// # Errors
     /// It does not come within two minutes.
     pub fn end(&mut self) -> anyhow::Result<ExitStatus> {
-        let deadline = Instant::now() + DEADLINE;
+        self.end_within(DEADLINE)
+    }
+
+    /// Waits for the end of a long run.
+    ///
+    /// # Errors
+    /// It does not come in that time.
+    pub fn end_within(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
+        let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);

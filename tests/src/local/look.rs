@@ -26,11 +26,25 @@ impl LocalRun {
     /// # Errors
     /// They are not good.
     pub fn audit(&self) -> anyhow::Result<String> {
+        Self::auditor(&[&self.dir()])
+    }
+
+    /// The auditor's words on its ledger and its state beside those of another one.
+    ///
+    /// # Errors
+    /// They are not the same bit for bit.
+    pub fn compare(&self, other: &Self) -> anyhow::Result<String> {
+        Self::auditor(&[&self.dir(), &other.dir()])
+    }
+
+    fn auditor(directories: &[&Path]) -> anyhow::Result<String> {
         let mut command = Command::new(programs()?.join("roundhouse-train"));
-        let output = command
-            .arg("audit")
-            .arg(self.dir().join("state"))
-            .output()?;
+        command.arg("audit");
+        if directories.len() > 1 {
+            command.arg("--compare");
+        }
+        let states = directories.iter().map(|it| it.join("state"));
+        let output = command.args(states).output()?;
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();
         ensure!(output.status.success(), "{said}");
