@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use roundhouse_contract::{Phase, RankStatus, environment, paths};
 
-use super::{Agent, DEADLINE, LocalRun, programs, read};
+use super::{Agent, DEADLINE, LocalRun, read};
 use crate::processes::parents;
 
 impl LocalRun {
@@ -26,8 +26,7 @@ impl LocalRun {
     /// # Errors
     /// They are not good.
     pub fn audit(&self) -> anyhow::Result<String> {
-        let mut command = Command::new(programs()?.join("roundhouse-train"));
-        let output = command
+        let output = Command::new(&self.program.trainer)
             .arg("audit")
             .arg(self.dir().join("state"))
             .output()?;
