@@ -13,11 +13,10 @@ fn every_job_of_the_examples_can_be_run() {
     let mut jobs = 0;
     let in_directory = |directory: &str| -> Vec<String> {
         let entries = std::fs::read_dir(manifests::repository().join("examples").join(directory));
-        let names = entries.unwrap().map(|entry| {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            format!("{directory}{name}")
-        });
-        names.filter(|name| name.ends_with(".yaml")).collect()
+        let paths = entries.unwrap().map(|entry| entry.unwrap().path());
+        let manifests = paths.filter(|path| path.extension().is_some_and(|it| it == "yaml"));
+        let names = manifests.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
+        names.map(|name| format!("{directory}{name}")).collect()
     };
     for name in [in_directory(""), in_directory("own-model/")].concat() {
         for document in manifests::read(&format!("examples/{name}")).unwrap() {

@@ -13,8 +13,9 @@ use crate::options::Options;
 /// targets those of the `future_hours` hours that follow.
 #[derive(Debug)]
 pub struct Windows {
-    /// `[N, past + future]` in metres, on the device of the process: a view of the stretch, which is stored once.
-    windows: Tensor,
+    /// `[N, T]` in metres, where T = past + future, on the device of the process: a view of the stretch, which is stored
+    /// once.
+    levels_nt: Tensor,
     past_hours: i64,
     future_hours: i64,
     num_samples: u64,
@@ -46,12 +47,12 @@ impl Windows {
     fn new(levels: &[f64], options: &Options, device: Device) -> Result<Self, TchError> {
         let (past_hours, future_hours) = (options.past_hours.into(), options.future_hours.into());
         let levels = Tensor::f_from_slice(levels)?.f_to_kind(Kind::Float)?;
-        let windows = levels
+        let levels_nt = levels
             .f_to_device(device)?
             .f_unfold(0, past_hours + future_hours, 1)?;
         Ok(Self {
-            num_samples: windows.size()[0].unsigned_abs(),
-            windows,
+            num_samples: levels_nt.size()[0].unsigned_abs(),
+            levels_nt,
             past_hours,
             future_hours,
         })
@@ -68,11 +69,11 @@ impl Source for Windows {
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
         let samples = places.filter_map(|place| order.at(place));
         let samples: Vec<i64> = samples.map(u64::cast_signed).collect();
-        let index = Tensor::f_from_slice(&samples)?.f_to_device(self.windows.device())?;
-        let windows = self.windows.f_index_select(0, &index)?;
+        let index = Tensor::f_from_slice(&samples)?.f_to_device(self.levels_nt.device())?;
+        let levels_bt = self.levels_nt.f_index_select(0, &index)?;
         Ok(Batch {
-            inputs: windows.f_narrow(1, 0, self.past_hours)?,
-            targets: windows.f_narrow(1, self.past_hours, self.future_hours)?,
+            inputs: levels_bt.f_narrow(1, 0, self.past_hours)?,
+            targets: levels_bt.f_narrow(1, self.past_hours, self.future_hours)?,
             num_samples: samples.len() as u64,
         })
     }
