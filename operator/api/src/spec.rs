@@ -115,8 +115,6 @@ mod failure_policy;
         .message("model.channels is for a cnn; an mlp has model.hidden").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'cnn' || !has(self.trainer.model.hidden)")
         .message("model.hidden is for an mlp; a cnn has model.channels").field_path(".trainer.model"),
-    validation = Rule::new("!has(self.trainer) || !has(self.trainer.options) || self.trainer.model.name == 'custom' || self.trainer.data.format == 'custom'")
-        .message("options is for a model or data of your own: set model.name or data.format to custom, or remove options").field_path(".trainer.options"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")
         .message("give exactly one of data.volume.configMap, data.volume.persistentVolumeClaim").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.path) || !self.trainer.data.path.split('/').exists(part, part == '..')")

@@ -102,12 +102,14 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     Ok(())
 }
 
-/// Any object: the API server keeps what it does not know.
+/// Any keys, each with any value: the API server keeps what it does not know. The keys are those of a map, and not
+/// unknown fields of an object, because CEL's `self == oldSelf` does not see when an unknown field is renamed. The price
+/// is that no CEL rule can name the options; `validate` says when they are given in vain.
 #[cfg(feature = "schemars")]
 pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
-        "x-kubernetes-preserve-unknown-fields": true,
+        "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true},
     })
 }
 
