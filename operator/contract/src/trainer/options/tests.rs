@@ -128,7 +128,9 @@ fn fields_of_built_in_models_and_formats_are_refused_for_custom_ones() {
         ("model.labelSmoothing", |c| {
             c.model.label_smoothing = Some(0.1)
         }),
-        ("data.image", |c| c.data.image = Some(Default::default())),
+        ("data.image", |c| {
+            c.data.image = Some(super::super::data::ImageOptions::default())
+        }),
         ("data.tokens", |c| {
             c.data.tokens = serde_json::from_value(json!({"context": 8})).unwrap();
         }),
