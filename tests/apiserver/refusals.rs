@@ -210,6 +210,35 @@ async fn how_the_batch_follows_the_workers_cannot_be_edited() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn options_of_a_custom_model_are_kept_as_they_are_and_cannot_be_edited() {
+    let stage = Stage::new().await;
+    let mut first = job(1);
+    let options = json!({"units": 3, "layers": [{"width": 0.5}, {"width": null}], "name": "tides"});
+    first["spec"]["trainer"]["options"] = options.clone();
+    first["spec"]["trainer"]["model"] = json!({"name": "custom"});
+    stage.create(NAMESPACE, first).await;
+    let trainer = stage.job(NAMESPACE).await.spec.trainer.unwrap();
+    assert_eq!(serde_json::to_value(&trainer.options).unwrap(), options);
+    for edit in [
+        json!({"units": 4}),
+        json!({"units": null}),
+        json!({"units": null, "unit": 3}),
+        json!({"units": {"a": 1}}),
+        json!({"more": true}),
+        json!({"layers": [{"width": 0.6}, {"width": null}]}),
+    ] {
+        let patch = Patch::Merge(json!({"spec": {"trainer": {"options": edit}}}));
+        let jobs = stage.jobs(NAMESPACE);
+        let refused = jobs.patch("digits", &PatchParams::default(), &patch).await;
+        let kube::Error::Api(status) = refused.unwrap_err() else {
+            panic!("{edit}")
+        };
+        let message = &status.message;
+        assert!(message.contains("trainer is immutable"), "{message}");
+    }
+}
+
 /// The API server's words about an object that it refuses. Sent as it stands: the types would not have it.
 async fn refusal(stage: &Stage, job: &Value) -> String {
     let path = format!("/apis/roundhouse.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs");

@@ -11,12 +11,14 @@ const LAST_APPLIED_BYTES: usize = 262_144;
 #[test]
 fn every_job_of_the_examples_can_be_run() {
     let mut jobs = 0;
-    for entry in std::fs::read_dir(manifests::repository().join("examples")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "yaml") {
-            continue;
-        }
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+    let in_directory = |directory: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(manifests::repository().join("examples").join(directory));
+        let paths = entries.unwrap().map(|entry| entry.unwrap().path());
+        let manifests = paths.filter(|path| path.extension().is_some_and(|it| it == "yaml"));
+        let names = manifests.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
+        names.map(|name| format!("{directory}{name}")).collect()
+    };
+    for name in [in_directory(""), in_directory("own-model/")].concat() {
         for document in manifests::read(&format!("examples/{name}")).unwrap() {
             if document["kind"] == "TrainingJob" {
                 let mut job: TrainingJob = serde_json::from_value(document).unwrap();

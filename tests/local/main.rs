@@ -3,3 +3,4 @@
 
 mod chaos;
 mod executor;
+mod own_model;

@@ -27,6 +27,28 @@ pub fn programs() -> anyhow::Result<PathBuf> {
         .context("ROUNDHOUSE_PROGRAMS is not set: tests/support/make/local sets it")
 }
 
+/// What trains, and on what.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The trainer.
+    pub trainer: PathBuf,
+    /// Directory with its data.
+    pub data: PathBuf,
+}
+
+impl Program {
+    /// The built-in trainer and the digits.
+    ///
+    /// # Errors
+    /// It is not known where programs are.
+    pub fn built_in() -> anyhow::Result<Self> {
+        Ok(Self {
+            trainer: programs()?.join("roundhouse-train"),
+            data: repository().join("examples/data/digits"),
+        })
+    }
+}
+
 /// A job that trains a small network on the digits; tests change what they are about.
 #[must_use]
 pub fn job(workers: u32, steps: u64) -> Value {
@@ -54,6 +76,7 @@ pub fn job(workers: u32, steps: u64) -> Value {
 #[derive(Debug)]
 pub struct LocalRun {
     directory: TempDir,
+    program: Program,
     job: Value,
     child: Child,
 }
@@ -70,17 +93,30 @@ pub struct Agent {
 }
 
 impl LocalRun {
-    /// Starts a job with variables for its processes.
+    /// Starts a job of the built-in trainer with variables for its processes.
     ///
     /// # Errors
     /// It cannot be started.
     pub fn start(job: &Value, variables: &[(&str, &str)]) -> anyhow::Result<Self> {
+        Self::start_program(Program::built_in()?, job, variables)
+    }
+
+    /// The same with another program.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_program(
+        program: Program,
+        job: &Value,
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let file = directory.path().join("job.yaml");
         std::fs::write(&file, job.to_string())?;
-        let child = spawn(directory.path(), variables)?;
+        let child = spawn(directory.path(), &program, variables)?;
         Ok(Self {
             directory,
+            program,
             job: job.clone(),
             child,
         })
@@ -91,7 +127,7 @@ impl LocalRun {
     /// # Errors
     /// It cannot be started.
     pub fn again(&mut self, variables: &[(&str, &str)]) -> anyhow::Result<()> {
-        self.child = spawn(self.directory.path(), variables)?;
+        self.child = spawn(self.directory.path(), &self.program, variables)?;
         Ok(())
     }
 
@@ -100,7 +136,7 @@ impl LocalRun {
     /// # Errors
     /// It cannot be started.
     pub fn beside(&self) -> anyhow::Result<Output> {
-        Ok(command(self.directory.path())?.output()?)
+        Ok(command(self.directory.path(), &self.program)?.output()?)
     }
 
     /// The directory it was given.
@@ -217,12 +253,12 @@ impl Drop for LocalRun {
     }
 }
 
-fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> {
+fn spawn(directory: &Path, program: &Program, variables: &[(&str, &str)]) -> anyhow::Result<Child> {
     let log = File::options()
         .create(true)
         .append(true)
         .open(directory.join("output"))?;
-    let child = command(directory)?
+    let child = command(directory, program)?
         .envs(variables.iter().copied())
         .stdout(log.try_clone()?)
         .stderr(log)
@@ -230,13 +266,15 @@ fn spawn(directory: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Child> 
     Ok(child)
 }
 
-fn command(directory: &Path) -> anyhow::Result<Command> {
+fn command(directory: &Path, program: &Program) -> anyhow::Result<Command> {
     let mut command = Command::new(programs()?.join("kubectl-roundhouse"));
     command
         .args(["run", "--local", "-f"])
         .arg(directory.join("job.yaml"))
+        .arg("--trainer")
+        .arg(&program.trainer)
         .arg("--data")
-        .arg(repository().join("examples/data/digits"))
+        .arg(&program.data)
         .arg("--dir")
         .arg(directory.join("run"))
         .arg("--save-weights")

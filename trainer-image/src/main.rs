@@ -24,6 +24,7 @@ fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
         data_dir,
         device,
     } = *setup;
+    config.refuse_custom()?;
     let pixels = roundhouse_data::open::Pixels::Bytes;
     let Splits {
         train,

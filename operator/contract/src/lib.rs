@@ -1,6 +1,6 @@
 //! Everything operator, agent and trainer promise each other: documents, names, ports, exit codes.
 //!
-//! Nobody writes one of these strings anywhere else. The crate depends on serde alone, so that a
+//! Nobody writes one of these strings anywhere else. The crate depends on serde and its helpers alone, so that a
 //! static agent and a program with libtorch can both carry it.
 
 pub mod environment;

@@ -8,17 +8,19 @@ use crate::scale::ScaleBatch;
 pub mod data;
 pub mod model;
 pub mod optimizer;
+pub mod options;
 
 pub use data::{Data, DataFormat, DataVolume};
 pub use model::{InitFrom, Model, ModelName};
 pub use optimizer::{
     BatchGrowth, DecayShape, Ema, Optimizer, OptimizerName, Schedule, ScheduleName,
 };
+pub use options::{Options, OptionsInvalid};
 
 /// Bounds in the schema are written here once more as numbers, because a schema needs literals.
 const MAX_EPOCHS: u32 = 1_000_000;
 
-/// The built-in trainer: what to train, on what, and how.
+/// What to train, on what, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -79,6 +81,11 @@ pub struct TrainerConfig {
     /// When the test split is evaluated.
     #[serde(default)]
     pub eval: Eval,
+    /// Settings that a program of your own reads: any keys and values. Only together with `model.name: custom` or
+    /// `data.format: custom`.
+    #[serde(default, skip_serializing_if = "Options::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "options::schema"))]
+    pub options: Options,
     /// How batch and rate follow the number of workers; `None`: they do not. Only in the file that
     /// the processes read: of a job it is `spec.elastic.scaleBatch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,6 +217,7 @@ impl TrainerConfig {
         }
         self.model.validate()?;
         self.data.validate()?;
+        options::validate(self)?;
         self.optimizer.validate()?;
         self.schedule.validate()
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use roundhouse_contract::{Phase, RankStatus, environment, paths};
 
-use super::{Agent, DEADLINE, LocalRun, programs, read};
+use super::{Agent, DEADLINE, LocalRun, read};
 use crate::processes::parents;
 
 impl LocalRun {
@@ -26,7 +26,7 @@ impl LocalRun {
     /// # Errors
     /// They are not good.
     pub fn audit(&self) -> anyhow::Result<String> {
-        Self::auditor(&[&self.dir()])
+        self.auditor(&[&self.dir()])
     }
 
     /// The auditor's words on its ledger and its state beside those of another one.
@@ -34,11 +34,11 @@ impl LocalRun {
     /// # Errors
     /// They are not the same bit for bit.
     pub fn compare(&self, other: &Self) -> anyhow::Result<String> {
-        Self::auditor(&[&self.dir(), &other.dir()])
+        self.auditor(&[&self.dir(), &other.dir()])
     }
 
-    fn auditor(directories: &[&Path]) -> anyhow::Result<String> {
-        let mut command = Command::new(programs()?.join("roundhouse-train"));
+    fn auditor(&self, directories: &[&Path]) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.program.trainer);
         command.arg("audit");
         if directories.len() > 1 {
             command.arg("--compare");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use roundhouse_contract::trainer::data::{
     Data, DataFormat, ImageOptions, Part as MixPart, TokenOptions,
 };
+use roundhouse_contract::trainer::options::NEEDS_OWN_PROGRAM;
 use roundhouse_elastic::{Blocks, Permutation};
 
 use crate::cache::Cache;
@@ -73,6 +74,9 @@ pub enum Pixels {
 pub fn open(data: &Data, data_dir: &Path, pixels: Pixels, seed: u64) -> Result<Splits, DataError> {
     data.validate()
         .map_err(|invalid| DataError::config(invalid.field, invalid.message))?;
+    if data.format == DataFormat::Custom {
+        return Err(DataError::config("data.format", NEEDS_OWN_PROGRAM));
+    }
     let root = data
         .path
         .as_ref()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use roundhouse_c10d::ErrorKind;
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::environment::EnvironmentInvalid;
-use roundhouse_contract::trainer::ConfigInvalid;
+use roundhouse_contract::trainer::{ConfigInvalid, OptionsInvalid};
 use roundhouse_data::DataError;
 use roundhouse_member::failure::{self, Ending};
 use tch::TchError;
@@ -25,6 +25,9 @@ pub enum Failure {
     /// The configuration has a value that cannot be run.
     #[error("{0}")]
     Config(#[from] ConfigInvalid),
+    /// An option of a program of the user's own cannot be used.
+    #[error("{0}")]
+    Options(#[from] OptionsInvalid),
     /// The configuration file cannot be read, or is not a configuration.
     #[error("{}: {reason}", path.display())]
     ConfigFile {
@@ -104,6 +107,7 @@ impl Failure {
         match self {
             Self::Environment(_)
             | Self::Config(_)
+            | Self::Options(_)
             | Self::ConfigFile { .. }
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
             Self::Data { .. } | Self::Unreadable(_) | Self::Weights(_) => ExitCode::DataInvalid,

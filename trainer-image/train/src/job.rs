@@ -1,6 +1,6 @@
 //! What a program hands over to be trained.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use roundhouse_contract::TrainerConfig;
 use roundhouse_elastic::Blocks;
@@ -38,6 +38,17 @@ pub struct Setup<'a> {
     pub data_dir: &'a Path,
     /// Where this process computes.
     pub device: Device,
+}
+
+impl Setup<'_> {
+    /// The directory that `data.path` names: where the files of the data are.
+    #[must_use]
+    pub fn data_root(&self) -> PathBuf {
+        match &self.config.data.path {
+            Some(path) => self.data_dir.join(path),
+            None => self.data_dir.to_owned(),
+        }
+    }
 }
 
 /// Builds a job. It is called once in each process, before the process meets its peers.

@@ -51,3 +51,9 @@ pub use source::{Source, SourceError};
 pub use task::{LossSum, Mode, Task};
 pub use trainer::Trainer;
 pub use update::{Rate, Signals, Update};
+
+// What a program of its own names of other crates, in the versions that this crate is built with.
+pub use roundhouse_contract::TrainerConfig;
+pub use roundhouse_contract::trainer::OptionsInvalid;
+pub use roundhouse_elastic::{Blocks, Permutation};
+pub use tch;

@@ -2,6 +2,7 @@
 
 use roundhouse_contract::trainer::ConfigInvalid;
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
+use roundhouse_contract::trainer::options::NEEDS_OWN_PROGRAM;
 use tch::TchError;
 
 use crate::parameters::Parameters;
@@ -75,12 +76,15 @@ pub enum BuildError {
 /// Builds the model of a valid configuration on the CPU. Its initial weights are a function of `seed`.
 ///
 /// # Errors
-/// The model does not fit the data, or its weights exceed the memory.
+/// The model is `custom`, or does not fit the data, or its weights exceed the memory.
 pub fn build(
     config: &ModelConfig,
     samples: Samples,
     seed: u64,
 ) -> Result<Box<dyn Task>, BuildError> {
+    if config.name == ModelName::Custom {
+        return Err(invalid("model.name", NEEDS_OWN_PROGRAM.to_owned()).into());
+    }
     seeded(seed, || match samples {
         Samples::Images(shape) => of_images(config, &shape),
         Samples::Tokens(shape) => of_tokens(config, &shape),
@@ -99,7 +103,7 @@ fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, 
         }
         ModelName::Resnet18 => resnet(config, Depth::Layers18, shape)?,
         ModelName::Resnet50 => resnet(config, Depth::Layers50, shape)?,
-        ModelName::Gpt2 | ModelName::Bert => {
+        ModelName::Gpt2 | ModelName::Bert | ModelName::Custom => {
             let message = format!(
                 "{} reads tokens, and the data is images",
                 config.name.as_str()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::trainer::DataVolume;
+use roundhouse_contract::trainer::{Data, DataFormat, DataVolume};
 
 use super::strict::{self, Kind};
 
@@ -74,7 +74,7 @@ impl Manifest {
         let root = match (given, data.and_then(|data| data.volume.as_ref())) {
             (Some(given), _) => std::path::absolute(given).context("--data")?,
             (None, Some(volume)) => self.write_out(volume, into)?,
-            (None, None) if path.is_none() => {
+            (None, None) if path.is_none() && !data.is_some_and(may_need_no_file) => {
                 bail!("spec.trainer.data: names neither volume nor path: give --data DIR")
             }
             (None, None) => PathBuf::from("/"),
@@ -123,6 +123,11 @@ impl Manifest {
         }
         Ok(dir)
     }
+}
+
+/// Whether the data may be made by the program.
+fn may_need_no_file(data: &Data) -> bool {
+    data.format == DataFormat::Custom
 }
 
 fn check(directory: &Path, field: &str, advice: &str) -> anyhow::Result<()> {
@@ -179,6 +184,13 @@ mod tests {
         let trainer = manifest.job.spec.trainer.as_mut().unwrap();
         trainer.data.volume = None;
         assert!(told(&manifest, None).contains("give --data DIR"));
+        let custom = |manifest: &mut Manifest, format| {
+            manifest.job.spec.trainer.as_mut().unwrap().data.format = format;
+        };
+        // A program of the user's own may make its data.
+        custom(&mut manifest, DataFormat::Custom);
+        assert_eq!(manifest.data_dir(None, here).unwrap(), Path::new("/"));
+        custom(&mut manifest, DataFormat::Idx);
         let trainer = manifest.job.spec.trainer.as_mut().unwrap();
         trainer.data.path = Some("digits".to_owned());
         let said = told(&manifest, Some(here));

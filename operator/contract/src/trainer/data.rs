@@ -36,21 +36,24 @@ pub enum DataFormat {
     Tokens,
     /// Text files, one document per line, and a Hugging Face `tokenizer.json`.
     Text,
+    /// Data that a program of your own reads: the container `trainer` needs an image with it. Settings of the data are
+    /// in `trainer.options`.
+    Custom,
 }
 
 impl DataFormat {
-    /// Whether samples can be images with a label.
+    /// Whether samples of a built-in format can be images with a label.
     #[must_use]
     pub const fn has_images(self) -> bool {
         match self {
             Self::Idx | Self::ImageFolder | Self::WebDataset | Self::TfRecord | Self::Parquet => {
                 true
             }
-            Self::Tokens | Self::Text => false,
+            Self::Tokens | Self::Text | Self::Custom => false,
         }
     }
 
-    /// Whether samples can be tokens.
+    /// Whether samples of a built-in format can be tokens.
     #[must_use]
     pub const fn has_tokens(self) -> bool {
         matches!(self, Self::Parquet | Self::Tokens | Self::Text)
@@ -199,6 +202,9 @@ impl Data {
             return invalid("data.train", "give either train or mix, not both");
         }
         mix::validate(mix)?;
+        if *format == DataFormat::Custom {
+            self.has_no_field_of_a_built_in_format()?;
+        }
         if let Some(image) = image {
             if !format.has_images() || tokens.is_some() {
                 return invalid("data.image", "remove it: the samples are tokens");
@@ -210,7 +216,7 @@ impl Data {
                 return invalid("data.tokens", "remove it: the samples are images");
             }
             Some(tokens) => tokens.validate(*format)?,
-            None if !format.has_images() => {
+            None if !format.has_images() && *format != DataFormat::Custom => {
                 return invalid("data.tokens", "give at least the context length");
             }
             None => {}
@@ -219,6 +225,26 @@ impl Data {
             shuffle.validate()?;
         }
         reading.validate()
+    }
+}
+
+impl Data {
+    /// Refuses what no built-in code reads for a format of the user's own: it would have no effect.
+    fn has_no_field_of_a_built_in_format(&self) -> Result<(), ConfigInvalid> {
+        let fields = [
+            ("data.mix", !self.mix.is_empty()),
+            ("data.image", self.image.is_some()),
+            ("data.tokens", self.tokens.is_some()),
+            ("data.shuffle", self.shuffle.is_some()),
+            ("data.reading", !self.reading.is_default()),
+        ];
+        match fields.into_iter().find(|(_, given)| *given) {
+            Some((field, _)) => invalid(
+                field,
+                "remove it: it is for built-in formats; the settings of custom data are in trainer.options",
+            ),
+            None => Ok(()),
+        }
     }
 }
 

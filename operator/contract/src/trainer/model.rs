@@ -1,4 +1,4 @@
-//! Models of the built-in trainer and their sizes.
+//! Models and their sizes: those of the built-in trainer, and a model of a program of the user's own.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,9 @@ pub enum ModelName {
     Gpt2,
     /// Encoder-only transformer (Devlin et al. 2018), trained to predict masked tokens.
     Bert,
+    /// A model of your own: the container `trainer` needs an image with your program. Its settings are in
+    /// `trainer.options`.
+    Custom,
 }
 
 /// What the first layers of a residual network do.
@@ -50,7 +53,7 @@ pub enum Stem {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Model {
-    /// `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2` or `bert`.
+    /// `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2` or `bert`; `custom`: a model of your own.
     pub name: ModelName,
     /// Units of each hidden layer of an `mlp`. Default: 128, 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,12 +118,12 @@ pub struct Model {
 }
 
 impl ModelName {
-    /// Whether the model's inputs are images.
+    /// Whether the inputs of a built-in model are images.
     #[must_use]
     pub const fn reads_images(self) -> bool {
         match self {
             Self::Linear | Self::Mlp | Self::Cnn | Self::Resnet18 | Self::Resnet50 => true,
-            Self::Gpt2 | Self::Bert => false,
+            Self::Gpt2 | Self::Bert | Self::Custom => false,
         }
     }
 
@@ -135,6 +138,7 @@ impl ModelName {
             Self::Resnet50 => "resnet50",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
+            Self::Custom => "custom",
         }
     }
 }

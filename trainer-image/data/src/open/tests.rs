@@ -262,6 +262,10 @@ fn what_is_missing_is_named_with_the_field() {
             "trainer.data.image.mean",
         ),
         (
+            json!({"format": "custom"}),
+            "trainer.data.format: custom is for a program of your own",
+        ),
+        (
             json!({"format": "imagefolder", "path": "../x"}),
             "trainer.data.path",
         ),

@@ -158,7 +158,9 @@ fn the_sum_of_the_losses_of_parts_is_the_loss_of_the_whole() {
 #[test]
 fn a_model_that_does_not_fit_the_data_names_its_field() {
     type Change = fn(&mut ModelConfig);
-    let cases: [(ModelName, Samples, Change, &str); 5] = [
+    let cases: [(ModelName, Samples, Change, &str); 7] = [
+        (ModelName::Custom, IMAGES, |_| {}, "model.name"),
+        (ModelName::Custom, TOKENS, |_| {}, "model.name"),
         (ModelName::Gpt2, IMAGES, |_| {}, "model.name"),
         (ModelName::Resnet18, TOKENS, |_| {}, "model.name"),
         (

@@ -32,6 +32,7 @@ fn each_format_has_a_configuration_that_is_valid() {
         json!({"format": "tokens", "tokens": {"context": 1024, "dtype": "u32"},
             "mix": [{"train": "books.bin", "weight": 0.08}, {"train": "web.bin", "weight": 0.6}]}),
         json!({"format": "text", "tokens": {"context": 256, "tokenizer": "tokenizer.json"}}),
+        json!({"format": "custom", "path": "tides", "train": "2025", "validation": "2026"}),
     ];
     for value in cases {
         let data = parse(value.clone()).unwrap();

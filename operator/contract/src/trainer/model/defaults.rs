@@ -30,7 +30,8 @@ impl Model {
             | ModelName::Mlp
             | ModelName::Cnn
             | ModelName::Gpt2
-            | ModelName::Bert => None,
+            | ModelName::Bert
+            | ModelName::Custom => None,
         }
     }
 

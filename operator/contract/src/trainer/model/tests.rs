@@ -1,7 +1,7 @@
 use super::super::data::DataVolume;
 use super::*;
 
-const ALL: [ModelName; 7] = [
+const ALL: [ModelName; 8] = [
     ModelName::Linear,
     ModelName::Mlp,
     ModelName::Cnn,
@@ -9,6 +9,7 @@ const ALL: [ModelName; 7] = [
     ModelName::Resnet50,
     ModelName::Gpt2,
     ModelName::Bert,
+    ModelName::Custom,
 ];
 
 #[test]

@@ -15,6 +15,7 @@ const fn sizes_of(name: ModelName) -> &'static str {
         ModelName::Gpt2 | ModelName::Bert => {
             "a transformer has layers, heads, width, context, vocabulary and dropout"
         }
+        ModelName::Custom => "the settings of a custom model are in trainer.options",
     }
 }
 
@@ -37,9 +38,13 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         context,
         vocabulary,
         dropout,
-        label_smoothing: _,
+        label_smoothing,
         init_from: _,
     } = model;
+    if *name == ModelName::Custom && label_smoothing.is_some() {
+        let message = format!("is for built-in models; {}", sizes_of(*name));
+        return invalid("model.labelSmoothing", message);
+    }
     let fields = [
         ("model.hidden", hidden.is_some(), MLP, "an mlp"),
         ("model.channels", channels.is_some(), CNN, "a cnn"),

@@ -1,0 +1,190 @@
+//! The model and its loss as a [`Task`]: a recurrent layer reads the past hours, a linear layer says the future ones.
+
+use roundhouse_trainer::random::seeded;
+use roundhouse_trainer::tch::{Device, Kind, TchError, Tensor};
+use roundhouse_trainer::{Batch, LossSum, Mode, Parameters, Role, Task};
+
+use crate::options::Options;
+
+/// A gated recurrent unit (Cho et al. 2014) and a linear layer.
+#[derive(Debug)]
+pub struct Forecaster {
+    parameters: Parameters,
+    /// H.
+    num_units: i64,
+    /// T and F.
+    past_hours: i64,
+    future_hours: i64,
+}
+
+/// Tensors of the recurrent layer: `weight_ih [3·H, 1]`, `weight_hh [3·H, H]`, `bias_ih [3·H]`, `bias_hh [3·H]`.
+const NUM_RECURRENT: usize = 4;
+
+impl Forecaster {
+    /// Initial weights are a function of `seed`: each process starts with the same. Names and initial distribution are
+    /// those of `torch.nn.GRU` and `torch.nn.Linear`.
+    ///
+    /// # Errors
+    /// The weights exceed the memory.
+    pub fn new(options: &Options, seed: u64) -> Result<Self, TchError> {
+        let num_units = i64::from(options.units);
+        let (past_hours, future_hours) = (options.past_hours.into(), options.future_hours.into());
+        let mut parameters = Parameters::default();
+        seeded(seed, || {
+            let gates = 3 * num_units;
+            let bound = 1.0 / (num_units as f64).sqrt();
+            for (name, shape) in [
+                ("gru.weight_ih_l0", vec![gates, 1]),
+                ("gru.weight_hh_l0", vec![gates, num_units]),
+                ("gru.bias_ih_l0", vec![gates]),
+                ("gru.bias_hh_l0", vec![gates]),
+            ] {
+                let value = Tensor::f_zeros(&shape, (Kind::Float, Device::Cpu))?;
+                parameters.push(name, Role::Weight, &{ value }.f_uniform_(-bound, bound)?)?;
+            }
+            parameters.add_layer("head", &[future_hours, num_units])
+        })?;
+        Ok(Self {
+            parameters,
+            num_units,
+            past_hours,
+            future_hours,
+        })
+    }
+
+    /// Forecasts `[B, F]` for measured levels `[B, T]`, B > 0.
+    fn forecasts(&self, levels_bt: &Tensor) -> Result<Tensor, TchError> {
+        let weights = self.parameters.tensors();
+        let batch_size = levels_bt.size()[0];
+        let options = (Kind::Float, levels_bt.device());
+        let start_lbh = Tensor::f_zeros([1, batch_size, self.num_units], options)?;
+        let (_, last_lbh) = levels_bt.f_unsqueeze(2)?.f_gru(
+            &start_lbh,
+            &weights[..NUM_RECURRENT],
+            true,
+            1,
+            0.0,
+            false,
+            false,
+            true,
+        )?;
+        let [weight, bias] = [&weights[NUM_RECURRENT], &weights[NUM_RECURRENT + 1]];
+        last_lbh.f_select(0, 0)?.f_linear(weight, Some(bias))
+    }
+}
+
+impl Task for Forecaster {
+    /// The loss of a sample is the mean squared error of its forecast hours, in square metres. The result is the *sum*
+    /// over the samples: parts of a batch add up, whoever computes them.
+    fn loss(&self, batch: &Batch, _mode: Mode) -> Result<LossSum, TchError> {
+        let loss = if batch.num_samples == 0 {
+            self.parameters.no_loss()?
+        } else {
+            let errors_bf = self.forecasts(&batch.inputs)?.f_sub(&batch.targets)?;
+            let losses_b = errors_bf.f_square()?.f_mean_dim(1, false, Kind::Float)?;
+            losses_b.f_sum(Kind::Float)?
+        };
+        Ok(LossSum {
+            loss,
+            counts: Vec::new(),
+        })
+    }
+
+    /// A multiplication and an addition for each weight at each hour; the backward pass costs twice the forward pass.
+    fn flops_per_sample(&self) -> Option<f64> {
+        let recurrent = self.past_hours * 3 * self.num_units * (1 + self.num_units);
+        let head = self.num_units * self.future_hours;
+        Some(3.0 * 2.0 * (recurrent + head) as f64)
+    }
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_trainer::tch;
+
+    use super::*;
+
+    const MODE: Mode = Mode::Evaluate;
+
+    fn small() -> Forecaster {
+        let options = Options {
+            past_hours: 3,
+            future_hours: 2,
+            units: 4,
+            ..Options::default()
+        };
+        Forecaster::new(&options, 1).unwrap()
+    }
+
+    fn batch(num_samples: i64) -> Batch {
+        let ramp = |width| {
+            let values = Tensor::arange(num_samples * width, (Kind::Float, Device::Cpu));
+            values.reshape([num_samples, width]) / 10.0
+        };
+        Batch {
+            inputs: ramp(3),
+            targets: ramp(2),
+            num_samples: num_samples.unsigned_abs(),
+        }
+    }
+
+    #[test]
+    fn losses_of_parts_add_up_to_the_loss_of_the_whole() {
+        let (task, whole) = (small(), batch(5));
+        let loss = |start: i64, length: i64| {
+            let part = Batch {
+                inputs: whole.inputs.narrow(0, start, length),
+                targets: whole.targets.narrow(0, start, length),
+                num_samples: length.unsigned_abs(),
+            };
+            task.loss(&part, MODE).unwrap().loss.double_value(&[])
+        };
+        let parts = loss(0, 2) + loss(2, 0) + loss(2, 3);
+        assert!((parts - loss(0, 5)).abs() < 1e-5, "{parts}");
+    }
+
+    #[test]
+    fn a_recurrent_layer_without_weights_forecasts_the_bias_of_the_head() {
+        let mut task = small();
+        tch::no_grad(|| {
+            for tensor in task.parameters_mut().tensors_mut() {
+                let _ = tensor.zero_();
+            }
+            let bias = &mut task.parameters_mut().tensors_mut()[NUM_RECURRENT + 1];
+            bias.copy_(&Tensor::from_slice(&[0.5_f32, -0.5]));
+        });
+        // Targets 0 and 0.1: errors 0.5 and -0.6, whose squares have the mean 0.305.
+        let loss = task.loss(&batch(1), MODE).unwrap().loss.double_value(&[]);
+        assert!((loss - 0.305).abs() < 1e-6, "{loss}");
+    }
+
+    #[test]
+    fn an_empty_batch_has_a_gradient_of_0_for_every_weight() {
+        let task = small();
+        task.loss(&batch(0), MODE).unwrap().loss.backward();
+        for (name, tensor) in task.parameters().iter() {
+            assert!(
+                tensor.grad().abs().max().double_value(&[]) < 1e-12,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn initial_weights_are_a_function_of_the_seed() {
+        let first = |seed| {
+            let task = Forecaster::new(&Options::default(), seed).unwrap();
+            task.parameters().at(0).double_value(&[0, 0])
+        };
+        assert!((first(1) - first(1)).abs() < 1e-12);
+        assert!((first(1) - first(2)).abs() > 1e-9);
+    }
+}

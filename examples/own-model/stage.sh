@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds the program and lays out what its image adds to the trainer's in target/images/own-model (VARIANT=cuda: for
+# the trainer's image with CUDA, in target/images/own-model-cuda).
+# shellcheck source=tests/support/make/lib.sh
+source "$(dirname "$0")/../../tests/support/make/lib.sh"
+: "${VARIANT:=cpu}"
+name=own-model features=()
+case $VARIANT in
+  cpu) trainer-image/libtorch.sh > /dev/null ;;
+  cuda)
+    name=own-model-cuda features=(--features roundhouse-trainer/nccl)
+    LIBTORCH=$(trainer-image/libtorch.sh cuda)
+    LIBTORCH_CUDA_INCLUDE=$(trainer-image/libtorch.sh cuda-headers)
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/cuda
+    export LIBTORCH_CUDA_INCLUDE CARGO_TARGET_DIR
+    ;;
+  *) die "VARIANT=$VARIANT: give cpu or cuda" ;;
+esac
+export LIBTORCH
+cargo build --release --locked --manifest-path examples/own-model/Cargo.toml "${features[@]}"
+root=target/images/$name/root
+rm -rf "$root"
+mkdir -p "$root/usr/local/bin"
+# The agent starts the program of this name.
+cp "$CARGO_TARGET_DIR/release/own-model" "$root/usr/local/bin/roundhouse-train"
+du -sh "$root"

@@ -1,0 +1,100 @@
+//! A program of the user's own, with its model and its data: `examples/own-model`.
+
+use roundhouse_tests::local::{LocalRun, Program, programs};
+use roundhouse_tests::manifests;
+use roundhouse_tests::processes::send;
+use roundhouse_tests::weights::difference;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const STEPS: u64 = 300;
+/// Milliseconds added to each step, so that a kill finds the job training.
+const PAUSE: u64 = 10;
+const FILE: &str = "constituents.txt";
+
+/// The example's data as files, and its job.
+struct Example {
+    data: TempDir,
+    job: Value,
+}
+
+impl Example {
+    fn read(workers: u32) -> Self {
+        let manifests = manifests::read("examples/own-model/trainingjob.yaml").unwrap();
+        let [config_map, mut job]: [Value; 2] = manifests.try_into().unwrap();
+        let data = tempfile::tempdir().unwrap();
+        let text = config_map["data"][FILE].as_str().unwrap();
+        std::fs::write(data.path().join(FILE), text).unwrap();
+        job["spec"]["workers"]["replicas"] = workers.into();
+        // Training begins when all are ready.
+        job["spec"]["elastic"] = json!({"joinWindowSeconds": 60});
+        let trainer = job["spec"]["trainer"].as_object_mut().unwrap();
+        trainer.remove("epochs");
+        trainer.insert("steps".to_owned(), STEPS.into());
+        Self { data, job }
+    }
+
+    fn start(&self, program: &str) -> LocalRun {
+        let program = Program {
+            trainer: programs().unwrap().join(program),
+            data: self.data.path().to_owned(),
+        };
+        LocalRun::start_program(program, &self.job, &[]).unwrap()
+    }
+}
+
+fn generation(run: &LocalRun) -> u64 {
+    let statuses = run.statuses().into_iter();
+    statuses.map(|status| status.generation).max().unwrap_or(0)
+}
+
+/// What a job that cannot train says.
+fn failure(mut run: LocalRun) -> String {
+    assert_eq!(run.end().unwrap().code(), Some(1), "{}", run.output());
+    let output = run.output();
+    assert!(output.contains("ConfigInvalid"), "{output}");
+    output
+}
+
+#[test]
+fn a_custom_model_on_custom_data_ends_with_the_weights_of_an_undisturbed_run_when_a_worker_is_killed()
+ {
+    let example = Example::read(1);
+    let mut alone = example.start("own-model");
+    assert!(alone.end().unwrap().success(), "{}", alone.output());
+    let example = Example::read(2);
+    let mut run = example.start("own-model");
+    run.slow_down(PAUSE).unwrap();
+    run.wait_for("steps", |run| run.step() > 20).unwrap();
+    assert!(send(run.agents()[0].ranks[0], Signal::KILL));
+    run.wait_for("both again", |run| {
+        generation(run) >= 3 && run.agents().len() == 2
+    })
+    .unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    run.audit().unwrap();
+    let apart = difference(&alone.weights().unwrap(), &run.weights().unwrap()).unwrap();
+    println!("weights differ by {apart:e}");
+    assert!(apart < 1e-5, "{apart:e}");
+}
+
+#[test]
+fn a_misspelled_option_fails_the_job_with_its_key() {
+    let mut example = Example::read(1);
+    example.job["spec"]["trainer"]["options"] = json!({"unit": 8});
+    let said = failure(example.start("own-model"));
+    assert!(
+        said.contains("trainer.options.unit: unknown field `unit`, expected"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_built_in_program_refuses_a_custom_model_and_says_what_it_needs() {
+    let said = failure(Example::read(1).start("roundhouse-train"));
+    assert!(
+        said.contains("trainer.model.name: custom is for a program of your own"),
+        "{said}"
+    );
+}
