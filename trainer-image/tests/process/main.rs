@@ -18,6 +18,7 @@ mod harness;
 mod input;
 mod mount;
 mod nccl;
+mod not_finite;
 mod parity;
 mod scaling;
 mod sharing;

@@ -139,6 +139,12 @@ pub trait Sync: std::fmt::Debug {
     /// mean over all samples of the batch.
     fn scale(&self, num_samples: u64) -> f64;
 
+    /// What the sum over the ranks is divided by. A rank's own gradients are larger than its part of the mean by this
+    /// factor; those of a scaled loss must not be, or whether they overflow would depend on the number of ranks.
+    fn num_averaged(&self) -> u32 {
+        1
+    }
+
     /// Whether the first pass of a generation differs from the later ones, so that it has to be thrown away.
     fn needs_warm_up(&self) -> bool {
         false

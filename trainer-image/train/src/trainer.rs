@@ -35,6 +35,7 @@ use crate::update::Update;
 
 mod boundary;
 mod form;
+mod numerics;
 mod step;
 
 /// What is trained.
@@ -60,6 +61,7 @@ impl Work {
             next: None,
             seed: self.config.seed,
             precision: self.config.precision,
+            loss_factor: None,
         }
     }
 }

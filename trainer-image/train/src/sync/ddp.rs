@@ -92,6 +92,10 @@ impl Sync for Ddp {
         f64::from(self.world_size) / num_samples.max(1) as f64
     }
 
+    fn num_averaged(&self) -> u32 {
+        self.world_size
+    }
+
     fn needs_warm_up(&self) -> bool {
         true
     }
