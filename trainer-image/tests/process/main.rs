@@ -13,6 +13,7 @@ mod damage;
 mod elastic;
 mod evaluation;
 mod faults;
+mod fp16;
 mod frozen;
 mod harness;
 mod input;
