@@ -6,11 +6,13 @@ use serde::{Deserialize, Serialize};
 use crate::scale::ScaleBatch;
 
 pub mod data;
+pub mod ddp;
 pub mod model;
 pub mod numerics;
 pub mod optimizer;
 
 pub use data::{Data, DataFormat, DataVolume};
+pub use ddp::{Compression, Ddp};
 pub use model::{InitFrom, Model, ModelName};
 pub use numerics::{LossScaling, OnNonFinite, Precision};
 pub use optimizer::{
@@ -66,6 +68,10 @@ pub struct TrainerConfig {
     )]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub max_consecutive_skips: u32,
+    /// Images and the weights of convolutions lie in memory with channels closest (NHWC), which convolutions on tensor cores
+    /// and many on CPUs compute faster. Checkpoints and exported weights keep the usual layout.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
     /// Only kernels whose result does not depend on timing; an operation that has none is an error. On GPUs it costs
     /// speed; on CPUs all kernels are deterministic for a given number of threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -111,30 +117,6 @@ const fn default_max_consecutive_skips() -> u32 {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 const fn is_default_max_consecutive_skips(value: &u32) -> bool {
     *value == DEFAULT_MAX_CONSECUTIVE_SKIPS
-}
-
-/// How gradients are synchronized between processes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Ddp {
-    /// Size in MiB of a gradient bucket that is reduced at once.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
-    #[serde(rename = "bucketCapMiB")]
-    pub bucket_cap_mib: u32,
-    /// Size in MiB of the first bucket; a small one lets communication start early.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
-    #[serde(rename = "firstBucketMiB")]
-    pub first_bucket_mib: u32,
-}
-
-impl Default for Ddp {
-    fn default() -> Self {
-        Self {
-            bucket_cap_mib: 25,
-            first_bucket_mib: 1,
-        }
-    }
 }
 
 /// When the test split is evaluated. It is always evaluated at the end.

@@ -17,6 +17,7 @@ mod fp16;
 mod frozen;
 mod harness;
 mod input;
+mod layout;
 mod mount;
 mod nccl;
 mod not_finite;

@@ -148,8 +148,8 @@ pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Fai
     Ok(())
 }
 
-/// One pass over one sample, whose gradients are thrown away. libtorch's Reducer lays out its buckets for good only
-/// after its first pass, and sums over three or more ranks depend on the layout. With this pass the first step of a
+/// Passes over one sample, whose gradients are thrown away. libtorch's Reducer lays out its buckets for good only
+/// after its first pass, and sums over three or more ranks depend on the layout. With these passes the first step of a
 /// generation is bit for bit what it would have been without a new one.
 ///
 /// # Errors
@@ -160,9 +160,18 @@ pub fn warm_up(
     world: &World<C10dGroup>,
     numbers: &[f64],
 ) -> Result<(), Failure> {
-    if !sync.needs_warm_up() {
-        return Ok(());
+    for _ in 0..sync.num_warm_ups() {
+        warm_up_once(inputs, sync, world, numbers)?;
     }
+    Ok(world.check()?)
+}
+
+fn warm_up_once(
+    inputs: &mut Inputs<'_>,
+    sync: &mut dyn Sync,
+    world: &World<C10dGroup>,
+    numbers: &[f64],
+) -> Result<(), Failure> {
     let told = |error| explain(world, error);
     let pass = Pass {
         places: 0..1,
@@ -189,7 +198,7 @@ pub fn warm_up(
     roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
     sync.finish(task.parameters_mut()).map_err(told)?;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
-    Ok(world.check()?)
+    Ok(())
 }
 
 /// The loss of a pass.
