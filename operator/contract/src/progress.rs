@@ -23,6 +23,9 @@ pub struct Progress {
     /// not a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
+    /// Committed steps whose loss or gradient was not finite, so that they did not change the weights.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped_steps: u64,
     /// Samples per second over the whole world.
     pub samples_per_second: f64,
     /// Accuracy on the test split, 0 to 1, once evaluated.
@@ -47,6 +50,11 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub straggler: Option<Straggler>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A worker that is much slower than the others of its generation.
@@ -120,6 +128,7 @@ mod tests {
         assert!(!text.contains("eval"), "{text}");
         assert!(!text.contains("checkpoint"), "{text}");
         assert!(!text.contains("straggler"), "{text}");
+        assert!(!text.contains("skipped"), "{text}");
         assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
         let with_straggler = Progress {
             straggler: Some(Straggler {

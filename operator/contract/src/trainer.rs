@@ -6,12 +6,16 @@ use serde::{Deserialize, Serialize};
 use crate::scale::ScaleBatch;
 
 pub mod data;
+pub mod ddp;
 pub mod model;
+pub mod numerics;
 pub mod optimizer;
 pub mod options;
 
 pub use data::{Data, DataFormat, DataVolume};
+pub use ddp::{Compression, Ddp};
 pub use model::{InitFrom, Model, ModelName};
+pub use numerics::{LossScaling, OnNonFinite, Precision};
 pub use optimizer::{
     BatchGrowth, DecayShape, Ema, Optimizer, OptimizerName, Schedule, ScheduleName,
 };
@@ -52,6 +56,24 @@ pub struct TrainerConfig {
     /// In which numbers a step computes. Weights, gradients and the optimizer's state stay 32-bit floats.
     #[serde(default, skip_serializing_if = "Precision::is_default")]
     pub precision: Precision,
+    /// What becomes of a step whose loss or summed gradient is not a finite number. `Fail`: training fails. `Skip`: the step
+    /// is committed without an update. Its samples count as used, and weights and the optimizer's state stay as they are.
+    #[serde(default, skip_serializing_if = "OnNonFinite::is_default")]
+    pub on_non_finite: OnNonFinite,
+    /// What the loss is multiplied by with `precision: fp16`.
+    #[serde(default, skip_serializing_if = "LossScaling::is_default")]
+    pub loss_scaling: LossScaling,
+    /// Training fails when more steps than this in a row are not finite.
+    #[serde(
+        default = "default_max_consecutive_skips",
+        skip_serializing_if = "is_default_max_consecutive_skips"
+    )]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
+    pub max_consecutive_skips: u32,
+    /// Images and the weights of convolutions lie in memory with channels closest (NHWC), which convolutions on tensor cores
+    /// and many on CPUs compute faster. Checkpoints and exported weights keep the usual layout.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
     /// Only kernels whose result does not depend on timing; an operation that has none is an error. On GPUs it costs
     /// speed; on CPUs all kernels are deterministic for a given number of threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -93,51 +115,15 @@ pub struct TrainerConfig {
     pub scale_batch: Option<ScaleBatch>,
 }
 
-/// In which numbers a step computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// 32-bit floats.
-    #[default]
-    Fp32,
-    /// 32-bit floats, of which the tensor cores of NVIDIA GPUs read 19 bits. On CPUs the same as `fp32`.
-    Tf32,
-    /// Products, convolutions and attention in bfloat16 (8 bits of precision), all else in 32-bit floats, as
-    /// `torch.autocast`.
-    Bf16,
+const DEFAULT_MAX_CONSECUTIVE_SKIPS: u32 = 100;
+
+const fn default_max_consecutive_skips() -> u32 {
+    DEFAULT_MAX_CONSECUTIVE_SKIPS
 }
 
-impl Precision {
-    /// Whether it is `fp32`.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// How gradients are synchronized between processes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Ddp {
-    /// Size in MiB of a gradient bucket that is reduced at once.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
-    #[serde(rename = "bucketCapMiB")]
-    pub bucket_cap_mib: u32,
-    /// Size in MiB of the first bucket; a small one lets communication start early.
-    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
-    #[serde(rename = "firstBucketMiB")]
-    pub first_bucket_mib: u32,
-}
-
-impl Default for Ddp {
-    fn default() -> Self {
-        Self {
-            bucket_cap_mib: 25,
-            first_bucket_mib: 1,
-        }
-    }
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_default_max_consecutive_skips(value: &u32) -> bool {
+    *value == DEFAULT_MAX_CONSECUTIVE_SKIPS
 }
 
 /// When the test split is evaluated. It is always evaluated at the end.
@@ -206,6 +192,9 @@ impl TrainerConfig {
         if self.slices == Some(0) {
             return invalid("slices", "must be at least 1");
         }
+        if self.max_consecutive_skips == 0 {
+            return invalid("maxConsecutiveSkips", "must be at least 1");
+        }
         if self.ddp.bucket_cap_mib == 0 || self.ddp.first_bucket_mib == 0 {
             return invalid("ddp", "bucket sizes must be at least 1 MiB");
         }
@@ -215,6 +204,7 @@ impl TrainerConfig {
         {
             return invalid("scaleBatch.referenceReplicas", "must be at least 1");
         }
+        self.loss_scaling.validate()?;
         self.model.validate()?;
         self.data.validate()?;
         options::validate(self)?;

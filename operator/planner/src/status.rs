@@ -78,6 +78,7 @@ pub fn rounded(progress: &Progress) -> Progress {
         total_steps,
         epoch,
         loss,
+        skipped_steps,
         ..
     } = *progress;
     Progress {
@@ -87,6 +88,7 @@ pub fn rounded(progress: &Progress) -> Progress {
         total_steps,
         epoch,
         loss: loss.map(round),
+        skipped_steps,
         samples_per_second: progress.samples_per_second.round(),
         eval_accuracy: progress.eval_accuracy.map(round),
         eval_loss: progress.eval_loss.map(round),

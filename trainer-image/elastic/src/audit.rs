@@ -31,6 +31,8 @@ pub struct Proof {
     pub num_steps: u64,
     /// Samples of them, over all epochs.
     pub num_samples: u64,
+    /// Steps of them that were committed without an update.
+    pub num_skipped: u64,
     /// Epochs that are complete.
     pub num_epochs: u64,
     /// Samples of the epoch after these.
@@ -67,6 +69,7 @@ pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
         terms,
         num_steps: lines.len() as u64,
         num_samples: rows.iter().map(|row| row.num_samples).sum(),
+        num_skipped: lines.iter().filter(|line| line.skipped).count() as u64,
         rows,
         num_epochs,
         cursor,

@@ -12,6 +12,7 @@ use crate::permutation::{Blocks, Permutation};
 use crate::scaling::scaled;
 
 pub mod chain;
+mod loss;
 
 pub use chain::Chain;
 
@@ -152,13 +153,24 @@ impl Head {
     /// The line of the next step.
     #[must_use]
     pub fn next(&self, batch: &Batch, generation: u64, loss: f64) -> Line {
+        self.line(batch, generation, loss, false)
+    }
+
+    /// The line of the next step, if that is committed without an update.
+    #[must_use]
+    pub fn next_skipped(&self, batch: &Batch, generation: u64, loss: f64) -> Line {
+        self.line(batch, generation, loss, true)
+    }
+
+    fn line(&self, batch: &Batch, generation: u64, loss: f64, skipped: bool) -> Line {
         let mut line = Line {
             step: batch.step,
             generation,
             epoch: batch.epoch,
             start: batch.places.start,
             end: batch.places.end,
-            loss,
+            loss: loss::canonical(loss),
+            skipped,
             hash: self.hash,
         };
         line.hash = line.hash_after(&self.hash);
@@ -201,8 +213,12 @@ pub struct Line {
     pub start: u64,
     /// Place after the last.
     pub end: u64,
-    /// Mean loss over the samples.
+    /// Mean loss over the samples. One that is not a finite number is NaN here, and `null` in the file.
+    #[serde(with = "loss")]
     pub loss: f64,
+    /// Whether it was committed without an update, because its loss or gradient was not finite.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
     /// Hash of the line before and everything above.
     pub hash: Digest,
 }
@@ -218,8 +234,10 @@ impl Line {
             start,
             end,
             loss,
+            skipped,
             hash: _,
         } = self;
+        let skipped: &[u8] = if *skipped { b"skipped" } else { b"" };
         Digest::of(&[
             previous.bytes(),
             &step.to_le_bytes(),
@@ -228,6 +246,7 @@ impl Line {
             &start.to_le_bytes(),
             &end.to_le_bytes(),
             &loss.to_bits().to_le_bytes(),
+            skipped,
         ])
     }
 

@@ -10,6 +10,7 @@ use roundhouse_contract::{RateRule, ScaleBatch};
 use serde::{Deserialize, Serialize};
 
 use crate::course::Course;
+use crate::numerics::{LossScale, Skips};
 
 /// How large steps are, and from where the rate comes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,10 @@ pub struct Mark {
     pub samples: u64,
     /// How it goes on.
     pub pace: Pace,
+    /// Steps that were committed without an update.
+    pub skips: Skips,
+    /// What the loss of the next step is multiplied by; `None` without loss scaling.
+    pub loss_scale: Option<LossScale>,
 }
 
 /// How a training answers to a change of its workers. A constant of the job.
@@ -45,7 +50,7 @@ pub struct Scaling {
 
 impl Mark {
     /// Bytes of [`Self::to_bytes`].
-    pub const NUM_BYTES: usize = 5 * 8;
+    pub const NUM_BYTES: usize = 9 * 8;
 
     /// Another step is committed.
     #[must_use]
@@ -69,8 +74,22 @@ impl Mark {
                     from_factor,
                     since_step,
                 },
+            skips: Skips { total, in_a_row },
+            loss_scale,
         } = *self;
-        let numbers = [step, samples, batch, from_factor.to_bits(), since_step];
+        // A factor of 0 stands for none.
+        let (scale, clean_steps) = loss_scale.map_or((0.0, 0), |it| (it.scale, it.clean_steps));
+        let numbers = [
+            step,
+            samples,
+            batch,
+            from_factor.to_bits(),
+            since_step,
+            total,
+            in_a_row,
+            scale.to_bits(),
+            clean_steps,
+        ];
         numbers.iter().flat_map(|n| n.to_le_bytes()).collect()
     }
 
@@ -79,8 +98,23 @@ impl Mark {
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (own, rest) = bytes.split_at_checked(Self::NUM_BYTES)?;
         let (numbers, _) = own.as_chunks();
-        let &[step, samples, batch, from_factor, since_step] = numbers else {
+        let &[
+            step,
+            samples,
+            batch,
+            from_factor,
+            since_step,
+            total,
+            in_a_row,
+            scale,
+            clean_steps,
+        ] = numbers
+        else {
             return None;
+        };
+        let loss_scale = LossScale {
+            scale: f64::from_bits(u64::from_le_bytes(scale)),
+            clean_steps: u64::from_le_bytes(clean_steps),
         };
         let mark = Self {
             step: u64::from_le_bytes(step),
@@ -90,6 +124,11 @@ impl Mark {
                 from_factor: f64::from_bits(u64::from_le_bytes(from_factor)),
                 since_step: u64::from_le_bytes(since_step),
             },
+            skips: Skips {
+                total: u64::from_le_bytes(total),
+                in_a_row: u64::from_le_bytes(in_a_row),
+            },
+            loss_scale: Some(loss_scale).filter(|it| it.scale > 0.0),
         };
         Some((mark, rest))
     }
@@ -123,6 +162,8 @@ impl Scaling {
                 from_factor: 1.0,
                 since_step: 0,
             },
+            skips: Skips::NONE,
+            loss_scale: None,
         }
     }
 

@@ -5,6 +5,7 @@
 //! evaluation by those in `ROUNDHOUSE_FAULT_EVALUATION_FILE`. Each access to the checkpoint volume takes longer by
 //! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`.
 //! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL.
+//! `ROUNDHOUSE_FAULT_LOSS=20,21` makes the loss of the first sample of these steps NaN.
 //! `ROUNDHOUSE_FAULT_CHUNK_BYTES` is the size of a chunk in which a state is sent. Without the feature there is
 //! nothing.
 
@@ -102,6 +103,21 @@ pub fn volume() {
     if let Ok(milliseconds) = told().trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
+}
+
+/// Whether the loss of a step's first sample is to be NaN.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn spoils_loss(step: u64) -> bool {
+    let told = std::env::var("ROUNDHOUSE_FAULT_LOSS").unwrap_or_default();
+    told.split(',').any(|told| told.parse() == Ok(step))
+}
+
+/// It is not.
+#[cfg(not(feature = "faults"))]
+#[must_use]
+pub const fn spoils_loss(_: u64) -> bool {
+    false
 }
 
 /// Does nothing.

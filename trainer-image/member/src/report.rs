@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, Progress, RankStatus};
-use roundhouse_elastic::Place;
+use roundhouse_elastic::{LossScale, Place, Skips};
 
 use crate::failure::Failure;
 use crate::launch::Launch;
@@ -43,6 +43,10 @@ pub struct StepReport {
     pub gradient_norm: f64,
     /// Learning rate of this step.
     pub learning_rate: f64,
+    /// Steps that were committed without an update, this one included.
+    pub skips: Skips,
+    /// What the loss of the next step is multiplied by; `None` without loss scaling.
+    pub loss_scale: Option<LossScale>,
     /// Wall time of the step.
     pub duration: Duration,
     /// Where it went.
@@ -183,7 +187,11 @@ impl Reporter {
         self.progress.step = report.step;
         self.progress.epoch = report.epoch;
         self.progress.loss = Some(self.meter.loss()).filter(|loss| loss.is_finite());
+        self.progress.skipped_steps = report.skips.total;
         self.progress.samples_per_second = samples_per_second;
+        if report.skips.in_a_row == 1 {
+            self.say_as_rank_zero(&skipped_line(report));
+        }
         let now = Instant::now();
         if now >= self.status_due {
             self.write_status();
@@ -241,6 +249,7 @@ impl Reporter {
             total_steps,
             epoch,
             loss,
+            skipped_steps: _,
             samples_per_second,
             eval_accuracy: _,
             eval_loss: _,
@@ -262,6 +271,24 @@ impl Reporter {
             say(line);
         }
     }
+}
+
+/// Said of the first skipped step in a row.
+fn skipped_line(report: &StepReport) -> String {
+    let StepReport {
+        step,
+        loss,
+        gradient_norm,
+        skips,
+        loss_scale,
+        ..
+    } = report;
+    let scale = loss_scale.map(|it| format!(", next loss scale {}", it.scale));
+    format!(
+        "step {step}: loss {loss:.4}, gradient norm {gradient_norm:.4}: committed without an update; {} in all{}",
+        skips.total,
+        scale.unwrap_or_default()
+    )
 }
 
 /// A line for people. A reader that has gone away is no reason to stop.

@@ -48,6 +48,8 @@ pub(crate) struct Job {
     processes: Vec<Child>,
     /// Of some worker: name and value.
     variables: Vec<(u32, &'static str, String)>,
+    /// Steps whose loss is made NaN on whichever rank has their first sample, such as `20,21`.
+    spoilt: String,
     checkpoint: Option<CheckpointEnvironment>,
     patience: Option<u64>,
 }
@@ -81,6 +83,7 @@ impl Job {
             ports: (0..nodes).map(|_| free_port()).collect(),
             processes: Vec::new(),
             variables: Vec::new(),
+            spoilt: String::new(),
             checkpoint: None,
             patience: None,
         };
@@ -127,7 +130,8 @@ impl Job {
         let mut command = trainer();
         command
             .env("ROUNDHOUSE_FAULT_VOLUME_FILE", self.path("pace-of-volume"))
-            .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"));
+            .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"))
+            .env("ROUNDHOUSE_FAULT_LOSS", &self.spoilt);
         if let Some(seconds) = self.patience {
             command.env(VOLUME_PATIENCE_SECONDS, seconds.to_string());
         }

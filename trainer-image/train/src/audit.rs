@@ -124,6 +124,7 @@ fn verdict(proof: &Proof) -> String {
         rows: _,
         num_steps,
         num_samples,
+        num_skipped,
         num_epochs,
         cursor,
     } = proof;
@@ -132,9 +133,14 @@ fn verdict(proof: &Proof) -> String {
         None => terms.total_steps,
         Some(_) => *num_steps,
     };
+    let skipped = match num_skipped {
+        0 => String::new(),
+        1 => "; 1 step was not finite and changed no weights".to_owned(),
+        num => format!("; {num} steps were not finite and changed no weights"),
+    };
     format!(
         "proven: {num_steps} of {total} steps used {num_samples} samples, each exactly once per epoch and in \
-         order: {num_epochs} whole epochs of {} and {cursor} samples of the next",
+         order: {num_epochs} whole epochs of {} and {cursor} samples of the next{skipped}",
         terms.num_samples
     )
 }

@@ -1,7 +1,7 @@
-//! The norm of the gradient, and clipping by it.
+//! The norm of the gradient, clipping by it, and the way back from the gradient of a scaled loss.
 //!
-//! The norm is computed once per step and stays on the device. The loop reports it, and the update divides by
-//! [`divisor`] of it while it reads the gradients, so clipping needs no pass of its own.
+//! The norm is computed once per step. The loop reports it, and the update divides by [`Measured::divisor`] while it
+//! reads the gradients, so neither clipping nor unscaling needs a pass of its own.
 
 use tch::{TchError, Tensor};
 
@@ -14,12 +14,68 @@ use crate::parameters::{Parameters, Role};
 /// # Errors
 /// A weight has no gradient.
 pub fn gradient_norm(parameters: &Parameters) -> Result<Tensor, TchError> {
-    let weights = parameters.iter().zip(parameters.roles());
-    let gradients: Vec<Tensor> = weights
-        .filter(|(_, role)| **role == Role::Weight)
+    kernels::norm(&gradients_of(parameters, |role| *role == Role::Weight)?)
+}
+
+/// The gradients of the tensors of some role.
+fn gradients_of(
+    parameters: &Parameters,
+    is_meant: impl Fn(&Role) -> bool,
+) -> Result<Vec<Tensor>, TchError> {
+    let tensors = parameters.iter().zip(parameters.roles());
+    tensors
+        .filter(|(_, role)| is_meant(role))
         .map(|((name, tensor), _)| kernels::gradient(tensor, || name))
-        .collect::<Result<_, _>>()?;
-    kernels::norm(&gradients)
+        .collect()
+}
+
+/// What is known of the gradients of a step.
+#[derive(Debug)]
+pub struct Measured {
+    /// Norm of the gradient of the loss, before clipping.
+    pub norm: f64,
+    /// Whether gradients and statistics are finite.
+    pub is_finite: bool,
+    /// What the update divides gradients by: see [`crate::update::Signals::divisor`].
+    pub divisor: Option<Tensor>,
+}
+
+/// Measures gradients of `loss_factor` times the loss (`None`: of the loss), which are to be clipped to a norm of
+/// `max_norm`. The gradients stay as they are; statistics, which nothing divides later, are divided by `loss_factor`
+/// here. The host waits for the norm.
+///
+/// # Errors
+/// A tensor has no gradient.
+pub fn measure(
+    parameters: &Parameters,
+    loss_factor: Option<f64>,
+    max_norm: Option<f64>,
+) -> Result<Measured, TchError> {
+    let mut statistics = gradients_of(parameters, |role| *role != Role::Weight)?;
+    let scaled = gradient_norm(parameters)?;
+    let norm = match loss_factor {
+        None => scaled,
+        Some(factor) => {
+            for statistic in &mut statistics {
+                let _ = statistic.f_div_scalar_(factor)?;
+            }
+            scaled.f_div_scalar(factor)?
+        }
+    };
+    let clips = max_norm.map(|most| divisor(&norm, most)).transpose()?;
+    let divisor = match (clips, loss_factor) {
+        (clips, None) => clips,
+        (Some(mut clips), Some(factor)) => Some(clips.f_mul_scalar_(factor)?),
+        (None, Some(factor)) => Some(norm.f_full_like(factor)?),
+    };
+    let norm = norm.f_double_value(&[])?;
+    let are_finite =
+        statistics.is_empty() || kernels::norm(&statistics)?.f_double_value(&[])?.is_finite();
+    Ok(Measured {
+        norm,
+        is_finite: norm.is_finite() && are_finite,
+        divisor,
+    })
 }
 
 /// What to divide gradients by so that their norm is at most `max_norm`: `max(1, (norm + 1e-6) / max_norm)`, as

@@ -38,9 +38,10 @@ pub enum Failure {
     },
     /// Gradients or loss are no longer finite; another run would end the same way.
     #[error(
-        "step {step}: loss {loss}, gradient norm {gradient_norm}: training diverges{}; \
+        "step {step}: loss {loss}, gradient norm {gradient_norm}: training diverges{}{}; \
          lower trainer.optimizer.learningRate or add trainer.schedule.warmupSteps",
-        named(ranks)
+        named(ranks),
+        after_skips(*skipped_before)
     )]
     Diverged {
         /// The step that was not committed, from 1.
@@ -49,6 +50,8 @@ pub enum Failure {
         loss: f64,
         /// Norm of its mean gradient.
         gradient_norm: f64,
+        /// How many steps right before it were skipped, because they were not finite either.
+        skipped_before: u64,
         /// The ranks whose own loss or gradient is not finite. None: only the sum over all ranks is not.
         ranks: Vec<u32>,
     },
@@ -96,6 +99,16 @@ fn named(ranks: &[u32]) -> String {
         ranks => {
             let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
             format!(" on ranks {}", ranks.join(", "))
+        }
+    }
+}
+
+/// What went before a step that is not finite, in words.
+fn after_skips(num: u64) -> String {
+    match num {
+        0 => String::new(),
+        num => {
+            format!(" and no step of the {num} before it was finite (trainer.maxConsecutiveSkips)")
         }
     }
 }
@@ -335,6 +348,7 @@ mod tests {
                 step: 3,
                 loss: f64::NAN,
                 gradient_norm: 2.0,
+                skipped_before: 0,
                 ranks: ranks.to_vec(),
             };
             failure.to_string()

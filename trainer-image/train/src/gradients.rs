@@ -8,11 +8,12 @@ use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::{Section, Sections};
 use tch::{Device, Kind};
 
+use crate::batch::Batch as Samples;
 use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::source::Source;
 use crate::sync::{Finished, Pass, Sync, explain};
-use crate::task::{Mode, Task};
+use crate::task::{LossSum, Mode, Task};
 
 /// What the passes of a step are made of.
 pub struct Inputs<'a> {
@@ -30,6 +31,8 @@ pub struct Inputs<'a> {
     pub seed: u64,
     /// In which numbers the forward pass computes.
     pub precision: Precision,
+    /// What the loss is multiplied by, besides what makes it a mean; `None`: 1.
+    pub loss_factor: Option<f64>,
 }
 
 /// What came of the passes of one rank.
@@ -66,8 +69,9 @@ pub fn gradients(
         next,
         seed,
         precision,
+        loss_factor,
     } = inputs;
-    let scale = sync.scale(batch.num_samples());
+    let scale = sync.scale(batch.num_samples()) * loss_factor.unwrap_or(1.0);
     let mut local_loss = 0.0;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     faults::point(Point::Forward, rank, batch.step);
@@ -83,12 +87,11 @@ pub fn gradients(
     source.expect(&coming.collect::<Vec<_>>());
     for pass in passes {
         let samples = sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
-        let mode = mode(*seed, batch, &pass);
         let sum = sections.time(Section::Forward, || {
             sync.before_forward().map_err(told)?;
-            let _autocast = autocast(*precision, samples.inputs.device())?;
-            Ok::<_, Failure>(task.loss(&samples, mode)?)
+            loss(&**task, &samples, *precision, mode(*seed, batch, &pass))
         })?;
+        let sum = spoilt(sum, batch, &pass)?;
         if pass.is_last {
             faults::point(Point::Backward, rank, batch.step);
         }
@@ -132,20 +135,21 @@ pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Fai
         next: _,
         seed,
         precision,
+        loss_factor,
     } = inputs;
+    let scale = sync.scale(batch.num_samples()) * loss_factor.unwrap_or(1.0);
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     for pass in sync.passes(&batch.places) {
         let samples = source.fetch(pass.places.clone(), order)?;
-        let autocast = autocast(*precision, samples.inputs.device())?;
-        let sum = task.loss(&samples, mode(*seed, batch, &pass))?;
-        drop(autocast);
-        roundhouse_c10d::backward(&sum.loss.f_mul_scalar(sync.scale(batch.num_samples()))?)?;
+        let sum = loss(&**task, &samples, *precision, mode(*seed, batch, &pass))?;
+        let sum = spoilt(sum, batch, &pass)?;
+        roundhouse_c10d::backward(&sum.loss.f_mul_scalar(scale)?)?;
     }
     Ok(())
 }
 
-/// One pass over one sample, whose gradients are thrown away. libtorch's Reducer lays out its buckets for good only
-/// after its first pass, and sums over three or more ranks depend on the layout. With this pass the first step of a
+/// Passes over one sample, whose gradients are thrown away. libtorch's Reducer lays out its buckets for good only
+/// after its first pass, and sums over three or more ranks depend on the layout. With these passes the first step of a
 /// generation is bit for bit what it would have been without a new one.
 ///
 /// # Errors
@@ -156,9 +160,18 @@ pub fn warm_up(
     world: &World<C10dGroup>,
     numbers: &[f64],
 ) -> Result<(), Failure> {
-    if !sync.needs_warm_up() {
-        return Ok(());
+    for _ in 0..sync.num_warm_ups() {
+        warm_up_once(inputs, sync, world, numbers)?;
     }
+    Ok(world.check()?)
+}
+
+fn warm_up_once(
+    inputs: &mut Inputs<'_>,
+    sync: &mut dyn Sync,
+    world: &World<C10dGroup>,
+    numbers: &[f64],
+) -> Result<(), Failure> {
     let told = |error| explain(world, error);
     let pass = Pass {
         places: 0..1,
@@ -174,19 +187,41 @@ pub fn warm_up(
         next: _,
         seed,
         precision,
+        loss_factor: _,
     } = inputs;
     let samples = source.fetch(pass.places.clone(), order)?;
     sync.before_forward().map_err(told)?;
-    let autocast = autocast(*precision, samples.inputs.device())?;
-    let sum = task.loss(&samples, mode(*seed, batch, &pass))?;
-    drop(autocast);
+    let sum = loss(&**task, &samples, *precision, mode(*seed, batch, &pass))?;
     let root = sync
         .before_backward(&pass, sum.loss, numbers)
         .map_err(told)?;
     roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
     sync.finish(task.parameters_mut()).map_err(told)?;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
-    Ok(world.check()?)
+    Ok(())
+}
+
+/// The loss of a pass.
+fn loss(
+    task: &dyn Task,
+    samples: &Samples,
+    precision: Precision,
+    mode: Mode,
+) -> Result<LossSum, Failure> {
+    let _autocast = autocast(precision, samples.inputs.device())?;
+    Ok(task.loss(samples, mode)?)
+}
+
+/// The loss, or NaN where a test asks for it.
+fn spoilt(sum: LossSum, batch: &Batch, pass: &Pass) -> Result<LossSum, Failure> {
+    let is_first = pass.places.contains(&batch.places.start);
+    if !(is_first && faults::spoils_loss(batch.step)) {
+        return Ok(sum);
+    }
+    Ok(LossSum {
+        loss: sum.loss.f_mul_scalar(f64::NAN)?,
+        ..sum
+    })
 }
 
 /// While it lives, the operations that gain from it run in 16 bits; `None`: all run in 32.
@@ -194,6 +229,7 @@ fn autocast(precision: Precision, device: Device) -> Result<Option<Autocast>, Fa
     match precision {
         Precision::Fp32 | Precision::Tf32 => Ok(None),
         Precision::Bf16 => Ok(Some(Autocast::enter(device, Kind::BFloat16)?)),
+        Precision::Fp16 => Ok(Some(Autocast::enter(device, Kind::Half)?)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a model remembers: named tensors in a fixed order, each with a role.
 
+use roundhouse_c10d::format::{self, MemoryFormat};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// What becomes of a tensor's gradient.
@@ -105,6 +106,15 @@ impl Parameters {
             }
         }
         Ok(())
+    }
+
+    /// Lays out all tensors of four dimensions with channels closest. Names, shapes and values stay.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn lay_channels_last(&mut self) -> Result<(), TchError> {
+        format::convert(&mut self.tensors, MemoryFormat::ChannelsLast)
+            .map_err(|error| TchError::Torch(error.message))
     }
 
     /// The tensors.

@@ -9,6 +9,10 @@ use tch::TchError;
 
 use crate::batch::Batch;
 
+mod channels_last;
+
+pub(crate) use channels_last::ChannelsLast;
+
 /// Samples by their place in an epoch's order.
 pub trait Source: std::fmt::Debug {
     /// Number of samples.

@@ -14,9 +14,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roundhouse_c10d::ReducerOptions;
+use roundhouse_c10d::{CommHook, ReducerOptions};
 use roundhouse_contract::TrainerConfig;
-use roundhouse_contract::trainer::Ddp as DdpConfig;
+use roundhouse_contract::trainer::{Compression, Ddp as DdpConfig};
 use roundhouse_member::World;
 use roundhouse_member::world::Standing;
 use tch::{TchError, Tensor};
@@ -99,12 +99,20 @@ pub fn build(
     let DdpConfig {
         bucket_cap_mib,
         first_bucket_mib,
+        compression,
+        static_graph,
     } = config.ddp;
     let bytes = |mib: u32| mib as usize * BYTES_PER_MIB;
     let options = DdpOptions {
         reducer: ReducerOptions {
             bucket_cap_bytes: bytes(bucket_cap_mib),
             first_bucket_bytes: bytes(first_bucket_mib),
+            hook: match compression {
+                Compression::None => CommHook::None,
+                Compression::Bf16 => CommHook::Bf16,
+                Compression::Fp16 => CommHook::Fp16,
+            },
+            static_graph,
             ..ReducerOptions::default()
         },
         micro_batch_size,
@@ -139,9 +147,15 @@ pub trait Sync: std::fmt::Debug {
     /// mean over all samples of the batch.
     fn scale(&self, num_samples: u64) -> f64;
 
-    /// Whether the first pass of a generation differs from the later ones, so that it has to be thrown away.
-    fn needs_warm_up(&self) -> bool {
-        false
+    /// What the sum over the ranks is divided by. A rank's own gradients are larger than its part of the mean by this
+    /// factor; those of a scaled loss must not be, or whether they overflow would depend on the number of ranks.
+    fn num_averaged(&self) -> u32 {
+        1
+    }
+
+    /// How many of the first passes of a generation differ from the later ones, so that they have to be thrown away.
+    fn num_warm_ups(&self) -> u32 {
+        0
     }
 
     /// Before each forward pass.

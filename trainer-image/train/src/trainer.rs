@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::gradients::Inputs;
 use crate::job::{Build, Job, Setup};
 use crate::rendezvous::StoreRendezvous;
-use crate::source::Source;
+use crate::source::{ChannelsLast, Source};
 use crate::state::Tensors;
 use crate::sync::Sync;
 use crate::task::Task;
@@ -35,6 +35,7 @@ use crate::update::Update;
 
 mod boundary;
 mod form;
+mod numerics;
 mod step;
 
 /// What is trained.
@@ -60,6 +61,7 @@ impl Work {
             next: None,
             seed: self.config.seed,
             precision: self.config.precision,
+            loss_factor: None,
         }
     }
 }
@@ -122,8 +124,8 @@ impl<'reporter> Trainer<'reporter> {
         .apply()?;
         let Job {
             mut task,
-            train,
-            test,
+            mut train,
+            mut test,
             blocks,
             update,
         } = build(&Setup {
@@ -132,6 +134,11 @@ impl<'reporter> Trainer<'reporter> {
             device,
         })?;
         task.parameters_mut().move_to(device)?;
+        if config.channels_last {
+            task.parameters_mut().lay_channels_last()?;
+            train = Box::new(ChannelsLast(train));
+            test = test.map(|test| -> Box<dyn Source> { Box::new(ChannelsLast(test)) });
+        }
         let update = update(task.parameters())?;
         let tensors = Tensors::of(task.parameters(), update.as_ref())?;
 

@@ -7,13 +7,25 @@
 #include "tensors.h"
 
 namespace {
-// The kernels walk through memory, not through indices, and do not check that.
-void same_layout(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& others, const char* what) {
-  for (size_t i = 0; i < parameters.size(); i++)
+// Whether two tensors of one shape lie in memory alike. Along a dimension of size 1 nobody moves, so its stride may be any:
+// that of a 1x1 convolution's gradient is another than its weight's with channels last.
+bool lie_alike(const at::Tensor& left, const at::Tensor& right) {
+  for (int64_t dimension = 0; dimension < left.dim(); dimension++)
+    if (left.size(dimension) > 1 && left.stride(dimension) != right.stride(dimension)) return false;
+  return true;
+}
+
+// The kernels walk through memory, not through indices, and the CPU's do not check that. Returns the others with the very
+// strides of the parameters, on the same memory: CUDA's compare them.
+std::vector<at::Tensor> same_layout(const std::vector<at::Tensor>& parameters, std::vector<at::Tensor> others, const char* what) {
+  for (size_t i = 0; i < parameters.size(); i++) {
+    const auto &parameter = parameters[i], &other = others[i];
     TORCH_CHECK(
-        others[i].defined() && others[i].sizes() == parameters[i].sizes() && others[i].strides() == parameters[i].strides() &&
-            others[i].device() == parameters[i].device(),
+        other.defined() && other.sizes() == parameter.sizes() && lie_alike(parameter, other) && other.device() == parameter.device(),
         "the ", what, " of parameter ", i, " has another shape, memory format or device than the parameter");
+    if (other.strides() != parameter.strides()) others[i] = other.as_strided(parameter.sizes(), parameter.strides());
+  }
+  return others;
 }
 
 std::optional<at::Tensor> maybe(const at::Tensor* tensor) {
@@ -38,10 +50,8 @@ extern "C" {
 int rh_fused_sgd(RhTensors parameters, RhTensors gradients, RhTensors momenta, size_t count, const RhSgd* sgd, const at::Tensor* scale, const at::Tensor* found_inf) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
-    const auto list = rh_list(parameters, count), grads = rh_list(gradients, count);
-    const auto buffers = momenta ? rh_list(momenta, count) : std::vector<at::Tensor>{};
-    same_layout(list, grads, "gradient");
-    if (momenta) same_layout(list, buffers, "momentum");
+    const auto list = rh_list(parameters, count), grads = same_layout(list, rh_list(gradients, count), "gradient");
+    const auto buffers = momenta ? same_layout(list, rh_list(momenta, count), "momentum") : std::vector<at::Tensor>{};
     at::_fused_sgd_(
         list, grads, buffers, sgd->weight_decay, sgd->momentum, sgd->lr, /*dampening=*/0.0, sgd->nesterov, /*maximize=*/false,
         /*is_first_step=*/false, maybe(scale), maybe(found_inf));
@@ -52,11 +62,9 @@ int rh_fused_sgd(RhTensors parameters, RhTensors gradients, RhTensors momenta, s
 int rh_fused_adamw(RhTensors parameters, RhTensors gradients, RhTensors means, RhTensors squares, size_t count, at::Tensor* step, const RhAdamW* adamw, const at::Tensor* scale, const at::Tensor* found_inf) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
-    const auto list = rh_list(parameters, count), grads = rh_list(gradients, count);
-    const auto first = rh_list(means, count), second = rh_list(squares, count);
-    same_layout(list, grads, "gradient");
-    same_layout(list, first, "first moment");
-    same_layout(list, second, "second moment");
+    const auto list = rh_list(parameters, count), grads = same_layout(list, rh_list(gradients, count), "gradient");
+    const auto first = same_layout(list, rh_list(means, count), "first moment");
+    const auto second = same_layout(list, rh_list(squares, count), "second moment");
     step->add_(1);
     if (found_inf) step->sub_(found_inf->view(step->sizes()));
     at::_fused_adamw_(

@@ -184,3 +184,30 @@ fn channels_last_weights_get_the_same_update_and_mixed_formats_are_refused() {
     assert!(error.message.contains("gradient of parameter 1"), "{error}");
     assert_eq!(weights, before);
 }
+
+#[test]
+fn the_weight_of_a_1x1_convolution_and_its_gradient_may_have_other_strides_along_sizes_of_1() {
+    let numbers = |seed| random(seed)[1].narrow(2, 0, 1).narrow(3, 0, 1).contiguous();
+    let strided = |tensor: &Tensor| tensor.as_strided([2, 3, 1, 1], [3, 1, 3, 3], None);
+    let (mut weights, mut momenta) = ([numbers(1)], [numbers(0).zeros_like()]);
+    let (mut plain, mut plain_momenta) = ([numbers(1)], [numbers(0).zeros_like()]);
+    let gradients = [strided(&numbers(2))];
+    assert_ne!(gradients[0].stride(), weights[0].stride());
+    SGD.apply(&mut weights, &gradients, &mut momenta, Gate::default())
+        .unwrap();
+    SGD.apply(
+        &mut plain,
+        &[numbers(2)],
+        &mut plain_momenta,
+        Gate::default(),
+    )
+    .unwrap();
+    assert_eq!(weights, plain);
+    let mut transposed = [random(1)[1].copy()];
+    let other = [contiguous(&random(2)[1], MemoryFormat::ChannelsLast).unwrap()];
+    let mut momenta = [transposed[0].zeros_like()];
+    assert!(
+        SGD.apply(&mut transposed, &other, &mut momenta, Gate::default())
+            .is_err()
+    );
+}

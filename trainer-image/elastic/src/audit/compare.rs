@@ -59,7 +59,7 @@ pub fn compare(left: Vec<File>, right: Vec<File>) -> Result<Comparison, Finding>
 }
 
 /// What two trainings must have in common in a step.
-fn content(line: &Line) -> [u64; 5] {
+fn content(line: &Line) -> [u64; 6] {
     let Line {
         step,
         generation: _,
@@ -67,9 +67,17 @@ fn content(line: &Line) -> [u64; 5] {
         start,
         end,
         loss,
+        skipped,
         hash: _,
     } = line;
-    [*step, *epoch, *start, *end, loss.to_bits()]
+    [
+        *step,
+        *epoch,
+        *start,
+        *end,
+        loss.to_bits(),
+        u64::from(*skipped),
+    ]
 }
 
 /// The lines that count, in order.

@@ -10,7 +10,7 @@ use crate::digest::Digest;
 /// Most lines kept. If a volume fails for longer, the oldest are lost, and the audit says so.
 const MAX_LINES: usize = 1 << 18;
 const NUMBERS_PER_HEAD: usize = 2;
-const NUMBERS_PER_LINE: usize = 6;
+const NUMBERS_PER_LINE: usize = 7;
 
 /// A durable head and the lines after it.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,9 +86,18 @@ impl Chain {
                 start,
                 end,
                 loss,
+                skipped,
                 hash,
             } = line;
-            let numbers = [*step, *generation, *epoch, *start, *end, loss.to_bits()];
+            let numbers = [
+                *step,
+                *generation,
+                *epoch,
+                *start,
+                *end,
+                loss.to_bits(),
+                u64::from(*skipped),
+            ];
             put(&mut bytes, &numbers, hash);
         }
         bytes
@@ -106,7 +115,7 @@ impl Chain {
         });
         while !rest.is_empty() {
             let (numbers, hash) = take::<NUMBERS_PER_LINE>(&mut rest)?;
-            let [step, generation, epoch, start, end, loss] = numbers;
+            let [step, generation, epoch, start, end, loss, skipped] = numbers;
             chain.lines.push_back(Line {
                 step,
                 generation,
@@ -114,6 +123,7 @@ impl Chain {
                 start,
                 end,
                 loss: f64::from_bits(loss),
+                skipped: skipped != 0,
                 hash,
             });
         }
@@ -150,7 +160,12 @@ mod tests {
         let mut chain = Chain::from(Head::start(&Terms::of(&course, 7)));
         for step in 0..steps {
             let batch = course.next_batch(step).unwrap();
-            chain.push(chain.head().next(&batch, 2, 1.0 / step as f64));
+            let line = if step % 3 == 2 {
+                chain.head().next_skipped(&batch, 2, step as f64)
+            } else {
+                chain.head().next(&batch, 2, 1.0 / (step + 1) as f64)
+            };
+            chain.push(line);
         }
         chain
     }

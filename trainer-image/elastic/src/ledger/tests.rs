@@ -1,4 +1,4 @@
-use proptest::prelude::{any, prop_assert_eq, proptest};
+use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
@@ -13,13 +13,21 @@ fn a_name_reads_back_and_another_is_none() {
 
 proptest! {
     #[test]
-    fn a_line_reads_back_with_every_bit_of_its_loss(loss in any::<f64>(), step in 1_u64..1 << 50) {
-        let loss = if loss.is_finite() { loss } else { 0.1 };
+    fn a_line_reads_back_with_every_bit_of_its_loss(
+        loss in any::<f64>(), step in 1_u64..1 << 50, is_skipped in any::<bool>(),
+    ) {
         let course = Course::of_steps(1_000, 64, u64::MAX);
         let batch = course.next_batch(step - 1).unwrap();
-        let line = Head::start(&Terms::of(&course, 7)).next(&batch, 3, loss);
+        let head = Head::start(&Terms::of(&course, 7));
+        let line = if is_skipped {
+            head.next_skipped(&batch, 3, loss)
+        } else {
+            head.next(&batch, 3, loss)
+        };
         let read: Line = serde_json::from_str(&line.to_text()).unwrap();
-        prop_assert_eq!(read.loss.to_bits(), loss.to_bits());
+        prop_assert_eq!(read.loss.to_bits(), line.loss.to_bits());
+        prop_assert_eq!(read.skipped, is_skipped);
+        prop_assert!(!loss.is_finite() || line.loss.to_bits() == loss.to_bits());
         prop_assert_eq!(read.hash_after(&Terms::of(&course, 7).genesis()), line.hash);
     }
 }
@@ -29,13 +37,14 @@ fn a_hash_covers_everything_that_stands_in_the_line() {
     let course = Course::of_steps(100, 10, 10);
     let head = Head::start(&Terms::of(&course, 7));
     let line = head.next(&course.next_batch(0).unwrap(), 3, 0.5);
-    let edits: [fn(&mut Line); 6] = [
+    let edits: [fn(&mut Line); 7] = [
         |line| line.step += 1,
         |line| line.generation += 1,
         |line| line.epoch += 1,
         |line| line.start += 1,
         |line| line.end += 1,
         |line| line.loss = line.loss.next_up(),
+        |line| line.skipped = true,
     ];
     for edit in edits {
         let mut changed = line;
@@ -43,4 +52,38 @@ fn a_hash_covers_everything_that_stands_in_the_line() {
         assert_ne!(changed.hash_after(&head.hash), line.hash, "{changed:?}");
     }
     assert_ne!(line.hash_after(&Digest::of(&[])), line.hash);
+}
+
+#[test]
+fn losses_that_are_not_finite_have_one_text_and_one_hash() {
+    let course = Course::of_steps(100, 10, 10);
+    let head = Head::start(&Terms::of(&course, 7));
+    let batch = course.next_batch(0).unwrap();
+    let losses = [
+        f64::NAN,
+        -f64::NAN,
+        f64::from_bits(0x7ff8_0000_0000_0001),
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+    ];
+    let lines = losses.map(|loss| head.next_skipped(&batch, 3, loss));
+    let text = lines[0].to_text();
+    assert!(
+        text.contains(r#""loss":null,"skipped":true"#),
+        "a line of a skipped step: {text}"
+    );
+    for line in lines {
+        assert_eq!(line.to_text(), text);
+        let read: Line = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.hash_after(&head.hash), line.hash);
+    }
+}
+
+#[test]
+fn a_line_without_the_mark_of_a_skipped_step_was_updated() {
+    let course = Course::of_steps(100, 10, 10);
+    let head = Head::start(&Terms::of(&course, 7));
+    let text = head.next(&course.next_batch(0).unwrap(), 3, 0.5).to_text();
+    assert!(!text.contains("skipped"), "{text}");
+    assert!(!serde_json::from_str::<Line>(&text).unwrap().skipped);
 }

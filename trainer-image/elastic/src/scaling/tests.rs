@@ -1,4 +1,4 @@
-use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
@@ -164,13 +164,19 @@ proptest! {
 
     #[test]
     fn a_mark_reads_back(
-        mark in (any::<u64>(), any::<u64>(), any::<u64>(), 0.0..1e9, any::<u64>()).prop_map(
-            |(step, samples, batch, from_factor, since_step)| Mark {
-                step, samples, pace: Pace { batch, from_factor, since_step },
-            },
-        ),
+        (step, samples) in (any::<u64>(), any::<u64>()),
+        (batch, from_factor, since_step) in (any::<u64>(), 0.0..1e9, any::<u64>()),
+        (total, in_a_row) in (any::<u64>(), any::<u64>()),
+        loss_scale in proptest::option::of((1e-9..1e9, any::<u64>())),
         rest in proptest::collection::vec(any::<u8>(), 0..9),
     ) {
+        let mark = Mark {
+            step,
+            samples,
+            pace: Pace { batch, from_factor, since_step },
+            skips: Skips { total, in_a_row },
+            loss_scale: loss_scale.map(|(scale, clean_steps)| LossScale { scale, clean_steps }),
+        };
         let mut bytes = mark.to_bytes();
         bytes.extend(&rest);
         prop_assert_eq!(Mark::from_bytes(&bytes), Some((mark, rest.as_slice())));

@@ -131,8 +131,8 @@ pub fn remove(path: &Path) -> Result<(), Trouble> {
 
 #[cfg(test)]
 mod tests {
-    use roundhouse_elastic::Growth;
     use roundhouse_elastic::ledger::{Head, Terms};
+    use roundhouse_elastic::{Growth, Skips};
     use safetensors::Dtype;
 
     use super::super::manifest::{Identity, SCHEMA_VERSION};
@@ -170,6 +170,8 @@ mod tests {
             epoch: 0,
             cursor: 20,
             pace: None,
+            skips: Skips::NONE,
+            loss_scale: None,
             world_size: 1,
             config_hash: training.hash(&tensors),
             training,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{Claim, Digest, Mark, Origin, Pace};
+use roundhouse_elastic::{Claim, Digest, LossScale, Mark, Origin, Pace, Skips};
 use serde::{Deserialize, Serialize};
 
 use super::{Reason, Trouble};
@@ -35,6 +35,12 @@ pub struct Manifest {
     /// How large steps were and where the rate came from, if the batch follows the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<Pace>,
+    /// Steps that were committed without an update.
+    #[serde(default, skip_serializing_if = "Skips::is_none")]
+    pub skips: Skips,
+    /// What the loss of the next step was to be multiplied by, if it was scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// Ranks that wrote it.
     pub world_size: u32,
     /// What training it belongs to.
@@ -192,6 +198,8 @@ impl Manifest {
             step: self.step,
             samples: self.epoch * self.training.course.num_samples + self.cursor,
             pace: self.pace.unwrap_or(pace),
+            skips: self.skips,
+            loss_scale: self.loss_scale,
         }
     }
 

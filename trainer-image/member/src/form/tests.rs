@@ -1,7 +1,9 @@
 use roundhouse_contract::Master;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{Chain, CheckpointId, Claim, Course, Machine, Mark, Scaling};
+use roundhouse_elastic::{
+    Chain, CheckpointId, Claim, Course, LossScale, Machine, Mark, Scaling, Skips,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -34,10 +36,22 @@ fn course() -> Course {
     Course::of_steps(100, 10, 50)
 }
 
+/// What is held besides steps and samples has to come along, too.
+const SKIPS: Skips = Skips {
+    total: 3,
+    in_a_row: 2,
+};
+const LOSS_SCALE: LossScale = LossScale {
+    scale: 512.0,
+    clean_steps: 7,
+};
+
 fn mark(step: u64) -> Mark {
     Mark {
         step,
         samples: 10 * step,
+        skips: SKIPS,
+        loss_scale: Some(LOSS_SCALE),
         ..Scaling::new(None, &course()).start()
     }
 }
@@ -270,6 +284,8 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         epoch: 10 * step / 100,
         cursor: 10 * step % 100,
         pace: None,
+        skips: SKIPS,
+        loss_scale: Some(LOSS_SCALE),
         world_size: 1,
         config_hash: training.hash(&table),
         training,

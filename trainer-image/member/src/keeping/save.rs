@@ -32,9 +32,12 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(())
     }
 
-    /// All ranks have agreed to commit the step of `batch`, and this one has updated its weights: the step counts.
-    pub fn count(&mut self, batch: &Batch) {
-        self.held.mark = self.held.mark.after(batch.num_samples());
+    /// All ranks have agreed to commit the step of `batch`, and this one has updated its weights, unless the step
+    /// `is_skipped`: the step counts.
+    pub fn count(&mut self, batch: &Batch, is_skipped: bool) {
+        let mark = &mut self.held.mark;
+        *mark = mark.after(batch.num_samples());
+        mark.skips = mark.skips.after(is_skipped);
     }
 
     /// After [`Self::count`]: the step's line joins the ledger, and saves go on. `loss` is the mean over the batch.
@@ -49,8 +52,13 @@ impl<R: Rendezvous> Member<'_, R> {
         state: &S,
     ) -> Result<(), Failure> {
         let generation = self.held.generation();
+        let is_skipped = self.held.mark.skips.in_a_row > 0;
         let chain = &mut self.held.chain;
-        let line = chain.head().next(batch, generation, loss);
+        let line = if is_skipped {
+            chain.head().next_skipped(batch, generation, loss)
+        } else {
+            chain.head().next(batch, generation, loss)
+        };
         chain.push(line);
         let Some(keeping) = &mut self.keeping else {
             // Nobody will ever write it.
@@ -142,6 +150,8 @@ fn manifest(
         epoch: mark.samples / num_samples,
         cursor: mark.samples % num_samples,
         pace: follows_workers.then_some(mark.pace),
+        skips: mark.skips,
+        loss_scale: mark.loss_scale,
         world_size,
         training: identity.clone(),
         config_hash: identity.hash(table),

@@ -58,12 +58,16 @@ impl Meter {
         }
     }
 
-    /// Mean loss per sample; NaN before the first step.
+    /// Mean loss per sample over the steps whose loss is finite; NaN if there is none.
     #[must_use]
     pub fn loss(&self) -> f64 {
-        let weighted = |entry: &Entry| entry.loss * entry.num_samples as f64;
-        let num_samples: u64 = self.entries.iter().map(|entry| entry.num_samples).sum();
-        self.entries.iter().map(weighted).sum::<f64>() / num_samples as f64
+        let finite = self.entries.iter().filter(|entry| entry.loss.is_finite());
+        let (mut sum, mut num_samples) = (0.0, 0);
+        for entry in finite {
+            sum += entry.loss * entry.num_samples as f64;
+            num_samples += entry.num_samples;
+        }
+        sum / num_samples as f64
     }
 }
 
@@ -82,6 +86,18 @@ mod tests {
         }
         assert!((meter.samples_per_second() - 50.0).abs() < 1e-9);
         assert!((meter.loss() - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_does_not_hide_the_others() {
+        let start = Instant::now();
+        let mut meter = Meter::default();
+        assert!(meter.loss().is_nan());
+        meter.add(10, f64::NAN, start);
+        assert!(meter.loss().is_nan());
+        meter.add(10, 2.0, start);
+        meter.add(30, 1.0, start);
+        assert!((meter.loss() - 1.25).abs() < 1e-9);
     }
 
     #[test]

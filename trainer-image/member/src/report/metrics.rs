@@ -30,6 +30,8 @@ pub struct Metrics {
     step_own_seconds: Histogram,
     section_seconds: CounterVec,
     gradient_norm: Gauge,
+    skipped_steps: IntGauge,
+    loss_scale: Gauge,
     world_size: IntGauge,
     generation: IntGauge,
     state_bytes: IntGauge,
@@ -81,6 +83,15 @@ impl Metrics {
                 )?,
             )?,
             gradient_norm: gauge(&registry, "gradient_norm", "Norm of the last mean gradient")?,
+            skipped_steps: int_gauge(
+                &registry,
+                "skipped_steps",
+                "Committed steps whose loss or gradient was not finite, so that they did not change the weights",
+            )?,
+            loss_scale: Gauge::new(
+                "roundhouse_train_loss_scale",
+                "What the loss of the next step is multiplied by, with precision fp16",
+            )?,
             world_size: int_gauge(&registry, "world_size", "Ranks of the generation")?,
             generation: int_gauge(&registry, "generation", "Generation, 0 in the lobby")?,
             state_bytes: int_gauge(
@@ -138,6 +149,8 @@ impl Metrics {
             loss,
             gradient_norm,
             learning_rate,
+            skips,
+            loss_scale,
             duration,
             sections,
         } = report;
@@ -151,6 +164,12 @@ impl Metrics {
         self.step_own_seconds
             .observe(sections.own_time().as_secs_f64());
         self.gradient_norm.set(*gradient_norm);
+        self.skipped_steps.set(skips.total.cast_signed());
+        if let Some(loss_scale) = loss_scale {
+            self.loss_scale.set(loss_scale.scale);
+            // Absent without loss scaling; a second registration is refused.
+            let _ = self.registry.register(Box::new(self.loss_scale.clone()));
+        }
         for section in Section::ALL {
             self.section_seconds
                 .with_label_values(&[section.as_str()])
@@ -235,6 +254,8 @@ fn int_gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<
 mod tests {
     use std::time::Duration;
 
+    use roundhouse_elastic::{LossScale, Skips};
+
     use super::*;
     use crate::sections::Sections;
 
@@ -249,15 +270,30 @@ mod tests {
             loss: 0.5,
             gradient_norm: 2.0,
             learning_rate: 0.1,
+            skips: Skips {
+                total: 5,
+                in_a_row: 0,
+            },
+            loss_scale: None,
             duration: Duration::from_millis(3),
             sections: Sections::default(),
         };
         metrics.observe(&report, 1_000.0);
-        metrics.observe(&report, 1_000.0);
+        assert!(!metrics.to_text().unwrap().contains("loss_scale"));
+        let scaled = StepReport {
+            loss_scale: Some(LossScale {
+                scale: 512.0,
+                clean_steps: 1,
+            }),
+            ..report
+        };
+        metrics.observe(&scaled, 1_000.0);
         let text = metrics.to_text().unwrap();
         for line in [
             "roundhouse_train_step 7",
             "roundhouse_train_generation 3",
+            "roundhouse_train_skipped_steps 5",
+            "roundhouse_train_loss_scale 512",
             "roundhouse_train_world_size 4",
             "roundhouse_train_samples_total 128",
             "roundhouse_train_step_seconds_count 2",

@@ -18,6 +18,25 @@ impl Job {
         job
     }
 
+    /// A job whose loss is NaN in some steps, such as `20,21`. It saves a checkpoint every ten steps. `fault` kills a
+    /// worker as in [`Self::doomed`].
+    pub(crate) fn spoilt(
+        config: &Value,
+        nodes: u32,
+        procs_per_worker: u32,
+        steps: &str,
+        fault: Option<(u32, &str)>,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, procs_per_worker);
+        job.checkpoint = Some(every_steps(job.path("volume"), 10));
+        steps.clone_into(&mut job.spoilt);
+        let fault = fault.map(|(node, fault)| (node, "ROUNDHOUSE_FAULT", fault.to_owned()));
+        job.variables.extend(fault);
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
     /// Starts workers of one process, some of which are doomed as in [`Self::doomed`], that send a state in chunks
     /// of one KiB; waits until they are in the lobby.
     pub(crate) fn sharing(

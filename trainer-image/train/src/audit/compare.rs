@@ -70,6 +70,14 @@ fn verdict(left: &Path, right: &Path) -> Result<(bool, String), Unproven> {
 
 fn difference(step: u64, [left, right]: [Line; 2]) -> String {
     let samples = |line: &Line| (line.epoch, line.start, line.end);
+    if samples(&left) == samples(&right) && left.skipped != right.skipped {
+        let words = |line: &Line| if line.skipped { "skipped" } else { "updated" };
+        return format!(
+            "different from step {step} on: {} and {}",
+            words(&left),
+            words(&right)
+        );
+    }
     if samples(&left) == samples(&right) {
         let losses = [left.loss, right.loss];
         return format!(

@@ -2,13 +2,13 @@
 //! buckets while the backward pass still runs (Li et al., VLDB 2020).
 //!
 //! The loss of a part is `sum · W / G`, so the average is the mean over all G samples of the batch however
-//! unevenly they are split. Over Gloo the numbers that the ranks tell each other at the end of a step travel in a
+//! unevenly they are split. Over Gloo, unless gradients are compressed, the numbers that the ranks tell each other at the end of a step travel in a
 //! bucket, too, as the gradient of a parameter of their own: a step has no collective beside those of its
 //! gradients.
 
 use std::ops::Range;
 
-use roundhouse_c10d::{ProcessGroup, Reducer, ReducerOptions};
+use roundhouse_c10d::{CommHook, ProcessGroup, Reducer, ReducerOptions};
 use roundhouse_elastic::shard::shard_of_groups;
 use tch::{Device, Kind, Tensor};
 
@@ -57,7 +57,10 @@ impl Ddp {
         let world_size = group.world_size();
         // Over a library that does not tell its failures, the numbers have to follow the gradients: they are what
         // tells good gradients from those of an aborted group.
-        let travels = group.backend().tells_failures() && world_size <= MOST_RANKS_IN_A_BUCKET;
+        // Nor can they be rounded to 16 bits.
+        let travels = group.backend().tells_failures()
+            && world_size <= MOST_RANKS_IN_A_BUCKET
+            && options.reducer.hook == CommHook::None;
         let num_slots = options.num_numbers * limbs::LIMBS * world_size as usize;
         let carrier = (travels && num_slots > 0)
             .then(|| {
@@ -92,8 +95,14 @@ impl Sync for Ddp {
         f64::from(self.world_size) / num_samples.max(1) as f64
     }
 
-    fn needs_warm_up(&self) -> bool {
-        true
+    fn num_averaged(&self) -> u32 {
+        self.world_size
+    }
+
+    /// The Reducer lays out its buckets anew after the first pass, and after the second one if it learned a static
+    /// graph in the first.
+    fn num_warm_ups(&self) -> u32 {
+        1 + u32::from(self.options.reducer.static_graph)
     }
 
     fn before_forward(&mut self) -> Result<(), SyncError> {
@@ -110,14 +119,17 @@ impl Sync for Ddp {
             // Only the last pass synchronizes; the gradients of the others add up on this rank.
             return Ok(scaled_loss);
         }
-        self.reducer.prepare_for_backward()?;
-        let Some(carrier) = &self.carrier else {
-            return Ok(scaled_loss);
-        };
-        let slots = limbs::write(numbers, self.rank, self.world_size);
-        // The carrier is 0, and so is what it adds to the loss; its gradient is the slots.
-        let words = carrier.f_dot(&Tensor::f_from_slice(&slots)?)?;
-        Ok(scaled_loss.f_add(&words)?)
+        let mut root = scaled_loss;
+        if let Some(carrier) = &self.carrier {
+            let slots = limbs::write(numbers, self.rank, self.world_size);
+            // The carrier is 0, and so is what it adds to the loss; its gradient is the slots.
+            let words = carrier.f_dot(&Tensor::f_from_slice(&slots)?)?;
+            root = root.f_add(&words)?;
+        }
+        let roots = [root];
+        self.reducer.prepare_for_backward_from(&roots)?;
+        let [root] = roots;
+        Ok(root)
     }
 
     fn after_backward(

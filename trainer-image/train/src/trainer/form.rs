@@ -22,6 +22,7 @@ impl Trainer<'_> {
         // All have the same mark and the same number of workers now, so all go on alike.
         let workers = workers(&self.launch, place.world_size);
         let mark = self.plan.scaling.go_on(self.member.held.mark, workers);
+        let mark = self.with_loss_scale(mark);
         self.member.held.mark = mark;
 
         let world = self.member.world()?;

@@ -2,18 +2,17 @@
 
 use std::time::Instant;
 
+use roundhouse_elastic::numerics::{Finite, Verdict};
 use roundhouse_elastic::{Batch, Event, Permutation, straggler};
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::report::StepReport;
 use roundhouse_member::sections::{Section, Sections};
 use roundhouse_member::world::{Standing, StepEnd};
 
-use tch::TchError;
-
 use super::{LastStep, Trainer};
-use crate::clip;
+use crate::clip::{self, Measured};
 use crate::failure::Failure;
-use crate::gradients::{Gradients, gradients, own_gradients};
+use crate::gradients::{Gradients, gradients};
 use crate::sync::Finished;
 use crate::update::{Rate, Signals};
 
@@ -39,45 +38,55 @@ impl Trainer<'_> {
         };
         let mut standing = self.member.begin_step()?;
         standing.own_time = self.last_step.own_time;
+        let loss_factor = self.loss_factor(&mark);
         let rank = self.member.world()?.rank();
         let started = Instant::now();
         let mut sections = Sections::default();
         sections.time(Section::Data, faults::slow_down);
         let rate = Rate {
             learning_rate: self.plan.rates.rate(mark.samples) * self.plan.scaling.factor(&mark),
-            step: batch.step,
+            // Bias corrections count the updates that there were.
+            step: batch.step - mark.skips.total,
         };
 
         let Gradients {
             local_loss,
             finished,
         } = self.gradients(&batch, &mut standing, &mut sections)?;
-        let (norm, divisor) = sections.time(Section::Optimizer, || {
-            let norm = clip::gradient_norm(self.work.task.parameters())?;
+        let Measured {
+            norm,
+            is_finite,
+            divisor,
+        } = sections.time(Section::Optimizer, || {
             let most = self.work.config.optimizer.max_grad_norm;
-            let divisor = most.map(|most| clip::divisor(&norm, most)).transpose()?;
-            Ok::<_, TchError>((norm.f_double_value(&[])?, divisor))
+            clip::measure(self.work.task.parameters(), loss_factor, most)
         })?;
-        standing.finite = norm.is_finite();
+        standing.finite = is_finite;
         faults::point(Point::Agree, rank, batch.step);
         let end = sections.time(Section::Communication, || {
             self.agree(local_loss, finished, standing)
         })?;
         let step = batch.step;
         let loss = end.loss_sum / batch.num_samples() as f64;
-        if !end.agreement.all_finite {
-            return Err(self.diverged(&batch, local_loss, loss, norm)?);
-        }
+        let finite = Finite {
+            loss: loss.is_finite(),
+            gradient: end.agreement.all_finite,
+        };
+        let verdict = self.policy().verdict(finite, mark.skips);
         faults::point(Point::Update, rank, step);
-        sections.time(Section::Optimizer, || {
-            let parameters = self.work.task.parameters_mut();
-            let signals = Signals {
-                skip: None,
-                divisor: divisor.as_ref(),
-            };
-            self.work.update.apply(parameters, rate, signals)
-        })?;
-        self.member.count(&batch);
+        match verdict {
+            Verdict::Fail => return Err(self.diverged(&batch, local_loss, loss, norm)?),
+            Verdict::Skip => {}
+            Verdict::Update => sections.time(Section::Optimizer, || {
+                let parameters = self.work.task.parameters_mut();
+                let signals = Signals {
+                    skip: None,
+                    divisor: divisor.as_ref(),
+                };
+                self.work.update.apply(parameters, rate, signals)
+            })?,
+        }
+        self.count(&batch, verdict);
         faults::point(Point::Commit, rank, step);
 
         let reporter = &mut *self.member.reporter;
@@ -110,6 +119,8 @@ impl Trainer<'_> {
             loss,
             gradient_norm: norm,
             learning_rate: rate.learning_rate,
+            skips: mark.skips,
+            loss_scale: mark.loss_scale,
             duration: started.elapsed(),
             sections,
         });
@@ -132,6 +143,7 @@ impl Trainer<'_> {
         sections: &mut Sections,
     ) -> Result<Gradients, Failure> {
         let order = self.order(batch.epoch);
+        let loss_factor = self.loss_factor(&self.member.held.mark);
         let next = self
             .plan
             .course
@@ -144,6 +156,7 @@ impl Trainer<'_> {
             return Err(Failure::internal("a step before its world was formed"));
         };
         let mut inputs = work.inputs(batch, &order);
+        inputs.loss_factor = loss_factor;
         inputs.next = next.as_ref().map(|(order, next)| (next, order));
         let (world, mut ears) = member.world_and_ears()?;
         let numbers = |local_loss| {
@@ -173,30 +186,6 @@ impl Trainer<'_> {
             end.loss_sum = loss_sum;
         }
         Ok(end)
-    }
-
-    /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,
-    /// so each computes its own once more, for itself.
-    fn diverged(
-        &mut self,
-        batch: &Batch,
-        local_loss: f64,
-        loss: f64,
-        gradient_norm: f64,
-    ) -> Result<Failure, Failure> {
-        let order = self.order(batch.epoch);
-        let mut is_own = !local_loss.is_finite();
-        if let (Some(sync), false) = (&self.sync, is_own) {
-            own_gradients(&mut self.work.inputs(batch, &order), sync.as_ref())?;
-            let norm = clip::gradient_norm(self.work.task.parameters())?;
-            is_own = !norm.f_double_value(&[])?.is_finite();
-        }
-        Ok(Failure::Diverged {
-            step: batch.step,
-            loss,
-            gradient_norm,
-            ranks: self.member.world()?.ranks_that(is_own)?,
-        })
     }
 
     pub(super) fn order(&self, epoch: u64) -> Permutation {

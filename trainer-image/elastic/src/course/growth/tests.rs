@@ -156,7 +156,7 @@ proptest! {
             prop_assert_eq!(mark.samples, course.committed_samples(mark.step));
             prop_assert_eq!(course.steps_at(position), Some(mark.step));
             let samples = position.epoch * num_samples + position.cursor;
-            let resumed = Mark { step: mark.step, samples, pace: start.pace };
+            let resumed = Mark { step: mark.step, samples, ..start };
             prop_assert_eq!(course.steps_to_come(&resumed), course.total_steps() - mark.step);
             let (rest, _) = steps_from(&course, resumed);
             prop_assert_eq!(&rest[..], &steps[index..]);

@@ -1,0 +1,26 @@
+//! A loss as it stands in a line. JSON has no number that is not finite, and NaN has many bit patterns, which depend on
+//! the machine and on the order of sums. So every loss that is not finite becomes one NaN, whose text is `null`.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The one NaN.
+const NOT_FINITE: u64 = 0x7ff8_0000_0000_0000;
+
+/// The loss itself, or the one NaN.
+pub(super) const fn canonical(loss: f64) -> f64 {
+    if loss.is_finite() {
+        loss
+    } else {
+        f64::from_bits(NOT_FINITE)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+pub(super) fn serialize<S: Serializer>(loss: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    loss.is_finite().then_some(loss).serialize(serializer)
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let loss = Option::<f64>::deserialize(deserializer)?;
+    Ok(canonical(loss.unwrap_or(f64::NAN)))
+}

@@ -1,0 +1,114 @@
+use super::*;
+
+const OVERFLOW: Finite = Finite {
+    loss: true,
+    gradient: false,
+};
+const NO_LOSS: Finite = Finite {
+    loss: false,
+    gradient: false,
+};
+
+fn policy(on_non_finite: OnNonFinite, scales_loss: bool) -> Policy {
+    Policy {
+        on_non_finite,
+        max_in_a_row: 3,
+        scales_loss,
+    }
+}
+
+#[test]
+fn a_finite_step_updates_the_weights_under_every_policy() {
+    let finite = Finite {
+        loss: true,
+        gradient: true,
+    };
+    for on_non_finite in [OnNonFinite::Fail, OnNonFinite::Skip] {
+        for scales_loss in [false, true] {
+            let verdict = policy(on_non_finite, scales_loss).verdict(
+                finite,
+                Skips {
+                    total: 9,
+                    in_a_row: 3,
+                },
+            );
+            assert_eq!(verdict, Verdict::Update);
+        }
+    }
+}
+
+#[test]
+fn a_step_that_is_not_finite_fails_unless_it_may_be_skipped() {
+    let none = Skips::default();
+    for (on_non_finite, scales_loss, finite, expected) in [
+        (OnNonFinite::Fail, false, OVERFLOW, Verdict::Fail),
+        (OnNonFinite::Fail, false, NO_LOSS, Verdict::Fail),
+        (OnNonFinite::Skip, false, OVERFLOW, Verdict::Skip),
+        (OnNonFinite::Skip, false, NO_LOSS, Verdict::Skip),
+        // A gradient that overflows is what the loss scale is for; a loss that does is not.
+        (OnNonFinite::Fail, true, OVERFLOW, Verdict::Skip),
+        (OnNonFinite::Fail, true, NO_LOSS, Verdict::Fail),
+        (OnNonFinite::Skip, true, NO_LOSS, Verdict::Skip),
+    ] {
+        let found = policy(on_non_finite, scales_loss).verdict(finite, none);
+        assert_eq!(
+            found, expected,
+            "{on_non_finite:?}, {scales_loss}, {finite:?}"
+        );
+    }
+}
+
+#[test]
+fn after_the_most_skips_in_a_row_the_next_one_fails() {
+    let policy = policy(OnNonFinite::Skip, false);
+    let mut skips = Skips::default();
+    for _ in 0..3 {
+        assert_eq!(policy.verdict(NO_LOSS, skips), Verdict::Skip);
+        skips = skips.after(true);
+    }
+    assert_eq!(policy.verdict(NO_LOSS, skips), Verdict::Fail);
+    let skips = skips.after(false);
+    assert_eq!((skips.total, skips.in_a_row), (3, 0));
+    assert_eq!(policy.verdict(NO_LOSS, skips), Verdict::Skip);
+}
+
+/// Scale and growth tracker of `torch.amp.GradScaler` after each of some steps.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Course {
+    initial: f64,
+    growth_interval: u32,
+    overflows: Vec<bool>,
+    scales: Vec<f64>,
+    trackers: Vec<u64>,
+}
+
+#[test]
+fn the_scale_is_that_of_torch_amp_grad_scaler_after_every_step() {
+    let text = include_str!("fixtures.json");
+    let courses: Vec<Course> = serde_json::from_str(text).unwrap();
+    assert!(courses.len() >= 3);
+    for course in courses {
+        let settings = LossScaling {
+            initial: course.initial,
+            growth_interval: course.growth_interval,
+        };
+        let mut own = LossScale::start(&settings);
+        let expected = course.scales.iter().zip(&course.trackers);
+        for (step, (has_overflowed, expected)) in course.overflows.iter().zip(expected).enumerate()
+        {
+            own = own.after(*has_overflowed, &settings);
+            let bits = (own.scale.to_bits(), own.clean_steps);
+            assert_eq!(bits, (expected.0.to_bits(), *expected.1), "step {step}");
+        }
+    }
+}
+
+#[test]
+fn the_default_settings_are_those_of_grad_scaler() {
+    let settings = LossScaling::default();
+    assert_eq!(
+        (settings.initial.to_bits(), settings.growth_interval),
+        (65_536.0_f64.to_bits(), 2_000)
+    );
+}

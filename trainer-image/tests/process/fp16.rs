@@ -1,0 +1,162 @@
+//! Training in 16-bit floats with a scaled loss.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::checkpoints::{checkpoints, wait_for_checkpoint};
+use crate::harness::{Job, assert_proven, config, every_steps};
+use crate::parity::difference;
+
+const STEPS: u64 = 60;
+/// Of the largest weight of each tensor. Gradients have 11 bits, and sums of other lengths round otherwise.
+const TOLERANCE: f64 = 5e-3;
+
+fn fp16(scaling: &Value) -> Value {
+    let mut config = config();
+    config["steps"] = json!(STEPS);
+    config["precision"] = json!("fp16");
+    config["lossScaling"] = scaling.clone();
+    config["optimizer"]["maxGradNorm"] = json!(1.0);
+    config
+}
+
+fn loss_scale(job: &Job) -> f64 {
+    job.metric(0, "roundhouse_train_loss_scale")
+}
+
+fn num_skipped(job: &Job) -> u64 {
+    let progress = job.status(0, 0).and_then(|status| status.progress);
+    progress.unwrap().skipped_steps
+}
+
+fn accuracy(job: &Job) -> f64 {
+    let progress = job.status(0, 0).and_then(|status| status.progress);
+    progress.unwrap().eval_accuracy.unwrap()
+}
+
+fn saved_scale(volume: &Path) -> (u64, Value) {
+    let checkpoint = checkpoints(volume).pop().unwrap();
+    let text = std::fs::read_to_string(checkpoint.join("manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&text).unwrap();
+    (
+        manifest["step"].as_u64().unwrap(),
+        manifest["lossScale"].clone(),
+    )
+}
+
+fn assert_scale(job: &Job, scale: f64) {
+    let found = loss_scale(job);
+    assert!((found - scale).abs() < 0.5, "{found}, not {scale}");
+}
+
+#[test]
+fn training_in_fp16_does_not_depend_on_the_number_of_processes_and_is_near_that_in_fp32() {
+    let config = fp16(&json!({"growthInterval": 20}));
+    let mut alone = Job::train(&config, 1, 1);
+    alone.complete();
+    assert_eq!(num_skipped(&alone), 0);
+    assert_scale(&alone, 524_288.0);
+    let mut fp32 = config.clone();
+    fp32["precision"] = json!("fp32");
+    let mut exact = Job::train(&fp32, 1, 1);
+    exact.complete();
+    assert!(loss_scale(&exact).abs() < 0.5);
+    let rounding = difference(&alone.weights(), &exact.weights());
+    println!("fp16 differs from fp32 by {rounding:.1e}");
+    assert!(rounding > 0.0 && rounding < 0.05, "{rounding:e}");
+    for (nodes, procs_per_worker) in [(2, 1), (3, 1), (1, 2)] {
+        let mut job = Job::train(&config, nodes, procs_per_worker);
+        job.complete();
+        assert_scale(&job, 524_288.0);
+        let found = difference(&job.weights(), &alone.weights());
+        println!("{nodes} x {procs_per_worker} differ from 1 by {found:.1e}");
+        assert!(found <= TOLERANCE, "{found:e}");
+    }
+}
+
+#[test]
+fn a_first_scale_that_overflows_is_halved_until_it_fits() {
+    let config = fp16(&json!({"initial": 2.0_f64.powi(40)}));
+    let mut alone = Job::train(&config, 1, 1);
+    alone.complete();
+    let skipped = num_skipped(&alone);
+    assert!((10..30).contains(&skipped), "{skipped}");
+    let scale_after = |halvings: u64| 2.0_f64.powi(40 - i32::try_from(halvings).unwrap());
+    assert_scale(&alone, scale_after(skipped));
+    for nodes in [2, 3] {
+        let mut job = Job::train(&config, nodes, 1);
+        job.complete();
+        // A rank with fewer samples has smaller sums, so steps near the border overflow in one world and not in another.
+        let own = num_skipped(&job);
+        assert!(own.abs_diff(skipped) <= 2, "{own} and {skipped} skipped");
+        assert_scale(&job, scale_after(own));
+        for job in [&alone, &job] {
+            let found = accuracy(job);
+            assert!(found > 0.6, "{nodes} processes: {found}");
+        }
+    }
+}
+
+#[test]
+fn fp16_in_slices_has_equal_bits_for_every_number_of_processes() {
+    let mut config = fp16(&json!({"initial": 2.0_f64.powi(40), "growthInterval": 4}));
+    config["slices"] = json!(4);
+    let mut alone = Job::train(&config, 1, 1);
+    let expected = alone.complete();
+    assert!(num_skipped(&alone) > 10);
+    for nodes in [2, 3] {
+        let mut job = Job::train(&config, nodes, 1);
+        assert!(job.complete() == expected, "{nodes} processes: other bits");
+        assert_eq!(num_skipped(&job), num_skipped(&alone));
+        assert_scale(&job, loss_scale(&alone));
+    }
+}
+
+#[test]
+fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoint() {
+    let mut config = fp16(&json!({"initial": 1_024.0, "growthInterval": 7}));
+    // Rank 0 is lost in step 25, and a worker without a state takes its place.
+    let mut job = Job::spoilt(&config, 2, 1, "", Some((0, "0:25:Forward")));
+    assert_eq!(job.exit_code(0), None, "{}", job.logs());
+    job.respawn(0);
+    job.issue_to(2, &[0, 1]);
+    job.complete();
+    assert_proven(job.volume(), STEPS);
+    // 60 steps are 8 intervals of 7 and 4 steps.
+    assert_scale(&job, 1_024.0 * 256.0);
+    let saved = json!({"scale": 262_144.0, "cleanSteps": 4});
+    assert_eq!(saved_scale(job.volume()), (STEPS, saved));
+
+    // All are lost, and training goes on from the checkpoint.
+    let volume = tempfile::tempdir().unwrap();
+    let keep = || every_steps(volume.path().to_owned(), 10);
+    config["lossScaling"]["growthInterval"] = json!(1_000_000);
+    config["steps"] = json!(1_000_000);
+    let mut job = Job::keeping(&config, 1, keep());
+    job.issue_when_ready(1);
+    wait_for_checkpoint(&job);
+    job.signal(0, "-KILL");
+    assert_eq!(job.exit_code(0), None);
+    let (step, _) = saved_scale(volume.path());
+    config["steps"] = json!(step + 10);
+    // The first scale of the configuration counts only for a training that begins.
+    config["lossScaling"]["initial"] = json!(4.0);
+    let mut resumed = Job::keeping(&config, 2, keep());
+    resumed.issue_when_ready(2);
+    resumed.complete();
+    let saved = json!({"scale": 1_024.0, "cleanSteps": step + 10});
+    assert_eq!(saved_scale(volume.path()), (step + 10, saved));
+}
+
+#[test]
+fn a_loss_that_is_not_finite_ends_a_training_in_fp16_unless_it_may_be_skipped() {
+    let mut config = fp16(&json!({}));
+    let mut job = Job::spoilt(&config, 2, 1, "20", None);
+    assert_eq!(job.exit_codes(), [Some(64), Some(64)], "{}", job.logs());
+    config["onNonFinite"] = json!("Skip");
+    let mut job = Job::spoilt(&config, 2, 1, "20", None);
+    job.complete();
+    assert_eq!(num_skipped(&job), 1);
+    assert_scale(&job, 32_768.0);
+}

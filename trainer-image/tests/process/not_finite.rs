@@ -1,0 +1,177 @@
+//! Steps whose loss is not finite: `onNonFinite: Skip` commits them without an update, on all ranks alike.
+
+use std::path::Path;
+
+use roundhouse_contract::Reason;
+use serde_json::{Value, json};
+
+use crate::checkpoints::checkpoints;
+use crate::elastic::assert_same;
+use crate::harness::{Job, assert_proven, audit, compared, config};
+
+const STEPS: u64 = 50;
+/// The loss of these steps is NaN.
+const SPOILT: &str = "1,20,21,40";
+
+fn skipping(steps: u64) -> Value {
+    let mut config = config();
+    config["steps"] = json!(steps);
+    config["onNonFinite"] = json!("Skip");
+    config["optimizer"] = json!({
+        "name": "adamw", "learningRate": 0.001, "maxGradNorm": 1.0, "ema": {"decay": 0.9},
+    });
+    config
+}
+
+fn assert_skipped(job: &Job, num: u64) {
+    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    assert_eq!(progress.skipped_steps, num);
+    let found = job.metric(0, "roundhouse_train_skipped_steps");
+    assert!((found - num as f64).abs() < 0.5, "{found}");
+}
+
+/// SHA-256 of the parts of the newest checkpoint: weights, statistics, averages and the optimizer's state.
+fn state(volume: &Path) -> Value {
+    let checkpoint = checkpoints(volume).pop().unwrap();
+    let text = std::fs::read_to_string(checkpoint.join("manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&text).unwrap();
+    manifest["shards"].clone()
+}
+
+#[test]
+fn a_skipped_step_counts_and_its_weights_do_not_depend_on_the_number_of_processes() {
+    let config = skipping(STEPS);
+    let mut alone = Job::spoilt(&config, 1, 1, SPOILT, None);
+    alone.complete();
+    assert_skipped(&alone, 4);
+    let expected = alone.weights();
+    for (nodes, procs_per_worker) in [(2, 1), (3, 1), (1, 2)] {
+        let mut job = Job::spoilt(&config, nodes, procs_per_worker, SPOILT, None);
+        job.complete();
+        assert_skipped(&job, 4);
+        assert_same(
+            &job,
+            &expected,
+            &format!("{nodes} x {procs_per_worker} processes"),
+        );
+        let (code, text) = audit(job.volume());
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("proven: 50 of 50 steps"), "{text}");
+        assert!(text.contains("4 steps were not finite"), "{text}");
+    }
+}
+
+#[test]
+fn a_skipped_step_leaves_weights_statistics_averages_and_optimizer_as_they_are() {
+    let mut config = skipping(2);
+    config["model"] = json!({"name": "resnet18", "stem": "cifar", "ghostBatch": 4});
+    config["globalBatchSize"] = json!(16);
+    config["eval"] = json!({"everyEpochs": 0});
+    let trained = |config: &Value, spoilt: &str| {
+        let mut job = Job::spoilt(config, 2, 1, spoilt, None);
+        job.complete();
+        job
+    };
+    let before = trained(&config, "");
+    config["steps"] = json!(3);
+    let after = trained(&config, "3");
+    assert_skipped(&after, 1);
+    assert_eq!(state(before.volume()), state(after.volume()));
+}
+
+#[test]
+fn skipped_steps_in_slices_have_equal_bits_for_every_number_of_processes_and_a_kill() {
+    let mut config = skipping(STEPS);
+    config["slices"] = json!(4);
+    let mut alone = Job::spoilt(&config, 1, 1, SPOILT, None);
+    let expected = alone.complete();
+    let compare = |job: &Job, what: &str| {
+        assert!(job.bytes_of_weights() == expected, "{what}: other bits");
+        let (code, text) = compared(alone.volume(), job.volume());
+        assert_eq!(code, Some(0), "{what}: {text}");
+        assert!(text.contains("samples and losses of 50 steps"), "{text}");
+    };
+    for nodes in [2, 3] {
+        let mut job = Job::spoilt(&config, nodes, 1, SPOILT, None);
+        job.complete();
+        compare(&job, &format!("{nodes} processes"));
+    }
+    for (victim, point) in [(0, "Update"), (1, "Commit")] {
+        let what = format!("rank {victim} killed at {point}");
+        let fault = format!("{victim}:20:{point}");
+        let mut job = Job::spoilt(&config, 3, 1, SPOILT, Some((victim, &fault)));
+        assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
+        let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+        job.issue_to(2, &survivors);
+        for survivor in &survivors {
+            assert_eq!(job.exit_code(*survivor as usize), Some(0), "{}", job.logs());
+        }
+        compare(&job, &what);
+        assert_proven(job.volume(), STEPS);
+    }
+}
+
+#[test]
+fn a_ledger_with_a_skipped_step_differs_from_one_with_an_update() {
+    let config = skipping(10);
+    let [skipped, updated] = ["10", ""].map(|steps| {
+        let mut job = Job::spoilt(&config, 1, 1, steps, None);
+        job.complete();
+        job
+    });
+    let (code, text) = compared(skipped.volume(), updated.volume());
+    assert_eq!(code, Some(65), "{text}");
+    assert!(
+        text.contains("different from step 10 on: skipped and updated"),
+        "{text}"
+    );
+}
+
+#[test]
+fn too_many_skipped_steps_in_a_row_end_the_training_with_step_and_ranks() {
+    let mut config = skipping(STEPS);
+    config["maxConsecutiveSkips"] = json!(3);
+    let mut job = Job::spoilt(&config, 2, 1, "4,5,10,11,12,13", None);
+    assert_eq!(job.exit_codes(), [Some(64), Some(64)], "{}", job.logs());
+    for node in 0..2 {
+        let failure = job.failure(node, 0);
+        assert_eq!(failure.reason, Reason::ConfigInvalid);
+        let message = failure.message;
+        for words in [
+            "step 13: loss NaN",
+            "on rank 0",
+            "no step of the 3 before it",
+        ] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
+    }
+}
+
+#[test]
+fn skipped_steps_in_a_row_are_counted_over_a_kill_and_by_a_worker_that_joins() {
+    let mut config = skipping(STEPS);
+    config["maxConsecutiveSkips"] = json!(4);
+    // Rank 0 is lost after two skipped steps, and its place is taken by a worker without a state.
+    let mut job = Job::spoilt(&config, 2, 1, "10,11,12,13,14", Some((0, "0:12:Forward")));
+    assert_eq!(job.exit_code(0), None, "{}", job.logs());
+    job.respawn(0);
+    job.issue_to(2, &[0, 1]);
+    assert_eq!(job.exit_codes(), [Some(64), Some(64)], "{}", job.logs());
+    for node in 0..2 {
+        let message = job.failure(node, 0).message;
+        assert!(message.contains("step 14: loss NaN"), "{message}");
+    }
+}
+
+#[test]
+fn without_the_setting_a_loss_that_is_not_finite_ends_the_training_before_its_step() {
+    let mut config = skipping(STEPS);
+    config["onNonFinite"] = json!("Fail");
+    let mut job = Job::spoilt(&config, 2, 1, "20", None);
+    assert_eq!(job.exit_codes(), [Some(64), Some(64)], "{}", job.logs());
+    let message = job.failure(1, 0).message;
+    assert!(
+        message.contains("step 20: loss NaN") && message.contains("diverges on rank 0;"),
+        "{message}"
+    );
+}

@@ -1,0 +1,83 @@
+//! Images whose channels are closest in memory.
+
+use std::ops::Range;
+
+use roundhouse_c10d::format::{self, MemoryFormat};
+use roundhouse_elastic::Permutation;
+use tch::TchError;
+
+use super::{Source, SourceError};
+use crate::batch::Batch;
+
+/// Another source, whose images `[B, C, H, W]` it lays out with channels closest. Their values stay.
+#[derive(Debug)]
+pub(crate) struct ChannelsLast(pub(crate) Box<dyn Source>);
+
+impl Source for ChannelsLast {
+    fn num_samples(&self) -> u64 {
+        self.0.num_samples()
+    }
+
+    fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
+        self.0.expect(coming);
+    }
+
+    fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
+        let batch = self.0.fetch(places, order)?;
+        if batch.inputs.dim() != 4 {
+            return Ok(batch);
+        }
+        let inputs = format::contiguous(&batch.inputs, MemoryFormat::ChannelsLast)
+            .map_err(|error| TchError::Torch(error.message))?;
+        Ok(Batch { inputs, ..batch })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::*;
+
+    /// Batches of some shape.
+    #[derive(Debug)]
+    struct Of(Vec<i64>);
+
+    impl Source for Of {
+        fn num_samples(&self) -> u64 {
+            9
+        }
+
+        fn fetch(&mut self, places: Range<u64>, _: &Permutation) -> Result<Batch, SourceError> {
+            let num_samples = places.end - places.start;
+            let shape = [&[num_samples.cast_signed()], self.0.as_slice()].concat();
+            let length = shape.iter().product::<i64>();
+            let inputs =
+                Tensor::f_arange(length, (Kind::Float, Device::Cpu))?.f_view(shape.as_slice())?;
+            let targets = Tensor::f_zeros([num_samples.cast_signed()], (Kind::Int64, Device::Cpu))?;
+            Ok(Batch {
+                inputs,
+                targets,
+                num_samples,
+            })
+        }
+    }
+
+    #[test]
+    fn images_keep_their_values_and_other_inputs_their_layout() {
+        let order = Permutation::new(9, 7, 0);
+        for (shape, is_image) in [(vec![3, 4, 5], true), (vec![6], false)] {
+            let mut plain = Of(shape.clone());
+            let mut source = ChannelsLast(Box::new(Of(shape)));
+            assert_eq!(source.num_samples(), 9);
+            for places in [2..6, 4..4] {
+                let expected = plain.fetch(places.clone(), &order).unwrap();
+                let found = source.fetch(places, &order).unwrap();
+                assert_eq!(found.num_samples, expected.num_samples);
+                assert_eq!(found.inputs, expected.inputs);
+                let is_last = is_image && format::is_channels_last(&found.inputs).unwrap();
+                assert_eq!(is_last, is_image);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What becomes of a step whose loss or gradient is not finite, and the scale of the loss. All of it follows from what
+//! the ranks have agreed on and from the mark, so all ranks conclude the same.
+
+use roundhouse_contract::trainer::Precision;
+use roundhouse_elastic::numerics::{Policy, Verdict};
+use roundhouse_elastic::{Batch, LossScale, Mark};
+
+use super::Trainer;
+use crate::clip;
+use crate::failure::Failure;
+use crate::gradients::own_gradients;
+
+impl Trainer<'_> {
+    /// The mark with which a generation goes on: with a loss scale where the configuration has one, whatever the
+    /// configuration of the state before was.
+    pub(super) fn with_loss_scale(&self, mark: Mark) -> Mark {
+        let start = LossScale::start(&self.work.config.loss_scaling);
+        Mark {
+            loss_scale: self.scales_loss().then(|| mark.loss_scale.unwrap_or(start)),
+            ..mark
+        }
+    }
+
+    fn scales_loss(&self) -> bool {
+        self.work.config.precision == Precision::Fp16
+    }
+
+    /// What the gradients of the next step are multiplied by; `None`: they are not scaled.
+    pub(super) fn loss_factor(&self, mark: &Mark) -> Option<f64> {
+        let num_averaged = self.sync.as_ref().map_or(1, |sync| sync.num_averaged());
+        let loss_scale = mark.loss_scale.as_ref()?;
+        Some(loss_scale.scale / f64::from(num_averaged))
+    }
+
+    pub(super) fn policy(&self) -> Policy {
+        let config = &self.work.config;
+        Policy {
+            on_non_finite: config.on_non_finite,
+            max_in_a_row: config.max_consecutive_skips.into(),
+            scales_loss: self.scales_loss(),
+        }
+    }
+
+    /// The step counts, with or without an update.
+    pub(super) fn count(&mut self, batch: &Batch, verdict: Verdict) {
+        let is_skipped = verdict == Verdict::Skip;
+        self.member.count(batch, is_skipped);
+        let settings = &self.work.config.loss_scaling;
+        let mark = &mut self.member.held.mark;
+        mark.loss_scale = mark.loss_scale.map(|it| it.after(is_skipped, settings));
+    }
+
+    /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,
+    /// so each computes its own once more, for itself.
+    pub(super) fn diverged(
+        &mut self,
+        batch: &Batch,
+        local_loss: f64,
+        loss: f64,
+        gradient_norm: f64,
+    ) -> Result<Failure, Failure> {
+        let order = self.order(batch.epoch);
+        let mut is_own = !local_loss.is_finite();
+        let loss_factor = self.loss_factor(&self.member.held.mark);
+        if let (Some(sync), false) = (&self.sync, is_own) {
+            let mut inputs = self.work.inputs(batch, &order);
+            inputs.loss_factor = loss_factor;
+            own_gradients(&mut inputs, sync.as_ref())?;
+            let norm = clip::gradient_norm(self.work.task.parameters())?;
+            is_own = !norm.f_double_value(&[])?.is_finite();
+        }
+        Ok(Failure::Diverged {
+            step: batch.step,
+            loss,
+            gradient_norm,
+            skipped_before: self.member.held.mark.skips.in_a_row,
+            ranks: self.member.world()?.ranks_that(is_own)?,
+        })
+    }
+}
