@@ -54,6 +54,11 @@ pub struct TrainerConfig {
     /// speed; on CPUs all kernels are deterministic for a given number of threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deterministic: bool,
+    /// Floating-point operations per second that the device of one process can do at most, such as `989e12` for an
+    /// H100 in bf16; for the metric of model FLOPs utilization. Default: that of well-known NVIDIA GPUs, else unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
+    pub peak_flops: Option<f64>,
     /// Passes over the training data. Give this or `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
@@ -198,6 +203,10 @@ impl TrainerConfig {
         }
         if self.slices == Some(0) {
             return invalid("slices", "must be at least 1");
+        }
+        let is_peak = |peak: f64| peak.is_finite() && peak >= 1.0;
+        if self.peak_flops.is_some_and(|peak| !is_peak(peak)) {
+            return invalid("peakFlops", "must be at least 1");
         }
         if self.ddp.bucket_cap_mib == 0 || self.ddp.first_bucket_mib == 0 {
             return invalid("ddp", "bucket sizes must be at least 1 MiB");

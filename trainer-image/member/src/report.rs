@@ -17,12 +17,14 @@ mod ending;
 pub mod files;
 pub mod meter;
 pub mod metrics;
+pub mod work;
 
 use checkpoints::Troubles;
 use comparison::Comparison;
 use files::RunFiles;
 use meter::Meter;
 use metrics::Metrics;
+pub use work::{DeviceMemory, MemoryProbe, Work};
 
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 const METRICS_INTERVAL: Duration = Duration::from_millis(500);
@@ -70,6 +72,8 @@ pub struct Reporter {
     files: Option<RunFiles>,
     metrics: Metrics,
     meter: Meter,
+    work: Work,
+    probe: Option<Box<dyn MemoryProbe>>,
     status: RankStatus,
     progress: Progress,
     status_due: Instant,
@@ -98,6 +102,8 @@ impl Reporter {
                 .map(|directory| RunFiles::new(directory, launch.local_rank)),
             metrics,
             meter: Meter::default(),
+            work: Work::default(),
+            probe: None,
             status: RankStatus {
                 phase: Phase::Preparing,
                 rank: None,
@@ -175,15 +181,13 @@ impl Reporter {
 
     /// A step is committed. Files and lines follow at their own pace.
     pub fn commit(&mut self, report: &StepReport) {
-        self.meter
-            .add(report.num_samples, report.loss, Instant::now());
-        let samples_per_second = self.meter.samples_per_second();
-        self.metrics.observe(report, samples_per_second);
+        self.meter.add(report, Instant::now());
+        self.metrics.observe(report, &self.work, &self.meter);
         self.status.step = report.step;
         self.progress.step = report.step;
         self.progress.epoch = report.epoch;
         self.progress.loss = Some(self.meter.loss()).filter(|loss| loss.is_finite());
-        self.progress.samples_per_second = samples_per_second;
+        self.progress.samples_per_second = self.meter.samples_per_second();
         let now = Instant::now();
         if now >= self.status_due {
             self.write_status();
@@ -229,6 +233,8 @@ impl Reporter {
     fn write_metrics(&mut self) {
         self.metrics_due = Instant::now() + METRICS_INTERVAL;
         if let Some(files) = &mut self.files {
+            let device = self.probe.as_ref().and_then(|probe| probe.device_memory());
+            self.metrics.memory.look(device);
             files.write_metrics(&self.metrics);
         }
     }
@@ -253,7 +259,8 @@ impl Reporter {
         let loss = loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
         format!(
             "step {step} of {total_steps} ({percent} %), epoch {epoch}: loss {loss}, \
-             rate {learning_rate:.4}, {samples_per_second:.0} samples/s"
+             rate {learning_rate:.4}, {}",
+            self.throughput(*samples_per_second)
         )
     }
 

@@ -16,7 +16,7 @@ use roundhouse_member::launch;
 use roundhouse_member::lobby::{self, Peers};
 use roundhouse_member::member::{Hearing, Todo};
 use roundhouse_member::membership::MembershipWatch;
-use roundhouse_member::report::Reporter;
+use roundhouse_member::report::{Reporter, Work};
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
 use tch::Device;
@@ -26,6 +26,7 @@ use crate::device;
 use crate::failure::Failure;
 use crate::gradients::Inputs;
 use crate::job::{Build, Job, Setup};
+use crate::peak;
 use crate::rendezvous::StoreRendezvous;
 use crate::source::Source;
 use crate::state::Tensors;
@@ -39,7 +40,7 @@ mod step;
 
 /// What is trained.
 #[derive(Debug)]
-struct Work {
+struct Trained {
     config: TrainerConfig,
     task: Box<dyn Task>,
     train: Box<dyn Source>,
@@ -49,7 +50,7 @@ struct Work {
     tensors: Tensors,
 }
 
-impl Work {
+impl Trained {
     /// What the passes over a batch are made of.
     fn inputs<'a>(&'a mut self, batch: &'a Batch, order: &'a Permutation) -> Inputs<'a> {
         Inputs {
@@ -86,7 +87,7 @@ struct LastStep {
 #[derive(Debug)]
 pub struct Trainer<'reporter> {
     launch: Launch,
-    work: Work,
+    work: Trained,
     plan: Plan,
     member: Member<'reporter, StoreRendezvous>,
     /// What synchronizes the gradients of the present generation.
@@ -150,6 +151,14 @@ impl<'reporter> Trainer<'reporter> {
         let peers = watch
             .map(|watch| meet_peers(&launch, device, watch))
             .transpose()?;
+        reporter.describe(
+            Work {
+                tokens_per_sample: train.tokens_per_sample(),
+                flops_per_sample: task.flops_per_sample(),
+                peak_flops: peak::peak_flops(&config, device),
+            },
+            Some(Box::new(device::Memory(device))),
+        );
         reporter.set_total_steps(held.mark.step + course.steps_to_come(&held.mark));
         let hearing = Hearing {
             machine,
@@ -158,7 +167,7 @@ impl<'reporter> Trainer<'reporter> {
         };
         Ok(Self {
             launch,
-            work: Work {
+            work: Trained {
                 config,
                 task,
                 train,
