@@ -84,6 +84,10 @@ pub struct TrainerConfig {
     /// When the test split is evaluated.
     #[serde(default)]
     pub eval: Eval,
+    /// Writes event files for TensorBoard to the directory `tensorboard` beside the checkpoints: loss, learning rate,
+    /// gradient norm and throughput at most once a second, and each evaluation. Needs `spec.checkpoint`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tensorboard: bool,
     /// How batch and rate follow the number of workers; `None`: they do not. Only in the file that
     /// the processes read: of a job it is `spec.elastic.scaleBatch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

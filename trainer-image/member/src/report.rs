@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, Progress, RankStatus};
 use roundhouse_elastic::Place;
+use roundhouse_elastic::best::Scores;
 
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::sections::Sections;
 
+pub mod board;
 mod checkpoints;
 mod comparison;
 mod ending;
@@ -19,6 +21,7 @@ pub mod meter;
 pub mod metrics;
 pub mod work;
 
+use board::Board;
 use checkpoints::Troubles;
 use comparison::Comparison;
 use files::RunFiles;
@@ -66,6 +69,27 @@ pub struct Evaluation {
     pub num_samples: u64,
 }
 
+impl Evaluation {
+    /// The numbers that a checkpoint can be judged by.
+    #[must_use]
+    pub fn scores(&self) -> Scores {
+        let Self {
+            accuracy,
+            top5,
+            perplexity,
+            loss,
+            num_samples: _,
+        } = *self;
+        let scores = Scores {
+            loss: Some(loss),
+            top1: accuracy,
+            top5,
+            perplexity,
+        };
+        scores.finite()
+    }
+}
+
 /// Everything that is reported about one process.
 #[derive(Debug)]
 pub struct Reporter {
@@ -74,6 +98,7 @@ pub struct Reporter {
     meter: Meter,
     work: Work,
     probe: Option<Box<dyn MemoryProbe>>,
+    board: Option<Board>,
     status: RankStatus,
     progress: Progress,
     status_due: Instant,
@@ -104,6 +129,7 @@ impl Reporter {
             meter: Meter::default(),
             work: Work::default(),
             probe: None,
+            board: None,
             status: RankStatus {
                 phase: Phase::Preparing,
                 rank: None,
@@ -163,6 +189,7 @@ impl Reporter {
         self.meter = Meter::default();
         self.forget_comparison();
         self.metrics.set_place(*generation, *world_size);
+        self.begin_events(*generation, step);
         say(&format!(
             "generation {generation}: rank {rank} of {world_size}, store at {}:{}",
             master.address, master.port
@@ -183,6 +210,7 @@ impl Reporter {
     pub fn commit(&mut self, report: &StepReport) {
         self.meter.add(report, Instant::now());
         self.metrics.observe(report, &self.work, &self.meter);
+        self.event_of_step(report);
         self.status.step = report.step;
         self.progress.step = report.step;
         self.progress.epoch = report.epoch;
@@ -213,6 +241,7 @@ impl Reporter {
         self.progress.eval_accuracy = accuracy;
         self.progress.eval_loss = Some(loss).filter(|loss| loss.is_finite());
         self.metrics.set_evaluation(evaluation);
+        self.event_of_evaluation(evaluation);
         let accuracy = accuracy.map(|share| format!("test accuracy {:.2} %, ", share * 100.0));
         let perplexity = perplexity.map(|perplexity| format!("test perplexity {perplexity:.2}, "));
         let words: String = [accuracy, perplexity].into_iter().flatten().collect();
@@ -252,6 +281,7 @@ impl Reporter {
             eval_loss: _,
             checkpoint_step: _,
             checkpoint_at: _,
+            best_checkpoint: _,
             checkpoint_error: _,
             straggler: _,
         } = &self.progress;

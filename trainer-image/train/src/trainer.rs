@@ -16,7 +16,7 @@ use roundhouse_member::launch;
 use roundhouse_member::lobby::{self, Peers};
 use roundhouse_member::member::{Hearing, Todo};
 use roundhouse_member::membership::MembershipWatch;
-use roundhouse_member::report::{Reporter, Work};
+use roundhouse_member::report::{Reporter, Work, say_error};
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
 use tch::Device;
@@ -151,6 +151,14 @@ impl<'reporter> Trainer<'reporter> {
         let peers = watch
             .map(|watch| meet_peers(&launch, device, watch))
             .transpose()?;
+        if config.tensorboard {
+            match &launch.checkpoint {
+                Some(checkpoint) => reporter.write_events(checkpoint.dir.join("tensorboard")),
+                None => say_error(
+                    "no event files are written: trainer.tensorboard needs a directory for checkpoints",
+                ),
+            }
+        }
         reporter.describe(
             Work {
                 tokens_per_sample: train.tokens_per_sample(),

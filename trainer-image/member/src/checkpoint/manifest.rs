@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{Claim, Digest, Mark, Origin, Pace};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct Manifest {
     /// How large steps were and where the rate came from, if the batch follows the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<Pace>,
+    /// What an evaluation of this state found, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<Scores>,
     /// Ranks that wrote it.
     pub world_size: u32,
     /// What training it belongs to.

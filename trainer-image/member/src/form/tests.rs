@@ -95,6 +95,7 @@ fn launch(process: &Process) -> Launch {
         every_steps: None,
         every_seconds: None,
         keep: 2,
+        best: None,
         job_uid: None,
     });
     launch
@@ -270,6 +271,7 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         epoch: 10 * step / 100,
         cursor: 10 * step % 100,
         pace: None,
+        scores: None,
         world_size: 1,
         config_hash: training.hash(&table),
         training,
