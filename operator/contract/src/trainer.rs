@@ -84,7 +84,7 @@ pub struct TrainerConfig {
     /// When the test split is evaluated.
     #[serde(default)]
     pub eval: Eval,
-    /// Writes event files for TensorBoard to the directory `tensorboard` beside the checkpoints: loss, learning rate,
+    /// Writes event files for `TensorBoard` to the directory `tensorboard` beside the checkpoints: loss, learning rate,
     /// gradient norm and throughput at most once a second, and each evaluation. Needs `spec.checkpoint`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tensorboard: bool,

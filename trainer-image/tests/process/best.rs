@@ -58,13 +58,12 @@ fn scores(checkpoint: &Path) -> Value {
 
 /// Steps and losses of the evaluations in a log.
 fn evaluations(job: &Job) -> Vec<(u64, f64)> {
-    let logs = job.logs();
     let of_line = |line: &str| {
         let step = line.split("step ").nth(1)?.split(' ').next()?;
         let loss = line.split("test loss ").nth(1)?.split(' ').next()?;
         Some((step.parse().ok()?, loss.parse().ok()?))
     };
-    logs.lines().filter_map(of_line).collect()
+    job.logs().lines().filter_map(of_line).collect()
 }
 
 fn steps_kept(volume: &Path) -> Vec<u64> {

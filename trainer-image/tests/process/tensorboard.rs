@@ -1,4 +1,4 @@
-//! Event files for TensorBoard beside the checkpoints, read back by a reader of their own format.
+//! Event files for `TensorBoard` beside the checkpoints, read back by a reader of their own format.
 
 use std::path::Path;
 
@@ -75,7 +75,7 @@ fn message<'a>(fields: &[(u64, Field<'a>)], wanted: u64) -> Option<&'a [u8]> {
 }
 
 /// All scalars of a file: step, tag, value. Lengths and data have the right checksums, and the file begins as
-/// TensorBoard wants it.
+/// `TensorBoard` wants it.
 fn scalars(path: &Path) -> Vec<(u64, String, f32)> {
     TfRecord.index(path).unwrap();
     let bytes = std::fs::read(path).unwrap();

@@ -1,4 +1,4 @@
-//! TensorBoard event files, written by a thread of their own: a volume that is slow or full costs points of a curve, and
+//! `TensorBoard` event files, written by a thread of their own: a volume that is slow or full costs points of a curve, and
 //! no step.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What the thread is told.
 #[derive(Debug)]
 enum Message {
-    /// A generation begins: a new file, since TensorBoard reads files in the order of their names, each to its end.
+    /// A generation begins: a new file, since `TensorBoard` reads files in the order of their names, each to its end.
     Begin { generation: u64, step: u64 },
     /// An event for the file.
     Event(Event),
@@ -42,7 +42,7 @@ pub(super) struct Board {
 }
 
 impl Reporter {
-    /// From now on rank 0 writes event files for TensorBoard to a directory.
+    /// From now on rank 0 writes event files for `TensorBoard` to a directory.
     pub fn write_events(&mut self, directory: PathBuf) {
         let (events, received) = sync_channel(MOST_WAITING);
         let thread = std::thread::Builder::new().name("tensorboard".to_owned());
@@ -195,7 +195,7 @@ fn write_all(directory: &Path, messages: &Receiver<Message>) {
     }
 }
 
-/// Begins a file. What TensorBoard has of later steps was not committed, or is done again.
+/// Begins a file. What `TensorBoard` has of later steps was not committed, or is done again.
 fn begin(path: &Path, step: u64) -> io::Result<File> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
@@ -212,7 +212,7 @@ fn begin(path: &Path, step: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Names sort by time; TensorBoard looks for `tfevents`.
+/// Names sort by time; `TensorBoard` looks for `tfevents`.
 fn file_name(generation: u64) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };

@@ -1,6 +1,6 @@
-//! Event files of TensorBoard, as far as scalars need them.
+//! Event files of `TensorBoard`, as far as scalars need them.
 //!
-//! A file is a row of TFRecords: the length of the data (8 bytes, little-endian), its masked CRC-32C, the data, and their
+//! A file is a row of `TFRecords`: the length of the data (8 bytes, little-endian), its masked CRC-32C, the data, and their
 //! masked CRC-32C (`tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/lib/hash/crc32c.h`). The data are an
 //! `Event` in the encoding of Protocol Buffers, with these fields of `tensorflow/core/util/event.proto` and
 //! `tensorflow/core/framework/summary.proto`:
@@ -26,7 +26,7 @@ const FIXED32: u64 = 5;
 pub enum What {
     /// The file begins.
     FileVersion,
-    /// Training goes on from here: TensorBoard drops what it has of this step and of later ones.
+    /// Training goes on from here: `TensorBoard` drops what it has of this step and of later ones.
     Start,
     /// Values by tag, such as `train/loss`.
     Scalars(Vec<(&'static str, f64)>),
@@ -44,7 +44,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// As a TFRecord.
+    /// As a `TFRecord`.
     #[must_use]
     pub fn to_record(&self) -> Vec<u8> {
         record(&self.to_bytes())
