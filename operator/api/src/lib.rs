@@ -8,7 +8,7 @@ pub mod spec;
 pub mod status;
 
 pub use spec::{
-    Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
+    Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
     ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, NetworkPolicyMode, OnExitCodes,
     TrainingJob, TrainingJobSpec, Workers,
 };

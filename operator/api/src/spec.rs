@@ -11,7 +11,9 @@ use roundhouse_contract::TrainerConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::checkpoint::{Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume};
+pub use self::checkpoint::{
+    Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume,
+};
 pub use self::elastic::Elastic;
 pub use self::failure_policy::{
     ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, OnExitCodes,

@@ -1,7 +1,7 @@
 //! `status`: what is. Written by the operator alone, one patch per reconcile.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use roundhouse_contract::Progress;
+use roundhouse_contract::{BestCheckpoint, Progress};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,9 @@ pub struct CheckpointStatus {
     /// When it was committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
+    /// The best checkpoint, with `checkpoint.best`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestCheckpoint>,
     /// Why the last attempt failed, or waits for the volume; absent when all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_024))]

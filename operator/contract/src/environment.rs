@@ -89,6 +89,8 @@ pub const CHECKPOINT_EVERY_STEPS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS";
 pub const CHECKPOINT_EVERY_SECONDS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS";
 /// How many of the newest checkpoints are kept; not set: 2.
 pub const CHECKPOINT_KEEP: &str = "ROUNDHOUSE_CHECKPOINT_KEEP";
+/// By which number of evaluations the best checkpoint is kept, as [`crate::BestMetric`]; not set: it is not kept.
+pub const CHECKPOINT_BEST: &str = "ROUNDHOUSE_CHECKPOINT_BEST";
 /// How long the checkpoint volume may take or give nothing before a load or the last save is given up, in
 /// seconds; it is told of after a tenth of it. Not set: [`DEFAULT_VOLUME_PATIENCE_SECONDS`].
 pub const VOLUME_PATIENCE_SECONDS: &str = "ROUNDHOUSE_VOLUME_PATIENCE_SECONDS";
@@ -224,6 +226,7 @@ mod tests {
                 every_steps: Some(100),
                 every_seconds: None,
                 keep: 2,
+                best: None,
                 job_uid: Some("uid".to_owned()),
             }),
         }

@@ -3,6 +3,7 @@
 //! Nobody writes one of these strings anywhere else. The crate depends on serde and its helpers alone, so that a
 //! static agent and a program with libtorch can both carry it.
 
+pub mod best;
 pub mod environment;
 pub mod exit_code;
 pub mod labels;
@@ -18,6 +19,7 @@ pub mod scale;
 pub mod termination;
 pub mod trainer;
 
+pub use best::{BestCheckpoint, BestMetric};
 pub use environment::{ExpectedDevice, LaunchEnvironment, ScriptEnvironment};
 pub use exit_code::ExitCode;
 pub use membership::{Action, Incarnation, Master, Membership};

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::BestCheckpoint;
+
 /// Progress of a job as its rank 0 sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -42,6 +44,10 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub checkpoint_at: Option<String>,
+    /// The best checkpoint, if it is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub best_checkpoint: Option<BestCheckpoint>,
     /// Why the last attempt failed, in a sentence; absent when it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]

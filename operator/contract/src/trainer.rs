@@ -78,6 +78,11 @@ pub struct TrainerConfig {
     /// speed; on CPUs all kernels are deterministic for a given number of threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deterministic: bool,
+    /// Floating-point operations per second that the device of one process can do at most, such as `989e12` for an
+    /// H100 in bf16; for the metric of model FLOPs utilization. Default: that of well-known NVIDIA GPUs, else unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
+    pub peak_flops: Option<f64>,
     /// Passes over the training data. Give this or `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
@@ -108,6 +113,10 @@ pub struct TrainerConfig {
     #[serde(default, skip_serializing_if = "Options::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "options::schema"))]
     pub options: Options,
+    /// Writes event files for `TensorBoard` to the directory `tensorboard` beside the checkpoints: loss, learning rate,
+    /// gradient norm and throughput at most once a second, and each evaluation. Needs `spec.checkpoint`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tensorboard: bool,
     /// How batch and rate follow the number of workers; `None`: they do not. Only in the file that
     /// the processes read: of a job it is `spec.elastic.scaleBatch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,6 +203,10 @@ impl TrainerConfig {
         }
         if self.max_consecutive_skips == 0 {
             return invalid("maxConsecutiveSkips", "must be at least 1");
+        }
+        let is_peak = |peak: f64| peak.is_finite() && peak >= 1.0;
+        if self.peak_flops.is_some_and(|peak| !is_peak(peak)) {
+            return invalid("peakFlops", "must be at least 1");
         }
         if self.ddp.bucket_cap_mib == 0 || self.ddp.first_bucket_mib == 0 {
             return invalid("ddp", "bucket sizes must be at least 1 MiB");

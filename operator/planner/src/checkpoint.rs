@@ -35,6 +35,7 @@ pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     if told.step.is_none() {
         (told.step, told.time) = (before.step, before.time);
     }
+    told.best = told.best.or(before.best);
     if let Some(error) = &told.error
         && before.error.as_ref() != Some(error)
     {
@@ -61,6 +62,7 @@ fn told(progress: &Progress) -> Option<CheckpointStatus> {
     let Progress {
         checkpoint_step: step,
         checkpoint_at,
+        best_checkpoint: best,
         checkpoint_error,
         ..
     } = progress;
@@ -72,6 +74,7 @@ fn told(progress: &Progress) -> Option<CheckpointStatus> {
     (step.is_some() || error.is_some()).then(|| CheckpointStatus {
         step: *step,
         time: at.map(|at: Timestamp| time(at)),
+        best: *best,
         error,
     })
 }

@@ -95,6 +95,7 @@ pub fn rounded(progress: &Progress) -> Progress {
         // The status has a place of its own for them.
         checkpoint_step: None,
         checkpoint_at: None,
+        best_checkpoint: None,
         checkpoint_error: None,
         // It is for the planner, not for the status.
         straggler: None,

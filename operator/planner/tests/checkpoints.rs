@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use roundhouse_api::{Checkpoint, CheckpointVolume};
-use roundhouse_contract::Progress;
+use roundhouse_contract::{BestCheckpoint, BestMetric, Progress};
 use roundhouse_planner::ProgressSample;
 use roundhouse_planner::testing::{World, world};
 
@@ -17,6 +17,7 @@ fn checkpoint() -> Checkpoint {
         every_steps: None,
         every_seconds: None,
         keep: 3,
+        best: None,
     }
 }
 
@@ -184,4 +185,28 @@ fn a_suspended_job_says_where_it_will_go_on() {
     world.settle();
     assert!(message(&world).contains("40 steps"), "{}", message(&world));
     assert!(world.observed.status.progress.is_some());
+}
+
+#[test]
+fn the_best_checkpoint_is_shown_and_stays_known() {
+    let best = BestCheckpoint {
+        step: 30,
+        metric: BestMetric::Top1,
+        value: 0.75,
+    };
+    let mut world = trains();
+    let mut tell = |step, best_checkpoint| {
+        world.seconds_pass(10);
+        let progress = Progress {
+            best_checkpoint,
+            ..progress(step, Some(40), None)
+        };
+        let at = world.now;
+        world.observed.progress = Some(ProgressSample { progress, at });
+        world.settle();
+        world.observed.status.checkpoint.clone().unwrap().best
+    };
+    assert_eq!(tell(50, Some(best)), Some(best));
+    // Another rank 0, which has not looked at the volume yet.
+    assert_eq!(tell(60, None), Some(best));
 }

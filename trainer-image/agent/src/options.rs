@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use roundhouse_contract::environment::{
     self, CheckpointEnvironment, CollectiveTimeouts, checkpoint, grace,
 };
-use roundhouse_contract::{Mode, paths, ports};
+use roundhouse_contract::{BestMetric, Mode, paths, ports};
 
 use crate::watchdog::{Limits, Policy};
 
@@ -198,6 +198,9 @@ pub struct CheckpointOptions {
           default_value_t = checkpoint::DEFAULT_KEEP,
           value_parser = clap::value_parser!(u32).range(i64::from(checkpoint::MIN_KEEP)..))]
     checkpoint_keep: u32,
+    /// The best checkpoint is kept, too, by this number of evaluations: loss, top1, top5 or perplexity.
+    #[arg(long, value_name = "METRIC", env = environment::CHECKPOINT_BEST)]
+    checkpoint_best: Option<BestMetric>,
     /// UID of the job: what another has left in that directory is older than all of this one.
     #[arg(long, value_name = "UID", env = environment::JOB_UID)]
     job_uid: Option<String>,
@@ -210,6 +213,7 @@ impl CheckpointOptions {
             every_steps: self.checkpoint_every_steps,
             every_seconds: self.checkpoint_every_seconds,
             keep: self.checkpoint_keep,
+            best: self.checkpoint_best,
             job_uid: self.job_uid.clone(),
         })
     }

@@ -129,6 +129,17 @@ pub trait Dataset: std::fmt::Debug + Send + Sync {
         into: &mut [u8],
     ) -> Result<i64, DataError>;
 
+    /// Names of the data sets that this one mixes, in a fixed order; empty for a data set that mixes none.
+    fn part_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Index in [`Self::part_names`] of the data set that a sample comes from.
+    fn part_of(&self, sample: u64) -> Option<usize> {
+        let _ = sample;
+        None
+    }
+
     /// Consecutive samples that it is best to read together, for the order in two levels; 1: any.
     fn samples_per_block(&self) -> u64 {
         1

@@ -129,11 +129,8 @@ impl Mix {
 
     /// Part, sample of the part and pass over it of a sample in an epoch.
     fn find(&self, sample: u64, epoch: u64) -> Option<(&Part, u64, u64)> {
-        let at = self
-            .starts
-            .partition_point(|start| *start <= sample)
-            .checked_sub(1)?;
-        let part = self.parts.get(at)?;
+        let at = self.part_of(sample)?;
+        let part = &self.parts[at];
         let count = self.starts[at + 1] - self.starts[at];
         let place = epoch
             .checked_mul(count)?
@@ -176,6 +173,15 @@ impl Dataset for Mix {
             });
         };
         part.dataset.read(sample, pass, scratch, into)
+    }
+
+    fn part_names(&self) -> Vec<String> {
+        self.parts.iter().map(|part| part.name.clone()).collect()
+    }
+
+    fn part_of(&self, sample: u64) -> Option<usize> {
+        let at = self.starts.partition_point(|start| *start <= sample);
+        at.checked_sub(1).filter(|at| *at < self.parts.len())
     }
 
     fn samples_per_block(&self) -> u64 {

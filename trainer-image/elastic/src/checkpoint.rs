@@ -80,10 +80,14 @@ pub fn pieces(tensor_bytes: &[u64], rank: u32, world_size: u32) -> Vec<Piece> {
     pieces
 }
 
-/// Which of the checkpoints are to be deleted so that the newest `keep` that can be loaded stay. What
-/// cannot be loaded counts for nothing, but goes only once it is older than all that stay.
+/// Which of the checkpoints are to be deleted so that the newest `keep` that can be loaded stay, and `best` with them.
+/// A checkpoint that cannot be loaded is not counted, and is deleted once it is older than the newest ones.
 #[must_use]
-pub fn superfluous(checkpoints: &[(CheckpointId, bool)], keep: usize) -> Vec<CheckpointId> {
+pub fn superfluous(
+    checkpoints: &[(CheckpointId, bool)],
+    keep: usize,
+    best: Option<CheckpointId>,
+) -> Vec<CheckpointId> {
     let mut valid: Vec<CheckpointId> = checkpoints
         .iter()
         .filter_map(|(id, is_valid)| is_valid.then_some(*id))
@@ -92,8 +96,10 @@ pub fn superfluous(checkpoints: &[(CheckpointId, bool)], keep: usize) -> Vec<Che
     let Some(oldest_kept) = keep.checked_sub(1).and_then(|last| valid.get(last)) else {
         return Vec::new();
     };
-    let older = checkpoints.iter().filter(|(id, _)| id < oldest_kept);
-    older.map(|(id, _)| *id).collect()
+    let older = checkpoints.iter().map(|(id, _)| *id);
+    older
+        .filter(|id| id < oldest_kept && Some(*id) != best)
+        .collect()
 }
 
 #[cfg(test)]
@@ -158,12 +164,27 @@ mod tests {
             (id(2, 15), true),
             (id(2, 25), false),
         ];
-        assert_eq!(superfluous(&checkpoints, 2), [id(1, 10)]);
+        assert_eq!(superfluous(&checkpoints, 2, None), [id(1, 10)]);
         assert_eq!(
-            superfluous(&checkpoints, 1),
+            superfluous(&checkpoints, 1, None),
             [id(1, 10), id(1, 30), id(1, 20)]
         );
-        assert_eq!(superfluous(&checkpoints, 3), []);
-        assert_eq!(superfluous(&checkpoints, 4), []);
+        assert_eq!(superfluous(&checkpoints, 3, None), []);
+        assert_eq!(superfluous(&checkpoints, 4, None), []);
+    }
+
+    #[test]
+    fn the_best_checkpoint_is_kept_beside_the_newest_ones() {
+        let checkpoints = [
+            (id(1, 10), true),
+            (id(1, 20), true),
+            (id(2, 15), true),
+            (id(2, 25), true),
+        ];
+        let deleted = |best| superfluous(&checkpoints, 2, best);
+        assert_eq!(deleted(Some(id(1, 10))), [id(1, 20)]);
+        assert_eq!(deleted(Some(id(1, 20))), [id(1, 10)]);
+        // One of the newest ones is the best: no more than those stay.
+        assert_eq!(deleted(Some(id(2, 15))), [id(1, 10), id(1, 20)]);
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod agreement;
 pub mod audit;
+pub mod best;
 pub mod checkpoint;
 pub mod course;
 pub mod digest;

@@ -4,6 +4,7 @@
 //! <dir>/checkpoints/gen-0000000003-step-000000000600/manifest.json
 //!                                                    shard-00000-of-00002.safetensors
 //!                                                    shard-00001-of-00002.safetensors
+//! <dir>/best.json
 //! <dir>/ledger/gen-0000000003.jsonl
 //! <dir>/jobs/<UID of a job>
 //! ```
@@ -15,6 +16,7 @@ pub mod directory;
 pub mod job;
 pub mod load;
 pub mod manifest;
+pub mod pointer;
 pub mod pulse;
 pub mod saver;
 pub mod shard;

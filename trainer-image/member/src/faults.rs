@@ -32,6 +32,8 @@ pub enum Point {
     Checkpoint,
     /// When all parts and the manifest of a checkpoint are written, before it gets its name: rank 0.
     Complete,
+    /// When a checkpoint has its name, before it may become the best one and old ones are deleted: rank 0.
+    Named,
 }
 
 /// Ends or stops the process if it is told to here.

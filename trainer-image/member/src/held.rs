@@ -1,5 +1,6 @@
 //! What this process holds of the training's state, besides the bytes that are trained.
 
+use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::state::Lost;
 use roundhouse_elastic::{Chain, Claim, Mark, Origin};
 
@@ -12,6 +13,8 @@ pub struct Held {
     pub mark: Mark,
     /// Committed samples at the last evaluation; 0 before the first.
     pub evaluated: u64,
+    /// What the last evaluation found, and of which step.
+    pub(crate) scores: Option<(u64, Scores)>,
     /// The end of the ledger, with the lines that may not be durable.
     pub chain: Chain,
     origin: Origin,
@@ -28,6 +31,7 @@ impl Held {
         Self {
             mark,
             evaluated: 0,
+            scores: None,
             chain,
             origin: Origin::Fresh,
             generation: 0,
@@ -42,6 +46,7 @@ impl Held {
         self.generation = claim.generation;
         self.torn = None;
         self.mark = manifest.mark(self.mark.pace);
+        self.scores = manifest.scores.map(|scores| (manifest.step, scores));
         self.chain = Chain::from(manifest.ledger);
     }
 
@@ -88,13 +93,83 @@ impl Held {
 
     /// What goes with the bytes that are trained, for a rank that lacks it.
     pub(crate) fn words(&self) -> Vec<u8> {
-        [self.mark.to_bytes(), self.chain.to_bytes()].concat()
+        let (step, scores) = self.scores.unwrap_or_default();
+        [
+            self.mark.to_bytes(),
+            step.to_le_bytes().to_vec(),
+            scores.to_bytes(),
+            self.chain.to_bytes(),
+        ]
+        .concat()
+    }
+
+    /// What an evaluation found of the state of a step.
+    pub(crate) fn scores_of(&self, step: u64) -> Option<Scores> {
+        let (evaluated, scores) = self.scores?;
+        (evaluated == step).then_some(scores)
     }
 
     /// Takes over [`Self::words`] of another rank; `None` if they cannot be read.
     pub(crate) fn take(&mut self, words: &[u8]) -> Option<()> {
-        let (mark, chain) = Mark::from_bytes(words)?;
-        (self.mark, self.chain) = (mark, Chain::from_bytes(chain)?);
+        let (mark, rest) = Mark::from_bytes(words)?;
+        let (step, rest) = rest.split_first_chunk()?;
+        let (scores, chain) = rest.split_at_checked(Scores::NUM_BYTES)?;
+        let (scores, chain) = (Scores::from_bytes(scores)?, Chain::from_bytes(chain)?);
+        let step = u64::from_le_bytes(*step);
+        (self.mark, self.chain) = (mark, chain);
+        self.scores = (step > 0).then_some((step, scores));
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_elastic::{Digest, Head, Pace, Skips};
+
+    use super::*;
+
+    fn held(step: u64) -> Held {
+        let mark = Mark {
+            step,
+            samples: 10 * step,
+            pace: Pace {
+                batch: 10,
+                from_factor: 1.0,
+                since_step: 0,
+            },
+            skips: Skips::NONE,
+            loss_scale: None,
+        };
+        let head = Head {
+            generation: 1,
+            step,
+            hash: Digest::of(&[b"ledger"]),
+        };
+        Held::fresh(mark, Chain::from(head))
+    }
+
+    #[test]
+    fn scores_go_with_the_state_that_was_evaluated() {
+        let scores = Scores {
+            loss: Some(0.5),
+            ..Scores::default()
+        };
+        for told in [None, Some((7, scores))] {
+            let mut sender = held(7);
+            sender.scores = told;
+            let mut receiver = held(3);
+            receiver.scores = Some((3, Scores::default()));
+            receiver.take(&sender.words()).unwrap();
+            assert_eq!(receiver.scores, told);
+            assert_eq!(receiver.mark, sender.mark);
+        }
+    }
+
+    #[test]
+    fn scores_of_another_step_are_none_of_this_one() {
+        let mut held = held(7);
+        held.scores = Some((7, Scores::default()));
+        assert!(held.scores_of(7).is_some());
+        assert!(held.scores_of(8).is_none());
     }
 }

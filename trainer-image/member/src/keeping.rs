@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::patience::Flight;
 use roundhouse_elastic::{CheckpointId, Head, Mark, Patience};
 
@@ -17,6 +18,7 @@ use crate::report::Reporter;
 use crate::state::Table;
 use crate::world::{Saving, SavingSum};
 
+pub mod best;
 pub mod last_save;
 pub mod save;
 
@@ -34,11 +36,19 @@ pub struct Keeping {
     found: Option<Manifest>,
     damaged: Damaged,
     /// Where ledger and training were when the save in flight began.
-    saved: Option<(Head, Mark)>,
+    saved: Option<Saved>,
     /// Added to the job's generations.
     first_generation: u64,
     /// Since when a rank is known to be stuck.
     stuck_since: Option<Instant>,
+}
+
+/// What the manifest of the save in flight will say.
+#[derive(Clone, Copy, Debug)]
+struct Saved {
+    ledger: Head,
+    mark: Mark,
+    scores: Option<Scores>,
 }
 
 impl Keeping {
@@ -111,6 +121,12 @@ impl Keeping {
         let (table, damaged) = (self.table.clone(), self.damaged.clone());
         let find = move || checkpoint::load::find(&directory, &identity, &table, &damaged);
         self.found = self.ask(find, reporter)??;
+        if let Some(metric) = self.saver.metric() {
+            let directory = self.directory.clone();
+            let best = move || checkpoint::complete::best(&directory, metric);
+            let best = self.ask(best, reporter)?;
+            self.saver.know_best(best.map(|(_, best)| best));
+        }
         Ok(self.found.clone())
     }
 
@@ -199,6 +215,18 @@ impl Keeping {
             return Some(checkpoint::about(&path, reason));
         }
         ledger.error()
+    }
+
+    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one is.
+    fn judge(&mut self, step: u64, scores: Scores) -> bool {
+        let in_flight = self.saver.in_flight().map(|(step, ..)| step);
+        match &mut self.saved {
+            Some(saved) if in_flight == Some(step) && saved.mark.step == step => {
+                saved.scores = Some(scores);
+                true
+            }
+            Some(_) | None => false,
+        }
     }
 
     /// What is known of the save in flight, given what all ranks have said.

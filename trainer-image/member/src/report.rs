@@ -5,24 +5,29 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, Progress, RankStatus};
+use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::{LossScale, Place, Skips};
 
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::sections::Sections;
 
+pub mod board;
 mod checkpoints;
 mod comparison;
 mod ending;
 pub mod files;
 pub mod meter;
 pub mod metrics;
+pub mod work;
 
+use board::Board;
 use checkpoints::Troubles;
 use comparison::Comparison;
 use files::RunFiles;
 use meter::Meter;
 use metrics::Metrics;
+pub use work::{DeviceMemory, MemoryProbe, Work};
 
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 const METRICS_INTERVAL: Duration = Duration::from_millis(500);
@@ -68,12 +73,36 @@ pub struct Evaluation {
     pub num_samples: u64,
 }
 
+impl Evaluation {
+    /// The numbers that a checkpoint can be judged by.
+    #[must_use]
+    pub fn scores(&self) -> Scores {
+        let Self {
+            accuracy,
+            top5,
+            perplexity,
+            loss,
+            num_samples: _,
+        } = *self;
+        let scores = Scores {
+            loss: Some(loss),
+            top1: accuracy,
+            top5,
+            perplexity,
+        };
+        scores.finite()
+    }
+}
+
 /// Everything that is reported about one process.
 #[derive(Debug)]
 pub struct Reporter {
     files: Option<RunFiles>,
     metrics: Metrics,
     meter: Meter,
+    work: Work,
+    probe: Option<Box<dyn MemoryProbe>>,
+    board: Option<Board>,
     status: RankStatus,
     progress: Progress,
     status_due: Instant,
@@ -102,6 +131,9 @@ impl Reporter {
                 .map(|directory| RunFiles::new(directory, launch.local_rank)),
             metrics,
             meter: Meter::default(),
+            work: Work::default(),
+            probe: None,
+            board: None,
             status: RankStatus {
                 phase: Phase::Preparing,
                 rank: None,
@@ -161,6 +193,7 @@ impl Reporter {
         self.meter = Meter::default();
         self.forget_comparison();
         self.metrics.set_place(*generation, *world_size);
+        self.begin_events(*generation, step);
         say(&format!(
             "generation {generation}: rank {rank} of {world_size}, store at {}:{}",
             master.address, master.port
@@ -179,16 +212,15 @@ impl Reporter {
 
     /// A step is committed. Files and lines follow at their own pace.
     pub fn commit(&mut self, report: &StepReport) {
-        self.meter
-            .add(report.num_samples, report.loss, Instant::now());
-        let samples_per_second = self.meter.samples_per_second();
-        self.metrics.observe(report, samples_per_second);
+        self.meter.add(report, Instant::now());
+        self.metrics.observe(report, &self.work, &self.meter);
+        self.event_of_step(report);
         self.status.step = report.step;
         self.progress.step = report.step;
         self.progress.epoch = report.epoch;
         self.progress.loss = Some(self.meter.loss()).filter(|loss| loss.is_finite());
         self.progress.skipped_steps = report.skips.total;
-        self.progress.samples_per_second = samples_per_second;
+        self.progress.samples_per_second = self.meter.samples_per_second();
         if report.skips.in_a_row == 1 {
             self.say_as_rank_zero(&skipped_line(report));
         }
@@ -217,6 +249,7 @@ impl Reporter {
         self.progress.eval_accuracy = accuracy;
         self.progress.eval_loss = Some(loss).filter(|loss| loss.is_finite());
         self.metrics.set_evaluation(evaluation);
+        self.event_of_evaluation(evaluation);
         let accuracy = accuracy.map(|share| format!("test accuracy {:.2} %, ", share * 100.0));
         let perplexity = perplexity.map(|perplexity| format!("test perplexity {perplexity:.2}, "));
         let words: String = [accuracy, perplexity].into_iter().flatten().collect();
@@ -237,6 +270,8 @@ impl Reporter {
     fn write_metrics(&mut self) {
         self.metrics_due = Instant::now() + METRICS_INTERVAL;
         if let Some(files) = &mut self.files {
+            let device = self.probe.as_ref().and_then(|probe| probe.device_memory());
+            self.metrics.memory.look(device);
             files.write_metrics(&self.metrics);
         }
     }
@@ -255,6 +290,7 @@ impl Reporter {
             eval_loss: _,
             checkpoint_step: _,
             checkpoint_at: _,
+            best_checkpoint: _,
             checkpoint_error: _,
             straggler: _,
         } = &self.progress;
@@ -262,7 +298,8 @@ impl Reporter {
         let loss = loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
         format!(
             "step {step} of {total_steps} ({percent} %), epoch {epoch}: loss {loss}, \
-             rate {learning_rate:.4}, {samples_per_second:.0} samples/s"
+             rate {learning_rate:.4}, {}",
+            self.throughput(*samples_per_second)
         )
     }
 

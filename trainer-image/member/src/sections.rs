@@ -53,8 +53,13 @@ impl Sections {
     pub fn time<T>(&mut self, section: Section, work: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let result = work();
-        self.spent[section as usize] += started.elapsed();
+        self.add(section, started.elapsed());
         result
+    }
+
+    /// Counts time under `section`.
+    pub fn add(&mut self, section: Section, spent: Duration) {
+        self.spent[section as usize] += spent;
     }
 
     /// So much of the backward pass was a wait: it counts as communication.

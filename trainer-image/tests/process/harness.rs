@@ -244,6 +244,7 @@ pub(crate) fn every_steps(dir: PathBuf, steps: u64) -> CheckpointEnvironment {
         every_steps: Some(steps),
         every_seconds: None,
         keep: 2,
+        best: None,
         job_uid: None,
     }
 }

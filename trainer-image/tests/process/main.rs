@@ -8,6 +8,7 @@
     reason = "a test says what is wrong by panicking"
 )]
 
+mod best;
 mod checkpoints;
 mod damage;
 mod elastic;
@@ -27,4 +28,5 @@ mod sharing;
 mod slices;
 mod slow_volumes;
 mod straggler;
+mod tensorboard;
 mod volumes;

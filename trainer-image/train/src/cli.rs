@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::{
     COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, CollectiveTimeouts,
     DEFAULT_VOLUME_PATIENCE_SECONDS, EnvironmentInvalid, ExpectedDevice, FORMER_GENERATION,
     SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint, grace, grace::leave_budget,
 };
+use roundhouse_contract::{BestMetric, LaunchEnvironment};
 use roundhouse_elastic::Patience;
 use roundhouse_member::Launch;
 
@@ -137,6 +137,9 @@ struct Keeping {
     #[arg(long, value_name = "NUMBER", default_value_t = checkpoint::DEFAULT_KEEP,
           value_parser = clap::value_parser!(u32).range(i64::from(checkpoint::MIN_KEEP)..))]
     checkpoint_keep: u32,
+    /// Keep the best checkpoint, too, by this number of evaluations: loss, top1, top5 or perplexity.
+    #[arg(long, value_name = "METRIC", requires = "checkpoint_dir")]
+    checkpoint_best: Option<BestMetric>,
 }
 
 impl Keeping {
@@ -146,6 +149,7 @@ impl Keeping {
             every_steps: self.checkpoint_every_steps,
             every_seconds: self.checkpoint_every_seconds,
             keep: self.checkpoint_keep,
+            best: self.checkpoint_best,
             job_uid: None,
         })
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, HostBatch, Item, Prefetcher, Request};
 use roundhouse_elastic::Permutation;
+use roundhouse_member::report::say_error;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch;
@@ -20,7 +21,12 @@ pub struct HostSource {
     /// Mean and standard deviation `[C, 1, 1]` of pixels that come as bytes.
     normalize: Option<(Tensor, Tensor)>,
     num_skipped: u64,
+    /// Samples fetched from each data set of a mix.
+    num_by_part: Vec<(String, u64)>,
 }
+
+/// Corrupt samples that are named in the log; all are counted.
+const MOST_NAMED: u64 = 10;
 
 impl HostSource {
     /// Reads a data set. `normalize` is the mean and standard deviation by channel of pixels from 0 to 1.
@@ -33,6 +39,8 @@ impl HostSource {
         normalize: Option<(&[f64], &[f64])>,
         device: Device,
     ) -> Result<Self, SourceError> {
+        let names = dataset.part_names().into_iter();
+        let num_by_part = names.map(|name| (name, 0)).collect();
         let prefetcher = Prefetcher::new(dataset, options).map_err(|error| SourceError::Data {
             path: PathBuf::new(),
             reason: format!("threads cannot be started: {error}"),
@@ -50,13 +58,26 @@ impl HostSource {
             device,
             normalize,
             num_skipped: 0,
+            num_by_part,
         })
     }
 
-    /// Corrupt samples that were replaced so far.
-    #[must_use]
-    pub const fn num_skipped(&self) -> u64 {
-        self.num_skipped
+    fn count(&mut self, request: &Request, host: &HostBatch) {
+        for skipped in &host.skipped {
+            self.num_skipped += 1;
+            if self.num_skipped <= MOST_NAMED {
+                say_error(&format!("a corrupt sample is skipped: {}", skipped.reason));
+            }
+        }
+        if self.num_by_part.is_empty() {
+            return;
+        }
+        let dataset = self.prefetcher.dataset();
+        for part in request.samples.iter().map(|it| dataset.part_of(*it)) {
+            if let Some((_, number)) = part.and_then(|part| self.num_by_part.get_mut(part)) {
+                *number += 1;
+            }
+        }
     }
 
     fn batch(&self, host: &HostBatch) -> Result<Batch, TchError> {
@@ -122,9 +143,25 @@ impl Source for HostSource {
         self.prefetcher.expect(plan.into_iter());
     }
 
+    fn tokens_per_sample(&self) -> Option<u64> {
+        match *self.prefetcher.dataset().item() {
+            Item::Tokens { context } => Some(context.into()),
+            Item::Pixels { .. } | Item::Normalized { .. } => None,
+        }
+    }
+
+    fn num_skipped(&self) -> u64 {
+        self.num_skipped
+    }
+
+    fn num_by_part(&self) -> &[(String, u64)] {
+        &self.num_by_part
+    }
+
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
-        let host = self.prefetcher.fetch(&Request::of(places, order))?;
-        self.num_skipped += host.skipped.len() as u64;
+        let request = Request::of(places, order);
+        let host = self.prefetcher.fetch(&request)?;
+        self.count(&request, &host);
         let batch = self.batch(&host)?;
         self.prefetcher.recycle(host);
         Ok(batch)

@@ -1,7 +1,8 @@
 //! Where this process computes: its GPU if there is one and this build can use it, else the CPU.
 
-use roundhouse_c10d::Backend;
+use roundhouse_c10d::{Backend, device_memory};
 use roundhouse_contract::environment::ExpectedDevice;
+use roundhouse_member::report::{DeviceMemory, MemoryProbe};
 use tch::Device;
 
 use crate::failure::Failure;
@@ -44,6 +45,24 @@ fn choose(
         Some(ExpectedDevice::Cuda(_)) => Ok(gpu),
         None if local_rank < num_gpus => Ok(gpu),
         None | Some(ExpectedDevice::Cpu) => Ok(Device::Cpu),
+    }
+}
+
+/// The memory of a device, for the metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory(pub Device);
+
+impl MemoryProbe for Memory {
+    fn device_memory(&self) -> Option<DeviceMemory> {
+        // A device that does not answer ends the next step with an error of its own.
+        let memory = device_memory(self.0).ok()??;
+        Some(DeviceMemory {
+            allocated: memory.allocated,
+            peak_allocated: memory.peak_allocated,
+            reserved: memory.reserved,
+            peak_reserved: memory.peak_reserved,
+            num_retries: memory.num_retries,
+        })
     }
 }
 

@@ -30,6 +30,7 @@ pub mod memory;
 pub mod models;
 pub mod optimizers;
 pub mod parameters;
+pub mod peak;
 pub mod process;
 pub mod random;
 pub mod rendezvous;

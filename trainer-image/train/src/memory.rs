@@ -28,11 +28,12 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// Whether a data set can be kept: it is of pixels, and not too large.
+    /// Whether a data set can be kept: it is of pixels, not too large, and the same in every epoch, which a mix is not.
     #[must_use]
     pub fn fits(dataset: &dyn Dataset) -> bool {
         let size = dataset.item().num_bytes() as u64 * dataset.num_samples();
-        matches!(dataset.item(), Item::Pixels { .. }) && size <= MOST_BYTES
+        let is_mix = !dataset.part_names().is_empty();
+        matches!(dataset.item(), Item::Pixels { .. }) && size <= MOST_BYTES && !is_mix
     }
 
     /// Reads all samples. Pixels become `(value / 255 - mean) / std` by channel when they are used; without `normalize`
@@ -131,4 +132,51 @@ pub(crate) fn normalized(
     shift: &Tensor,
 ) -> Result<Tensor, TchError> {
     images.f_to_kind(Kind::Float)?.f_mul_(scale)?.f_add_(shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_data::{DataError, Scratch};
+
+    use super::*;
+
+    /// Ten black pixels, each a sample; a mix if its parts have names.
+    #[derive(Debug)]
+    struct Pixels(Vec<String>);
+
+    impl Dataset for Pixels {
+        fn num_samples(&self) -> u64 {
+            10
+        }
+
+        fn item(&self) -> &Item {
+            &Item::Pixels {
+                height: 1,
+                width: 1,
+                num_channels: 1,
+            }
+        }
+
+        fn num_classes(&self) -> Option<u32> {
+            Some(1)
+        }
+
+        fn read(&self, _: u64, _: u64, _: &mut Scratch, into: &mut [u8]) -> Result<i64, DataError> {
+            into.fill(0);
+            Ok(0)
+        }
+
+        fn part_names(&self) -> Vec<String> {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn a_mix_is_not_kept_in_memory_because_its_epochs_differ() {
+        assert!(InMemory::fits(&Pixels(Vec::new())));
+        assert!(!InMemory::fits(&Pixels(vec![
+            "a".to_owned(),
+            "b".to_owned()
+        ])));
+    }
 }

@@ -24,6 +24,21 @@ pub trait Source: std::fmt::Debug {
         let _ = coming;
     }
 
+    /// Tokens in a sample, for samples that are sequences of them.
+    fn tokens_per_sample(&self) -> Option<u64> {
+        None
+    }
+
+    /// Corrupt samples that were skipped so far, each replaced by another sample.
+    fn num_skipped(&self) -> u64 {
+        0
+    }
+
+    /// Samples that were fetched so far from each data set of a mix, by the name of the data set. Empty without a mix.
+    fn num_by_part(&self) -> &[(String, u64)] {
+        &[]
+    }
+
     /// The samples at some places of an epoch's order, in that order. No place is valid, too: an empty batch.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use roundhouse_member::launch;
 use roundhouse_member::lobby::{self, Peers};
 use roundhouse_member::member::{Hearing, Todo};
 use roundhouse_member::membership::MembershipWatch;
-use roundhouse_member::report::Reporter;
+use roundhouse_member::report::{Reporter, Work, say_error};
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
 use tch::Device;
@@ -26,6 +26,7 @@ use crate::device;
 use crate::failure::Failure;
 use crate::gradients::Inputs;
 use crate::job::{Build, Job, Setup};
+use crate::peak;
 use crate::rendezvous::StoreRendezvous;
 use crate::source::{ChannelsLast, Source};
 use crate::state::Tensors;
@@ -40,7 +41,7 @@ mod step;
 
 /// What is trained.
 #[derive(Debug)]
-struct Work {
+struct Trained {
     config: TrainerConfig,
     task: Box<dyn Task>,
     train: Box<dyn Source>,
@@ -50,7 +51,7 @@ struct Work {
     tensors: Tensors,
 }
 
-impl Work {
+impl Trained {
     /// What the passes over a batch are made of.
     fn inputs<'a>(&'a mut self, batch: &'a Batch, order: &'a Permutation) -> Inputs<'a> {
         Inputs {
@@ -88,7 +89,7 @@ struct LastStep {
 #[derive(Debug)]
 pub struct Trainer<'reporter> {
     launch: Launch,
-    work: Work,
+    work: Trained,
     plan: Plan,
     member: Member<'reporter, StoreRendezvous>,
     /// What synchronizes the gradients of the present generation.
@@ -157,6 +158,22 @@ impl<'reporter> Trainer<'reporter> {
         let peers = watch
             .map(|watch| meet_peers(&launch, device, watch))
             .transpose()?;
+        if config.tensorboard {
+            match &launch.checkpoint {
+                Some(checkpoint) => reporter.write_events(checkpoint.dir.join("tensorboard")),
+                None => say_error(
+                    "no event files are written: trainer.tensorboard needs a directory for checkpoints",
+                ),
+            }
+        }
+        reporter.describe(
+            Work {
+                tokens_per_sample: train.tokens_per_sample(),
+                flops_per_sample: task.flops_per_sample(),
+                peak_flops: peak::peak_flops(&config, device),
+            },
+            Some(Box::new(device::Memory(device))),
+        );
         reporter.set_total_steps(held.mark.step + course.steps_to_come(&held.mark));
         let hearing = Hearing {
             machine,
@@ -165,7 +182,7 @@ impl<'reporter> Trainer<'reporter> {
         };
         Ok(Self {
             launch,
-            work: Work {
+            work: Trained {
                 config,
                 task,
                 train,

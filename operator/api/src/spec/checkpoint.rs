@@ -5,6 +5,7 @@
 )]
 
 use kube::KubeSchema;
+use roundhouse_contract::BestMetric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,19 @@ pub struct Checkpoint {
     #[serde(default = "default_keep")]
     #[schemars(range(min = 2, max = 1_000))]
     pub keep: u32,
+    /// Keeps the best checkpoint beside the newest ones, by what evaluations find. After an evaluation that is better
+    /// than all before it, the state of that step is saved. `best.json` in the job's directory names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
+}
+
+/// Which checkpoint is the best one.
+#[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Best {
+    /// The number that decides: `loss` or `perplexity`, of which the smallest is the best, or `top1` or `top5`, of
+    /// which the largest is.
+    pub metric: BestMetric,
 }
 
 const fn default_keep() -> u32 {

@@ -34,6 +34,7 @@ pub(super) fn keep_state(job: &mut TrainingJob, options: &Options) {
         every_steps: None,
         every_seconds: Some(UNASKED_SECONDS),
         keep: UNASKED_KEEP,
+        best: None,
     });
 }
 

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use crate::BestMetric;
+
 use super::{
-    CHECKPOINT_DIR, CHECKPOINT_EVERY_SECONDS, CHECKPOINT_EVERY_STEPS, CHECKPOINT_KEEP,
-    EnvironmentInvalid, JOB_UID, number,
+    CHECKPOINT_BEST, CHECKPOINT_DIR, CHECKPOINT_EVERY_SECONDS, CHECKPOINT_EVERY_STEPS,
+    CHECKPOINT_KEEP, EnvironmentInvalid, JOB_UID, number,
 };
 
 /// Checkpoints kept unless told otherwise.
@@ -24,6 +26,8 @@ pub struct CheckpointEnvironment {
     pub every_seconds: Option<u64>,
     /// Newest ones that are kept, at least [`MIN_KEEP`].
     pub keep: u32,
+    /// The number of evaluations by which the best checkpoint is kept, too; `None`: it is not.
+    pub best: Option<BestMetric>,
     /// UID of the job that writes there.
     pub job_uid: Option<String>,
 }
@@ -36,6 +40,7 @@ impl CheckpointEnvironment {
             every_steps,
             every_seconds,
             keep,
+            best,
             job_uid,
         } = self;
         let mut pairs = vec![
@@ -44,6 +49,7 @@ impl CheckpointEnvironment {
         ];
         pairs.extend(every_steps.map(|steps| (CHECKPOINT_EVERY_STEPS, steps.to_string())));
         pairs.extend(every_seconds.map(|seconds| (CHECKPOINT_EVERY_SECONDS, seconds.to_string())));
+        pairs.extend(best.map(|metric| (CHECKPOINT_BEST, metric.to_string())));
         pairs.extend(job_uid.clone().map(|uid| (JOB_UID, uid)));
         pairs
     }
@@ -63,6 +69,9 @@ impl CheckpointEnvironment {
             every_seconds: interval(CHECKPOINT_EVERY_SECONDS)?,
             keep: at_least(CHECKPOINT_KEEP, &MIN_KEEP, get(CHECKPOINT_KEEP))?
                 .unwrap_or(DEFAULT_KEEP),
+            best: get(CHECKPOINT_BEST)
+                .map(|text| number(CHECKPOINT_BEST, text))
+                .transpose()?,
             job_uid: get(JOB_UID),
         }))
     }
@@ -103,6 +112,7 @@ mod tests {
                 every_steps,
                 every_seconds,
                 keep: 3,
+                best: every_seconds.map(|_| BestMetric::Top1),
                 job_uid: every_steps.map(|_| "uid".to_owned()),
             };
             let pairs = checkpoint.to_pairs();
@@ -120,11 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_too_small_is_named() {
+    fn a_bad_value_is_named() {
         for (variable, value) in [
             (CHECKPOINT_EVERY_STEPS, "0"),
             (CHECKPOINT_EVERY_SECONDS, "0"),
             (CHECKPOINT_KEEP, "1"),
+            (CHECKPOINT_BEST, "accuracy"),
         ] {
             let error = read(&[(CHECKPOINT_DIR, "/c"), (variable, value)]).unwrap_err();
             assert_eq!(error.variable, variable);

@@ -37,10 +37,11 @@ fn an_unknown_key_is_named() {
 #[test]
 fn each_impossible_value_names_its_field() {
     type Change = fn(&mut TrainerConfig);
-    let cases: [(&str, Change); 12] = [
+    let cases: [(&str, Change); 13] = [
         ("epochs", |c| c.epochs = None),
         ("steps", |c| c.steps = Some(5)),
         ("globalBatchSize", |c| c.global_batch_size = 0),
+        ("peakFlops", |c| c.peak_flops = Some(0.0)),
         ("microBatchSize", |c| c.micro_batch_size = Some(0)),
         ("model.channels", |c| c.model.channels = Some(vec![1])),
         ("model.hidden", |c| c.model.hidden = Some(vec![])),

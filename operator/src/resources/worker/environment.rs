@@ -63,6 +63,7 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
         every_steps,
         every_seconds,
         keep,
+        best,
     } = checkpoint;
     let JobKey {
         namespace,
@@ -71,12 +72,14 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     } = &job.key;
     let directory = format!("{}/{namespace}/{name}", paths::CHECKPOINT_DIR);
     let steps = every_steps.map(|steps| steps.to_string());
+    let metric = best.map(|best| best.metric.to_string());
     let seconds = every_seconds.map(|seconds| seconds.to_string());
     [
         (environment::CHECKPOINT_DIR, Some(directory)),
         (environment::CHECKPOINT_EVERY_STEPS, steps),
         (environment::CHECKPOINT_EVERY_SECONDS, seconds),
         (environment::CHECKPOINT_KEEP, Some(keep.to_string())),
+        (environment::CHECKPOINT_BEST, metric),
         (environment::JOB_UID, Some(uid.clone())),
     ]
     .into_iter()

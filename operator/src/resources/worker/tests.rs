@@ -207,7 +207,8 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
     ];
     for (volume, expected) in cases {
         let mut job = raw(&json!({}));
-        job["spec"]["checkpoint"] = json!({"volume": volume, "everySteps": 100});
+        job["spec"]["checkpoint"] =
+            json!({"volume": volume, "everySteps": 100, "best": {"metric": "top1"}});
         let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
         let pod = serde_json::to_value(build(&job, &settings(), 0, 0, &[]).unwrap()).unwrap();
         let spec = &pod["spec"];
@@ -238,6 +239,8 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
         assert_eq!(variable("ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS"), None);
         let keep = variable("ROUNDHOUSE_CHECKPOINT_KEEP");
         assert_eq!(keep.as_deref(), Some("3"));
+        let best = variable("ROUNDHOUSE_CHECKPOINT_BEST");
+        assert_eq!(best.as_deref(), Some("top1"));
     }
 }
 

@@ -3,12 +3,13 @@
 use std::io;
 use std::path::Path;
 
+use roundhouse_contract::{BestCheckpoint, BestMetric};
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::checkpoint::superfluous;
 
 use super::directory::sync_directory;
 use super::manifest::{self, Manifest, Shard};
-use super::{Directory, Reason, Trouble, shard};
+use super::{Directory, Reason, Trouble, pointer, shard};
 use crate::faults::{self, Point};
 use crate::state::Table;
 
@@ -53,6 +54,7 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> Result<Manifes
     }
     sync_directory(&directory.checkpoints())?;
     pulse.beat(1);
+    faults::point(Point::Named, 0, id.step);
     Ok(manifest)
 }
 
@@ -86,19 +88,42 @@ pub(super) fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result
     })
 }
 
-/// Deletes what is older than the newest `keep` checkpoints, and what others before `newest` began and
-/// never completed.
+/// Which checkpoints are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// So many of the newest ones.
+    pub keep: u32,
+    /// And the best one by this number.
+    pub best: Option<BestMetric>,
+}
+
+/// Names the best checkpoint, and then deletes what is older than the newest ones and not the best, and what others
+/// before `newest` began and never completed. If the best checkpoint cannot be named, nothing is deleted: the one
+/// that is named still is the old one.
 ///
 /// # Errors
 /// What went wrong.
-pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Result<(), Trouble> {
+pub fn delete_old(
+    directory: &Directory,
+    newest: CheckpointId,
+    retention: Retention,
+) -> Result<(), Trouble> {
+    let Retention { keep, best: metric } = retention;
     let path = directory.checkpoints();
     let failed = Trouble::with(&path);
-    let checkpoints: Vec<_> = directory.list().map_err(&failed)?;
-    let valid = |id: CheckpointId| Manifest::read(&directory.checkpoint(id)).is_ok();
-    let checkpoints: Vec<_> = checkpoints.into_iter().map(|id| (id, valid(id))).collect();
+    let found: Vec<_> = directory.list().map_err(&failed)?;
+    let read = |id| Manifest::read(&directory.checkpoint(id)).ok();
+    let found: Vec<_> = found.into_iter().map(|id| (id, read(id))).collect();
+    let best = metric.and_then(|metric| best_of(&found, metric));
+    if let Some(best) = &best {
+        pointer::write(directory, best)?;
+    }
+    let checkpoints: Vec<_> = found
+        .iter()
+        .map(|(id, manifest)| (*id, manifest.is_some()))
+        .collect();
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-    let old = superfluous(&checkpoints, keep);
+    let old = superfluous(&checkpoints, keep, best.map(|(id, _)| id));
     let old = old.into_iter().map(|id| directory.checkpoint(id));
     let left_over = directory.left_over(newest).map_err(failed)?;
     let left_over = left_over.into_iter().map(|id| directory.partial(id));
@@ -108,12 +133,32 @@ pub fn delete_old(directory: &Directory, newest: CheckpointId, keep: u32) -> Res
     Ok(())
 }
 
+/// The best checkpoint on the volume. What cannot be read does not count.
+#[must_use]
+pub fn best(directory: &Directory, metric: BestMetric) -> Option<(CheckpointId, BestCheckpoint)> {
+    let ids = directory.list().unwrap_or_default().into_iter();
+    let read = |id| Manifest::read(&directory.checkpoint(id)).ok();
+    let found: Vec<_> = ids.map(|id| (id, read(id))).collect();
+    best_of(&found, metric)
+}
+
+fn best_of(
+    found: &[(CheckpointId, Option<Manifest>)],
+    metric: BestMetric,
+) -> Option<(CheckpointId, BestCheckpoint)> {
+    let scored = found
+        .iter()
+        .filter_map(|(id, manifest)| Some((*id, manifest.as_ref()?.scores?)));
+    let scored: Vec<_> = scored.collect();
+    roundhouse_elastic::best::best(&scored, metric)
+}
+
 /// Makes room after a save that failed: what it has written so far goes, and so does all that the next one to
 /// be completed would remove. On a full volume nothing is ever completed otherwise.
-pub fn make_room(directory: &Directory, failed: CheckpointId, keep: u32) {
+pub fn make_room(directory: &Directory, failed: CheckpointId, retention: Retention) {
     // Whatever keeps it from being removed keeps the next one from being written, and is told of then.
     let _ = remove(&directory.partial(failed));
-    let _ = delete_old(directory, failed, keep);
+    let _ = delete_old(directory, failed, retention);
 }
 
 /// Deletes a checkpoint. Its manifest goes first: what is left of it is none.
@@ -131,6 +176,7 @@ pub fn remove(path: &Path) -> Result<(), Trouble> {
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_elastic::best::Scores;
     use roundhouse_elastic::ledger::{Head, Terms};
     use roundhouse_elastic::{Growth, Skips};
     use safetensors::Dtype;
@@ -172,6 +218,7 @@ mod tests {
             pace: None,
             skips: Skips::NONE,
             loss_scale: None,
+            scores: None,
             world_size: 1,
             config_hash: training.hash(&tensors),
             training,
@@ -217,5 +264,66 @@ mod tests {
         let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
         assert!(is_cut, "{told}");
         assert_eq!(directory.list().unwrap(), []);
+    }
+
+    fn evaluated(root: &Path, step: u64, loss: f64) -> CheckpointId {
+        let (directory, mut manifest) = written(root);
+        let id = CheckpointId {
+            generation: 1,
+            step,
+        };
+        if id != ID {
+            std::fs::rename(directory.partial(ID), directory.partial(id)).unwrap();
+        }
+        manifest.step = step;
+        manifest.scores = Some(Scores {
+            loss: Some(loss),
+            ..Scores::default()
+        });
+        complete(&directory, manifest).unwrap();
+        id
+    }
+
+    #[test]
+    fn the_best_checkpoint_is_named_and_kept_and_the_old_best_one_is_deleted() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let retention = Retention {
+            keep: 2,
+            best: Some(BestMetric::Loss),
+        };
+        let mut ids = Vec::new();
+        for (step, loss, best) in [
+            (10, 0.5, 10),
+            (20, 0.25, 20),
+            (30, 0.75, 20),
+            (40, 0.25, 20),
+            (50, 0.125, 50),
+        ] {
+            ids.push(evaluated(root.path(), step, loss));
+            delete_old(&directory, ids[ids.len() - 1], retention).unwrap();
+            let named = pointer::read(&directory).unwrap();
+            assert_eq!(named.step, best, "after step {step}");
+        }
+        // The newest two, one of which is the best.
+        assert_eq!(directory.list().unwrap(), [ids[4], ids[3]]);
+    }
+
+    #[test]
+    fn nothing_is_deleted_if_the_best_checkpoint_cannot_be_named() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        for step in [10, 20, 30] {
+            evaluated(root.path(), step, 1.0 / step as f64);
+        }
+        // A directory in the place of the file.
+        std::fs::create_dir_all(root.path().join(pointer::FILE).join("x")).unwrap();
+        let retention = Retention {
+            keep: 2,
+            best: Some(BestMetric::Loss),
+        };
+        let newest = directory.list().unwrap()[0];
+        delete_old(&directory, newest, retention).unwrap_err();
+        assert_eq!(directory.list().unwrap().len(), 3);
     }
 }

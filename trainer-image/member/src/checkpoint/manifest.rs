@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{Claim, Digest, LossScale, Mark, Origin, Pace, Skips};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,9 @@ pub struct Manifest {
     /// What the loss of the next step was to be multiplied by, if it was scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// What an evaluation of this state found, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<Scores>,
     /// Ranks that wrote it.
     pub world_size: u32,
     /// What training it belongs to.

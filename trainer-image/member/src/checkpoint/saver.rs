@@ -4,11 +4,13 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::{BestCheckpoint, BestMetric};
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::saving::Stage;
 use roundhouse_elastic::shard::shard;
 
 use super::Directory;
+use super::complete::Retention;
 use super::manifest::Manifest;
 use super::pulse::{Pulse, Standstill};
 use super::writer::{self, Done, Job};
@@ -16,6 +18,7 @@ use crate::failure::Failure;
 use crate::ledger::Progress;
 use crate::state::{State, Table};
 
+mod judging;
 mod news;
 
 pub use news::News;
@@ -38,6 +41,9 @@ struct Flight {
 #[derive(Debug)]
 pub struct Saver {
     every_seconds: Option<u64>,
+    metric: Option<BestMetric>,
+    /// The best checkpoint on the volume, as far as it is known; rank 0 alone goes by it.
+    best: Option<BestCheckpoint>,
     table: Table,
     jobs: Sender<Job>,
     results: Receiver<Done>,
@@ -64,10 +70,16 @@ impl Saver {
         table: Table,
     ) -> Result<Self, Failure> {
         let pulse = directory.pulse().clone();
-        let (jobs, results) = writer::start(directory.clone(), table.clone(), settings.keep)
+        let retention = Retention {
+            keep: settings.keep,
+            best: settings.best,
+        };
+        let (jobs, results) = writer::start(directory.clone(), table.clone(), retention)
             .map_err(|error| Failure::Internal(format!("the checkpoint thread: {error}")))?;
         Ok(Self {
             every_seconds: settings.every_seconds,
+            metric: settings.best,
+            best: None,
             table,
             jobs,
             results,

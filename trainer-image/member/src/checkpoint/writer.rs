@@ -3,11 +3,13 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use roundhouse_contract::BestCheckpoint;
 use roundhouse_elastic::CheckpointId;
 
+use super::complete::Retention;
 use super::manifest::Manifest;
 use super::shard::{self, Part};
-use super::{Directory, Trouble, complete};
+use super::{Directory, Trouble, complete, pointer};
 use crate::ledger::{Progress, Unwritten};
 use crate::state::Table;
 
@@ -63,8 +65,8 @@ pub(super) enum Done {
     },
     /// A checkpoint that will not be completed is removed.
     Discarded,
-    /// There are checkpoints; this is the newest whose manifest can be read.
-    Found(Box<Manifest>),
+    /// There are checkpoints; this is the newest whose manifest can be read, and the best one if it is kept.
+    Found(Box<Manifest>, Option<BestCheckpoint>),
     /// A newer generation has written.
     Fenced(u64),
     /// Old checkpoints could not be deleted.
@@ -86,14 +88,14 @@ pub(super) enum Incomplete {
 pub(super) fn start(
     directory: Directory,
     table: Table,
-    keep: u32,
+    retention: Retention,
 ) -> std::io::Result<(Sender<Job>, Receiver<Done>)> {
     let (jobs, todo) = channel();
     let (done, results) = channel();
     let thread = Thread {
         directory,
         table,
-        keep,
+        retention,
         done,
     };
     std::thread::Builder::new()
@@ -109,7 +111,7 @@ pub(super) fn start(
 struct Thread {
     directory: Directory,
     table: Table,
-    keep: u32,
+    retention: Retention,
     done: Sender<Done>,
 }
 
@@ -144,7 +146,7 @@ impl Thread {
                 ledger,
             } => self.complete(save, *manifest, &ledger),
             Job::Discard(id) => {
-                complete::make_room(&self.directory, id, self.keep);
+                complete::make_room(&self.directory, id, self.retention);
                 self.tell(Done::Discarded);
             }
             Job::Survey(generation) => self.survey(generation),
@@ -167,13 +169,15 @@ impl Thread {
         let is_complete = result.is_ok();
         if !is_complete {
             // Before it is told: the next save may begin at once.
-            complete::make_room(&self.directory, id, self.keep);
+            complete::make_room(&self.directory, id, self.retention);
         }
         self.tell(Done::Completed {
             save,
             result: result.map(|manifest| (Box::new(manifest), started.elapsed())),
         });
-        if is_complete && let Err(reason) = complete::delete_old(&self.directory, id, self.keep) {
+        if is_complete
+            && let Err(reason) = complete::delete_old(&self.directory, id, self.retention)
+        {
             self.tell(Done::NotTidied(reason));
         }
     }
@@ -185,8 +189,17 @@ impl Thread {
         let ids = self.directory.list().unwrap_or_default();
         let manifest = |id| Manifest::read(&self.directory.checkpoint(id)).ok();
         if let Some(manifest) = ids.into_iter().find_map(manifest) {
-            self.tell(Done::Found(Box::new(manifest)));
+            self.tell(Done::Found(Box::new(manifest), self.name_best()));
         }
+    }
+
+    /// A process that was killed may have completed the best checkpoint and not have named it.
+    fn name_best(&self) -> Option<BestCheckpoint> {
+        let best = complete::best(&self.directory, self.retention.best?)?;
+        if let Err(reason) = pointer::write(&self.directory, &best) {
+            self.tell(Done::NotTidied(reason));
+        }
+        Some(best.1)
     }
 
     fn is_fenced(&self, generation: u64) -> bool {

@@ -109,6 +109,7 @@ fn launch(process: &Process) -> Launch {
         every_steps: None,
         every_seconds: None,
         keep: 2,
+        best: None,
         job_uid: None,
     });
     launch
@@ -286,6 +287,7 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         pace: None,
         skips: SKIPS,
         loss_scale: Some(LOSS_SCALE),
+        scores: None,
         world_size: 1,
         config_hash: training.hash(&table),
         training,

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use roundhouse_elastic::saving::{self, Decision};
-use roundhouse_elastic::{Batch, CheckpointId, Head, Mark, Origin, Place};
+use roundhouse_elastic::{Batch, CheckpointId, Origin, Place};
 
-use super::Keeping;
+use super::{Keeping, Saved};
 use crate::checkpoint::Manifest;
 use crate::checkpoint::manifest::SCHEMA_VERSION;
 use crate::failure::Failure;
@@ -93,7 +93,11 @@ impl<R: Rendezvous> Member<'_, R> {
                     generation: self.held.generation(),
                     step: self.held.mark.step,
                 };
-                keeping.saved = Some((self.held.chain.head(), self.held.mark));
+                keeping.saved = Some(Saved {
+                    ledger: self.held.chain.head(),
+                    mark: self.held.mark,
+                    scores: self.held.scores_of(id.step),
+                });
                 let started = Instant::now();
                 keeping.saver.begin(id, rank, world_size, state)?;
                 self.reporter.checkpoint_begun(started.elapsed());
@@ -125,8 +129,7 @@ impl Keeping {
         } = self;
         let ledger = ledger.as_ref().map(Ledger::progress);
         saver.complete(|id| {
-            let (head, mark) = (*saved)?;
-            let manifest = manifest(id, head, &mark, world_size, identity, table);
+            let manifest = manifest(id, &(*saved)?, world_size, identity, table);
             Some((manifest, ledger.filter(|_| rank == 0)?))
         });
     }
@@ -134,12 +137,16 @@ impl Keeping {
 
 fn manifest(
     id: CheckpointId,
-    head: Head,
-    mark: &Mark,
+    saved: &Saved,
     world_size: u32,
     identity: &crate::checkpoint::Identity,
     table: &crate::state::Table,
 ) -> Manifest {
+    let Saved {
+        ledger,
+        mark,
+        scores,
+    } = *saved;
     let num_samples = identity.course.num_samples.max(1);
     let follows_workers = identity.course.reference_replicas.is_some();
     Manifest {
@@ -152,10 +159,11 @@ fn manifest(
         pace: follows_workers.then_some(mark.pace),
         skips: mark.skips,
         loss_scale: mark.loss_scale,
+        scores,
         world_size,
         training: identity.clone(),
         config_hash: identity.hash(table),
-        ledger: head,
+        ledger,
         tensors: table.clone(),
         shards: Vec::new(),
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::Phase;
+use roundhouse_contract::{BestCheckpoint, Phase};
 use roundhouse_elastic::patience::Delay;
 
 use super::{Reporter, say, say_error};
@@ -105,15 +105,28 @@ impl Reporter {
                 at,
                 bytes,
                 duration,
+                best,
             } => {
                 self.metrics.checkpoints.saved(*step, *bytes, *duration);
                 self.progress.checkpoint_step = Some(*step);
                 self.progress.checkpoint_at = Some(at.clone());
                 self.trouble_with_checkpoint(None);
+                if let Some(BestCheckpoint {
+                    step,
+                    metric,
+                    value,
+                }) = best
+                {
+                    self.know_best(*best);
+                    say(&format!(
+                        "the checkpoint of step {step} is the best one so far ({metric} {value:.4}), and is kept"
+                    ));
+                }
                 // Whoever leaves commits no step that would bring it out.
                 self.write_status();
             }
-            News::Found { step, at } => {
+            News::Found { step, at, best } => {
+                self.know_best(*best);
                 self.metrics.checkpoints.found(*step);
                 self.progress.checkpoint_step = Some(*step);
                 self.progress.checkpoint_at = Some(at.clone());
@@ -125,6 +138,13 @@ impl Reporter {
             // It ends the process, which says why.
             News::Fenced(_) => {}
         }
+    }
+
+    fn know_best(&mut self, best: Option<BestCheckpoint>) {
+        if let Some(best) = &best {
+            self.metrics.checkpoints.best(best);
+        }
+        self.progress.best_checkpoint = best;
     }
 
     /// Why ledger lines cannot be written; `None` while they can.

@@ -8,12 +8,14 @@ use crate::failure::Ending;
 impl Reporter {
     /// Training is complete.
     pub fn done(&mut self) {
+        self.finish_events();
         self.enter(Phase::Done);
         self.say_as_rank_zero("training is complete");
     }
 
     /// Says why the process ends, on stderr and in the failure file.
     pub fn fail(&self, ending: &Ending) {
+        self.finish_events();
         say_error(&ending.words);
         self.write_failure(&self.last_words(ending));
     }

@@ -1,7 +1,10 @@
-//! Throughput and loss over the last seconds: one number per step would jump too much to be read.
+//! Throughput, loss and shares of time over the last seconds: one number per step would jump too much to be read.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+
+use crate::report::StepReport;
+use crate::sections::{Section, Sections};
 
 /// How far back the meter looks.
 const WINDOW: Duration = Duration::from_secs(2);
@@ -11,6 +14,8 @@ struct Entry {
     at: Instant,
     num_samples: u64,
     loss: f64,
+    duration: Duration,
+    sections: Sections,
 }
 
 /// A sliding window over committed steps. The first step only starts the clock.
@@ -21,11 +26,13 @@ pub struct Meter {
 
 impl Meter {
     /// A step was committed at `at`.
-    pub fn add(&mut self, num_samples: u64, loss: f64, at: Instant) {
+    pub fn add(&mut self, report: &StepReport, at: Instant) {
         self.entries.push_back(Entry {
             at,
-            num_samples,
-            loss,
+            num_samples: report.num_samples,
+            loss: report.loss,
+            duration: report.duration,
+            sections: report.sections,
         });
         // Two entries stay, so that steps longer than the window have a rate too.
         while self.entries.len() > 2
@@ -69,20 +76,49 @@ impl Meter {
         }
         sum / num_samples as f64
     }
+
+    /// Share of the wall time of steps that a section took, from 0 to 1; 0 before the first step.
+    #[must_use]
+    pub fn share(&self, section: Section) -> f64 {
+        let entries = || self.entries.iter();
+        let whole: Duration = entries().map(|entry| entry.duration).sum();
+        let spent: Duration = entries().map(|entry| entry.sections.spent(section)).sum();
+        if whole.is_zero() {
+            return 0.0;
+        }
+        (spent.as_secs_f64() / whole.as_secs_f64()).min(1.0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_elastic::Skips;
+
     use super::*;
+
+    fn step(num_samples: u64, loss: f64) -> StepReport {
+        StepReport {
+            step: 1,
+            epoch: 0,
+            num_samples,
+            loss,
+            gradient_norm: 1.0,
+            learning_rate: 0.1,
+            duration: Duration::from_millis(20),
+            sections: Sections::default(),
+            skips: Skips::NONE,
+            loss_scale: None,
+        }
+    }
 
     #[test]
     fn only_the_last_seconds_count() {
         let start = Instant::now();
         let mut meter = Meter::default();
-        meter.add(1_000, 9.0, start);
+        meter.add(&step(1_000, 9.0), start);
         assert!(meter.samples_per_second().abs() < f64::EPSILON);
         for second in 1..=10 {
-            meter.add(50, 2.0, start + Duration::from_secs(second));
+            meter.add(&step(50, 2.0), start + Duration::from_secs(second));
         }
         assert!((meter.samples_per_second() - 50.0).abs() < 1e-9);
         assert!((meter.loss() - 2.0).abs() < 1e-9);
@@ -93,10 +129,10 @@ mod tests {
         let start = Instant::now();
         let mut meter = Meter::default();
         assert!(meter.loss().is_nan());
-        meter.add(10, f64::NAN, start);
+        meter.add(&step(10, f64::NAN), start);
         assert!(meter.loss().is_nan());
-        meter.add(10, 2.0, start);
-        meter.add(30, 1.0, start);
+        meter.add(&step(10, 2.0), start);
+        meter.add(&step(30, 1.0), start);
         assert!((meter.loss() - 1.25).abs() < 1e-9);
     }
 
@@ -104,8 +140,25 @@ mod tests {
     fn a_step_longer_than_the_window_has_a_rate() {
         let start = Instant::now();
         let mut meter = Meter::default();
-        meter.add(10, 1.0, start);
-        meter.add(100, 1.0, start + Duration::from_secs(10));
+        meter.add(&step(10, 1.0), start);
+        meter.add(&step(100, 1.0), start + Duration::from_secs(10));
         assert!((meter.samples_per_second() - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn shares_are_those_of_all_steps_of_the_window() {
+        let start = Instant::now();
+        let mut meter = Meter::default();
+        assert!(meter.share(Section::Data).abs() < f64::EPSILON);
+        for milliseconds in [1, 3] {
+            let mut report = step(10, 1.0);
+            report
+                .sections
+                .add(Section::Data, Duration::from_millis(milliseconds));
+            meter.add(&report, start);
+        }
+        // 4 ms of 40 ms.
+        assert!((meter.share(Section::Data) - 0.1).abs() < 1e-9);
+        assert!(meter.share(Section::Communication).abs() < f64::EPSILON);
     }
 }

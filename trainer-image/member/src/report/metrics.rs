@@ -6,12 +6,18 @@ use prometheus::{
 };
 
 use super::StepReport;
+use super::meter::Meter;
+use super::work::Work;
 use crate::report::Evaluation;
 use crate::sections::Section;
 
 mod checkpoints;
+mod memory;
+mod throughput;
 
 pub use checkpoints::CheckpointMetrics;
+pub use memory::MemoryMetrics;
+pub use throughput::{DataMetrics, ThroughputMetrics};
 
 /// 0.5 ms to 33 s, doubling.
 const STEP_BUCKETS: (f64, f64, usize) = (0.000_5, 2.0, 17);
@@ -24,7 +30,6 @@ pub struct Metrics {
     epoch: IntGauge,
     loss: Gauge,
     learning_rate: Gauge,
-    samples_per_second: Gauge,
     samples: Counter,
     step_seconds: Histogram,
     step_own_seconds: Histogram,
@@ -40,6 +45,9 @@ pub struct Metrics {
     eval_top5_accuracy: Gauge,
     eval_perplexity: Gauge,
     eval_loss: Gauge,
+    throughput: ThroughputMetrics,
+    pub(super) data: DataMetrics,
+    pub(super) memory: MemoryMetrics,
     pub(super) checkpoints: CheckpointMetrics,
 }
 
@@ -55,11 +63,6 @@ impl Metrics {
             epoch: int_gauge(&registry, "epoch", "Epoch of the next step, from 0")?,
             loss: gauge(&registry, "loss", "Mean training loss of the last step")?,
             learning_rate: gauge(&registry, "learning_rate", "Learning rate of the last step")?,
-            samples_per_second: gauge(
-                &registry,
-                "samples_per_second",
-                "Samples trained on per second over the last seconds, all ranks together",
-            )?,
             samples: counter(
                 &registry,
                 "samples_total",
@@ -117,6 +120,9 @@ impl Metrics {
                 "exp of the mean negative log-likelihood of a token of the test split",
             )?,
             eval_loss: Gauge::new("roundhouse_train_eval_loss", "Mean loss on the test split")?,
+            throughput: ThroughputMetrics::new(&registry)?,
+            data: DataMetrics::new(&registry)?,
+            memory: MemoryMetrics::new(&registry)?,
             checkpoints: CheckpointMetrics::new(&registry)?,
             registry,
         };
@@ -140,8 +146,8 @@ impl Metrics {
         self.state_bytes.set(num_bytes.cast_signed());
     }
 
-    /// A step was committed.
-    pub fn observe(&self, report: &StepReport, samples_per_second: f64) {
+    /// A step was committed; the meter has counted it.
+    pub fn observe(&self, report: &StepReport, work: &Work, meter: &Meter) {
         let StepReport {
             step,
             epoch,
@@ -158,7 +164,9 @@ impl Metrics {
         self.epoch.set(epoch.cast_signed());
         self.loss.set(*loss);
         self.learning_rate.set(*learning_rate);
-        self.samples_per_second.set(samples_per_second);
+        let world_size = u32::try_from(self.world_size.get()).unwrap_or(0);
+        self.throughput
+            .observe(work, meter, *num_samples, world_size);
         self.samples.inc_by(*num_samples as f64);
         self.step_seconds.observe(duration.as_secs_f64());
         self.step_own_seconds
@@ -243,6 +251,11 @@ fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Gaug
     )
 }
 
+/// A gauge that is registered once its value is known.
+fn unregistered(name: &str, help: &str) -> prometheus::Result<Gauge> {
+    Gauge::new(format!("roundhouse_train_{name}"), help)
+}
+
 fn int_gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
     register(
         registry,
@@ -252,7 +265,7 @@ fn int_gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use roundhouse_elastic::{LossScale, Skips};
 
@@ -278,7 +291,15 @@ mod tests {
             duration: Duration::from_millis(3),
             sections: Sections::default(),
         };
-        metrics.observe(&report, 1_000.0);
+        let mut meter = Meter::default();
+        let start = Instant::now();
+        let work = Work {
+            tokens_per_sample: Some(10),
+            flops_per_sample: Some(100.0),
+            peak_flops: Some(16_000.0),
+        };
+        meter.add(&report, start);
+        metrics.observe(&report, &work, &meter);
         assert!(!metrics.to_text().unwrap().contains("loss_scale"));
         let scaled = StepReport {
             loss_scale: Some(LossScale {
@@ -287,7 +308,8 @@ mod tests {
             }),
             ..report
         };
-        metrics.observe(&scaled, 1_000.0);
+        meter.add(&scaled, start + Duration::from_secs(1));
+        metrics.observe(&scaled, &work, &meter);
         let text = metrics.to_text().unwrap();
         for line in [
             "roundhouse_train_step 7",
@@ -296,6 +318,14 @@ mod tests {
             "roundhouse_train_loss_scale 512",
             "roundhouse_train_world_size 4",
             "roundhouse_train_samples_total 128",
+            "roundhouse_train_samples_per_second 64",
+            "roundhouse_train_tokens_total 1280",
+            "roundhouse_train_tokens_per_second 640",
+            // 64 samples/s of 100 operations, of 4 ranks that can do 16,000 each.
+            "roundhouse_train_model_flops_utilization_ratio 0.1",
+            "roundhouse_train_data_wait_ratio 0",
+            "roundhouse_train_communication_ratio 0",
+            "roundhouse_train_corrupt_samples_total 0",
             "roundhouse_train_step_seconds_count 2",
             "roundhouse_train_step_own_seconds_count 2",
             "roundhouse_train_step_seconds_bucket{le=\"0.004\"} 2",
@@ -306,6 +336,15 @@ mod tests {
                 "{line} is not in:\n{text}"
             );
         }
+    }
+
+    #[test]
+    fn tokens_and_utilization_are_absent_where_they_are_not_known() {
+        let text = Metrics::new().unwrap().to_text().unwrap();
+        assert!(
+            !text.contains("tokens") && !text.contains("utilization"),
+            "{text}"
+        );
     }
 
     #[test]

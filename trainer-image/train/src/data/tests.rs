@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use roundhouse_contract::trainer::data::mix::Part as MixPart;
 use roundhouse_contract::trainer::data::{Data, DataFormat, TokenOptions, TokenType};
 use roundhouse_data::open::{Pixels, open};
 
@@ -69,4 +70,37 @@ fn targets_of_tokens_are_the_next_tokens() {
     let row = |tensor: &Tensor| Vec::<i64>::try_from(tensor.get(0)).unwrap();
     assert_eq!(row(&batch.inputs), [first, first + 1, first + 2]);
     assert_eq!(row(&batch.targets), [first + 1, first + 2, first + 3]);
+}
+
+#[test]
+fn samples_are_counted_by_the_data_set_of_a_mix_that_they_come_from() {
+    let root = tempfile::tempdir().unwrap();
+    let tokens: Vec<u8> = (0..400_u16).flat_map(u16::to_le_bytes).collect();
+    let mut data = Data::new(DataFormat::Tokens);
+    for (name, weight) in [("web", 0.75), ("books", 0.25)] {
+        std::fs::write(root.path().join(name), &tokens).unwrap();
+        data.mix.push(MixPart {
+            train: name.to_owned(),
+            weight,
+        });
+    }
+    data.tokens = Some(TokenOptions {
+        context: 4,
+        dtype: TokenType::U16,
+        tokenizer: None,
+        end_of_text: None,
+        column: None,
+        vocabulary: None,
+    });
+    let mut source = source(&data, root.path(), None);
+    assert_eq!(source.tokens_per_sample(), Some(4));
+    let num_samples = source.num_samples();
+    let order = Permutation::new(num_samples, 0, 0);
+    source.fetch(0..num_samples, &order).unwrap();
+    let of = |part: usize| source.num_by_part()[part].1;
+    assert_eq!(source.num_by_part()[0].0, "web");
+    assert_eq!(of(0) + of(1), num_samples);
+    // To the sample: the larger remainder gets the one that rounding leaves.
+    assert!(of(0).abs_diff(of(1) * 3) <= 3, "{:?}", source.num_by_part());
+    assert_eq!(source.num_skipped(), 0);
 }

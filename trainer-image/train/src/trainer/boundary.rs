@@ -75,8 +75,11 @@ impl Trainer<'_> {
         })??;
         let mark = self.member.held.mark;
         if let Some(evaluation) = &evaluation {
-            self.member.held.evaluated = mark.samples;
             self.member.reporter.evaluated(evaluation);
+            self.member
+                .keep_best(evaluation.scores(), &self.work.tensors)?;
+            // A world that breaks before it has begun to save the best state evaluates it again.
+            self.member.held.evaluated = mark.samples;
         }
         if evaluation.is_some() && self.plan.course.batch_at(&mark).is_none() {
             // Only the last save is left to do. It needs no newcomer, and is all that a rank that leaves could do.

@@ -90,6 +90,8 @@ impl Trainer<'_> {
         faults::point(Point::Commit, rank, step);
 
         let reporter = &mut *self.member.reporter;
+        let source = &self.work.train;
+        reporter.data_read(source.num_skipped(), source.num_by_part());
         reporter.compare(&end.own_seconds, self.last_step.unevenness);
         let micro_batch_size = self.work.config.micro_batch_size;
         let world_size = self.member.world()?.size();

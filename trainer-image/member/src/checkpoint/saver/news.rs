@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use roundhouse_contract::BestCheckpoint;
 use roundhouse_elastic::saving::Stage;
 
 use super::Saver;
@@ -20,6 +21,8 @@ pub enum News {
         bytes: u64,
         /// From its step's end until it had its name.
         duration: Duration,
+        /// Itself, if it is the best one now.
+        best: Option<BestCheckpoint>,
     },
     /// The newest checkpoint that was there already.
     Found {
@@ -27,6 +30,8 @@ pub enum News {
         step: u64,
         /// When it was saved, RFC 3339.
         at: String,
+        /// The best checkpoint that was there already.
+        best: Option<BestCheckpoint>,
     },
     /// A checkpoint could not be saved.
     Failed(String),
@@ -64,6 +69,9 @@ impl Saver {
                 let flight = self.flight.take_if(|flight| flight.save == save);
                 match result {
                     Ok((manifest, took)) => Some(News::Saved {
+                        best: manifest
+                            .scores
+                            .and_then(|scores| self.has_completed(manifest.step, &scores)),
                         step: manifest.step,
                         bytes: manifest.tensors.num_bytes(),
                         duration: flight.map_or(took, |flight| flight.begun.elapsed()),
@@ -75,10 +83,14 @@ impl Saver {
                     }
                 }
             }
-            Done::Found(manifest) => Some(News::Found {
-                step: manifest.step,
-                at: manifest.saved_at,
-            }),
+            Done::Found(manifest, best) => {
+                self.know_best(best);
+                Some(News::Found {
+                    step: manifest.step,
+                    at: manifest.saved_at,
+                    best,
+                })
+            }
             Done::Fenced(newer) => Some(News::Fenced(newer)),
             Done::Discarded => {
                 self.is_discarding = false;

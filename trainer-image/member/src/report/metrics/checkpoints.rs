@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use prometheus::{Counter, Gauge, IntGauge, Registry};
+use roundhouse_contract::BestCheckpoint;
 
-use super::{counter, gauge, int_gauge};
+use super::{counter, gauge, int_gauge, unregistered};
 
 /// One field per metric.
 #[derive(Debug)]
 pub struct CheckpointMetrics {
     step: IntGauge,
     bytes: IntGauge,
+    best_step: IntGauge,
+    best_value: Gauge,
+    registry: Registry,
     seconds: Gauge,
     stall_seconds: Gauge,
     read_bytes: IntGauge,
@@ -31,6 +35,15 @@ impl CheckpointMetrics {
                 "checkpoint_bytes",
                 "Size of the last checkpoint, all ranks together (rank 0)",
             )?,
+            best_step: IntGauge::new(
+                "roundhouse_train_best_checkpoint_step",
+                "Committed steps that the best checkpoint holds (rank 0)",
+            )?,
+            best_value: unregistered(
+                "best_checkpoint_value",
+                "What the evaluation of the best checkpoint found, by checkpoint.best.metric (rank 0)",
+            )?,
+            registry: registry.clone(),
             seconds: gauge(
                 registry,
                 "checkpoint_seconds",
@@ -61,6 +74,15 @@ impl CheckpointMetrics {
 
     pub(in crate::report) fn begun(&self, stall: Duration) {
         self.stall_seconds.set(stall.as_secs_f64());
+    }
+
+    /// Absent, not 0, until there is one.
+    pub(in crate::report) fn best(&self, best: &BestCheckpoint) {
+        self.best_step.set(best.step.cast_signed());
+        self.best_value.set(best.value);
+        // Fails from the second time on, when they are registered already.
+        let _ = self.registry.register(Box::new(self.best_step.clone()));
+        let _ = self.registry.register(Box::new(self.best_value.clone()));
     }
 
     pub(in crate::report) fn saved(&self, step: u64, bytes: u64, duration: Duration) {

@@ -40,6 +40,18 @@ impl Source for MaskedSource {
         self.source.expect(coming);
     }
 
+    fn tokens_per_sample(&self) -> Option<u64> {
+        self.source.tokens_per_sample()
+    }
+
+    fn num_skipped(&self) -> u64 {
+        self.source.num_skipped()
+    }
+
+    fn num_by_part(&self) -> &[(String, u64)] {
+        self.source.num_by_part()
+    }
+
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
         let batch = self.source.fetch(places.clone(), order)?;
         let samples = places.filter_map(|place| order.at(place));

@@ -1,0 +1,120 @@
+//! Which checkpoint is the best one.
+
+use serde::{Deserialize, Serialize};
+
+/// The number of an evaluation that decides which checkpoint is the best one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum BestMetric {
+    /// Mean loss: the smallest is the best.
+    Loss,
+    /// Fraction of samples whose highest score is their label's: the largest is the best.
+    Top1,
+    /// Fraction of samples whose label has one of the five highest scores: the largest is the best.
+    Top5,
+    /// Perplexity of a language model: the smallest is the best.
+    Perplexity,
+}
+
+impl BestMetric {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Loss, Self::Top1, Self::Top5, Self::Perplexity];
+
+    /// As the configuration writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Top1 => "top1",
+            Self::Top5 => "top5",
+            Self::Perplexity => "perplexity",
+        }
+    }
+
+    /// Whether one value is better than another. A value that is not a number is never better.
+    #[must_use]
+    pub fn is_better(self, value: f64, than: f64) -> bool {
+        match self {
+            Self::Loss | Self::Perplexity => value < than,
+            Self::Top1 | Self::Top5 => value > than,
+        }
+    }
+}
+
+impl std::str::FromStr for BestMetric {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|metric| metric.as_str() == text);
+        found.ok_or_else(|| "give loss, top1, top5 or perplexity".to_owned())
+    }
+}
+
+impl std::fmt::Display for BestMetric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The best checkpoint so far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct BestCheckpoint {
+    /// Committed steps that it holds.
+    pub step: u64,
+    /// The number that decides.
+    pub metric: BestMetric,
+    /// Its value when the state of this step was evaluated.
+    pub value: f64,
+}
+
+impl BestCheckpoint {
+    /// Whether it replaces the best one before. The first of equal ones stays, and a change of the metric begins anew.
+    #[must_use]
+    pub fn replaces(&self, before: Option<&Self>) -> bool {
+        before
+            .filter(|before| before.metric == self.metric)
+            .is_none_or(|before| self.metric.is_better(self.value, before.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_read_back_by_name() {
+        for metric in BestMetric::ALL {
+            assert_eq!(metric.as_str().parse(), Ok(metric));
+            let text = serde_json::to_string(&metric).unwrap();
+            assert_eq!(text, format!("\"{metric}\""));
+        }
+        assert!("accuracy".parse::<BestMetric>().is_err());
+    }
+
+    #[test]
+    fn a_checkpoint_replaces_the_best_one_only_if_it_is_better() {
+        use BestMetric::{Loss, Perplexity, Top1, Top5};
+        let best = |metric, value| BestCheckpoint {
+            step: 1,
+            metric,
+            value,
+        };
+        for (metric, value, before, expected) in [
+            (Loss, 0.5, 0.6, true),
+            (Loss, 0.6, 0.6, false),
+            (Loss, f64::NAN, 0.6, false),
+            (Perplexity, 30.0, 20.0, false),
+            (Top1, 0.9, 0.8, true),
+            (Top5, 0.9, 0.9, false),
+            (Top5, 0.8, 0.9, false),
+        ] {
+            let replaces = best(metric, value).replaces(Some(&best(metric, before)));
+            assert_eq!(replaces, expected, "{metric}: {value} after {before}");
+        }
+        assert!(best(Loss, 9.0).replaces(None));
+        assert!(best(Top1, 0.1).replaces(Some(&best(Loss, 0.1))));
+    }
+}

@@ -1,0 +1,101 @@
+//! `best.json`: which checkpoint is the best one. It follows from the manifests; the file is for people and programs.
+
+use roundhouse_contract::{BestCheckpoint, BestMetric};
+use roundhouse_elastic::CheckpointId;
+use serde::{Deserialize, Serialize};
+
+use super::directory::sync_directory;
+use super::{Directory, Reason, Trouble};
+
+/// Name of the file in the directory of the job.
+pub const FILE: &str = "best.json";
+/// What it is called until it is durable.
+const PARTIAL: &str = ".best.json.partial";
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pointer {
+    /// Directory of the checkpoint, relative to that of the job.
+    pub checkpoint: String,
+    /// Committed steps that it holds.
+    pub step: u64,
+    /// The number that decides.
+    pub metric: BestMetric,
+    /// Its value.
+    pub value: f64,
+}
+
+/// What the file says; `None` if there is none that can be read.
+#[must_use]
+pub fn read(directory: &Directory) -> Option<Pointer> {
+    let text = std::fs::read(directory.root().join(FILE)).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Names the best checkpoint, if another one is named. A reader sees the old file or the new one.
+///
+/// # Errors
+/// The file cannot be written.
+pub(super) fn write(
+    directory: &Directory,
+    (id, best): &(CheckpointId, BestCheckpoint),
+) -> Result<(), Trouble> {
+    let BestCheckpoint {
+        step,
+        metric,
+        value,
+    } = *best;
+    let pointer = Pointer {
+        checkpoint: format!("checkpoints/{}", id.name()),
+        step,
+        metric,
+        value,
+    };
+    if read(directory).as_ref() == Some(&pointer) {
+        return Ok(());
+    }
+    let path = directory.root().join(FILE);
+    try_write(directory, &pointer).map_err(Trouble::with(&path))
+}
+
+fn try_write(directory: &Directory, pointer: &Pointer) -> Result<(), Reason> {
+    let root = directory.root();
+    let mut text = serde_json::to_vec_pretty(pointer)?;
+    text.push(b'\n');
+    let partial = root.join(PARTIAL);
+    let pulse = directory.pulse();
+    pulse.write_durably(&partial, |file| file.write_all(&text))?;
+    std::fs::rename(&partial, root.join(FILE))?;
+    sync_directory(root)?;
+    pulse.beat(1);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_names_the_checkpoint_and_is_replaced_as_a_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        assert_eq!(read(&directory), None);
+        for (step, value) in [(10, 0.5), (20, 0.25)] {
+            let id = CheckpointId {
+                generation: 3,
+                step,
+            };
+            let best = BestCheckpoint {
+                step,
+                metric: BestMetric::Loss,
+                value,
+            };
+            write(&directory, &(id, best)).unwrap();
+            let pointer = read(&directory).unwrap();
+            assert_eq!(pointer.checkpoint, format!("checkpoints/{}", id.name()));
+            assert_eq!((pointer.step, pointer.value), (step, value));
+        }
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+}

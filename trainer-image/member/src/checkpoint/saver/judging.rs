@@ -1,0 +1,52 @@
+//! Which checkpoint is the best one, as far as a rank knows.
+
+use roundhouse_contract::{BestCheckpoint, BestMetric};
+use roundhouse_elastic::best::Scores;
+
+use super::Saver;
+
+impl Saver {
+    /// The number by which the best checkpoint is kept, if it is.
+    #[must_use]
+    pub const fn metric(&self) -> Option<BestMetric> {
+        self.metric
+    }
+
+    /// Whether the best checkpoint is kept.
+    #[must_use]
+    pub const fn judges(&self) -> bool {
+        self.metric.is_some()
+    }
+
+    /// What was found on the volume.
+    pub const fn know_best(&mut self, best: Option<BestCheckpoint>) {
+        self.best = best;
+    }
+
+    /// Whether the state of a step is better than the best checkpoint that is complete.
+    #[must_use]
+    pub fn is_best(&self, step: u64, scores: &Scores) -> bool {
+        let judged = self.judged(step, scores);
+        judged.is_some_and(|this| this.replaces(self.best.as_ref()))
+    }
+
+    /// A checkpoint is complete; returns it if it is the best one now.
+    pub(super) fn has_completed(&mut self, step: u64, scores: &Scores) -> Option<BestCheckpoint> {
+        let this = self.judged(step, scores)?;
+        if !this.replaces(self.best.as_ref()) {
+            return None;
+        }
+        self.best = Some(this);
+        self.best
+    }
+
+    fn judged(&self, step: u64, scores: &Scores) -> Option<BestCheckpoint> {
+        let metric = self.metric?;
+        let value = scores.of(metric)?;
+        Some(BestCheckpoint {
+            step,
+            metric,
+            value,
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! `TensorBoard` event files, written by a thread of their own: a volume that is slow or full costs points of a curve, and
+//! no step.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
+};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{Evaluation, Reporter, StepReport, say_error};
+
+pub mod event;
+
+use event::{Event, What};
+
+/// Points of a curve are so far apart at least: ten days have a million of them.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Events that wait for the volume. More are dropped.
+const MOST_WAITING: usize = 1_024;
+/// How long the end of the process waits for the last events.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Message {
+    /// A generation begins: a new file, since `TensorBoard` reads files in the order of their names, each to its end.
+    Begin { generation: u64, step: u64 },
+    /// An event for the file.
+    Event(Event),
+    /// Answer when all before this is written.
+    Flush(Sender<()>),
+}
+
+/// The way to the thread.
+#[derive(Debug)]
+pub(super) struct Board {
+    events: SyncSender<Message>,
+    due: Instant,
+    is_dropping: bool,
+}
+
+impl Reporter {
+    /// From now on rank 0 writes event files for `TensorBoard` to a directory.
+    pub fn write_events(&mut self, directory: PathBuf) {
+        let (events, received) = sync_channel(MOST_WAITING);
+        let thread = std::thread::Builder::new().name("tensorboard".to_owned());
+        match thread.spawn(move || write_all(&directory, &received)) {
+            Ok(_) => {
+                self.board = Some(Board {
+                    events,
+                    due: Instant::now(),
+                    is_dropping: false,
+                });
+            }
+            Err(error) => say_error(&format!("no event files are written: {error}")),
+        }
+    }
+
+    pub(super) fn begin_events(&mut self, generation: u64, step: u64) {
+        if let Some(board) = self.own_board() {
+            board.due = Instant::now();
+            board.tell(Message::Begin { generation, step });
+        }
+    }
+
+    pub(super) fn event_of_step(&mut self, report: &StepReport) {
+        let is_due = self
+            .board
+            .as_ref()
+            .is_some_and(|board| Instant::now() >= board.due);
+        if !is_due {
+            return;
+        }
+        let samples_per_second = self.meter.samples_per_second();
+        let tokens = self.work.tokens_per_sample;
+        let known = [
+            ("train/loss", Some(report.loss)),
+            ("train/learning_rate", Some(report.learning_rate)),
+            ("train/gradient_norm", Some(report.gradient_norm)),
+            ("speed/samples_per_second", Some(samples_per_second)),
+            (
+                "speed/tokens_per_second",
+                tokens.map(|tokens| samples_per_second * tokens as f64),
+            ),
+            (
+                "speed/model_flops_utilization",
+                self.work
+                    .utilization(samples_per_second, self.progress.world_size),
+            ),
+        ];
+        if let Some(board) = self.own_board() {
+            board.due = Instant::now() + INTERVAL;
+            board.tell_scalars(report.step, &known);
+        }
+    }
+
+    pub(super) fn event_of_evaluation(&mut self, evaluation: &Evaluation) {
+        let Evaluation {
+            accuracy,
+            top5,
+            perplexity,
+            loss,
+            num_samples: _,
+        } = *evaluation;
+        let known = [
+            ("eval/loss", Some(loss)),
+            ("eval/accuracy", accuracy),
+            ("eval/top5_accuracy", top5),
+            ("eval/perplexity", perplexity),
+        ];
+        let step = self.progress.step;
+        if let Some(board) = self.own_board() {
+            board.tell_scalars(step, &known);
+        }
+    }
+
+    /// Waits a moment until the last events are written.
+    pub(super) fn finish_events(&self) {
+        let Some(board) = &self.board else { return };
+        let (written, all_written) = channel();
+        // A queue that is full has waited long enough already.
+        if board.events.try_send(Message::Flush(written)).is_ok() {
+            match all_written.recv_timeout(LAST_WORDS) {
+                Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Only rank 0 writes.
+    fn own_board(&mut self) -> Option<&mut Board> {
+        let is_writer = self.status.rank == Some(0);
+        self.board.as_mut().filter(|_| is_writer)
+    }
+}
+
+impl Board {
+    fn tell_scalars(&mut self, step: u64, known: &[(&'static str, Option<f64>)]) {
+        let scalars = known
+            .iter()
+            .filter_map(|(tag, value)| Some((*tag, (*value)?)));
+        self.tell(Message::Event(Event {
+            wall_time: now(),
+            step,
+            what: What::Scalars(scalars.collect()),
+        }));
+    }
+
+    fn tell(&mut self, message: Message) {
+        let is_full = matches!(self.events.try_send(message), Err(TrySendError::Full(_)));
+        if is_full && !self.is_dropping {
+            say_error("event files: the volume takes nothing; events are dropped");
+        }
+        self.is_dropping = is_full;
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// The thread. An error ends the file, and is said; the next generation tries again.
+fn write_all(directory: &Path, messages: &Receiver<Message>) {
+    let mut file: Option<(PathBuf, File)> = None;
+    for message in messages {
+        let written = match message {
+            Message::Begin { generation, step } => {
+                file = None;
+                let path = directory.join(file_name(generation));
+                begin(&path, step)
+                    .map(|begun| file = Some((path.clone(), begun)))
+                    .map_err(|error| (path, error))
+            }
+            Message::Event(event) => match &mut file {
+                Some((path, open)) => open
+                    .write_all(&event.to_record())
+                    .map_err(|error| (path.clone(), error)),
+                None => Ok(()),
+            },
+            Message::Flush(written) => {
+                let _ = written.send(());
+                Ok(())
+            }
+        };
+        if let Err((path, error)) = written {
+            file = None;
+            say_error(&format!(
+                "event files: {}: {error}; training goes on without them",
+                path.display()
+            ));
+        }
+    }
+}
+
+/// Begins a file. What `TensorBoard` has of later steps was not committed, or is done again.
+fn begin(path: &Path, step: u64) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    let mut file = File::create_new(path)?;
+    for (step, what) in [(0, What::FileVersion), (step + 1, What::Start)] {
+        let event = Event {
+            wall_time: now(),
+            step,
+            what,
+        };
+        file.write_all(&event.to_record())?;
+    }
+    Ok(file)
+}
+
+/// Names sort by time; `TensorBoard` looks for `tfevents`.
+fn file_name(generation: u64) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let host: String = host.trim().chars().map(plain).collect();
+    let id = std::process::id();
+    format!(
+        "events.out.tfevents.{:010.0}.{host}.{id}.{generation}",
+        now().floor()
+    )
+}
+
+#[cfg(test)]
+mod tests;

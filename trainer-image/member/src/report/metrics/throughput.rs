@@ -1,0 +1,134 @@
+//! Metrics of what limits the speed of training: tokens, waits, and how much of the hardware is used.
+
+use prometheus::{Counter, Gauge, Registry};
+
+use super::{counter, gauge, unregistered};
+use crate::report::meter::Meter;
+use crate::report::work::Work;
+use crate::sections::Section;
+
+/// One field per metric.
+#[derive(Debug)]
+pub struct ThroughputMetrics {
+    samples_per_second: Gauge,
+    tokens_per_second: Gauge,
+    tokens: Counter,
+    utilization: Gauge,
+    data_wait: Gauge,
+    communication: Gauge,
+    registry: Registry,
+}
+
+impl ThroughputMetrics {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self {
+            samples_per_second: gauge(
+                registry,
+                "samples_per_second",
+                "Samples trained on per second over the last seconds, all ranks together",
+            )?,
+            tokens_per_second: unregistered(
+                "tokens_per_second",
+                "Tokens trained on per second over the last seconds, all ranks together",
+            )?,
+            tokens: Counter::new(
+                "roundhouse_train_tokens_total",
+                "Tokens of committed steps, all ranks together",
+            )?,
+            utilization: unregistered(
+                "model_flops_utilization_ratio",
+                "Floating-point operations that the model needs, as a share of the peak of all devices",
+            )?,
+            data_wait: gauge(
+                registry,
+                "data_wait_ratio",
+                "Share of the time of steps over the last seconds that this rank waited for its samples",
+            )?,
+            communication: gauge(
+                registry,
+                "communication_ratio",
+                "Share of the time of steps over the last seconds that went to communication which nothing \
+                 overlaps, with the wait for slower ranks",
+            )?,
+            registry: registry.clone(),
+        })
+    }
+
+    /// A step of so many samples was committed. Metrics of tokens and of utilization are absent, not 0, where they
+    /// are not known.
+    pub(super) fn observe(&self, work: &Work, meter: &Meter, num_samples: u64, world_size: u32) {
+        let samples_per_second = meter.samples_per_second();
+        self.samples_per_second.set(samples_per_second);
+        self.data_wait.set(meter.share(Section::Data));
+        self.communication.set(meter.share(Section::Communication));
+        if let Some(tokens) = work.tokens_per_sample {
+            self.show(&self.tokens_per_second);
+            self.tokens_per_second
+                .set(samples_per_second * tokens as f64);
+            self.show(&self.tokens);
+            self.tokens.inc_by((num_samples * tokens) as f64);
+        }
+        if let Some(utilization) = work.utilization(samples_per_second, world_size) {
+            self.show(&self.utilization);
+            self.utilization.set(utilization);
+        }
+    }
+
+    /// Fails from the second time on, when it is registered already.
+    fn show(&self, metric: &(impl prometheus::core::Collector + Clone + 'static)) {
+        let _ = self.registry.register(Box::new(metric.clone()));
+    }
+}
+
+/// Metrics of the data that was read.
+#[derive(Debug)]
+pub struct DataMetrics {
+    skipped: Counter,
+    by_part: prometheus::CounterVec,
+}
+
+impl DataMetrics {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let by_part = prometheus::Opts::new(
+            "roundhouse_train_mix_samples_total",
+            "Samples that this rank has read from each data set of a mix",
+        );
+        Ok(Self {
+            skipped: counter(
+                registry,
+                "corrupt_samples_total",
+                "Corrupt samples that this rank has skipped, each replaced by another sample",
+            )?,
+            by_part: super::register(
+                registry,
+                prometheus::CounterVec::new(by_part, &["dataset"])?,
+            )?,
+        })
+    }
+
+    pub(in crate::report) fn set(&self, num_skipped: u64, num_by_part: &[(String, u64)]) {
+        let raise = |counter: &Counter, to: u64| {
+            counter.inc_by((to as f64 - counter.get()).max(0.0));
+        };
+        raise(&self.skipped, num_skipped);
+        for (name, number) in num_by_part {
+            raise(&self.by_part.with_label_values(&[name.as_str()]), *number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_sets_of_a_mix_are_counted_apart() {
+        let registry = Registry::new();
+        let metrics = DataMetrics::new(&registry).unwrap();
+        metrics.set(1, &[("web".to_owned(), 6), ("books".to_owned(), 2)]);
+        metrics.set(3, &[("web".to_owned(), 9), ("books".to_owned(), 3)]);
+        assert!((metrics.skipped.get() - 3.0).abs() < 1e-9);
+        let of = |name| metrics.by_part.with_label_values(&[name]).get();
+        assert!((of("web") - 9.0).abs() < 1e-9 && (of("books") - 3.0).abs() < 1e-9);
+    }
+}
