@@ -3,7 +3,7 @@
 //! The norm is computed once per step. The loop reports it, and the update divides by [`Measured::divisor`] while it
 //! reads the gradients, so neither clipping nor unscaling needs a pass of its own.
 
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use crate::optimizers::kernels;
 use crate::parameters::{Parameters, Role};
@@ -68,12 +68,15 @@ pub fn measure(
         (Some(mut clips), Some(factor)) => Some(clips.f_mul_scalar_(factor)?),
         (None, Some(factor)) => Some(norm.f_full_like(factor)?),
     };
-    let norm = norm.f_double_value(&[])?;
-    let are_finite =
-        statistics.is_empty() || kernels::norm(&statistics)?.f_double_value(&[])?.is_finite();
+    let mut norms = vec![norm];
+    if !statistics.is_empty() {
+        norms.push(kernels::norm(&statistics)?);
+    }
+    // Both in one copy: the host waits once.
+    let norms = Vec::<f64>::try_from(Tensor::f_stack(&norms, 0)?.f_to_kind(Kind::Double)?)?;
     Ok(Measured {
-        norm,
-        is_finite: norm.is_finite() && are_finite,
+        norm: norms[0],
+        is_finite: norms.iter().all(|norm| norm.is_finite()),
         divisor,
     })
 }
