@@ -4,7 +4,7 @@
 pub const RENDEZVOUS: u16 = 29_500;
 /// Ports from [`RENDEZVOUS`] on at which the scripts of successive generations meet.
 pub const RENDEZVOUS_RANGE: u16 = 64;
-/// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`], [`HEALTHZ_PATH`], [`READYZ_PATH`].
+/// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`], [`TRACE_PATH`], [`HEALTHZ_PATH`], [`READYZ_PATH`].
 pub const AGENT_HTTP: u16 = 9_464;
 /// Name of [`RENDEZVOUS`] in pods and services.
 pub const RENDEZVOUS_NAME: &str = "rendezvous";
@@ -17,6 +17,9 @@ pub const METRICS_PATH: &str = "/metrics";
 pub const PROGRESS_PATH: &str = "/progress";
 /// [`crate::ProcessRestarts`] as JSON.
 pub const RESTARTS_PATH: &str = "/restarts";
+/// A trace of the next `?steps=5` steps of the worker's first process as JSON that Perfetto opens; 202 if they last
+/// longer. Without a query the last trace; 404 if there is none.
+pub const TRACE_PATH: &str = "/trace";
 /// 200 while the agent runs.
 pub const HEALTHZ_PATH: &str = "/healthz";
 /// 200 once every process is in the lobby or trains.

@@ -1,4 +1,5 @@
-//! HTTP of the worker: health, readiness, metrics, progress, restarts. Reads files, changes nothing.
+//! HTTP of the worker: health, readiness, metrics, progress, restarts, traces. Reads files, and changes nothing but the
+//! request for a trace.
 //!
 //! It runs in a thread of its own (see [`server`]), so a handler may block for a file.
 
@@ -16,6 +17,7 @@ use crate::options::Options;
 use crate::ranks;
 
 pub mod server;
+mod trace;
 
 /// What the handlers read.
 #[derive(Clone, Debug)]
@@ -34,6 +36,7 @@ pub fn router(shared: Shared) -> Router {
         .route(ports::METRICS_PATH, get(metrics))
         .route(ports::PROGRESS_PATH, get(progress))
         .route(ports::RESTARTS_PATH, get(restarts))
+        .route(ports::TRACE_PATH, get(trace::trace))
         .with_state(shared)
 }
 

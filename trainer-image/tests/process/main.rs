@@ -29,4 +29,5 @@ mod slices;
 mod slow_volumes;
 mod straggler;
 mod tensorboard;
+mod tracing;
 mod volumes;

@@ -38,6 +38,7 @@ pub mod source;
 pub mod state;
 pub mod sync;
 pub mod task;
+pub mod tracing;
 pub mod trainer;
 pub mod update;
 pub mod weights;

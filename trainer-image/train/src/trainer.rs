@@ -32,6 +32,7 @@ use crate::source::{ChannelsLast, Source};
 use crate::state::Tensors;
 use crate::sync::Sync;
 use crate::task::Task;
+use crate::tracing::Tracer;
 use crate::update::Update;
 
 mod boundary;
@@ -96,6 +97,7 @@ pub struct Trainer<'reporter> {
     sync: Option<Box<dyn Sync>>,
     /// Nothing before the first step of a generation.
     last_step: LastStep,
+    tracer: Tracer,
 }
 
 impl<'reporter> Trainer<'reporter> {
@@ -180,6 +182,7 @@ impl<'reporter> Trainer<'reporter> {
             peers,
             leave,
         };
+        let tracer = Tracer::new(launch.run_dir.as_deref(), launch.local_rank, device);
         Ok(Self {
             launch,
             work: Trained {
@@ -199,6 +202,7 @@ impl<'reporter> Trainer<'reporter> {
             member: Member::prepared(hearing, held, keeping, reporter),
             sync: None,
             last_step: LastStep::default(),
+            tracer,
         })
     }
 
@@ -210,7 +214,12 @@ impl<'reporter> Trainer<'reporter> {
         loop {
             let event = match self.member.next_todo() {
                 Todo::Form(place) => self.form(&place),
-                Todo::Step => self.step().map(Some),
+                Todo::Step => {
+                    self.tracer.step_begins();
+                    let result = self.step();
+                    self.tracer.step_ends(result.is_err());
+                    result.map(Some)
+                }
                 Todo::Exit(outcome) => return self.end(outcome),
             };
             match event {

@@ -111,4 +111,15 @@ impl Job {
             .collect::<Vec<_>>()
             .join("\n")
     }
+
+    /// Asks rank 0 for a trace of so many steps, as the agent does, and waits for it.
+    pub(crate) fn trace(&self, num_steps: u32) -> String {
+        let result = paths::rank_trace(&self.run_dir(0), 0);
+        super::replace(
+            &paths::rank_trace_request(&self.run_dir(0), 0),
+            &num_steps.to_string(),
+        );
+        self.wait_until("trace", || result.exists());
+        std::fs::read_to_string(result).unwrap()
+    }
 }
