@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use fastrand::Rng;
 use roundhouse_tests::local::{LocalRun, job};
 use roundhouse_tests::processes::send;
@@ -134,36 +135,36 @@ fn wanted(workers: u32, steps: u64, promise: Promise) -> Value {
 
 #[test]
 fn a_hundred_faults_change_weights_by_rounding_alone() {
-    survive(Promise::Rounding);
+    survive(Promise::Rounding).unwrap();
 }
 
 #[test]
 fn with_slices_a_hundred_faults_change_no_bit() {
-    survive(Promise::BitForBit);
+    survive(Promise::BitForBit).unwrap();
 }
 
-fn survive(promise: Promise) {
+fn survive(promise: Promise) -> anyhow::Result<()> {
     let seed = variable("ROUNDHOUSE_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
     let events = variable("ROUNDHOUSE_CHAOS_EVENTS").unwrap_or(EVENTS);
     let steps = events * STEPS_PER_EVENT;
     // Two minutes for a hundred events.
     let patience = Duration::from_secs(60 + events);
     println!("ROUNDHOUSE_CHAOS_SEED={seed}");
-    let mut undisturbed = LocalRun::start(&wanted(1, steps, promise), &[]).unwrap();
-    assert!(undisturbed.end_within(patience).unwrap().success());
+    let mut undisturbed = LocalRun::start(&wanted(1, steps, promise), &[])?;
+    assert!(undisturbed.end_within(patience)?.success());
 
     let mut wanted = wanted(3, steps, promise);
     wanted["spec"]["elastic"]["joinWindowSeconds"] = 0.into();
     wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 1_000});
     let mut chaos = Chaos {
         rng: Rng::with_seed(seed),
-        run: LocalRun::start(&wanted, &VARIABLES).unwrap(),
+        run: LocalRun::start(&wanted, &VARIABLES)?,
         stopped: Vec::new(),
         counts: std::collections::BTreeMap::new(),
     };
-    chaos.run.slow_down(PAUSE).unwrap();
+    chaos.run.slow_down(PAUSE)?;
     let begun = Instant::now();
-    chaos.run.wait_for("steps", |run| run.step() > 5).unwrap();
+    chaos.run.wait_for("steps", |run| run.step() > 5)?;
     while chaos.total() < events {
         let struck = chaos.strike();
         let pause = Duration::from_millis(chaos.rng.u64(20..400));
@@ -179,7 +180,7 @@ fn survive(promise: Promise) {
             chaos
                 .run
                 .wait_for("progress", |run| run.step() > before)
-                .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+                .with_context(|| format!("seed {seed}"))?;
         }
     }
     let step = chaos.run.step();
@@ -190,20 +191,20 @@ fn survive(promise: Promise) {
     );
     assert!(step < steps, "all events must find the job training");
     chaos.pause(Duration::from_secs(4));
-    chaos.run.scale(2).unwrap();
-    chaos.run.slow_down(0).unwrap();
+    chaos.run.scale(2)?;
+    chaos.run.slow_down(0)?;
     let status = chaos
         .run
         .end_within(patience)
-        .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+        .with_context(|| format!("seed {seed}"))?;
     assert!(status.success(), "seed {seed}\n{}", chaos.run.output());
-    let audit = chaos.run.audit().unwrap();
+    let audit = chaos.run.audit()?;
     println!("{audit}");
     if promise == Promise::BitForBit {
-        println!("{}", chaos.run.compare(&undisturbed).unwrap());
+        println!("{}", chaos.run.compare(&undisturbed)?);
     }
-    let (expected, weights) = (undisturbed.weights().unwrap(), chaos.run.weights().unwrap());
-    let apart = difference(&expected, &weights).unwrap();
+    let (expected, weights) = (undisturbed.weights()?, chaos.run.weights()?);
+    let apart = difference(&expected, &weights)?;
     println!("weights differ by {apart:e} after {steps} steps");
     let tolerance = match promise {
         Promise::Rounding => TOLERANCE * (steps / 100) as f32,
@@ -213,4 +214,5 @@ fn survive(promise: Promise) {
         apart <= tolerance,
         "seed {seed}: {apart:e} is above {tolerance:e}"
     );
+    Ok(())
 }

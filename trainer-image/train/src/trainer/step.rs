@@ -89,28 +89,7 @@ impl Trainer<'_> {
         self.count(&batch, verdict);
         faults::point(Point::Commit, rank, step);
 
-        let reporter = &mut *self.member.reporter;
-        let source = &self.work.train;
-        reporter.data_read(source.num_skipped(), source.num_by_part());
-        reporter.compare(&end.own_seconds, self.last_step.unevenness);
-        let micro_batch_size = self.work.config.micro_batch_size;
-        let world_size = self.member.world()?.size();
-        let timeout = self
-            .launch
-            .timeouts
-            .of_step(Some(self.member.longest_step()));
-        if let (Some(group), true) = (
-            self.member.world()?.group(),
-            self.last_step.timeout != Some(timeout),
-        ) {
-            group.set_timeout(timeout);
-        }
-        self.last_step = LastStep {
-            timeout: Some(timeout),
-            own_time: sections.own_time(),
-            unevenness: straggler::unevenness(batch.num_samples(), world_size, micro_batch_size),
-        };
-
+        self.learn(&batch, &end, &sections)?;
         let tensors = &self.work.tensors;
         self.member.keep(&batch, loss, &end.saving, tensors)?;
         let mark = &self.member.held.mark;
@@ -134,6 +113,30 @@ impl Trainer<'_> {
             agreed_generation: end.agreement.newest_generation,
             all_leave: end.agreement.all_leave,
         })
+    }
+
+    /// What the step has shown: which rank is slow, what was read, how long the next step may take.
+    fn learn(&mut self, batch: &Batch, end: &StepEnd, sections: &Sections) -> Result<(), Failure> {
+        let reporter = &mut *self.member.reporter;
+        let source = &self.work.train;
+        reporter.data_read(source.num_skipped(), source.num_by_part());
+        reporter.compare(&end.own_seconds, self.last_step.unevenness);
+        let world = self.member.world()?;
+        let longest = self.member.longest_step();
+        let timeout = Some(self.launch.timeouts.of_step(Some(longest)));
+        if let (Some(group), Some(new)) = (
+            world.group(),
+            timeout.filter(|_| timeout != self.last_step.timeout),
+        ) {
+            group.set_timeout(new);
+        }
+        let most = self.work.config.micro_batch_size;
+        self.last_step = LastStep {
+            timeout,
+            own_time: sections.own_time(),
+            unevenness: straggler::unevenness(batch.num_samples(), world.size(), most),
+        };
+        Ok(())
     }
 
     /// Leaves the mean gradients of the batch in the task. What this rank has to tell the others is asked as late as
