@@ -60,6 +60,10 @@ bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min
 bench-trainer: ## Steps per second beside PyTorch's, on this machine (15 min; fetches 3 GB the first time)
 	@tests/support/make/bench-trainer
 
+.PHONY: gpu-bundle
+gpu-bundle: ## The trainer for tests/gpu/run on a machine with an NVIDIA GPU (fetches 2.5 GB the first time)
+	@tests/support/make/gpu-bundle
+
 .PHONY: deny
 deny: ## Licences, sources and known vulnerabilities of the dependencies
 	@tests/support/make/deny

@@ -1,15 +1,12 @@
-"""The trainer's own processes over hand-written membership files, as its process tests start them."""
-import json
+"""What the trainer does in a second: shapes, synthetic data, and steps counted from outside."""
 import os
-import pathlib
-import signal
-import socket
 import statistics
 import struct
-import subprocess
 import tempfile
 import time
 import zlib
+
+from world import World, until
 
 CONFIGURATIONS = {
     "mlp": {
@@ -67,89 +64,26 @@ def png(size, random):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def replace(path, text):
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.rename(path)
-
-
-def status(directory, node):
-    try:
-        return json.loads((directory / f"run-{node}" / "rank-0.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return {"phase": "Preparing", "step": 0}
-
-
-def until(what, is_so, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
-
-
 def measure(trainer, data, name, world, seconds, extra=None):
     """Median steps per second of several windows."""
-    with tempfile.TemporaryDirectory() as place:
-        directory = pathlib.Path(place)
-        config = CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7} | (extra or {})
-        (directory / "config").write_text(json.dumps(config))
-        ports = [free_port() for _ in range(world)]
-        processes = []
-        for node in range(world):
-            (directory / f"run-{node}").mkdir()
-            own = {
-                "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": "1",
-                "OMP_NUM_THREADS": "1",
-                "OMP_WAIT_POLICY": "PASSIVE",
-                "ROUNDHOUSE_POD_IP": "127.0.0.1",
-                "ROUNDHOUSE_RENDEZVOUS_PORT": str(ports[node]),
-                "ROUNDHOUSE_MEMBERSHIP_FILE": str(directory / f"membership-{node}"),
-                "ROUNDHOUSE_TRAINER_CONFIG_FILE": str(directory / "config"),
-                "ROUNDHOUSE_RUN_DIR": str(directory / f"run-{node}"),
-                "ROUNDHOUSE_DATA_DIR": str(data),
-                "ROUNDHOUSE_CHECKPOINT_DIR": str(directory / "volume"),
-                "ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS": "100000",
-            }
-            log = (directory / f"log-{node}").open("w")
-            processes.append(subprocess.Popen([trainer], env=os.environ | own, stdout=log, stderr=log))
-        try:
-            until("the lobby", lambda: all(status(directory, node)["phase"] == "Lobby" for node in range(world)))
-            for node in range(world):
-                document = {
-                    "generation": 1,
-                    "action": "Join",
-                    "nodeRank": node,
-                    "nodes": world,
-                    "procsPerWorker": 1,
-                    "master": {"address": "127.0.0.1", "port": ports[0]},
-                    "members": "bench",
-                    "incarnation": {"podUid": str(node), "restarts": 0},
-                    "issuedAt": "2026-01-01T00:00:00Z",
-                }
-                replace(directory / f"membership-{node}", json.dumps(document))
-            until("steps", lambda: status(directory, 0)["step"] >= 20)
-            rates = []
-            for _ in range(WINDOWS):
-                first, began = status(directory, 0)["step"], time.perf_counter()
-                time.sleep(seconds / WINDOWS)
-                # From change to change: the file is written at most every so often.
-                at = status(directory, 0)["step"]
-                until("a step", lambda: status(directory, 0)["step"] > at)
-                rates.append((status(directory, 0)["step"] - first) / (time.perf_counter() - began))
-            return statistics.median(rates)
-        except TimeoutError as error:
-            words = (directory / "log-0").read_text()[-2000:]
-            raise SystemExit(f"{name}, {world} ranks: {error}\n{words}") from None
-        finally:
-            for process in processes:
-                process.send_signal(signal.SIGKILL)
-            for process in processes:
-                process.wait()
+    config = CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7} | (extra or {})
+    threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, world, lambda _: threads) as workers:
+        return rate(workers, world, seconds)
+
+
+def rate(workers, world, seconds):
+    """Median steps per second of several windows of a world that has not begun yet."""
+    everybody = range(world)
+    workers.prepared(everybody)
+    workers.issue(1, everybody)
+    workers.until("steps", lambda: workers.step() >= 20)
+    rates = []
+    for _ in range(WINDOWS):
+        first, began = workers.step(), time.perf_counter()
+        time.sleep(seconds / WINDOWS)
+        # From change to change: the file is written at most every so often.
+        at = workers.step()
+        until("a step", lambda: workers.step() > at)
+        rates.append((workers.step() - first) / (time.perf_counter() - began))
+    return statistics.median(rates)

@@ -50,6 +50,36 @@ def resnet18():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
+class Bottleneck(nn.Module):
+    """The block of ResNet-50 v1.5: the 3x3 convolution has the stride."""
+
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        outputs = 4 * width
+        self.layers = nn.Sequential(
+            nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
+        )
+        self.shortcut = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        kept = x if self.shortcut is None else self.shortcut(x)
+        return functional.relu(self.layers(x) + kept)
+
+
+def resnet50():
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    inputs = 64
+    for width, blocks, stride in [(64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)]:
+        for block in range(blocks):
+            layers.append(Bottleneck(inputs, width, stride if block == 0 else 1))
+            inputs = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
 class Block(nn.Module):
     """A pre-norm transformer block with causal attention, as GPT-2's."""
 
@@ -78,7 +108,7 @@ class Gpt2(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens):
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         return self.norm(self.blocks(x)) @ self.tokens.weight.T
 
 
@@ -86,8 +116,8 @@ def classified(shape, number):
     return torch.rand(number, *shape), torch.randint(10, (number,))
 
 
-def written(number):
-    text = torch.randint(512, (number, 129))
+def written(number, context=128, vocabulary=512):
+    text = torch.randint(vocabulary, (number, context + 1))
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
@@ -96,6 +126,10 @@ CASES = {
     "mlp": (mlp, lambda number: classified((64,), number), 64, "sgd"),
     "resnet18": (resnet18, lambda number: classified((3, 32, 32), number), 32, "sgd"),
     "gpt2": (Gpt2, written, 8, "adamw"),
+    "resnet50": (resnet50, lambda number: classified((3, 224, 224), number // 2), 256, "sgd"),
+    "gpt2-124m": (
+        lambda: Gpt2(12, 768, 12, 1024, 50304), lambda number: written(number, 1024, 50257), 16, "adamw",
+    ),
 }
 
 
@@ -107,12 +141,16 @@ def main():
     parser.add_argument("--port", type=int, default=29611)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(7)
     make, sample, batch, optimizer = CASES[options.model]
-    model = make()
-    inputs, targets = sample(1024)
+    # Images lie in memory as tensor cores want them.
+    layout = torch.channels_last if options.model == "resnet50" else torch.preserve_format
+    model = make().to(options.device, memory_format=layout)
+    inputs, targets = (tensor.to(options.device) for tensor in sample(1024))
     if options.world > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
         dist.init_process_group("gloo", rank=options.rank, world_size=options.world)
@@ -121,15 +159,16 @@ def main():
         update = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     else:
         update = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    order = torch.randperm(len(inputs))
+    order = torch.randperm(len(inputs), device=options.device)
 
     def step(number):
         start = number * batch % len(inputs)
         first = start + batch * options.rank // options.world
         last = start + batch * (options.rank + 1) // options.world
         mine = order[first:last]
-        scores = model(inputs[mine])
-        loss = functional.cross_entropy(scores.flatten(0, -2), targets[mine].flatten(), reduction="sum")
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
+            scores = model(inputs[mine].contiguous(memory_format=layout))
+            loss = functional.cross_entropy(scores.flatten(0, -2), targets[mine].flatten(), reduction="sum")
         loss = loss * options.world / (batch * math.prod(targets.shape[1:]))
         update.zero_grad()
         loss.backward()

@@ -1,0 +1,139 @@
+"""The trainer's own processes over hand-written membership files, as its process tests start them."""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import time
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def replace(path, text):
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.rename(path)
+
+
+def until(what, is_so, seconds=120):
+    """Waits for a condition; `TimeoutError` when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds} s")
+        time.sleep(0.02)
+
+
+class World:
+    """Workers of one process each, in a directory of their own. Use it in a `with` block, which ends what still runs."""
+
+    def __init__(self, trainer, directory, data, config, nodes, variables=None):
+        self.trainer, self.directory, self.data = trainer, pathlib.Path(directory), pathlib.Path(data)
+        self.variables = variables or (lambda node: {})
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "config").write_text(json.dumps(config))
+        self.ports = [free_port() for _ in range(nodes)]
+        self.restarts = [0] * nodes
+        self.processes = [None] * nodes
+        for node in range(nodes):
+            self.start(node)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+    def start(self, node):
+        """Starts a worker's process, or another one in place of one that has ended."""
+        run = self.directory / f"run-{node}"
+        run.mkdir(exist_ok=True)
+        (run / "rank-0.json").unlink(missing_ok=True)
+        (self.directory / f"membership-{node}").unlink(missing_ok=True)
+        own = {
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "ROUNDHOUSE_POD_IP": "127.0.0.1",
+            "ROUNDHOUSE_RENDEZVOUS_PORT": str(self.ports[node]),
+            "ROUNDHOUSE_MEMBERSHIP_FILE": str(self.directory / f"membership-{node}"),
+            "ROUNDHOUSE_TRAINER_CONFIG_FILE": str(self.directory / "config"),
+            "ROUNDHOUSE_RUN_DIR": str(run),
+            "ROUNDHOUSE_DATA_DIR": str(self.data),
+            "ROUNDHOUSE_CHECKPOINT_DIR": str(self.directory / "state"),
+            "ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS": "100000",
+            "ROUNDHOUSE_SAVE_WEIGHTS": str(self.directory / "weights.safetensors"),
+        }
+        with (self.directory / f"log-{node}").open("a") as log:
+            self.processes[node] = subprocess.Popen(
+                [self.trainer], env=os.environ | own | self.variables(node), stdout=log, stderr=log
+            )
+
+    def status(self, node):
+        try:
+            return json.loads((self.directory / f"run-{node}" / "rank-0.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {"phase": "Preparing", "step": 0, "generation": 0}
+
+    def step(self, node=0):
+        return self.status(node)["step"]
+
+    def metric(self, node, name):
+        """The value of a metric without labels; `None` if it is absent."""
+        try:
+            text = (self.directory / f"run-{node}" / "rank-0.prom").read_text()
+        except FileNotFoundError:
+            return None
+        found = re.search(rf"^roundhouse_train_{name} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def prepared(self, nodes, seconds=120):
+        """Waits until workers are in the lobby, or further."""
+        self.until("the lobby", lambda: all(self.status(node)["phase"] != "Preparing" for node in nodes), seconds)
+
+    def issue(self, generation, nodes):
+        """Tells workers that they are the ranks of a generation, in this order."""
+        for rank, node in enumerate(nodes):
+            document = {
+                "generation": generation,
+                "action": "Join",
+                "nodeRank": rank,
+                "nodes": len(nodes),
+                "procsPerWorker": 1,
+                "master": {"address": "127.0.0.1", "port": self.ports[nodes[0]]},
+                "members": "-".join(map(str, nodes)),
+                "incarnation": {"podUid": str(node), "restarts": self.restarts[node]},
+                "issuedAt": "2026-01-01T00:00:00Z",
+            }
+            replace(self.directory / f"membership-{node}", json.dumps(document))
+
+    def kill(self, node, number=signal.SIGKILL):
+        self.processes[node].send_signal(number)
+        if number == signal.SIGKILL:
+            self.processes[node].wait()
+
+    def complete(self, nodes, seconds=120):
+        """Waits until these workers have ended with success."""
+        self.until("the end", lambda: all(self.processes[node].poll() is not None for node in nodes), seconds)
+        codes = [self.processes[node].returncode for node in nodes]
+        if any(codes):
+            raise RuntimeError(f"exit codes {codes}\n{self.logs()}")
+
+    def until(self, what, is_so, seconds=120):
+        try:
+            until(what, is_so, seconds)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.logs()}") from None
+
+    def logs(self):
+        return "\n".join(
+            f"--- worker {node}\n" + (self.directory / f"log-{node}").read_text()[-1500:] for node in range(len(self.ports))
+        )
