@@ -176,6 +176,10 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
                 chaos.total(),
                 begun.elapsed()
             );
+            if before > steps / 2 {
+                // Here workers prepare for longer than they train.
+                chaos.run.slow_down(10 * PAUSE)?;
+            }
             chaos.pause(Duration::from_secs(4));
             chaos
                 .run

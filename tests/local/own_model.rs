@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const STEPS: u64 = 300;
 /// Milliseconds added to each step, so that a kill finds the job training.
-const PAUSE: u64 = 10;
+const PAUSE: u64 = 100;
 const FILE: &str = "constituents.txt";
 
 /// The example's data as files, and its job.
@@ -72,6 +72,7 @@ fn a_custom_model_on_custom_data_ends_with_the_weights_of_an_undisturbed_run_whe
         generation(run) >= 3 && run.agents().len() == 2
     })
     .unwrap();
+    run.slow_down(0).unwrap();
     assert!(run.end().unwrap().success(), "{}", run.output());
     run.audit().unwrap();
     let apart = difference(&alone.weights().unwrap(), &run.weights().unwrap()).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use roundhouse_contract::paths::WEIGHTS_DIR;
 use roundhouse_contract::trainer::ModelName;
-use roundhouse_contract::trainer::data::{Data, Reading};
+use roundhouse_contract::trainer::data::{Data, OnCorrupt, Reading};
 use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, Item, Splits};
 use roundhouse_trainer::memory::InMemory;
@@ -44,7 +44,9 @@ fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
         weights::load(&path, task.parameters_mut(), &init_from.skip)?;
     }
     let source = |dataset: Arc<dyn Dataset>| -> Result<Box<dyn Source>, Failure> {
-        if InMemory::fits(dataset.as_ref()) && !is_augmented(&config.data) {
+        // Samples that may be replaced by others are read by those who count them.
+        let may_skip = config.data.reading.on_corrupt == OnCorrupt::Skip;
+        if InMemory::fits(dataset.as_ref()) && !is_augmented(&config.data) && !may_skip {
             let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), device)?;
             return Ok(Box::new(source));
         }

@@ -45,8 +45,8 @@ impl Skips {
 }
 
 /// What the loss is multiplied by before the backward pass, so that small gradients do not become 0 in fp16. The rule is
-/// that of `torch.amp.GradScaler`. Factors are powers of two, so a power of two as the initial scale only moves the
-/// exponent of a gradient, and the result is not rounded.
+/// that of `torch.amp.GradScaler`. Factors are powers of two, so on one process, or with slices, a power of two as the
+/// initial scale changes only the exponents of gradients, and nothing is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LossScale {
@@ -124,7 +124,7 @@ pub enum Verdict {
 pub struct Policy {
     /// Whether it may be skipped.
     pub on_non_finite: OnNonFinite,
-    /// After so many skipped steps in a row the next one fails.
+    /// Most skipped steps in a row; the next step that is not finite fails.
     pub max_in_a_row: u64,
     /// Whether the loss is scaled: then a gradient that overflows is normal.
     pub scales_loss: bool,

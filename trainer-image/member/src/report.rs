@@ -170,7 +170,7 @@ impl Reporter {
         self.enter(Phase::Forming);
     }
 
-    /// It waits for peers to whom it is bound to wait: for the agent's watchdog a sign of life.
+    /// The process waits for its peers, as it should. This tells the agent's watchdog that it does not hang.
     pub fn waits(&mut self) {
         self.num_waits += 1;
         self.tell_moves();

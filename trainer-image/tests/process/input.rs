@@ -180,3 +180,44 @@ fn a_process_trains_alone_without_an_agent() {
     assert!(text.contains("test accuracy"), "{text}");
     assert!(path("weights").exists());
 }
+
+/// Twelve images of two classes, one of which is no image.
+fn images() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for class in ["cats", "dogs"] {
+        let folder = directory.path().join("train").join(class);
+        std::fs::create_dir_all(&folder).unwrap();
+        for number in 0..6_u8 {
+            let file = std::fs::File::create(folder.join(format!("{number}.png"))).unwrap();
+            let mut encoder = png::Encoder::new(file, 8, 8);
+            encoder.set_color(png::ColorType::Rgb);
+            let pixels = [number * 40; 8 * 8 * 3];
+            let mut writer = encoder.write_header().unwrap();
+            writer.write_image_data(&pixels).unwrap();
+        }
+    }
+    let path = directory.path().join("train/dogs/3.png");
+    std::fs::write(path, "no image").unwrap();
+    directory
+}
+
+#[test]
+fn a_corrupt_image_of_few_is_named_or_skipped_and_counted() {
+    let data = images();
+    let mut config = config();
+    config["data"] = json!({"format": "imagefolder", "image": {"size": 8}});
+    config["globalBatchSize"] = json!(4);
+    config["steps"] = json!(12);
+    let mut job = Job::start(&config, data.path(), 1, 1);
+    assert_eq!(job.exit_codes(), [Some(65)], "{}", job.logs());
+    let message = job.failure(0, 0).message;
+    assert!(message.contains("dogs/3.png"), "{message}");
+
+    config["data"]["reading"] = json!({"onCorrupt": "Skip"});
+    let mut job = Job::start(&config, data.path(), 1, 1);
+    job.issue_when_ready(1);
+    job.complete();
+    // Each of four epochs meets it once.
+    let skipped = job.metric(0, "roundhouse_train_corrupt_samples_total");
+    assert!((skipped - 4.0).abs() < 0.5, "{skipped}\n{}", job.logs());
+}

@@ -1,4 +1,4 @@
-//! The norm of the gradient, clipping by it, and the way back from the gradient of a scaled loss.
+//! The norm of the gradient, clipping by it, and unscaling.
 //!
 //! The norm is computed once per step. The loop reports it, and the update divides by [`Measured::divisor`] while it
 //! reads the gradients, so neither clipping nor unscaling needs a pass of its own.

@@ -24,7 +24,8 @@ struct Peak {
 }
 
 /// A name that begins with another one stands before it.
-const PEAKS: [Peak; 8] = [
+const PEAKS: [Peak; 9] = [
+    peak("NVIDIA H200 NVL", 60e12, 417.5e12, 835.5e12),
     peak("NVIDIA H200", 67e12, 494.5e12, 989.5e12),
     peak("NVIDIA H100 PCIe", 51e12, 378e12, 756e12),
     peak("NVIDIA H100 NVL", 60e12, 417.5e12, 835.5e12),
@@ -118,6 +119,7 @@ mod tests {
     fn the_peak_follows_the_model_and_the_precision() {
         for (models, precision, expected) in [
             (&["NVIDIA H200"][..], Precision::Bf16, Some(989.5e12)),
+            (&["NVIDIA H200 NVL"], Precision::Bf16, Some(835.5e12)),
             (&["NVIDIA H100 80GB HBM3"], Precision::Tf32, Some(494.5e12)),
             (&["NVIDIA H100 PCIe"], Precision::Bf16, Some(756e12)),
             (&["NVIDIA A100-SXM4-80GB"], Precision::Fp32, Some(19.5e12)),

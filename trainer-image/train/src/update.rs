@@ -9,7 +9,7 @@ use crate::parameters::Parameters;
 pub struct Rate {
     /// Learning rate.
     pub learning_rate: f64,
-    /// The step, from 1, for bias corrections.
+    /// The number of this update, from 1, for bias corrections: skipped steps do not count.
     pub step: u64,
 }
 

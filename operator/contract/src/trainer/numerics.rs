@@ -56,7 +56,7 @@ impl OnNonFinite {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LossScaling {
-    /// The first factor. Of a power of two only exponents of gradients change.
+    /// The first factor. With a power of two, scaling changes only the exponents of gradients.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
     pub initial: f64,
     /// After so many steps in a row without overflow the factor doubles.

@@ -22,6 +22,18 @@ impl Source for ChannelsLast {
         self.0.expect(coming);
     }
 
+    fn tokens_per_sample(&self) -> Option<u64> {
+        self.0.tokens_per_sample()
+    }
+
+    fn num_skipped(&self) -> u64 {
+        self.0.num_skipped()
+    }
+
+    fn num_by_part(&self) -> &[(String, u64)] {
+        self.0.num_by_part()
+    }
+
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
         let batch = self.0.fetch(places, order)?;
         if batch.inputs.dim() != 4 {
@@ -41,11 +53,23 @@ mod tests {
 
     /// Batches of some shape.
     #[derive(Debug)]
-    struct Of(Vec<i64>);
+    struct Of(Vec<i64>, Vec<(String, u64)>);
 
     impl Source for Of {
         fn num_samples(&self) -> u64 {
             9
+        }
+
+        fn num_skipped(&self) -> u64 {
+            3
+        }
+
+        fn tokens_per_sample(&self) -> Option<u64> {
+            Some(5)
+        }
+
+        fn num_by_part(&self) -> &[(String, u64)] {
+            &self.1
         }
 
         fn fetch(&mut self, places: Range<u64>, _: &Permutation) -> Result<Batch, SourceError> {
@@ -67,9 +91,15 @@ mod tests {
     fn images_keep_their_values_and_other_inputs_their_layout() {
         let order = Permutation::new(9, 7, 0);
         for (shape, is_image) in [(vec![3, 4, 5], true), (vec![6], false)] {
-            let mut plain = Of(shape.clone());
-            let mut source = ChannelsLast(Box::new(Of(shape)));
+            let parts = vec![("part".to_owned(), 4)];
+            let mut plain = Of(shape.clone(), parts.clone());
+            let mut source = ChannelsLast(Box::new(Of(shape, parts.clone())));
             assert_eq!(source.num_samples(), 9);
+            assert_eq!(
+                (source.num_skipped(), source.tokens_per_sample()),
+                (3, Some(5))
+            );
+            assert_eq!(source.num_by_part(), parts);
             for places in [2..6, 4..4] {
                 let expected = plain.fetch(places.clone(), &order).unwrap();
                 let found = source.fetch(places, &order).unwrap();

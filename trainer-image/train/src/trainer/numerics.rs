@@ -1,8 +1,8 @@
 //! What becomes of a step whose loss or gradient is not finite, and the scale of the loss. All of it follows from what
 //! the ranks have agreed on and from the mark, so all ranks conclude the same.
 
-use roundhouse_contract::trainer::Precision;
-use roundhouse_elastic::numerics::{Policy, Verdict};
+use roundhouse_contract::trainer::{Compression, Precision};
+use roundhouse_elastic::numerics::{Finite, Policy, Verdict};
 use roundhouse_elastic::{Batch, LossScale, Mark};
 
 use super::Trainer;
@@ -28,8 +28,11 @@ impl Trainer<'_> {
     /// What the gradients of the next step are multiplied by; `None`: they are not scaled.
     pub(super) fn loss_factor(&self, mark: &Mark) -> Option<f64> {
         let num_averaged = self.sync.as_ref().map_or(1, |sync| sync.num_averaged());
-        let loss_scale = mark.loss_scale.as_ref()?;
-        Some(loss_scale.scale / f64::from(num_averaged))
+        // What a rank sends in 16 bits must not grow with the number of ranks.
+        let is_narrow = self.work.config.ddp.compression == Compression::Fp16;
+        let scale = mark.loss_scale.map(|it| it.scale);
+        let scale = scale.or_else(|| is_narrow.then_some(1.0))?;
+        Some(scale / f64::from(num_averaged))
     }
 
     pub(super) fn policy(&self) -> Policy {
@@ -41,13 +44,15 @@ impl Trainer<'_> {
         }
     }
 
-    /// The step counts, with or without an update.
-    pub(super) fn count(&mut self, batch: &Batch, verdict: Verdict) {
+    /// The step counts, with or without an update. A loss that is not finite says nothing of the scale.
+    pub(super) fn count(&mut self, batch: &Batch, verdict: Verdict, finite: Finite) {
         let is_skipped = verdict == Verdict::Skip;
         self.member.count(batch, is_skipped);
-        let settings = &self.work.config.loss_scaling;
-        let mark = &mut self.member.held.mark;
-        mark.loss_scale = mark.loss_scale.map(|it| it.after(is_skipped, settings));
+        if finite.loss {
+            let settings = &self.work.config.loss_scaling;
+            let mark = &mut self.member.held.mark;
+            mark.loss_scale = mark.loss_scale.map(|it| it.after(is_skipped, settings));
+        }
     }
 
     /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,

@@ -86,7 +86,7 @@ impl Trainer<'_> {
                 self.work.update.apply(parameters, rate, signals)
             })?,
         }
-        self.count(&batch, verdict);
+        self.count(&batch, verdict, finite);
         faults::point(Point::Commit, rank, step);
 
         self.learn(&batch, &end, &sections)?;
