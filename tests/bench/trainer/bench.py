@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import ours
 
@@ -34,6 +35,19 @@ def peer(python, name, world, seconds):
     return float(outputs[0][0])
 
 
+def copied(num_bytes):
+    """Seconds in which this machine copies so many bytes."""
+    source, target = bytearray(num_bytes), bytearray(num_bytes)
+    # Written once, so that no page is a page of zeros.
+    source[::4096] = target[::4096] = b"x" * len(range(0, num_bytes, 4096))
+    spans = []
+    for _ in range(5):
+        began = time.perf_counter()
+        target[:] = source
+        spans.append(time.perf_counter() - began)
+    return statistics.median(spans)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trainer", required=True, help="the program roundhouse-train, optimized")
@@ -41,8 +55,9 @@ def main():
     parser.add_argument("--models", default="mlp,resnet18,gpt2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
+    parser.add_argument("--checkpoints", type=int, default=4, help="that are measured; 0: none")
     options = parser.parse_args()
-    rows = []
+    rows, stalls = [], []
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
@@ -55,11 +70,18 @@ def main():
                     theirs.append(peer(options.python, name, world, options.seconds))
                     slices.append(ours.measure(options.trainer, data, name, world, options.seconds, {"slices": 4}))
                 rows.append((name, world, *map(statistics.median, (mine, theirs, slices))))
+        if options.checkpoints:
+            print("checkpoints", file=sys.stderr)
+            stalls, num_bytes = ours.stalls(options.trainer, data, options.checkpoints)
     print("| model | W | ours, steps/s | PyTorch, steps/s | ratio | goal | with 4 slices, steps/s |")
     print("|---|---|---|---|---|---|---|")
     for name, world, mine, theirs, slices in rows:
         ratio = mine / theirs
         print(f"| {name} | {world} | {mine:.1f} | {theirs:.1f} | {ratio:.2f} | {GOALS[name]} | {slices:.1f} |")
+    if stalls:
+        stall, copy = (1000 * span for span in (statistics.median(stalls), copied(int(num_bytes))))
+        print(f"\nA checkpoint of {num_bytes / 1e6:.0f} MB: training stands still for {stall:.0f} ms; ", end="")
+        print(f"this machine copies so many bytes in {copy:.0f} ms. Goal: at most 50 ms more.")
 
 
 if __name__ == "__main__":

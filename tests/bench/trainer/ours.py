@@ -87,3 +87,25 @@ def rate(workers, world, seconds):
         until("a step", lambda: workers.step() > at)
         rates.append((workers.step() - first) / (time.perf_counter() - began))
     return statistics.median(rates)
+
+
+def stalls(trainer, data, number):
+    """How long training stands still for each of a number of checkpoints, in seconds, and the bytes of one."""
+    # 38 million weights and AdamW's two moments.
+    config = CONFIGURATIONS["mlp"] | {
+        "model": {"name": "mlp", "hidden": [6144, 6144]},
+        "optimizer": {"name": "adamw", "learningRate": 0.0001},
+        "steps": 1_000_000_000,
+        "seed": 7,
+    }
+    variables = {"OMP_NUM_THREADS": "1", "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS": "10", "ROUNDHOUSE_CHECKPOINT_KEEP": "1"}
+    found = []
+    with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, 1, lambda _: variables) as workers:
+        workers.prepared([0])
+        workers.issue(1, [0])
+        step = 0
+        for _ in range(number):
+            workers.until("a checkpoint", lambda: (workers.metric(0, "checkpoint_step") or 0) > step, 300)
+            step = workers.metric(0, "checkpoint_step")
+            found.append(workers.metric(0, "checkpoint_stall_seconds"))
+        return found, workers.metric(0, "checkpoint_bytes")
