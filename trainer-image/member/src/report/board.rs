@@ -1,17 +1,14 @@
 //! `TensorBoard` event files, written by a thread of their own: a volume that is slow or full costs points of a curve, and
 //! no step.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
-};
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Evaluation, Reporter, StepReport, say_error};
 
 pub mod event;
+mod writer;
 
 use event::{Event, What};
 
@@ -21,11 +18,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const MOST_WAITING: usize = 1_024;
 /// How long the end of the process waits for the last events.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The log says again that events are dropped after this time without a drop.
+const QUIET: Duration = Duration::from_mins(1);
 
 /// What the thread is told.
 #[derive(Debug)]
 enum Message {
-    /// A generation begins: a new file, since `TensorBoard` reads files in the order of their names, each to its end.
+    /// A generation begins, and with it a file.
     Begin { generation: u64, step: u64 },
     /// An event for the file.
     Event(Event),
@@ -38,7 +37,7 @@ enum Message {
 pub(super) struct Board {
     events: SyncSender<Message>,
     due: Instant,
-    is_dropping: bool,
+    last_drop: Option<Instant>,
 }
 
 impl Reporter {
@@ -46,12 +45,12 @@ impl Reporter {
     pub fn write_events(&mut self, directory: PathBuf) {
         let (events, received) = sync_channel(MOST_WAITING);
         let thread = std::thread::Builder::new().name("tensorboard".to_owned());
-        match thread.spawn(move || write_all(&directory, &received)) {
+        match thread.spawn(move || writer::write_all(directory, &received)) {
             Ok(_) => {
                 self.board = Some(Board {
                     events,
                     due: Instant::now(),
-                    is_dropping: false,
+                    last_drop: None,
                 });
             }
             Err(error) => say_error(&format!("no event files are written: {error}")),
@@ -149,10 +148,15 @@ impl Board {
 
     fn tell(&mut self, message: Message) {
         let is_full = matches!(self.events.try_send(message), Err(TrySendError::Full(_)));
-        if is_full && !self.is_dropping {
+        if is_full && self.is_first_drop(Instant::now()) {
             say_error("event files: the volume takes nothing; events are dropped");
         }
-        self.is_dropping = is_full;
+    }
+
+    /// Counts a drop. Whether there was none for a while before it.
+    fn is_first_drop(&mut self, now: Instant) -> bool {
+        let last = self.last_drop.replace(now);
+        last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET)
     }
 }
 
@@ -160,68 +164,6 @@ impl Board {
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
-}
-
-/// The thread. An error ends the file, and is said; the next generation tries again.
-fn write_all(directory: &Path, messages: &Receiver<Message>) {
-    let mut file: Option<(PathBuf, File)> = None;
-    for message in messages {
-        let written = match message {
-            Message::Begin { generation, step } => {
-                file = None;
-                let path = directory.join(file_name(generation));
-                begin(&path, step)
-                    .map(|begun| file = Some((path.clone(), begun)))
-                    .map_err(|error| (path, error))
-            }
-            Message::Event(event) => match &mut file {
-                Some((path, open)) => open
-                    .write_all(&event.to_record())
-                    .map_err(|error| (path.clone(), error)),
-                None => Ok(()),
-            },
-            Message::Flush(written) => {
-                let _ = written.send(());
-                Ok(())
-            }
-        };
-        if let Err((path, error)) = written {
-            file = None;
-            say_error(&format!(
-                "event files: {}: {error}; training goes on without them",
-                path.display()
-            ));
-        }
-    }
-}
-
-/// Begins a file. What `TensorBoard` has of later steps was not committed, or is done again.
-fn begin(path: &Path, step: u64) -> io::Result<File> {
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
-    }
-    let mut file = File::create_new(path)?;
-    for (step, what) in [(0, What::FileVersion), (step + 1, What::Start)] {
-        let event = Event {
-            wall_time: now(),
-            step,
-            what,
-        };
-        file.write_all(&event.to_record())?;
-    }
-    Ok(file)
-}
-
-/// Names sort by time; `TensorBoard` looks for `tfevents`.
-fn file_name(generation: u64) -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let host: String = host.trim().chars().map(plain).collect();
-    let id = std::process::id();
-    format!(
-        "events.out.tfevents.{:010.0}.{host}.{id}.{generation}",
-        now().floor()
-    )
 }
 
 #[cfg(test)]
