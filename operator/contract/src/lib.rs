@@ -17,6 +17,7 @@ pub mod progress;
 pub mod rank_status;
 pub mod scale;
 pub mod termination;
+pub mod trace;
 pub mod trainer;
 
 pub use best::{BestCheckpoint, BestMetric};
@@ -29,4 +30,5 @@ pub use progress::{Progress, ScriptProgress, Straggler};
 pub use rank_status::{Phase, RankStatus};
 pub use scale::{OnScale, RateRule, ScaleBatch};
 pub use termination::{Reason, TerminationMessage};
+pub use trace::TraceRequest;
 pub use trainer::TrainerConfig;

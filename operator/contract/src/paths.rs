@@ -39,16 +39,10 @@ pub fn rank_metrics(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.prom"))
 }
 
-/// Asks one process for a trace: the number of steps, in the run directory. The process removes it.
+/// Asks one process for a trace, as [`crate::TraceRequest`], in the run directory.
 #[must_use]
 pub fn rank_trace_request(run_dir: &Path, local_rank: u32) -> PathBuf {
-    run_dir.join(format!("rank-{local_rank}.trace-request"))
-}
-
-/// The last trace of one process in the run directory.
-#[must_use]
-pub fn rank_trace(run_dir: &Path, local_rank: u32) -> PathBuf {
-    run_dir.join(format!("rank-{local_rank}.trace.json"))
+    run_dir.join(format!("rank-{local_rank}.trace-request.json"))
 }
 
 /// Why one process ended, as [`crate::TerminationMessage`], in the run directory.

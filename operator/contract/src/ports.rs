@@ -17,8 +17,9 @@ pub const METRICS_PATH: &str = "/metrics";
 pub const PROGRESS_PATH: &str = "/progress";
 /// [`crate::ProcessRestarts`] as JSON.
 pub const RESTARTS_PATH: &str = "/restarts";
-/// A trace of the next `?steps=5` steps of the worker's first process as JSON that Perfetto opens; 202 if they last
-/// longer. Without a query the last trace; 404 if there is none.
+/// With `?steps=5`, asks the worker's first process for a trace of its next steps: 202, 409 while there is a request, 429
+/// within a minute after the last one. Without a query, the last trace as JSON that Perfetto opens: 503 while it is being
+/// made, 404 if there is none. In mode [`crate::Mode::Restart`] always 404.
 pub const TRACE_PATH: &str = "/trace";
 /// 200 while the agent runs.
 pub const HEALTHZ_PATH: &str = "/healthz";

@@ -1,5 +1,5 @@
-//! HTTP of the worker: health, readiness, metrics, progress, restarts, traces. Reads files, and changes nothing but the
-//! request for a trace.
+//! HTTP of the worker: health, readiness, metrics, progress, restarts, traces. Reads files, and writes
+//! nothing but the request for a trace.
 //!
 //! It runs in a thread of its own (see [`server`]), so a handler may block for a file.
 
@@ -19,6 +19,9 @@ use crate::ranks;
 pub mod server;
 mod trace;
 
+use trace::Traces;
+pub(crate) use trace::remove_traces;
+
 /// What the handlers read.
 #[derive(Clone, Debug)]
 pub struct Shared {
@@ -30,13 +33,14 @@ pub struct Shared {
 
 /// The routes.
 pub fn router(shared: Shared) -> Router {
+    let traces = Arc::new(Traces::new(&shared.options));
     Router::new()
         .route(ports::HEALTHZ_PATH, get(|| async { "ok\n" }))
         .route(ports::READYZ_PATH, get(readyz))
         .route(ports::METRICS_PATH, get(metrics))
         .route(ports::PROGRESS_PATH, get(progress))
         .route(ports::RESTARTS_PATH, get(restarts))
-        .route(ports::TRACE_PATH, get(trace::trace))
+        .route(ports::TRACE_PATH, get(trace::trace).with_state(traces))
         .with_state(shared)
 }
 

@@ -44,6 +44,7 @@ pub fn run(options: &Options) -> i32 {
         Ok(runtime) => runtime.block_on(supervise(options)),
         Err(error) => Err(Failure::Runtime(error)),
     };
+    http::remove_traces();
     let (code, message) = result.unwrap_or_else(|failure| {
         let code = failure.exit_code(options.mode);
         let message = TerminationMessage {

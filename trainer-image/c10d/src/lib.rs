@@ -25,6 +25,7 @@ mod reducer;
 mod store;
 mod stream;
 mod tensors;
+mod trace;
 
 pub use agreement::{Agreed, Agreement, agree};
 pub use autocast::{Autocast, Numerics};
@@ -34,7 +35,7 @@ pub use fused::{AdamWUpdate, Gate, Moments, SgdUpdate};
 #[cfg(feature = "fake-nccl")]
 pub use group::fake_nccl_aborts;
 pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp};
-pub use observe::{DeviceMemory, Trace, device_memory, reset_peak_memory};
+pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]
 pub use observe::{NcclVersions, nccl_versions};
 pub use process::{raise_descriptor_limit, set_device};
@@ -43,6 +44,7 @@ pub use store::Store;
 pub use stream::{Event, Stream, StreamGuard, host_syncs};
 #[cfg(feature = "nccl")]
 pub use stream::{HostSyncs, watch_host_syncs};
+pub use trace::{Recording, Trace};
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,10 @@
-//! What an operator wants to know: memory, versions, traces.
+//! What an operator wants to know: memory and versions.
 
 use std::ffi::c_int;
-use std::marker::PhantomData;
-use std::path::Path;
 
 use tch::Device;
 
-use crate::error::{Error, Result, c_string, check};
+use crate::error::{Error, Result, check};
 use crate::ffi;
 
 /// Memory of one GPU that libtorch's allocator has, in bytes. What NCCL, cuDNN and the driver take is not in it.
@@ -94,59 +92,6 @@ pub fn nccl_versions() -> Result<NcclVersions> {
         loaded: number(loaded),
         compiled: number(compiled),
     })
-}
-
-/// A recording of all operations of this thread and of its backward passes, by Kineto. One at a time in a process;
-/// what is dropped before [`Self::stop`] is discarded.
-#[derive(Debug)]
-#[must_use = "it ends when it is dropped"]
-pub struct Trace {
-    is_running: bool,
-    of_thread: PhantomData<*const ()>,
-}
-
-impl Trace {
-    /// Begins to record, for a GPU with its kernels.
-    ///
-    /// # Errors
-    /// Another trace is being recorded.
-    pub fn start(device: Device) -> Result<Self> {
-        // SAFETY: takes a flag.
-        check(unsafe { ffi::rh_trace_start(device.is_cuda()) })?;
-        Ok(Self {
-            is_running: true,
-            of_thread: PhantomData,
-        })
-    }
-
-    /// Ends the recording and writes it in Chrome's trace format, which Perfetto opens.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn stop(mut self, path: &Path) -> Result<()> {
-        let path = path
-            .to_str()
-            .ok_or_else(|| Error::refused(format!("{} is not UTF-8", path.display())))?;
-        let text = c_string(path)?;
-        self.is_running = false;
-        // SAFETY: the path is NUL-terminated. Of the same thread, for the trace is not `Send`.
-        check(unsafe { ffi::rh_trace_stop(text.as_ptr()) })?;
-        // Kineto only logs that it could not write.
-        if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
-            Ok(())
-        } else {
-            Err(Error::refused(format!("no trace was written to {path}")))
-        }
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        if self.is_running {
-            // SAFETY: null discards the trace. Of the same thread, for the trace is not `Send`.
-            let _ = unsafe { ffi::rh_trace_stop(std::ptr::null()) };
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,43 @@
 //! A trace of steps on request, while training goes on.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::checkpoints::endless;
 use crate::harness::Job;
 
-#[test]
-fn a_trace_of_the_steps_that_were_asked_for_is_left_in_the_run_directory() {
-    let job = Job::train(&endless(), 2, 1);
+/// How often an event is in a trace of so many steps of the first process.
+fn counts(job: &Job, num_steps: u32) -> impl Fn(&str) -> usize {
     job.wait_for("steps", |status| status.step > 0);
-    let text = job.trace(3);
-    let trace: Value = serde_json::from_str(&text).unwrap();
-    let events = trace["traceEvents"].as_array().unwrap();
-    let num_of = |name: &str| {
+    let trace: Value = serde_json::from_str(&job.trace(num_steps)).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap().clone();
+    move |name| {
         let same = events.iter().filter(|event| event["name"] == name);
         same.count()
-    };
-    // An MLP with one hidden layer: two products in a forward pass.
-    assert_eq!(num_of("aten::addmm"), 6, "{} events", events.len());
+    }
+}
+
+/// An MLP with one hidden layer: two products in a forward pass, and as many in a backward pass.
+const FORWARD: &str = "aten::addmm";
+const BACKWARD: &str = "autograd::engine::evaluate_function: AddmmBackward0";
+
+#[test]
+fn a_trace_has_the_steps_that_were_asked_for() {
+    let mut config = endless();
+    config["eval"] = json!({"everyEpochs": 0});
+    let job = Job::train(&config, 2, 1);
+    let num_of = counts(&job, 3);
+    assert_eq!((num_of(FORWARD), num_of(BACKWARD)), (6, 6));
     job.wait_for_steps(10);
+}
+
+#[test]
+fn a_trace_ends_before_an_evaluation() {
+    let mut config = endless();
+    // Fewer steps in an epoch than are asked for.
+    config["globalBatchSize"] = json!(256);
+    let job = Job::train(&config, 2, 1);
+    let num_of = counts(&job, 20);
+    let num_forward = num_of(FORWARD);
+    assert!((2..40).contains(&num_forward), "{num_forward}");
+    assert_eq!(num_of(BACKWARD), num_forward, "no pass of an evaluation");
 }

@@ -14,6 +14,7 @@ use crate::group::C10dGroup;
 use crate::source::Source;
 use crate::sync::{Finished, Pass, Sync, explain};
 use crate::task::{LossSum, Mode, Task};
+use crate::tracing::Tracer;
 
 /// What the passes of a step are made of.
 pub struct Inputs<'a> {
@@ -58,6 +59,7 @@ pub fn gradients(
     world: &World<C10dGroup>,
     mut numbers: impl FnMut(f64) -> Vec<f64>,
     sections: &mut Sections,
+    tracer: &mut Tracer,
 ) -> Result<Gradients, Failure> {
     let rank = world.rank();
     let told = |error| explain(world, error);
@@ -109,6 +111,7 @@ pub fn gradients(
             let done = sync.after_backward(&pass, &sum.loss, task.parameters_mut());
             done.map_err(told)
         })?;
+        tracer.pass_ends();
     }
     let finished = sections.time(Section::Communication, || {
         sync.finish(task.parameters_mut())

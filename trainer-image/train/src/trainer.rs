@@ -213,13 +213,11 @@ impl<'reporter> Trainer<'reporter> {
     pub fn run(mut self) -> Result<(), Failure> {
         loop {
             let event = match self.member.next_todo() {
-                Todo::Form(place) => self.form(&place),
-                Todo::Step => {
-                    self.tracer.step_begins();
-                    let result = self.step();
-                    self.tracer.step_ends(result.is_err());
-                    result.map(Some)
+                Todo::Form(place) => {
+                    self.tracer.steps_end();
+                    self.form(&place)
                 }
+                Todo::Step => self.step().map(Some),
                 Todo::Exit(outcome) => return self.end(outcome),
             };
             match event {

@@ -1,21 +1,27 @@
 //! Serves HTTP in a thread of its own, so that whoever can reach the port cannot hold up the supervision.
 //!
 //! The port is open to every pod that the NetworkPolicy lets in. So the number of connections is bounded, and each
-//! has little time: when there are too many, the oldest one is closed, never the newest refused. Idle
+//! has little time to take the next bytes: when there are too many, the oldest one is closed, never the newest refused. Idle
 //! connections therefore cannot keep a probe of the kubelet from its answer.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+
+mod counted;
+
+use counted::{Counted, Written};
 
 /// How long a taken port is tried again: the last container of the pod may still be closing it.
 const BIND_DEADLINE: Duration = Duration::from_secs(10);
@@ -23,8 +29,8 @@ const BIND_DEADLINE: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 128;
 /// Time for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for a connection in all. Each serves one request.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time in which a connection must have taken some bytes of its answer. Each serves one request.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Most bytes of a request's headers.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Pause after an accept that failed, as for want of descriptors.
@@ -108,18 +114,30 @@ fn make_room(open: &mut VecDeque<AbortHandle>) {
 }
 
 /// Answers one request. An error is the client's.
-async fn answer(stream: TcpStream, router: Router) {
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+    let written = Written::default();
+    let stream = Counted::new(stream, written.clone());
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .keep_alive(false)
         .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+    let mut connection = pin!(connection);
+    loop {
+        let before = written.num_bytes();
+        let ended = tokio::time::timeout(WRITE_TIMEOUT, connection.as_mut()).await;
+        if ended.is_ok() || written.num_bytes() == before {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
     use super::*;
 
     #[tokio::test]
@@ -150,5 +168,43 @@ mod tests {
             .collect();
         assert_eq!(closed.iter().position(|closed| *closed), Some(0));
         assert_eq!(closed.iter().filter(|closed| **closed).count(), 1);
+    }
+    const BODY: usize = 1 << 20;
+    const PIECE: usize = 1 << 17;
+
+    /// A client of an answer that does not fit into any buffer, which has asked for it.
+    async fn client() -> DuplexStream {
+        let (mut client, server) = tokio::io::duplex(PIECE);
+        let router = Router::new().route("/", get(|| async { vec![0_u8; BODY] }));
+        tokio::spawn(answer(server, router));
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        client
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_transfer_may_last_longer_than_a_connection_may_be_idle() {
+        let mut client = client().await;
+        let mut num_bytes = 0;
+        let started = tokio::time::Instant::now();
+        loop {
+            let mut piece = vec![0; PIECE];
+            match client.read(&mut piece).await.unwrap() {
+                0 => break,
+                more => num_bytes += more,
+            }
+            tokio::time::sleep(WRITE_TIMEOUT / 2).await;
+        }
+        assert!(num_bytes > BODY, "the head and the body");
+        assert!(started.elapsed() > 2 * WRITE_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_closed() {
+        let mut client = client().await;
+        tokio::time::sleep(3 * WRITE_TIMEOUT).await;
+        let mut taken = Vec::new();
+        client.read_to_end(&mut taken).await.unwrap();
+        assert!(taken.len() < BODY, "{} bytes", taken.len());
     }
 }

@@ -1,114 +1,165 @@
-//! `GET /trace?steps=5`: a trace of the next steps of the worker's first process, in the format that Perfetto opens.
-//! `GET /trace`: the last one again.
+//! `GET /trace?steps=5` asks the worker's first process for a trace of its next training steps; `GET /trace` sends it in
+//! the format that Perfetto opens.
+//!
+//! The port is open, so the cost is bounded: one request at a time, one a minute, one file on a disk that the next
+//! request removes. The process bounds the recording itself.
 
-use std::path::Path;
-use std::time::Duration;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::{RawQuery, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use roundhouse_contract::paths;
+use roundhouse_contract::{Mode, TraceRequest, paths};
+use tokio::fs::File;
 
-use super::Shared;
+use crate::options::Options;
 
-/// Most steps of a trace: it is in memory, and slows these steps down.
-const MOST_STEPS: u32 = 20;
-/// How long a request waits for its trace; the server closes a connection after 15 s.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it looks.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Of the processes of this worker.
+mod directory;
+mod pieces;
+
+use pieces::Pieces;
+
+/// Time between two requests.
+const PAUSE: Duration = Duration::from_mins(1);
+/// When a client may ask again for a trace that is being made.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// The process of this worker that is recorded.
 const LOCAL_RANK: u32 = 0;
 
+/// What the handler needs.
+#[derive(Debug)]
+pub(super) struct Traces {
+    mode: Mode,
+    request: PathBuf,
+    directory: PathBuf,
+    last: Mutex<Option<Instant>>,
+}
+
+/// Why there is no trace now.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("in mode Restart the processes are the script's, which records no traces")]
+    Restart,
+    #[error("steps must be between 1 and {}", TraceRequest::MOST_STEPS)]
+    Steps,
+    #[error("a trace is being made: GET /trace sends it")]
+    Busy,
+    #[error("traces are made once a minute: ask again in {} s", .0.as_secs() + 1)]
+    TooSoon(Duration),
+    #[error("the trace is being made: ask again")]
+    NotYet,
+    #[error(
+        "there is no trace: ask with ?steps=5; if this was done, the worker's log says why there is none"
+    )]
+    None,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, wait) = match &self {
+            Self::Restart | Self::None => (StatusCode::NOT_FOUND, None),
+            Self::Steps => (StatusCode::BAD_REQUEST, None),
+            Self::Busy => (StatusCode::CONFLICT, None),
+            Self::TooSoon(left) => (
+                StatusCode::TOO_MANY_REQUESTS,
+                Some(*left + Duration::from_secs(1)),
+            ),
+            Self::NotYet => (StatusCode::SERVICE_UNAVAILABLE, Some(ASK_AGAIN)),
+            Self::Io(_) => (StatusCode::INTERNAL_SERVER_ERROR, None),
+        };
+        let mut headers = HeaderMap::new();
+        headers.extend(wait.map(|wait| (header::RETRY_AFTER, wait.as_secs().into())));
+        (status, headers, format!("{self}\n")).into_response()
+    }
+}
+
+impl Traces {
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            mode: options.mode,
+            request: paths::rank_trace_request(&options.run_dir, LOCAL_RANK),
+            directory: directory::of_this_process(),
+            last: Mutex::new(None),
+        }
+    }
+
+    fn result(&self) -> PathBuf {
+        self.directory.join("trace.json")
+    }
+
+    /// Asks the process, which removes the request when it is done with it. The trace before is removed.
+    fn ask(&self, num_steps: u32, now: Instant) -> Result<(), Refusal> {
+        if self.request.exists() {
+            return Err(Refusal::Busy);
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = last.and_then(|last| PAUSE.checked_sub(now.saturating_duration_since(last)));
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            return Err(Refusal::TooSoon(left));
+        }
+        directory::make(&self.directory)?;
+        let result = self.result();
+        match std::fs::remove_file(&result) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+        let request = TraceRequest { num_steps, result };
+        let text = serde_json::to_string(&request).map_err(io::Error::from)?;
+        let partial = self.request.with_extension("partial");
+        std::fs::write(&partial, text)?;
+        std::fs::rename(partial, &self.request)?;
+        *last = Some(now);
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Pieces, Refusal> {
+        match File::open(self.result()).await {
+            Ok(file) => Ok(Pieces::of(file).await?),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            Err(_) if self.request.exists() => Err(Refusal::NotYet),
+            Err(_) => Err(Refusal::None),
+        }
+    }
+
+    async fn answer(&self, query: &str, now: Instant) -> Result<Response, Refusal> {
+        if self.mode == Mode::Restart {
+            return Err(Refusal::Restart);
+        }
+        let mut parts = query.split('&');
+        let Some(steps) = parts.find_map(|part| part.strip_prefix("steps=")) else {
+            let body = Body::new(self.open().await?);
+            return Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response());
+        };
+        let steps = steps.parse().map_err(|_| Refusal::Steps)?;
+        if !(1..=TraceRequest::MOST_STEPS).contains(&steps) {
+            return Err(Refusal::Steps);
+        }
+        self.ask(steps, now)?;
+        let words =
+            "the process records its next training steps: GET /trace sends them when it is done\n";
+        Ok((StatusCode::ACCEPTED, words).into_response())
+    }
+}
+
 pub(super) async fn trace(
-    State(Shared {
-        options,
-        metrics: _,
-    }): State<Shared>,
+    State(traces): State<Arc<Traces>>,
     RawQuery(query): RawQuery,
-) -> Response {
-    let run_dir = &options.run_dir;
-    let Some(steps) = query.as_deref().and_then(steps) else {
-        return found(run_dir).unwrap_or_else(|| {
-            let words = "there is no trace: ask with ?steps=5\n";
-            (StatusCode::NOT_FOUND, words).into_response()
-        });
-    };
-    let Some(steps) = steps.filter(|steps| (1..=MOST_STEPS).contains(steps)) else {
-        let words = format!("steps must be between 1 and {MOST_STEPS}\n");
-        return (StatusCode::BAD_REQUEST, words).into_response();
-    };
-    if let Err(error) = ask(run_dir, steps) {
-        return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response();
-    }
-    let mut waited = Duration::ZERO;
-    loop {
-        if let Some(found) = found(run_dir) {
-            return found;
-        }
-        if waited >= PATIENCE {
-            let words = "the steps are not over yet: GET /trace has the trace when they are\n";
-            return (StatusCode::ACCEPTED, words).into_response();
-        }
-        tokio::time::sleep(PAUSE).await;
-        waited += PAUSE;
-    }
+) -> Result<Response, Response> {
+    let query = query.unwrap_or_default();
+    let answer = traces.answer(&query, Instant::now()).await;
+    answer.map_err(IntoResponse::into_response)
 }
 
-/// The number of steps in a query; the inner `None` if it is none.
-#[expect(
-    clippy::option_option,
-    reason = "no number is not the same as no query for one"
-)]
-fn steps(query: &str) -> Option<Option<u32>> {
-    let mut parts = query.split('&');
-    let text = parts.find_map(|part| part.strip_prefix("steps="))?;
-    Some(text.parse().ok())
-}
-
-/// Asks the process, which removes the request when it begins. An earlier trace is forgotten.
-fn ask(run_dir: &Path, steps: u32) -> std::io::Result<()> {
-    let _ = std::fs::remove_file(paths::rank_trace(run_dir, LOCAL_RANK));
-    let request = paths::rank_trace_request(run_dir, LOCAL_RANK);
-    let partial = request.with_extension("partial");
-    std::fs::write(&partial, steps.to_string())?;
-    std::fs::rename(partial, request)
-}
-
-fn found(run_dir: &Path) -> Option<Response> {
-    let text = std::fs::read(paths::rank_trace(run_dir, LOCAL_RANK)).ok()?;
-    Some(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+/// Removes the last trace when the agent ends: nobody could get it any more.
+pub(crate) fn remove_traces() {
+    let _ = std::fs::remove_dir_all(directory::of_this_process());
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_number_of_steps_is_read_from_the_query() {
-        for (query, expected) in [
-            ("steps=5", Some(Some(5))),
-            ("a=b&steps=5", Some(Some(5))),
-            ("steps=five", Some(None)),
-            ("", None),
-        ] {
-            assert_eq!(steps(query), expected, "{query}");
-        }
-    }
-
-    #[test]
-    fn a_request_replaces_the_trace_before_it() {
-        let run_dir = tempfile::tempdir().unwrap();
-        let result = paths::rank_trace(run_dir.path(), 0);
-        assert!(found(run_dir.path()).is_none());
-        std::fs::write(&result, "{}").unwrap();
-        assert!(found(run_dir.path()).is_some());
-        ask(run_dir.path(), 5).unwrap();
-        assert!(
-            found(run_dir.path()).is_none(),
-            "it is that of another time"
-        );
-        let request = paths::rank_trace_request(run_dir.path(), 0);
-        assert_eq!(std::fs::read_to_string(request).unwrap(), "5");
-    }
-}
+mod tests;

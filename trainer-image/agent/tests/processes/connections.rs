@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use roundhouse_contract::Reason;
+use roundhouse_contract::{Reason, TraceRequest, paths};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::harness::{Agent, until};
@@ -63,4 +63,24 @@ fn a_connection_serves_one_request() {
     until("the server still answers", || {
         (agent.get("/healthz").0 == 200).then_some(())
     });
+}
+
+#[test]
+fn a_trace_is_asked_for_and_sent_and_removed_when_the_agent_ends() {
+    let mut agent = Agent::start(1, "exec sleep 1000");
+    assert_eq!(agent.get("/trace").0, 404);
+    assert_eq!(agent.get("/trace?steps=5").0, 202);
+    assert_eq!(agent.get("/trace").0, 503);
+    let path = paths::rank_trace_request(&agent.run_dir(), 0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let TraceRequest { num_steps, result } = serde_json::from_str(&text).unwrap();
+    assert_eq!(num_steps, 5);
+    assert!(!result.starts_with(agent.run_dir()), "that is memory");
+    std::fs::write(&result, "{}").unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!(agent.get("/trace"), (200, "{}".to_owned()));
+    assert_eq!(agent.get("/trace?steps=5").0, 429);
+    agent.signal("TERM");
+    agent.finish();
+    assert!(!result.exists());
 }

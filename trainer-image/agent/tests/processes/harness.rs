@@ -29,6 +29,7 @@ impl Agent {
     pub(crate) fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
             .env("NCCL_NVLS_ENABLE", "2")
+            .env("TMPDIR", dir.path())
             .args(options)
             .args(["--procs", &procs.to_string(), "--grace-seconds", "1"])
             .args(["--http-address", "127.0.0.1:0", "--worker-index", "3"])

@@ -12,6 +12,11 @@ pub(crate) struct RhEvent {
 }
 
 #[repr(C)]
+pub(crate) struct RhRecording {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RhAutocast {
     cuda: bool,
@@ -177,7 +182,10 @@ unsafe extern "C" {
     #[cfg(feature = "nccl")]
     pub(crate) fn rh_nccl_versions(loaded: *mut c_int, compiled: *mut c_int) -> c_int;
     pub(crate) fn rh_trace_start(cuda: bool) -> c_int;
-    pub(crate) fn rh_trace_stop(path: *const c_char) -> c_int;
+    pub(crate) fn rh_trace_num_operations() -> u64;
+    pub(crate) fn rh_trace_stop(out: *mut *mut RhRecording) -> c_int;
+    pub(crate) fn rh_recording_write(recording: *mut RhRecording, path: *const c_char) -> c_int;
+    pub(crate) fn rh_recording_free(recording: *mut RhRecording) -> c_int;
 
     pub(crate) fn rh_group_all_gather(
         group: *const RhGroup,

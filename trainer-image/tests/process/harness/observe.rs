@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{RankStatus, TerminationMessage, TraceRequest, paths};
 
 use super::{DEADLINE, Job};
 
@@ -114,10 +114,14 @@ impl Job {
 
     /// Asks rank 0 for a trace of so many steps, as the agent does, and waits for it.
     pub(crate) fn trace(&self, num_steps: u32) -> String {
-        let result = paths::rank_trace(&self.run_dir(0), 0);
+        let result = self.path("trace.json");
+        let request = TraceRequest {
+            num_steps,
+            result: result.clone(),
+        };
         super::replace(
             &paths::rank_trace_request(&self.run_dir(0), 0),
-            &num_steps.to_string(),
+            &serde_json::to_string(&request).unwrap(),
         );
         self.wait_until("trace", || result.exists());
         std::fs::read_to_string(result).unwrap()

@@ -21,6 +21,9 @@ impl Trainer<'_> {
     /// update every error leaves the weights as they were; the update itself is local and waits for no peer.
     pub(super) fn step(&mut self) -> Result<Event, Failure> {
         let result = self.try_step();
+        if result.is_err() {
+            self.tracer.step_fails();
+        }
         result.map_err(|failure| match self.member.world() {
             Ok(world) => failure.on_rank(world.rank()),
             Err(_) => failure,
@@ -29,13 +32,16 @@ impl Trainer<'_> {
 
     fn try_step(&mut self) -> Result<Event, Failure> {
         if self.is_evaluation_due() {
+            self.tracer.steps_end();
             return self.evaluate();
         }
         let mark = self.member.held.mark;
         let Some(batch) = self.plan.course.batch_at(&mark) else {
+            self.tracer.steps_end();
             self.finish()?;
             return Ok(Event::Finished);
         };
+        self.tracer.step_begins();
         let mut standing = self.member.begin_step()?;
         standing.own_time = self.last_step.own_time;
         let loss_factor = self.loss_factor(&mark);
@@ -107,8 +113,10 @@ impl Trainer<'_> {
         });
         if end.agreement.all_leave {
             // What little time is left is for the state.
+            self.tracer.steps_end();
             self.member.save_before_leaving(tensors)?;
         }
+        self.tracer.step_ends();
         Ok(Event::Boundary {
             agreed_generation: end.agreement.newest_generation,
             all_leave: end.agreement.all_leave,
@@ -155,7 +163,11 @@ impl Trainer<'_> {
             .batch_at(&self.member.held.mark.after(batch.num_samples()));
         let next = next.map(|next| (self.order(next.epoch), next));
         let Self {
-            member, work, sync, ..
+            member,
+            work,
+            sync,
+            tracer,
+            ..
         } = self;
         let Some(sync) = sync else {
             return Err(Failure::internal("a step before its world was formed"));
@@ -168,7 +180,7 @@ impl Trainer<'_> {
             standing.leaving = ears.is_leaving();
             standing.to_numbers(world.rank(), local_loss)
         };
-        gradients(&mut inputs, sync.as_mut(), world, numbers, sections)
+        gradients(&mut inputs, sync.as_mut(), world, numbers, sections, tracer)
     }
 
     /// What the ranks agree on, from what has come with the gradients or in a collective of its own.
