@@ -243,6 +243,12 @@ impl Saver {
         flight.stage == Stage::Failed
     }
 
+    /// As if the volume held up the saves of earlier generations for ever.
+    #[cfg(test)]
+    pub(crate) fn hang(&mut self) {
+        self.buffers.clear();
+    }
+
     /// The thread ends with this saver, so it is there.
     fn give(&self, job: Job) {
         let _ = self.jobs.send(job);
