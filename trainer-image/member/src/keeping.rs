@@ -14,7 +14,7 @@ use crate::checkpoint::{self, Directory, Identity, Manifest, News, Saver};
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::ledger::Ledger;
-use crate::report::Reporter;
+use crate::report::{Reporter, say_error};
 use crate::state::Table;
 use crate::world::{Saving, SavingSum};
 
@@ -124,8 +124,10 @@ impl Keeping {
         if let Some(metric) = self.saver.metric() {
             let directory = self.directory.clone();
             let best = move || checkpoint::complete::best(&directory, metric);
-            let best = self.ask(best, reporter)?;
-            self.saver.know_best(best.map(|(_, best)| best));
+            match self.ask(best, reporter)? {
+                Ok(best) => self.saver.know_best(best.map(|(_, best)| best)),
+                Err(trouble) => say_error(&format!("the best checkpoint is not known: {trouble}")),
+            }
         }
         Ok(self.found.clone())
     }
