@@ -37,6 +37,8 @@ pub struct Keeping {
     damaged: Damaged,
     /// Where ledger and training were when the save in flight began.
     saved: Option<Saved>,
+    /// Step of a best state whose save was abandoned when its generation ended.
+    unsaved_best: Option<u64>,
     /// Added to the job's generations.
     first_generation: u64,
     /// Since when a rank is known to be stuck.
@@ -49,6 +51,8 @@ struct Saved {
     ledger: Head,
     mark: Mark,
     scores: Option<Scores>,
+    /// Whether this rank knows that the state is the best one so far.
+    is_best: bool,
 }
 
 impl Keeping {
@@ -89,6 +93,7 @@ impl Keeping {
             found: None,
             damaged: Damaged::new(),
             saved: None,
+            unsaved_best: None,
             first_generation: 0,
             stuck_since: None,
         };
@@ -168,7 +173,11 @@ impl Keeping {
 
     /// The generation is over.
     pub(crate) fn leave(&mut self) {
-        self.saver.abandon();
+        let abandoned = self.saver.abandon();
+        if abandoned.is_some() && self.saved.is_some_and(|saved| saved.is_best) {
+            self.unsaved_best = abandoned;
+        }
+        self.saved = None;
         self.ledger = None;
         self.stuck_since = None;
     }
@@ -217,18 +226,6 @@ impl Keeping {
             return Some(checkpoint::about(&path, reason));
         }
         ledger.error()
-    }
-
-    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one is.
-    fn judge(&mut self, step: u64, scores: Scores) -> bool {
-        let in_flight = self.saver.in_flight().map(|(step, ..)| step);
-        match &mut self.saved {
-            Some(saved) if in_flight == Some(step) && saved.mark.step == step => {
-                saved.scores = Some(scores);
-                true
-            }
-            Some(_) | None => false,
-        }
     }
 
     /// What is known of the save in flight, given what all ranks have said.

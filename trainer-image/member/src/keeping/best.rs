@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::saving;
 
+use super::Keeping;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::member::Member;
@@ -31,12 +32,47 @@ impl<R: Rendezvous> Member<'_, R> {
     pub fn keep_best<S: State>(&mut self, scores: Scores, state: &S) -> Result<(), Failure> {
         let step = self.held.mark.step;
         self.held.scores = Some((step, scores));
-        self.save_best(scores, state, LONGEST_WAIT)
+        self.save_best(Some(scores), state, LONGEST_WAIT)
     }
 
+    /// A generation has formed. If its state was evaluated and is not saved, [`Self::keep_best`] is done again, without a
+    /// wait for an earlier save. If steps were committed since the best state, one rank says that it was not saved.
+    pub(crate) fn resume_best<S: State>(&mut self, state: &S) -> Result<(), Failure> {
+        let step = self.held.mark.step;
+        let scores = self.held.scores_of(step);
+        let Some(keeping) = &self.keeping else {
+            return Ok(());
+        };
+        if !keeping.saver.judges() {
+            return Ok(());
+        }
+        let is_saved = keeping.saver.has(step);
+        if let Some(lost) = self.lost_best()? {
+            say_error(&format!(
+                "the best state, of step {lost}, was not saved: a new generation formed before its checkpoint was complete"
+            ));
+        }
+        self.save_best(scores.filter(|_| !is_saved), state, Duration::ZERO)
+    }
+
+    /// The step of a best state that is neither saved nor there any more. The lowest rank that knows of it is told, no
+    /// other; rank 0 if it was in the generation before.
+    fn lost_best(&mut self) -> Result<Option<u64>, Failure> {
+        let step = self.held.mark.step;
+        let unsaved = self.keeping.as_ref().and_then(|it| it.unsaved_best);
+        let lost = unsaved.filter(|unsaved| *unsaved < step);
+        let world = self.world()?;
+        let (rank, knowing) = (world.rank(), world.ranks_that(lost.is_some())?);
+        if let Some(keeping) = &mut self.keeping {
+            keeping.unsaved_best = None;
+        }
+        Ok(lost.filter(|_| knowing.first() == Some(&rank)))
+    }
+
+    /// `scores`: what an evaluation found of this state; rank 0's alone count.
     fn save_best<S: State>(
         &mut self,
-        scores: Scores,
+        scores: Option<Scores>,
         state: &S,
         longest_wait: Duration,
     ) -> Result<(), Failure> {
@@ -44,7 +80,10 @@ impl<R: Rendezvous> Member<'_, R> {
         let generation = self.held.generation();
         let begun = Instant::now();
         loop {
-            self.look();
+            if self.machine.current_generation().is_some() {
+                // A process that forms a generation must not turn to a newer one here.
+                self.look();
+            }
             let is_cut_off = self.knows_newer_generation() || self.must_break_off();
             let Some(keeping) = &mut self.keeping else {
                 return Ok(());
@@ -55,8 +94,9 @@ impl<R: Rendezvous> Member<'_, R> {
             keeping.hear(generation, self.reporter)?;
             self.reporter
                 .volume_moves(keeping.directory.pulse().moves());
-            let is_on_its_way = keeping.judge(step, scores);
-            let is_wanted = !is_on_its_way && keeping.saver.is_best(step, &scores);
+            let is_wanted = scores.is_some_and(|scores| {
+                !keeping.judge(step, scores) && keeping.saver.is_best(step, &scores)
+            });
             let mut own = keeping.standing(is_wanted);
             own.gives_up = is_cut_off || begun.elapsed() >= longest_wait;
             let world = self.world()?;
@@ -77,9 +117,35 @@ impl<R: Rendezvous> Member<'_, R> {
             }
             self.proceed(&sum, is_idle, state)?;
             if is_idle {
+                if let Some(keeping) = &mut self.keeping {
+                    keeping.begins_best();
+                }
                 return Ok(());
             }
             std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Keeping {
+    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one is.
+    fn judge(&mut self, step: u64, scores: Scores) -> bool {
+        let is_best = self.saver.is_best(step, &scores);
+        let in_flight = self.saver.in_flight().map(|(step, ..)| step);
+        match &mut self.saved {
+            Some(saved) if in_flight == Some(step) && saved.mark.step == step => {
+                saved.scores = Some(scores);
+                saved.is_best |= is_best;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// All ranks know that the save that has just begun is that of the best state.
+    const fn begins_best(&mut self) {
+        if let Some(saved) = &mut self.saved {
+            saved.is_best = true;
         }
     }
 }
