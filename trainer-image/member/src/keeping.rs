@@ -39,6 +39,8 @@ pub struct Keeping {
     saved: Option<Saved>,
     /// Step of a best state whose save was abandoned when its generation ended.
     unsaved_best: Option<u64>,
+    /// Whether it was told that an evaluation has not found what the best checkpoint is kept by.
+    has_told_lack: bool,
     /// Added to the job's generations.
     first_generation: u64,
     /// Since when a rank is known to be stuck.
@@ -94,6 +96,7 @@ impl Keeping {
             damaged: Damaged::new(),
             saved: None,
             unsaved_best: None,
+            has_told_lack: false,
             first_generation: 0,
             stuck_since: None,
         };

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use roundhouse_contract::BestMetric;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::saving;
 
@@ -32,6 +33,13 @@ impl<R: Rendezvous> Member<'_, R> {
     pub fn keep_best<S: State>(&mut self, scores: Scores, state: &S) -> Result<(), Failure> {
         let step = self.held.mark.step;
         self.held.scores = Some((step, scores));
+        let is_first = self.world()?.rank() == 0;
+        let keeping = self.keeping.as_mut().filter(|_| is_first);
+        if let Some(metric) = keeping.and_then(|keeping| keeping.lack_to_tell(&scores)) {
+            say_error(&format!(
+                "no checkpoint of step {step} is kept as the best one: its evaluation has no finite {metric}"
+            ));
+        }
         self.save_best(Some(scores), state, LONGEST_WAIT)
     }
 
@@ -140,6 +148,13 @@ impl Keeping {
             }
             Some(_) | None => false,
         }
+    }
+
+    /// The number by which the best checkpoint is kept, when an evaluation has not found it for the first time.
+    fn lack_to_tell(&mut self, scores: &Scores) -> Option<BestMetric> {
+        let lack = self.saver.lacks(scores).filter(|_| !self.has_told_lack)?;
+        self.has_told_lack = true;
+        Some(lack)
     }
 
     /// All ranks know that the save that has just begun is that of the best state.

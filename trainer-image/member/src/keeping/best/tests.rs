@@ -1,5 +1,3 @@
-use roundhouse_contract::BestMetric;
-
 use super::*;
 use crate::checkpoint::{Directory, complete};
 use crate::group::threads::Threads;
@@ -120,4 +118,18 @@ fn a_best_state_that_is_saved_is_not_saved_again() {
         trainee.in_flight()
     });
     assert_eq!(begun, [None, None]);
+}
+
+#[test]
+fn an_evaluation_without_the_metric_is_told_once_and_saves_nothing() {
+    let volume = tempfile::tempdir().unwrap();
+    let found = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(f64::NAN);
+        let is_told = trainee.keeping().has_told_lack;
+        let again = trainee.keeping().lack_to_tell(&loss(f64::NAN));
+        (is_told, again, trainee.in_flight())
+    });
+    let loss = BestMetric::Loss;
+    assert_eq!(found, [(true, None, None), (false, Some(loss), None)]);
 }

@@ -199,6 +199,7 @@ pub(super) fn loss(loss: f64) -> Scores {
         loss: Some(loss),
         ..Scores::default()
     }
+    .finite()
 }
 
 /// Groups for one generation, of which each rank takes its own.
