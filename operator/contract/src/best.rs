@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::trainer::ModelName;
+
 /// The number of an evaluation that decides which checkpoint is the best one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -30,6 +32,21 @@ impl BestMetric {
             Self::Top5 => "top5",
             Self::Perplexity => "perplexity",
         }
+    }
+
+    /// What to change if no evaluation of a model finds this number; `None` if one may. What a model of the user's own
+    /// finds is not known.
+    #[must_use]
+    pub fn refusal(self, model: ModelName) -> Option<String> {
+        let others = match (self, model) {
+            (Self::Top1 | Self::Top5, ModelName::Gpt2 | ModelName::Bert) => "perplexity or loss",
+            (Self::Perplexity, model) if model.reads_images() => "top1, top5 or loss",
+            (Self::Loss | Self::Top1 | Self::Top5 | Self::Perplexity, _) => return None,
+        };
+        let model = model.as_str();
+        Some(format!(
+            "an evaluation of a {model} has no {self}: use {others}"
+        ))
     }
 
     /// Whether one value is better than another. A value that is not a number is never better.
@@ -92,6 +109,24 @@ mod tests {
             assert_eq!(text, format!("\"{metric}\""));
         }
         assert!("accuracy".parse::<BestMetric>().is_err());
+    }
+
+    #[test]
+    fn a_metric_that_no_evaluation_of_the_model_finds_is_refused() {
+        use BestMetric::{Loss, Perplexity, Top1, Top5};
+        use ModelName::{Bert, Cnn, Custom, Gpt2, Linear, Mlp, Resnet18, Resnet50};
+        for (models, refused) in [
+            (vec![Gpt2, Bert], vec![Top1, Top5]),
+            (vec![Linear, Mlp, Cnn, Resnet18, Resnet50], vec![Perplexity]),
+            (vec![Custom], vec![]),
+        ] {
+            for model in models {
+                let found = BestMetric::ALL.into_iter();
+                let found: Vec<_> = found.filter(|it| it.refusal(model).is_some()).collect();
+                assert_eq!(found, refused, "{model:?}");
+                assert!(Loss.refusal(model).is_none(), "{model:?}");
+            }
+        }
     }
 
     #[test]

@@ -2,19 +2,19 @@
 
 use jiff::Timestamp;
 use roundhouse_api::{CheckpointStatus, TrainingJobStatus};
-use roundhouse_contract::Progress;
+use roundhouse_contract::{BestCheckpoint, Progress};
 
 use crate::draft::{Draft, event};
 use crate::plan::EventType;
 use crate::status::time;
+use crate::validate::ValidatedJob;
 
 /// Longest error that is shown, in bytes; the schema's bound.
 const MAX_ERROR_BYTES: usize = 1_024;
 
-/// Whether progress tells something of checkpoints that the status does not.
-pub(crate) fn differs(status: &TrainingJobStatus, progress: &Progress) -> bool {
-    let told = told(progress);
-    told.is_some() && told != status.checkpoint
+/// Whether the status would be another one with what progress tells of checkpoints.
+pub(crate) fn differs(job: &ValidatedJob, status: &TrainingJobStatus, progress: &Progress) -> bool {
+    merged(job, status.checkpoint.clone(), progress) != status.checkpoint
 }
 
 /// Whether progress tells of trouble that the status does not.
@@ -27,24 +27,42 @@ pub fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> boo
 
 /// Takes over what progress tells. A failure is an event, once for each new error.
 pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
-    let Some(mut told) = told(progress) else {
-        return;
-    };
-    let before = draft.status.checkpoint.take().unwrap_or_default();
-    // A process that was resumed and could not write yet knows of none; the one before is still there.
-    if told.step.is_none() {
-        (told.step, told.time) = (before.step, before.time);
-    }
-    told.best = told.best.or(before.best);
-    if let Some(error) = &told.error
-        && before.error.as_ref() != Some(error)
+    let before = draft.status.checkpoint.take();
+    let known_error = before.as_ref().and_then(|before| before.error.clone());
+    let now = merged(draft.job, before, progress);
+    let error = now.as_ref().and_then(|now| now.error.as_ref());
+    if let Some(error) = error
+        && known_error.as_ref() != Some(error)
     {
         let message = format!("trouble with checkpoints: {error}");
         draft
             .events
             .push(event(EventType::Warning, "CheckpointFailed", message));
     }
-    draft.status.checkpoint = Some(told);
+    draft.status.checkpoint = now;
+}
+
+/// What the status has to say, given what it says and what progress tells. The best checkpoint is there only as long
+/// as the job keeps one by the same metric.
+fn merged(
+    job: &ValidatedJob,
+    before: Option<CheckpointStatus>,
+    progress: &Progress,
+) -> Option<CheckpointStatus> {
+    let metric = job.checkpoint.as_ref().and_then(|it| it.best);
+    let is_kept = |best: &BestCheckpoint| metric.is_some_and(|it| it.metric == best.metric);
+    let Some(mut now) = told(progress) else {
+        let mut before = before?;
+        before.best = before.best.filter(is_kept);
+        return Some(before);
+    };
+    let before = before.unwrap_or_default();
+    // A process that was resumed and could not write yet knows of none; the one before is still there.
+    if now.step.is_none() {
+        (now.step, now.time) = (before.step, before.time);
+    }
+    now.best = now.best.or(before.best).filter(is_kept);
+    Some(now)
 }
 
 /// The end of a sentence about training: that it is not kept, if so.

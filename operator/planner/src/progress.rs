@@ -19,8 +19,8 @@ pub(crate) fn show(draft: &mut Draft<'_>) {
     };
     let due = draft.status.progress.as_ref().is_none_or(|shown| {
         let is_time = at.duration_since(shown.updated_at.0) >= INTERVAL;
-        let differs =
-            shown.progress.step != progress.step || checkpoint::differs(&draft.status, progress);
+        let differs = shown.progress.step != progress.step
+            || checkpoint::differs(draft.job, &draft.status, progress);
         is_time && differs || checkpoint::is_in_new_trouble(&draft.status, progress)
     });
     if due && progress.generation == draft.members.generation && !draft.status.is_terminal() {

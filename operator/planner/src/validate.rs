@@ -169,6 +169,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     let mut template = template.clone().unwrap_or_default();
     refuse_our_fields(template.spec.get_or_insert_default())?;
     let program = program::of(trainer.as_ref(), elastic, &mut template)?;
+    checks::kept(checkpoint.as_ref(), program.trainer())?;
     let num_gpus = gpus(&template)?;
     let procs_per_worker = procs_per_worker.unwrap_or(num_gpus.max(1));
     if !(1..=MAX_PROCS).contains(&procs_per_worker) {

@@ -1,7 +1,7 @@
 //! What is known and told of checkpoints, in a suspension above all.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_api::{Checkpoint, CheckpointVolume};
+use roundhouse_api::{Best, Checkpoint, CheckpointVolume};
 use roundhouse_contract::{BestCheckpoint, BestMetric, Progress};
 use roundhouse_planner::ProgressSample;
 use roundhouse_planner::testing::{World, world};
@@ -187,26 +187,80 @@ fn a_suspended_job_says_where_it_will_go_on() {
     assert!(world.observed.status.progress.is_some());
 }
 
+const BEST: BestCheckpoint = BestCheckpoint {
+    step: 30,
+    metric: BestMetric::Top1,
+    value: 0.75,
+};
+
+/// Two workers train, and the best checkpoint is kept.
+fn keeps_best(metric: BestMetric) -> World {
+    let mut world = trains();
+    world.job.checkpoint = Some(Checkpoint {
+        best: Some(Best { metric }),
+        ..checkpoint()
+    });
+    world
+}
+
+/// Rank 0 tells of a best checkpoint, if it knows one; returns what the status says then.
+fn told_best(world: &mut World, step: u64, best: Option<BestCheckpoint>) -> Option<BestCheckpoint> {
+    world.seconds_pass(10);
+    let progress = Progress {
+        best_checkpoint: best,
+        ..progress(step, Some(40), None)
+    };
+    let at = world.now;
+    world.observed.progress = Some(ProgressSample { progress, at });
+    world.settle();
+    let shown = world.observed.status.checkpoint.as_ref();
+    shown.and_then(|shown| shown.best)
+}
+
 #[test]
 fn the_best_checkpoint_is_shown_and_stays_known() {
-    let best = BestCheckpoint {
-        step: 30,
-        metric: BestMetric::Top1,
-        value: 0.75,
-    };
-    let mut world = trains();
-    let mut tell = |step, best_checkpoint| {
-        world.seconds_pass(10);
-        let progress = Progress {
-            best_checkpoint,
-            ..progress(step, Some(40), None)
-        };
-        let at = world.now;
-        world.observed.progress = Some(ProgressSample { progress, at });
-        world.settle();
-        world.observed.status.checkpoint.clone().unwrap().best
-    };
-    assert_eq!(tell(50, Some(best)), Some(best));
+    let mut world = keeps_best(BestMetric::Top1);
+    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
     // Another rank 0, which has not looked at the volume yet.
-    assert_eq!(tell(60, None), Some(best));
+    assert_eq!(told_best(&mut world, 60, None), Some(BEST));
+}
+
+#[test]
+fn the_best_checkpoint_is_not_shown_any_more_when_the_job_keeps_none_by_its_metric() {
+    let mut world = keeps_best(BestMetric::Top1);
+    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
+    world.job = keeps_best(BestMetric::Loss).job;
+    assert_eq!(told_best(&mut world, 60, None), None);
+
+    let mut world = keeps_best(BestMetric::Top1);
+    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
+    world.job.checkpoint = Some(checkpoint());
+    // Nothing is known of checkpoints after the resumption.
+    told(&mut world, 60, None, None);
+    world.settle();
+    let shown = world.observed.status.checkpoint.clone().unwrap();
+    assert_eq!((shown.step, shown.best), (Some(40), None));
+}
+
+#[test]
+fn the_status_is_not_written_while_nothing_that_it_says_has_changed() {
+    let full = Some("no space left");
+    for (what, best, checkpoint, error) in [
+        (
+            "rank 0 does not know the best one",
+            Some(BEST),
+            Some(40),
+            None,
+        ),
+        ("rank 0 knows no checkpoint", None, None, full),
+        ("nothing is told of checkpoints", Some(BEST), None, None),
+    ] {
+        let mut world = keeps_best(BestMetric::Top1);
+        told_best(&mut world, 50, best);
+        told(&mut world, 50, checkpoint, error);
+        world.settle();
+        let before = world.observed.status.clone();
+        told(&mut world, 50, checkpoint, error);
+        assert_eq!(world.plan().status, before, "{what}");
+    }
 }

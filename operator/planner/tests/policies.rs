@@ -1,7 +1,9 @@
 //! What the operator decides, case by case.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_api::ConditionType;
+use roundhouse_api::{Best, Checkpoint, CheckpointClaim, CheckpointVolume, ConditionType};
+use roundhouse_contract::BestMetric;
+use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
     Action, DeleteReason, PlanReason, Pod, PodPhase, Presence, plan_invalid, plan_refused, validate,
@@ -182,10 +184,33 @@ fn a_job_that_is_being_deleted_is_left_to_the_garbage_collector() {
     assert!(plan.actions.is_empty() && plan.status == world.observed.status);
 }
 
+fn best_by(metric: BestMetric) -> Checkpoint {
+    Checkpoint {
+        volume: CheckpointVolume {
+            persistent_volume_claim: Some(CheckpointClaim {
+                claim_name: "state".into(),
+            }),
+            ..CheckpointVolume::default()
+        },
+        every_steps: None,
+        every_seconds: None,
+        keep: 2,
+        best: Some(Best { metric }),
+    }
+}
+
+#[test]
+fn what_an_evaluation_finds_and_a_volume_takes_is_kept() {
+    let mut job = raw_job(1);
+    job.spec.checkpoint = Some(best_by(BestMetric::Top1));
+    job.spec.trainer.as_mut().unwrap().tensorboard = true;
+    validate(&job).unwrap();
+}
+
 #[test]
 fn what_cannot_be_run_is_said_in_one_sentence() {
     type Change = fn(&mut roundhouse_api::TrainingJob);
-    let cases: [(&str, Change); 6] = [
+    let cases: [(&str, Change); 9] = [
         ("metadata.name", |job| {
             job.metadata.name = Some("a.b".into())
         }),
@@ -213,6 +238,16 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         }),
         ("spec.workers.procsPerWorker", |job| {
             job.spec.workers.procs_per_worker = Some(65)
+        }),
+        ("spec.checkpoint.best.metric", |job| {
+            job.spec.checkpoint = Some(best_by(BestMetric::Perplexity));
+        }),
+        ("spec.checkpoint.best.metric", |job| {
+            job.spec.checkpoint = Some(best_by(BestMetric::Top5));
+            job.spec.trainer.as_mut().unwrap().model = Model::new(ModelName::Gpt2);
+        }),
+        ("spec.trainer.tensorboard", |job| {
+            job.spec.trainer.as_mut().unwrap().tensorboard = true
         }),
     ];
     for (field, change) in cases {

@@ -14,6 +14,7 @@ use crate::report::{say, say_error};
 use crate::share::{
     CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, garbled, sum_of_words,
 };
+use crate::state::State;
 use crate::world::{Agreed, Own, World};
 
 mod read;
@@ -79,12 +80,19 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     /// The generation is formed, and what is trained is ready: training begins in it. `origin` is what
-    /// [`Self::form`] returned.
+    /// [`Self::form`] returned, `state` what is trained. If the generation before has evaluated this very state, and it
+    /// is the best one, but was not saved, its save begins again.
     ///
     /// # Errors
-    /// The operating system refused the thread that writes the ledger.
-    pub fn begin_training(&mut self, place: &Place, origin: Origin) -> Result<(), Failure> {
+    /// The operating system refused the thread that writes the ledger; and as [`Self::keep_best`].
+    pub fn begin_training<S: State>(
+        &mut self,
+        place: &Place,
+        origin: Origin,
+        state: &S,
+    ) -> Result<(), Failure> {
         self.open_ledger(place, origin)?;
+        self.resume_best(state)?;
         self.reporter.join(place, self.held.mark.step);
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::checkpoint::{self, Directory, Identity, Manifest, News, Saver};
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::ledger::Ledger;
-use crate::report::Reporter;
+use crate::report::{Reporter, say_error};
 use crate::state::Table;
 use crate::world::{Saving, SavingSum};
 
@@ -37,6 +37,10 @@ pub struct Keeping {
     damaged: Damaged,
     /// Where ledger and training were when the save in flight began.
     saved: Option<Saved>,
+    /// Step of a best state whose save was abandoned when its generation ended.
+    unsaved_best: Option<u64>,
+    /// Whether it was told that an evaluation has not found what the best checkpoint is kept by.
+    has_told_lack: bool,
     /// Added to the job's generations.
     first_generation: u64,
     /// Since when a rank is known to be stuck.
@@ -49,6 +53,8 @@ struct Saved {
     ledger: Head,
     mark: Mark,
     scores: Option<Scores>,
+    /// Whether this rank knows that the state is the best one so far.
+    is_best: bool,
 }
 
 impl Keeping {
@@ -89,6 +95,8 @@ impl Keeping {
             found: None,
             damaged: Damaged::new(),
             saved: None,
+            unsaved_best: None,
+            has_told_lack: false,
             first_generation: 0,
             stuck_since: None,
         };
@@ -124,8 +132,10 @@ impl Keeping {
         if let Some(metric) = self.saver.metric() {
             let directory = self.directory.clone();
             let best = move || checkpoint::complete::best(&directory, metric);
-            let best = self.ask(best, reporter)?;
-            self.saver.know_best(best.map(|(_, best)| best));
+            match self.ask(best, reporter)? {
+                Ok(best) => self.saver.know_best(best.map(|(_, best)| best)),
+                Err(trouble) => say_error(&format!("the best checkpoint is not known: {trouble}")),
+            }
         }
         Ok(self.found.clone())
     }
@@ -166,7 +176,11 @@ impl Keeping {
 
     /// The generation is over.
     pub(crate) fn leave(&mut self) {
-        self.saver.abandon();
+        let abandoned = self.saver.abandon();
+        if abandoned.is_some() && self.saved.is_some_and(|saved| saved.is_best) {
+            self.unsaved_best = abandoned;
+        }
+        self.saved = None;
         self.ledger = None;
         self.stuck_since = None;
     }
@@ -215,18 +229,6 @@ impl Keeping {
             return Some(checkpoint::about(&path, reason));
         }
         ledger.error()
-    }
-
-    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one is.
-    fn judge(&mut self, step: u64, scores: Scores) -> bool {
-        let in_flight = self.saver.in_flight().map(|(step, ..)| step);
-        match &mut self.saved {
-            Some(saved) if in_flight == Some(step) && saved.mark.step == step => {
-                saved.scores = Some(scores);
-                true
-            }
-            Some(_) | None => false,
-        }
     }
 
     /// What is known of the save in flight, given what all ranks have said.

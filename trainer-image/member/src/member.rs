@@ -161,6 +161,11 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.machine.current_generation().unwrap_or_default()
     }
 
+    /// Whether it has heard of a generation after the one that it forms or trains in.
+    pub(crate) const fn knows_newer_generation(&self) -> bool {
+        self.machine.newest_generation() > self.generation
+    }
+
     /// Whether something that takes long is to be broken off: it was asked to leave a while ago, or it is alone and
     /// a newer generation has waited long enough.
     #[must_use]

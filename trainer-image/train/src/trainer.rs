@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use roundhouse_c10d::Numerics;
-use roundhouse_contract::trainer::Precision;
+use roundhouse_contract::trainer::{ConfigInvalid, Precision};
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::course::Length;
 use roundhouse_elastic::ledger::{Head, Terms};
@@ -113,6 +113,13 @@ impl<'reporter> Trainer<'reporter> {
     ) -> Result<Self, Failure> {
         let (machine, watch) = lobby::enter(&launch);
         let config = config::read(&launch.config_file)?;
+        let best = launch.checkpoint.as_ref().and_then(|it| it.best);
+        if let Some(refusal) = best.and_then(|best| best.refusal(config.model.name)) {
+            return Err(Failure::Config(ConfigInvalid {
+                field: "model.name",
+                message: format!("with checkpoint.best, {refusal}"),
+            }));
+        }
         if config.slices.is_some() && std::env::var_os("OMP_NUM_THREADS").is_none() {
             // Kernels may split their sums by the number of threads, which must not depend on how many processes share
             // a machine.
@@ -136,6 +143,9 @@ impl<'reporter> Trainer<'reporter> {
             data_dir: &launch.data_dir,
             device,
         })?;
+        if best.is_some() && test.is_none() {
+            say_error("no checkpoint is kept as the best one: there is no data for an evaluation");
+        }
         task.parameters_mut().move_to(device)?;
         if config.channels_last {
             task.parameters_mut().lay_channels_last()?;

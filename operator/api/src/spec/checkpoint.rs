@@ -41,7 +41,7 @@ pub struct Checkpoint {
 #[serde(rename_all = "camelCase")]
 pub struct Best {
     /// The number that decides: `loss` or `perplexity`, of which the smallest is the best, or `top1` or `top5`, of
-    /// which the largest is.
+    /// which the largest is. Images have `top1` and `top5`, `gpt2` and `bert` have `perplexity`.
     pub metric: BestMetric,
 }
 

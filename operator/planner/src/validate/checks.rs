@@ -2,7 +2,7 @@
 
 use roundhouse_api::{Checkpoint, FailureRule};
 use roundhouse_contract::environment::checkpoint::MIN_KEEP;
-use roundhouse_contract::names;
+use roundhouse_contract::{TrainerConfig, names};
 
 use super::{InvalidSpec, invalid};
 
@@ -55,6 +55,27 @@ pub(super) fn checkpoint(checkpoint: &Checkpoint) -> Result<(), InvalidSpec> {
         return invalid("spec.checkpoint.keep", message);
     }
     Ok(())
+}
+
+/// What the trainer is asked to keep, it must be able to find, and must have a volume for.
+pub(super) fn kept(
+    checkpoint: Option<&Checkpoint>,
+    trainer: Option<&TrainerConfig>,
+) -> Result<(), InvalidSpec> {
+    let Some(trainer) = trainer else {
+        return Ok(());
+    };
+    if trainer.tensorboard && checkpoint.is_none() {
+        return invalid(
+            "spec.trainer.tensorboard",
+            "give spec.checkpoint, beside whose checkpoints the event files are written, or leave it out",
+        );
+    }
+    let best = checkpoint.and_then(|checkpoint| checkpoint.best);
+    match best.and_then(|best| best.metric.refusal(trainer.model.name)) {
+        Some(refusal) => invalid("spec.checkpoint.best.metric", refusal),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn rules(rules: &[FailureRule]) -> Result<(), InvalidSpec> {

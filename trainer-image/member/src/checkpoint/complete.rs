@@ -97,9 +97,23 @@ pub struct Retention {
     pub best: Option<BestMetric>,
 }
 
+/// The checkpoints on the volume, the newest first. `None`: its manifest is missing or broken, so that it does not count.
+///
+/// # Errors
+/// The volume cannot be read. A checkpoint whose manifest cannot be read for the moment may be whole.
+pub fn manifests(directory: &Directory) -> Result<Manifests, Trouble> {
+    let ids = directory.list();
+    let ids = ids.map_err(Trouble::with(&directory.checkpoints()))?;
+    let read = |id| Ok((id, Manifest::read_if_whole(&directory.checkpoint(id))?));
+    ids.into_iter().map(read).collect()
+}
+
+/// See [`manifests`].
+pub type Manifests = Vec<(CheckpointId, Option<Manifest>)>;
+
 /// Names the best checkpoint, and then deletes what is older than the newest ones and not the best, and what others
-/// before `newest` began and never completed. If the best checkpoint cannot be named, nothing is deleted: the one
-/// that is named still is the old one.
+/// before `newest` began and never completed. If the volume cannot be read or the best checkpoint cannot be named,
+/// nothing is deleted.
 ///
 /// # Errors
 /// What went wrong.
@@ -108,24 +122,18 @@ pub fn delete_old(
     newest: CheckpointId,
     retention: Retention,
 ) -> Result<(), Trouble> {
-    let Retention { keep, best: metric } = retention;
-    let path = directory.checkpoints();
-    let failed = Trouble::with(&path);
-    let found: Vec<_> = directory.list().map_err(&failed)?;
-    let read = |id| Manifest::read(&directory.checkpoint(id)).ok();
-    let found: Vec<_> = found.into_iter().map(|id| (id, read(id))).collect();
-    let best = metric.and_then(|metric| best_of(&found, metric));
-    if let Some(best) = &best {
-        pointer::write(directory, best)?;
-    }
+    let found = manifests(directory)?;
+    let best = best_of(&found, retention.best);
+    name_best(directory, best.as_ref())?;
     let checkpoints: Vec<_> = found
         .iter()
         .map(|(id, manifest)| (*id, manifest.is_some()))
         .collect();
-    let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+    let keep = usize::try_from(retention.keep).unwrap_or(usize::MAX);
     let old = superfluous(&checkpoints, keep, best.map(|(id, _)| id));
     let old = old.into_iter().map(|id| directory.checkpoint(id));
-    let left_over = directory.left_over(newest).map_err(failed)?;
+    let left_over = directory.left_over(newest);
+    let left_over = left_over.map_err(Trouble::with(&directory.checkpoints()))?;
     let left_over = left_over.into_iter().map(|id| directory.partial(id));
     for path in old.chain(left_over) {
         remove(&path)?;
@@ -133,24 +141,42 @@ pub fn delete_old(
     Ok(())
 }
 
-/// The best checkpoint on the volume. What cannot be read does not count.
-#[must_use]
-pub fn best(directory: &Directory, metric: BestMetric) -> Option<(CheckpointId, BestCheckpoint)> {
-    let ids = directory.list().unwrap_or_default().into_iter();
-    let read = |id| Manifest::read(&directory.checkpoint(id)).ok();
-    let found: Vec<_> = ids.map(|id| (id, read(id))).collect();
-    best_of(&found, metric)
+/// Makes `best.json` name the best checkpoint. If there is none, or none is to be kept, the file is removed.
+///
+/// # Errors
+/// The file cannot be written or removed.
+pub fn name_best(
+    directory: &Directory,
+    best: Option<&(CheckpointId, BestCheckpoint)>,
+) -> Result<(), Trouble> {
+    match best {
+        Some(best) => pointer::write(directory, best),
+        None => pointer::remove(directory),
+    }
 }
 
-fn best_of(
-    found: &[(CheckpointId, Option<Manifest>)],
+/// The best checkpoint on the volume.
+///
+/// # Errors
+/// As [`manifests`].
+pub fn best(
+    directory: &Directory,
     metric: BestMetric,
+) -> Result<Option<(CheckpointId, BestCheckpoint)>, Trouble> {
+    Ok(best_of(&manifests(directory)?, Some(metric)))
+}
+
+/// The best of the checkpoints that were found; `None` if none was evaluated, or none is to be kept.
+#[must_use]
+pub fn best_of(
+    found: &[(CheckpointId, Option<Manifest>)],
+    metric: Option<BestMetric>,
 ) -> Option<(CheckpointId, BestCheckpoint)> {
     let scored = found
         .iter()
         .filter_map(|(id, manifest)| Some((*id, manifest.as_ref()?.scores?)));
     let scored: Vec<_> = scored.collect();
-    roundhouse_elastic::best::best(&scored, metric)
+    roundhouse_elastic::best::best(&scored, metric?)
 }
 
 /// Makes room after a save that failed: what it has written so far goes, and so does all that the next one to
@@ -175,155 +201,4 @@ pub fn remove(path: &Path) -> Result<(), Trouble> {
 }
 
 #[cfg(test)]
-mod tests {
-    use roundhouse_elastic::best::Scores;
-    use roundhouse_elastic::ledger::{Head, Terms};
-    use roundhouse_elastic::{Growth, Skips};
-    use safetensors::Dtype;
-
-    use super::super::manifest::{Identity, SCHEMA_VERSION};
-    use super::*;
-    use crate::state::Record;
-
-    /// A checkpoint of one rank, which has written its part of eight bytes.
-    fn written(root: &Path) -> (Directory, Manifest) {
-        let course = Terms {
-            num_samples: 100,
-            global_batch: 10,
-            seed: 7,
-            total_steps: 50,
-            reference_replicas: None,
-            growth: Growth::default(),
-            blocks: None,
-        };
-        let tensors = Table::from(vec![Record {
-            name: "a".to_owned(),
-            dtype: Dtype::F32,
-            shape: vec![2],
-            bytes: 8,
-        }]);
-        let ledger = Head::start(&course);
-        let training = Identity {
-            model: "mlp".to_owned(),
-            optimizer: "sgd".to_owned(),
-            course,
-        };
-        let manifest = Manifest {
-            schema_version: SCHEMA_VERSION,
-            saved_at: String::new(),
-            generation: 1,
-            step: 2,
-            epoch: 0,
-            cursor: 20,
-            pace: None,
-            skips: Skips::NONE,
-            loss_scale: None,
-            scores: None,
-            world_size: 1,
-            config_hash: training.hash(&tensors),
-            training,
-            ledger,
-            tensors,
-            shards: Vec::new(),
-        };
-        let directory = Directory::new(root.to_owned());
-        let part = shard::Part {
-            id: ID,
-            rank: 0,
-            world_size: 1,
-            table: &manifest.tensors,
-            bytes: &[1; 8],
-            pulse: directory.pulse(),
-        };
-        shard::write(&directory.partial(ID), &part).unwrap();
-        (directory, manifest)
-    }
-
-    const ID: CheckpointId = CheckpointId {
-        generation: 1,
-        step: 2,
-    };
-
-    #[test]
-    fn a_checkpoint_with_all_its_bytes_gets_its_name() {
-        let root = tempfile::tempdir().unwrap();
-        let (directory, manifest) = written(root.path());
-        complete(&directory, manifest).unwrap();
-        assert_eq!(directory.list().unwrap(), [ID]);
-    }
-
-    #[test]
-    fn one_that_the_volume_has_cut_short_does_not() {
-        let root = tempfile::tempdir().unwrap();
-        let (directory, manifest) = written(root.path());
-        let part = directory.partial(ID).join(shard::file_name(0, 1));
-        let size = std::fs::metadata(&part).unwrap().len();
-        let file = std::fs::File::options().write(true).open(&part).unwrap();
-        file.set_len(size - 1).unwrap();
-        let told = complete(&directory, manifest).unwrap_err();
-        let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
-        assert!(is_cut, "{told}");
-        assert_eq!(directory.list().unwrap(), []);
-    }
-
-    fn evaluated(root: &Path, step: u64, loss: f64) -> CheckpointId {
-        let (directory, mut manifest) = written(root);
-        let id = CheckpointId {
-            generation: 1,
-            step,
-        };
-        if id != ID {
-            std::fs::rename(directory.partial(ID), directory.partial(id)).unwrap();
-        }
-        manifest.step = step;
-        manifest.scores = Some(Scores {
-            loss: Some(loss),
-            ..Scores::default()
-        });
-        complete(&directory, manifest).unwrap();
-        id
-    }
-
-    #[test]
-    fn the_best_checkpoint_is_named_and_kept_and_the_old_best_one_is_deleted() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = Directory::new(root.path().to_owned());
-        let retention = Retention {
-            keep: 2,
-            best: Some(BestMetric::Loss),
-        };
-        let mut ids = Vec::new();
-        for (step, loss, best) in [
-            (10, 0.5, 10),
-            (20, 0.25, 20),
-            (30, 0.75, 20),
-            (40, 0.25, 20),
-            (50, 0.125, 50),
-        ] {
-            ids.push(evaluated(root.path(), step, loss));
-            delete_old(&directory, ids[ids.len() - 1], retention).unwrap();
-            let named = pointer::read(&directory).unwrap();
-            assert_eq!(named.step, best, "after step {step}");
-        }
-        // The newest two, one of which is the best.
-        assert_eq!(directory.list().unwrap(), [ids[4], ids[3]]);
-    }
-
-    #[test]
-    fn nothing_is_deleted_if_the_best_checkpoint_cannot_be_named() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = Directory::new(root.path().to_owned());
-        for step in [10, 20, 30] {
-            evaluated(root.path(), step, 1.0 / step as f64);
-        }
-        // A directory in the place of the file.
-        std::fs::create_dir_all(root.path().join(pointer::FILE).join("x")).unwrap();
-        let retention = Retention {
-            keep: 2,
-            best: Some(BestMetric::Loss),
-        };
-        let newest = directory.list().unwrap()[0];
-        delete_old(&directory, newest, retention).unwrap_err();
-        assert_eq!(directory.list().unwrap().len(), 3);
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use roundhouse_elastic::CheckpointId;
 use serde::{Deserialize, Serialize};
 
 use super::directory::sync_directory;
+use super::trouble::is_absence;
 use super::{Directory, Reason, Trouble};
 
 /// Name of the file in the directory of the job.
@@ -57,6 +58,23 @@ pub(super) fn write(
     }
     let path = directory.root().join(FILE);
     try_write(directory, &pointer).map_err(Trouble::with(&path))
+}
+
+/// Removes the file, if there is one: no checkpoint is the best one.
+///
+/// # Errors
+/// The file cannot be removed.
+pub(super) fn remove(directory: &Directory) -> Result<(), Trouble> {
+    let path = directory.root().join(FILE);
+    if std::fs::symlink_metadata(&path).is_err_and(|error| is_absence(&error)) {
+        // A read-only volume would refuse to remove even what is not there.
+        return Ok(());
+    }
+    match std::fs::remove_file(&path) {
+        Err(error) if !is_absence(&error) => Err(error),
+        Ok(()) | Err(_) => sync_directory(directory.root()),
+    }
+    .map_err(Trouble::with(&path))
 }
 
 fn try_write(directory: &Directory, pointer: &Pointer) -> Result<(), Reason> {

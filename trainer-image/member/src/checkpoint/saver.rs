@@ -35,6 +35,8 @@ struct Flight {
     stage: Stage,
     begun: Instant,
     has_skipped: bool,
+    /// Whether this rank, rank 0, completes it already.
+    is_completing: bool,
 }
 
 /// Saves this rank's parts, and on rank 0 completes the checkpoints.
@@ -111,10 +113,11 @@ impl Saver {
         }
     }
 
-    /// The generation is over: what it has in flight, it will not complete. What rank 0 completes
-    /// already is good, and becomes complete.
-    pub fn abandon(&mut self) {
-        self.flight = None;
+    /// The generation is over: what it has in flight, it will not complete. What rank 0 completes already is good, and
+    /// becomes complete. Returns the step of the save that nobody completes, as far as this rank knows.
+    pub fn abandon(&mut self) -> Option<u64> {
+        let flight = self.flight.take()?;
+        (!flight.is_completing).then_some(flight.id.step)
     }
 
     /// How far this rank is with the save in flight.
@@ -197,6 +200,7 @@ impl Saver {
             stage: Stage::Busy,
             begun,
             has_skipped: false,
+            is_completing: false,
         });
         self.give(Job::Write {
             save: self.num_begun,
@@ -221,6 +225,7 @@ impl Saver {
             return;
         };
         flight.stage = Stage::Busy;
+        flight.is_completing = true;
         self.standstill = Standstill::new(&self.pulse);
         let save = flight.save;
         self.give(Job::Complete {
@@ -241,6 +246,12 @@ impl Saver {
             self.give(Job::Discard(flight.id));
         }
         flight.stage == Stage::Failed
+    }
+
+    /// As if the volume held up the saves of earlier generations for ever.
+    #[cfg(test)]
+    pub(crate) fn hang(&mut self) {
+        self.buffers.clear();
     }
 
     /// The thread ends with this saver, so it is there.

@@ -79,7 +79,19 @@ pub enum Reason {
     LedgerStep,
 }
 
+/// Whether an error says that there is nothing at a path.
+pub(super) fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
+}
+
 impl Trouble {
+    /// Whether the volume did not answer as it should. What is there may be whole, and may be read the next time.
+    #[must_use]
+    pub fn is_of_the_volume(&self) -> bool {
+        matches!(&self.reason, Reason::Io(error) if !is_absence(error))
+    }
+
     /// Trouble with a path, for `map_err`.
     pub fn with<E: Into<Reason>>(path: &Path) -> impl Fn(E) -> Self {
         move |reason| Self {

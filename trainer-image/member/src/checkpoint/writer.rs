@@ -9,7 +9,7 @@ use roundhouse_elastic::CheckpointId;
 use super::complete::Retention;
 use super::manifest::Manifest;
 use super::shard::{self, Part};
-use super::{Directory, Trouble, complete, pointer};
+use super::{Directory, Trouble, complete};
 use crate::ledger::{Progress, Unwritten};
 use crate::state::Table;
 
@@ -186,20 +186,23 @@ impl Thread {
         if self.is_fenced(generation) {
             return;
         }
-        let ids = self.directory.list().unwrap_or_default();
-        let manifest = |id| Manifest::read(&self.directory.checkpoint(id)).ok();
-        if let Some(manifest) = ids.into_iter().find_map(manifest) {
-            self.tell(Done::Found(Box::new(manifest), self.name_best()));
+        if let Err(reason) = self.look_around() {
+            self.tell(Done::NotTidied(reason));
         }
     }
 
-    /// A process that was killed may have completed the best checkpoint and not have named it.
-    fn name_best(&self) -> Option<BestCheckpoint> {
-        let best = complete::best(&self.directory, self.retention.best?)?;
-        if let Err(reason) = pointer::write(&self.directory, &best) {
-            self.tell(Done::NotTidied(reason));
+    /// Tells of the newest checkpoint and of the best one. A process that was killed may have completed the best
+    /// checkpoint and not have named it.
+    fn look_around(&self) -> Result<(), Trouble> {
+        let found = complete::manifests(&self.directory)?;
+        let best = complete::best_of(&found, self.retention.best);
+        let named = complete::name_best(&self.directory, best.as_ref());
+        let newest = found.into_iter().find_map(|(_, manifest)| manifest);
+        if let Some(newest) = newest {
+            let best = best.map(|(_, best)| best);
+            self.tell(Done::Found(Box::new(newest), best));
         }
-        Some(best.1)
+        named
     }
 
     fn is_fenced(&self, generation: u64) -> bool {

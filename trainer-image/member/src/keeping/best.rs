@@ -1,11 +1,13 @@
 //! The checkpoint of a state that was evaluated better than all before it. Training stands still until its bytes are
 //! copied; they are written while it goes on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use roundhouse_contract::BestMetric;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::saving;
 
+use super::Keeping;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::member::Member;
@@ -14,13 +16,16 @@ use crate::state::State;
 
 /// How often the ranks ask each other whether an earlier save is over.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Longest time for which training waits for an earlier save before it begins the save of the best state.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// The state of this step was evaluated, with the same result on all ranks. If that is the best one so far, and the
-    /// best checkpoint is to be kept, a save of this state begins, after an earlier one that is in flight. A collective:
-    /// all ranks call it at the same step. Rank 0 decides, because it knows what is on the volume.
+    /// The state of this step was evaluated, with the same result on all ranks. If it is the best one so far, and the
+    /// best checkpoint is to be kept, a save of this state begins. A collective: all ranks call it at the same step.
+    /// Rank 0 decides, because it knows what is on the volume.
     ///
-    /// A volume that takes nothing for long is not waited for. Then this state is not kept.
+    /// If an earlier save is in flight, training waits for it, for 10 s at most, and no longer when a rank hears of a
+    /// newer generation. Then this state is not saved.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when the state cannot be copied,
@@ -28,40 +33,137 @@ impl<R: Rendezvous> Member<'_, R> {
     pub fn keep_best<S: State>(&mut self, scores: Scores, state: &S) -> Result<(), Failure> {
         let step = self.held.mark.step;
         self.held.scores = Some((step, scores));
+        let is_first = self.world()?.rank() == 0;
+        let keeping = self.keeping.as_mut().filter(|_| is_first);
+        if let Some(metric) = keeping.and_then(|keeping| keeping.lack_to_tell(&scores)) {
+            say_error(&format!(
+                "no checkpoint of step {step} is kept as the best one: its evaluation has no finite {metric}"
+            ));
+        }
+        self.save_best(Some(scores), state, LONGEST_WAIT)
+    }
+
+    /// A generation has formed. If its state was evaluated and is not saved, [`Self::keep_best`] is done again, without a
+    /// wait for an earlier save. If steps were committed since the best state, one rank says that it was not saved.
+    pub(crate) fn resume_best<S: State>(&mut self, state: &S) -> Result<(), Failure> {
+        let step = self.held.mark.step;
+        let scores = self.held.scores_of(step);
+        let Some(keeping) = &self.keeping else {
+            return Ok(());
+        };
+        if !keeping.saver.judges() {
+            return Ok(());
+        }
+        let is_saved = keeping.saver.has(step);
+        if let Some(lost) = self.lost_best()? {
+            say_error(&format!(
+                "the best state, of step {lost}, was not saved: a new generation formed before its checkpoint was complete"
+            ));
+        }
+        self.save_best(scores.filter(|_| !is_saved), state, Duration::ZERO)
+    }
+
+    /// The step of a best state that is neither saved nor there any more. The lowest rank that knows of it is told, no
+    /// other; rank 0 if it was in the generation before.
+    fn lost_best(&mut self) -> Result<Option<u64>, Failure> {
+        let step = self.held.mark.step;
+        let unsaved = self.keeping.as_ref().and_then(|it| it.unsaved_best);
+        let lost = unsaved.filter(|unsaved| *unsaved < step);
+        let world = self.world()?;
+        let (rank, knowing) = (world.rank(), world.ranks_that(lost.is_some())?);
+        if let Some(keeping) = &mut self.keeping {
+            keeping.unsaved_best = None;
+        }
+        Ok(lost.filter(|_| knowing.first() == Some(&rank)))
+    }
+
+    /// `scores`: what an evaluation found of this state; rank 0's alone count.
+    fn save_best<S: State>(
+        &mut self,
+        scores: Option<Scores>,
+        state: &S,
+        longest_wait: Duration,
+    ) -> Result<(), Failure> {
+        let step = self.held.mark.step;
         let generation = self.held.generation();
-        while let Some(keeping) = &mut self.keeping {
+        let begun = Instant::now();
+        loop {
+            if self.machine.current_generation().is_some() {
+                // A process that forms a generation must not turn to a newer one here.
+                self.look();
+            }
+            let is_cut_off = self.knows_newer_generation() || self.must_break_off();
+            let Some(keeping) = &mut self.keeping else {
+                return Ok(());
+            };
             if !keeping.saver.judges() {
                 return Ok(());
             }
             keeping.hear(generation, self.reporter)?;
             self.reporter
                 .volume_moves(keeping.directory.pulse().moves());
-            let is_on_its_way = keeping.judge(step, scores);
-            let is_wanted = !is_on_its_way && keeping.saver.is_best(step, &scores);
-            let still = keeping.saver.stands_still();
+            let is_wanted = scores.is_some_and(|scores| {
+                !keeping.judge(step, scores) && keeping.saver.is_best(step, &scores)
+            });
             let mut own = keeping.standing(is_wanted);
-            own.gives_up = keeping.patience.is_over(still) || self.must_break_off();
-            let sum = self.world()?.sum_saving(&own)?;
-            if let Some(peers) = &self.peers {
-                peers.interrupter.moves();
-            }
+            own.gives_up = is_cut_off || begun.elapsed() >= longest_wait;
+            let world = self.world()?;
+            let rank = world.rank();
+            let sum = world.sum_saving(&own)?;
             self.held.chain.forget_through(sum.durable_line);
             if !sum.is_time {
                 return Ok(());
             }
-            if sum.gives_up || sum.num_stuck > 0 {
-                say_error(&format!(
-                    "the best state, of step {step}, is not kept: an earlier checkpoint is still being written"
-                ));
+            let is_idle = sum.stages == saving::Stages::default();
+            if !is_idle && (sum.gives_up || sum.num_stuck > 0) {
+                if rank == 0 {
+                    say_error(&format!(
+                        "the save of the best state, of step {step}, does not begin: an earlier checkpoint is still being written"
+                    ));
+                }
                 return Ok(());
             }
-            let is_idle = sum.stages == saving::Stages::default();
             self.proceed(&sum, is_idle, state)?;
             if is_idle {
+                if let Some(keeping) = &mut self.keeping {
+                    keeping.begins_best();
+                }
                 return Ok(());
             }
             std::thread::sleep(PAUSE);
         }
-        Ok(())
     }
 }
+
+impl Keeping {
+    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one is.
+    fn judge(&mut self, step: u64, scores: Scores) -> bool {
+        let is_best = self.saver.is_best(step, &scores);
+        let in_flight = self.saver.in_flight().map(|(step, ..)| step);
+        match &mut self.saved {
+            Some(saved) if in_flight == Some(step) && saved.mark.step == step => {
+                saved.scores = Some(scores);
+                saved.is_best |= is_best;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// The number by which the best checkpoint is kept, when an evaluation has not found it for the first time.
+    fn lack_to_tell(&mut self, scores: &Scores) -> Option<BestMetric> {
+        let lack = self.saver.lacks(scores).filter(|_| !self.has_told_lack)?;
+        self.has_told_lack = true;
+        Some(lack)
+    }
+
+    /// All ranks know that the save that has just begun is that of the best state.
+    const fn begins_best(&mut self) {
+        if let Some(saved) = &mut self.saved {
+            saved.is_best = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

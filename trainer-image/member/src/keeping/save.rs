@@ -97,6 +97,7 @@ impl<R: Rendezvous> Member<'_, R> {
                     ledger: self.held.chain.head(),
                     mark: self.held.mark,
                     scores: self.held.scores_of(id.step),
+                    is_best: false,
                 });
                 let started = Instant::now();
                 keeping.saver.begin(id, rank, world_size, state)?;
@@ -146,6 +147,7 @@ fn manifest(
         ledger,
         mark,
         scores,
+        is_best: _,
     } = *saved;
     let num_samples = identity.course.num_samples.max(1);
     let follows_workers = identity.course.reference_replicas.is_some();

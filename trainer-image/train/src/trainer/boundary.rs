@@ -78,7 +78,8 @@ impl Trainer<'_> {
             self.member.reporter.evaluated(evaluation);
             self.member
                 .keep_best(evaluation.scores(), &self.work.tensors)?;
-            // A world that breaks before it has begun to save the best state evaluates it again.
+            // A world that breaks before it knows whether this state is the best one evaluates it again. If it breaks
+            // later, the next world begins the save again.
             self.member.held.evaluated = mark.samples;
         }
         if evaluation.is_some() && self.plan.course.batch_at(&mark).is_none() {

@@ -43,7 +43,8 @@ impl Trainer<'_> {
 
         let reporter = &mut *self.member.reporter;
         reporter.set_total_steps(mark.step + self.plan.course.steps_to_come(&mark));
-        self.member.begin_training(place, origin)?;
+        self.member
+            .begin_training(place, origin, &self.work.tensors)?;
         if self.plan.scaling.is_on() {
             self.member
                 .reporter

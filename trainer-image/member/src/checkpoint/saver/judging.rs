@@ -30,6 +30,12 @@ impl Saver {
         judged.is_some_and(|this| this.replaces(self.best.as_ref()))
     }
 
+    /// The number by which the best checkpoint is kept, if an evaluation has not found it. Only finite numbers count.
+    #[must_use]
+    pub fn lacks(&self, scores: &Scores) -> Option<BestMetric> {
+        self.metric.filter(|metric| scores.of(*metric).is_none())
+    }
+
     /// A checkpoint is complete; returns it if it is the best one now.
     pub(super) fn has_completed(&mut self, step: u64, scores: &Scores) -> Option<BestCheckpoint> {
         let this = self.judged(step, scores)?;

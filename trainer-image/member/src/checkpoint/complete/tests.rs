@@ -1,0 +1,228 @@
+use roundhouse_elastic::best::Scores;
+use roundhouse_elastic::ledger::{Head, Terms};
+use roundhouse_elastic::{Growth, Skips};
+use safetensors::Dtype;
+
+use super::*;
+use crate::checkpoint::manifest::{Identity, SCHEMA_VERSION};
+use crate::state::Record;
+
+/// A checkpoint of one rank, which has written its part of eight bytes.
+fn written(root: &Path) -> (Directory, Manifest) {
+    let course = Terms {
+        num_samples: 100,
+        global_batch: 10,
+        seed: 7,
+        total_steps: 50,
+        reference_replicas: None,
+        growth: Growth::default(),
+        blocks: None,
+    };
+    let tensors = Table::from(vec![Record {
+        name: "a".to_owned(),
+        dtype: Dtype::F32,
+        shape: vec![2],
+        bytes: 8,
+    }]);
+    let ledger = Head::start(&course);
+    let training = Identity {
+        model: "mlp".to_owned(),
+        optimizer: "sgd".to_owned(),
+        course,
+    };
+    let manifest = Manifest {
+        schema_version: SCHEMA_VERSION,
+        saved_at: String::new(),
+        generation: 1,
+        step: 2,
+        epoch: 0,
+        cursor: 20,
+        pace: None,
+        skips: Skips::NONE,
+        loss_scale: None,
+        scores: None,
+        world_size: 1,
+        config_hash: training.hash(&tensors),
+        training,
+        ledger,
+        tensors,
+        shards: Vec::new(),
+    };
+    let directory = Directory::new(root.to_owned());
+    let part = shard::Part {
+        id: ID,
+        rank: 0,
+        world_size: 1,
+        table: &manifest.tensors,
+        bytes: &[1; 8],
+        pulse: directory.pulse(),
+    };
+    shard::write(&directory.partial(ID), &part).unwrap();
+    (directory, manifest)
+}
+
+const ID: CheckpointId = CheckpointId {
+    generation: 1,
+    step: 2,
+};
+
+#[test]
+fn a_checkpoint_with_all_its_bytes_gets_its_name() {
+    let root = tempfile::tempdir().unwrap();
+    let (directory, manifest) = written(root.path());
+    complete(&directory, manifest).unwrap();
+    assert_eq!(directory.list().unwrap(), [ID]);
+}
+
+#[test]
+fn one_that_the_volume_has_cut_short_does_not() {
+    let root = tempfile::tempdir().unwrap();
+    let (directory, manifest) = written(root.path());
+    let part = directory.partial(ID).join(shard::file_name(0, 1));
+    let size = std::fs::metadata(&part).unwrap().len();
+    let file = std::fs::File::options().write(true).open(&part).unwrap();
+    file.set_len(size - 1).unwrap();
+    let told = complete(&directory, manifest).unwrap_err();
+    let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
+    assert!(is_cut, "{told}");
+    assert_eq!(directory.list().unwrap(), []);
+}
+
+fn evaluated(root: &Path, step: u64, loss: f64) -> CheckpointId {
+    let (directory, mut manifest) = written(root);
+    let id = CheckpointId {
+        generation: 1,
+        step,
+    };
+    if id != ID {
+        std::fs::rename(directory.partial(ID), directory.partial(id)).unwrap();
+    }
+    manifest.step = step;
+    manifest.scores = Some(Scores {
+        loss: Some(loss),
+        ..Scores::default()
+    });
+    complete(&directory, manifest).unwrap();
+    id
+}
+
+#[test]
+fn the_best_checkpoint_is_named_and_kept_and_the_old_best_one_is_deleted() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let retention = Retention {
+        keep: 2,
+        best: Some(BestMetric::Loss),
+    };
+    let mut ids = Vec::new();
+    for (step, loss, best) in [
+        (10, 0.5, 10),
+        (20, 0.25, 20),
+        (30, 0.75, 20),
+        (40, 0.25, 20),
+        (50, 0.125, 50),
+    ] {
+        ids.push(evaluated(root.path(), step, loss));
+        delete_old(&directory, ids[ids.len() - 1], retention).unwrap();
+        let named = pointer::read(&directory).unwrap();
+        assert_eq!(named.step, best, "after step {step}");
+    }
+    // The newest two, one of which is the best.
+    assert_eq!(directory.list().unwrap(), [ids[4], ids[3]]);
+}
+
+/// The best checkpoint and two newer ones, of which the volume keeps two; where its manifest is.
+fn best_of_three(root: &Path) -> (Directory, CheckpointId, std::path::PathBuf) {
+    let directory = Directory::new(root.to_owned());
+    let ids = [(10, 0.125), (20, 0.5), (30, 0.25)].map(|(step, loss)| {
+        let id = evaluated(root, step, loss);
+        delete_old(&directory, id, BY_LOSS).unwrap();
+        id
+    });
+    let manifest = directory.checkpoint(ids[0]).join(manifest::FILE);
+    (directory, ids[2], manifest)
+}
+
+const BY_LOSS: Retention = Retention {
+    keep: 2,
+    best: Some(BestMetric::Loss),
+};
+
+#[test]
+fn nothing_is_named_or_deleted_if_a_manifest_cannot_be_read() {
+    let root = tempfile::tempdir().unwrap();
+    let (directory, newest, manifest) = best_of_three(root.path());
+    let named = pointer::read(&directory);
+    // Reading a directory is an error of the operating system, as a hiccup of a network volume is.
+    let aside = root.path().join("aside");
+    std::fs::rename(&manifest, &aside).unwrap();
+    std::fs::create_dir(&manifest).unwrap();
+    let trouble = delete_old(&directory, newest, BY_LOSS).unwrap_err();
+    assert!(trouble.is_of_the_volume(), "{trouble}");
+    make_room(&directory, newest, BY_LOSS);
+    best(&directory, BestMetric::Loss).unwrap_err();
+    assert_eq!(directory.list().unwrap().len(), 3);
+    assert_eq!(pointer::read(&directory), named);
+
+    std::fs::remove_dir(&manifest).unwrap();
+    std::fs::rename(&aside, &manifest).unwrap();
+    delete_old(&directory, newest, BY_LOSS).unwrap();
+    assert_eq!(directory.list().unwrap().len(), 3);
+}
+
+#[test]
+fn a_checkpoint_whose_manifest_is_missing_or_broken_does_not_count() {
+    for text in [None, Some("{")] {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, newest, manifest) = best_of_three(root.path());
+        match text {
+            None => std::fs::remove_file(&manifest).unwrap(),
+            Some(text) => std::fs::write(&manifest, text).unwrap(),
+        }
+        delete_old(&directory, newest, BY_LOSS).unwrap();
+        assert_eq!(pointer::read(&directory).unwrap().step, 30, "{text:?}");
+    }
+}
+
+#[test]
+fn without_a_best_checkpoint_best_json_is_removed_before_the_old_best_one_is_deleted() {
+    let none_evaluated = Some(BestMetric::Top1);
+    for metric in [None, none_evaluated] {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, newest, _) = best_of_three(root.path());
+        let retention = Retention {
+            keep: 2,
+            best: metric,
+        };
+        // A directory in the place of the file cannot be removed as a file.
+        let file = root.path().join(pointer::FILE);
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        delete_old(&directory, newest, retention).unwrap_err();
+        assert_eq!(directory.list().unwrap().len(), 3, "{metric:?}");
+
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::write(&file, "{}").unwrap();
+        delete_old(&directory, newest, retention).unwrap();
+        assert_eq!(directory.list().unwrap().len(), 2, "{metric:?}");
+        assert!(!file.exists(), "{metric:?}");
+    }
+}
+
+#[test]
+fn nothing_is_deleted_if_the_best_checkpoint_cannot_be_named() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    for step in [10, 20, 30] {
+        evaluated(root.path(), step, 1.0 / step as f64);
+    }
+    // A directory in the place of the file.
+    std::fs::create_dir_all(root.path().join(pointer::FILE).join("x")).unwrap();
+    let retention = Retention {
+        keep: 2,
+        best: Some(BestMetric::Loss),
+    };
+    let newest = directory.list().unwrap()[0];
+    delete_old(&directory, newest, retention).unwrap_err();
+    assert_eq!(directory.list().unwrap().len(), 3);
+}

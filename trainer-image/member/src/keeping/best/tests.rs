@@ -1,0 +1,135 @@
+use super::*;
+use crate::checkpoint::{Directory, complete};
+use crate::group::threads::Threads;
+use trainee::{Trainee, loss, next_group, own, train};
+
+mod trainee;
+
+#[test]
+fn the_save_of_the_best_state_begins_on_all_ranks() {
+    let volume = tempfile::tempdir().unwrap();
+    let begun = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        trainee.in_flight()
+    });
+    assert_eq!(begun, [Some(1), Some(1)]);
+}
+
+#[test]
+fn no_rank_waits_for_an_earlier_save_when_one_rank_knows_a_newer_generation() {
+    let volume = tempfile::tempdir().unwrap();
+    let begun = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.keeping().saver.hang();
+        if trainee.rank == 1 {
+            trainee.hear_of(2);
+        }
+        let Trainee { member, bytes, .. } = trainee;
+        member
+            .save_best(Some(loss(0.5)), bytes, Duration::MAX)
+            .unwrap();
+        trainee.in_flight()
+    });
+    assert_eq!(begun, [None, None]);
+}
+
+#[test]
+fn an_earlier_save_is_not_waited_for_longer_than_the_longest_wait() {
+    let volume = tempfile::tempdir().unwrap();
+    let begun = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        if trainee.rank == 1 {
+            trainee.keeping().saver.hang();
+        }
+        let Trainee { member, bytes, .. } = trainee;
+        member
+            .save_best(Some(loss(0.5)), bytes, Duration::ZERO)
+            .unwrap();
+        trainee.in_flight()
+    });
+    assert_eq!(begun, [None, None]);
+}
+
+#[test]
+fn the_save_of_the_best_state_begins_again_if_the_next_generation_forms_before_a_step() {
+    let volume = tempfile::tempdir().unwrap();
+    let second = next_group(2);
+    let found = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        if trainee.rank == 1 {
+            // Rank 0 alone decides: another rank may have lost its peers before it knew the result.
+            trainee.member.held.scores = None;
+        }
+        trainee.join(2, own(&second, trainee));
+        let begun = trainee.in_flight();
+        let member = &mut trainee.member;
+        member.save_result(&trainee.bytes).unwrap();
+        begun
+    });
+    assert_eq!(found, [Some(1), Some(1)]);
+    let directory = Directory::new(volume.path().to_owned());
+    let best = complete::best(&directory, BestMetric::Loss).unwrap();
+    let (id, best) = best.unwrap();
+    assert_eq!((id.generation, best.step, best.value), (2, 1, 0.5));
+}
+
+#[test]
+fn one_rank_says_that_the_best_state_was_not_saved_if_steps_were_committed_since() {
+    let volume = tempfile::tempdir().unwrap();
+    let second = next_group(2);
+    let told = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        trainee.step_while_parts_are_written();
+        trainee.form(2, own(&second, trainee));
+        let told = trainee.member.lost_best().unwrap();
+        (told, trainee.member.lost_best().unwrap())
+    });
+    assert_eq!(told, [(Some(1), None), (None, None)]);
+}
+
+#[test]
+fn a_best_state_that_rank_0_completes_already_is_not_lost() {
+    let volume = tempfile::tempdir().unwrap();
+    let told = train(volume.path(), 1, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        trainee.wait_until_durable();
+        // Its end is the word to complete the save.
+        trainee.step();
+        let group = Threads::group(1, &[]).remove(0);
+        trainee.form(2, group);
+        trainee.member.lost_best().unwrap()
+    });
+    assert_eq!(told, [None]);
+}
+
+#[test]
+fn a_best_state_that_is_saved_is_not_saved_again() {
+    let volume = tempfile::tempdir().unwrap();
+    let second = next_group(2);
+    let begun = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        trainee.member.save_result(&trainee.bytes).unwrap();
+        trainee.join(2, own(&second, trainee));
+        trainee.in_flight()
+    });
+    assert_eq!(begun, [None, None]);
+}
+
+#[test]
+fn an_evaluation_without_the_metric_is_told_once_and_saves_nothing() {
+    let volume = tempfile::tempdir().unwrap();
+    let found = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(f64::NAN);
+        let is_told = trainee.keeping().has_told_lack;
+        let again = trainee.keeping().lack_to_tell(&loss(f64::NAN));
+        (is_told, again, trainee.in_flight())
+    });
+    let loss = BestMetric::Loss;
+    assert_eq!(found, [(true, None, None), (false, Some(loss), None)]);
+}

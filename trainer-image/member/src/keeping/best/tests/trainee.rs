@@ -1,0 +1,214 @@
+//! Ranks that train over a volume, each in a thread, for the tests of the best checkpoint.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use roundhouse_contract::BestMetric;
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::membership::{Action as Instruction, Incarnation, Master, Membership};
+use roundhouse_elastic::best::Scores;
+use roundhouse_elastic::ledger::{Head, Terms};
+use roundhouse_elastic::saving::Stage;
+use roundhouse_elastic::{Chain, Course, Event, Machine, Origin, Place, Scaling};
+
+use crate::checkpoint::Identity;
+use crate::group::threads::{Made, Threads};
+use crate::lobby::Peers;
+use crate::member::{Hearing, Member, Todo};
+use crate::membership::MembershipWatch;
+use crate::report::Reporter;
+use crate::signals::LeaveRequest;
+use crate::state::tests::{Bytes, table};
+use crate::world::Saving;
+use crate::{Held, Keeping, Launch};
+
+fn course() -> Course {
+    Course::of_steps(100, 10, 50)
+}
+
+fn by_loss(volume: &Path) -> Launch {
+    let mut launch = Launch::alone("config".into(), "data".into(), None);
+    launch.checkpoint = Some(CheckpointEnvironment {
+        dir: volume.to_owned(),
+        every_steps: None,
+        every_seconds: None,
+        keep: 2,
+        best: Some(BestMetric::Loss),
+        job_uid: None,
+    });
+    launch
+}
+
+fn document(generation: u64, rank: u32, num_ranks: u32) -> Membership {
+    Membership {
+        generation,
+        action: Instruction::Join,
+        node_rank: rank,
+        nodes: num_ranks,
+        procs_per_worker: 1,
+        master: Master {
+            address: String::new(),
+            port: 0,
+        },
+        members: String::new(),
+        incarnation: Incarnation {
+            pod_uid: String::new(),
+            restarts: 0,
+        },
+        issued_at: String::new(),
+    }
+}
+
+/// A rank of a training over a volume, and what it trains.
+pub(super) struct Trainee<'reporter> {
+    pub(super) member: Member<'reporter, Made>,
+    pub(super) bytes: Bytes,
+    pub(super) rank: u32,
+    num_ranks: u32,
+}
+
+impl Trainee<'_> {
+    /// The next generation forms, at the end of a step of the one before, and training begins in it.
+    pub(super) fn join(&mut self, generation: u64, group: Threads) {
+        let (place, origin) = self.form(generation, group);
+        self.member
+            .begin_training(&place, origin, &self.bytes)
+            .unwrap();
+        self.member.apply(Event::Formed);
+        assert_eq!(self.member.next_todo(), Todo::Step);
+    }
+
+    pub(super) fn form(&mut self, generation: u64, group: Threads) -> (Place, Origin) {
+        self.member.peers.as_ref().unwrap().rendezvous.give(group);
+        self.hear_of(generation);
+        self.member.apply(Event::Boundary {
+            agreed_generation: generation,
+            all_leave: false,
+        });
+        let Todo::Form(place) = self.member.next_todo() else {
+            panic!("no generation to form");
+        };
+        let origin = self.member.form(&place, &mut self.bytes).unwrap().unwrap();
+        (place, origin)
+    }
+
+    pub(super) fn hear_of(&mut self, generation: u64) {
+        let document = document(generation, self.rank, self.num_ranks);
+        self.member.machine.see(&document);
+    }
+
+    /// The state of the last step is evaluated.
+    pub(super) fn evaluate(&mut self, value: f64) {
+        self.member.keep_best(loss(value), &self.bytes).unwrap();
+    }
+
+    /// A step is committed.
+    pub(super) fn step(&mut self) {
+        let own = self.member.begin_step().unwrap().saving;
+        self.commit(&own);
+    }
+
+    /// A step is committed before this rank hears what has become of its part of the save in flight.
+    pub(super) fn step_while_parts_are_written(&mut self) {
+        self.commit(&Saving {
+            stage: Stage::Busy,
+            ..Saving::default()
+        });
+    }
+
+    fn commit(&mut self, own: &Saving) {
+        let batch = course().batch_at(&self.member.held.mark).unwrap();
+        let sum = self.member.world().unwrap().sum_saving(own).unwrap();
+        self.member.count(&batch, false);
+        self.member.keep(&batch, 0.5, &sum, &self.bytes).unwrap();
+    }
+
+    pub(super) fn keeping(&mut self) -> &mut Keeping {
+        self.member.keeping.as_mut().unwrap()
+    }
+
+    /// Step of the save in flight.
+    pub(super) fn in_flight(&mut self) -> Option<u64> {
+        self.keeping().saver.in_flight().map(|(step, ..)| step)
+    }
+
+    /// Waits until this rank's part of the save in flight is durable.
+    pub(super) fn wait_until_durable(&mut self) {
+        while self.keeping().saver.stage() == Stage::Busy {
+            self.member.begin_step().unwrap();
+            std::thread::yield_now();
+        }
+        assert_eq!(self.keeping().saver.stage(), Stage::Durable);
+    }
+}
+
+/// Each rank in a thread of its own trains in generation 1.
+pub(super) fn train<T: Send>(
+    volume: &Path,
+    num_ranks: u32,
+    work: impl Fn(&mut Trainee<'_>) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..)
+            .zip(Threads::group(num_ranks, &[]))
+            .map(|(rank, group)| {
+                let work = &work;
+                scope.spawn(move || with_member(volume, rank, num_ranks, group, work))
+            })
+            .collect();
+        ranks.into_iter().map(|it| it.join().unwrap()).collect()
+    })
+}
+
+fn with_member<T>(
+    volume: &Path,
+    rank: u32,
+    num_ranks: u32,
+    group: Threads,
+    work: impl Fn(&mut Trainee<'_>) -> T,
+) -> T {
+    let identity = Identity {
+        model: "mlp".to_owned(),
+        optimizer: "sgd".to_owned(),
+        course: Terms::of(&course(), 7),
+    };
+    let start = Chain::from(Head::start(&identity.course));
+    let launch = by_loss(volume);
+    let mut reporter = Reporter::new(&launch).unwrap();
+    let keeping = Keeping::prepare(&launch, identity, table(), &mut reporter).unwrap();
+    let file = Path::new("/nonexistent/membership");
+    let (watch, _) = MembershipWatch::start(file);
+    let hearing = Hearing {
+        machine: Machine::new(0, 0),
+        peers: Some(Peers::meet(file, watch, Made::default()).unwrap()),
+        leave: LeaveRequest::default(),
+    };
+    let held = Held::fresh(Scaling::new(None, &course()).start(), start);
+    let mut trainee = Trainee {
+        member: Member::prepared(hearing, held, keeping, &mut reporter),
+        bytes: Bytes::filled(1),
+        rank,
+        num_ranks,
+    };
+    trainee.join(1, group);
+    work(&mut trainee)
+}
+
+pub(super) fn loss(loss: f64) -> Scores {
+    Scores {
+        loss: Some(loss),
+        ..Scores::default()
+    }
+    .finite()
+}
+
+/// Groups for one generation, of which each rank takes its own.
+pub(super) fn next_group(num_ranks: u32) -> Vec<Mutex<Option<Threads>>> {
+    let group = Threads::group(num_ranks, &[]).into_iter();
+    group.map(|rank| Mutex::new(Some(rank))).collect()
+}
+
+pub(super) fn own(group: &[Mutex<Option<Threads>>], trainee: &Trainee<'_>) -> Threads {
+    let at = usize::try_from(trainee.rank).unwrap();
+    group[at].lock().unwrap().take().unwrap()
+}
