@@ -21,12 +21,15 @@ const FORWARD: &str = "aten::addmm";
 const BACKWARD: &str = "autograd::engine::evaluate_function: AddmmBackward0";
 
 #[test]
-fn a_trace_has_the_steps_that_were_asked_for() {
+fn a_trace_has_whole_steps_and_no_more_than_were_asked_for() {
     let mut config = endless();
     config["eval"] = json!({"everyEpochs": 0});
     let job = Job::train(&config, 2, 1);
     let num_of = counts(&job, 3);
-    assert_eq!((num_of(FORWARD), num_of(BACKWARD)), (6, 6));
+    // Fewer if the machine is so slow that three steps take 5 s.
+    let num_forward = num_of(FORWARD);
+    assert!([2, 4, 6].contains(&num_forward), "{num_forward}");
+    assert_eq!(num_of(BACKWARD), num_forward);
     job.wait_for_steps(10);
 }
 
