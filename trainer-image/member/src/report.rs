@@ -1,7 +1,6 @@
 //! What a process tells the outside: its status and metrics as files of the run directory, and
 //! lines for people. Nothing here may end training: a file that cannot be written is said once.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, Progress, RankStatus};
@@ -17,6 +16,7 @@ mod checkpoints;
 mod comparison;
 mod ending;
 pub mod files;
+mod lines;
 pub mod meter;
 pub mod metrics;
 pub mod work;
@@ -25,6 +25,8 @@ use board::Board;
 use checkpoints::Troubles;
 use comparison::Comparison;
 use files::RunFiles;
+use lines::skipped_line;
+pub use lines::{say, say_error};
 use meter::Meter;
 use metrics::Metrics;
 pub use work::{DeviceMemory, MemoryProbe, Work};
@@ -275,65 +277,4 @@ impl Reporter {
             files.write_metrics(&self.metrics);
         }
     }
-
-    fn step_line(&self, learning_rate: f64) -> String {
-        let Progress {
-            generation: _,
-            world_size: _,
-            step,
-            total_steps,
-            epoch,
-            loss,
-            skipped_steps: _,
-            samples_per_second,
-            eval_accuracy: _,
-            eval_loss: _,
-            checkpoint_step: _,
-            checkpoint_at: _,
-            best_checkpoint: _,
-            checkpoint_error: _,
-            straggler: _,
-        } = &self.progress;
-        let percent = 100 * step / (*total_steps).max(1);
-        let loss = loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
-        format!(
-            "step {step} of {total_steps} ({percent} %), epoch {epoch}: loss {loss}, \
-             rate {learning_rate:.4}, {}",
-            self.throughput(*samples_per_second)
-        )
-    }
-
-    fn say_as_rank_zero(&self, line: &str) {
-        if self.status.rank.unwrap_or(0) == 0 {
-            say(line);
-        }
-    }
-}
-
-/// Said of the first skipped step in a row.
-fn skipped_line(report: &StepReport) -> String {
-    let StepReport {
-        step,
-        loss,
-        gradient_norm,
-        skips,
-        loss_scale,
-        ..
-    } = report;
-    let scale = loss_scale.map(|it| format!(", next loss scale {}", it.scale));
-    format!(
-        "step {step}: loss {loss:.4}, gradient norm {gradient_norm:.4}: committed without an update; {} in all{}",
-        skips.total,
-        scale.unwrap_or_default()
-    )
-}
-
-/// A line for people. A reader that has gone away is no reason to stop.
-pub fn say(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
-}
-
-/// A line about something wrong.
-pub fn say_error(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "error: {line}");
 }

@@ -2,33 +2,17 @@
 
 use std::time::Duration;
 
-use roundhouse_c10d::Numerics;
-use roundhouse_contract::trainer::{ConfigInvalid, Precision};
 use roundhouse_contract::{Phase, TrainerConfig};
-use roundhouse_elastic::course::Length;
-use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{
-    Batch, Blocks, Chain, Course, Outcome, Permutation, RateSchedule, Scaling,
-};
-use roundhouse_member::checkpoint::Identity;
+use roundhouse_elastic::ledger::Terms;
+use roundhouse_elastic::{Batch, Course, Outcome, Permutation, RateSchedule, Scaling};
 use roundhouse_member::failure::Failure as MemberFailure;
-use roundhouse_member::launch;
-use roundhouse_member::lobby::{self, Peers};
-use roundhouse_member::member::{Hearing, Todo};
-use roundhouse_member::membership::MembershipWatch;
-use roundhouse_member::report::{Reporter, Work, say_error};
-use roundhouse_member::signals::LeaveRequest;
-use roundhouse_member::{Held, Keeping, Launch, Member, State};
-use tch::Device;
+use roundhouse_member::member::Todo;
+use roundhouse_member::{Launch, Member};
 
-use crate::config;
-use crate::device;
 use crate::failure::Failure;
 use crate::gradients::Inputs;
-use crate::job::{Build, Job, Setup};
-use crate::peak;
 use crate::rendezvous::StoreRendezvous;
-use crate::source::{ChannelsLast, Source};
+use crate::source::Source;
 use crate::state::Tensors;
 use crate::sync::Sync;
 use crate::task::Task;
@@ -38,6 +22,7 @@ use crate::update::Update;
 mod boundary;
 mod form;
 mod numerics;
+mod prepare;
 mod step;
 
 /// What is trained.
@@ -100,122 +85,7 @@ pub struct Trainer<'reporter> {
     tracer: Tracer,
 }
 
-impl<'reporter> Trainer<'reporter> {
-    /// Loads everything that needs no peer.
-    ///
-    /// # Errors
-    /// Configuration or data are wrong, or the rendezvous port is taken.
-    pub fn prepare(
-        launch: Launch,
-        build: impl Build,
-        leave: LeaveRequest,
-        reporter: &'reporter mut Reporter,
-    ) -> Result<Self, Failure> {
-        let (machine, watch) = lobby::enter(&launch);
-        let config = config::read(&launch.config_file)?;
-        let best = launch.checkpoint.as_ref().and_then(|it| it.best);
-        if let Some(refusal) = best.and_then(|best| best.refusal(config.model.name)) {
-            return Err(Failure::Config(ConfigInvalid {
-                field: "model.name",
-                message: format!("with checkpoint.best, {refusal}"),
-            }));
-        }
-        if config.slices.is_some() && std::env::var_os("OMP_NUM_THREADS").is_none() {
-            // Kernels may split their sums by the number of threads, which must not depend on how many processes share
-            // a machine.
-            tch::set_num_threads(1);
-        }
-        let device = device::own(launch.local_rank, launch.expected_device)?;
-        Numerics {
-            tf32: config.precision == Precision::Tf32,
-            cudnn_benchmark: !config.deterministic,
-            deterministic: config.deterministic,
-        }
-        .apply()?;
-        let Job {
-            mut task,
-            mut train,
-            mut test,
-            blocks,
-            update,
-        } = build(&Setup {
-            config: &config,
-            data_dir: &launch.data_dir,
-            device,
-        })?;
-        if best.is_some() && test.is_none() {
-            say_error("no checkpoint is kept as the best one: there is no data for an evaluation");
-        }
-        task.parameters_mut().move_to(device)?;
-        if config.channels_last {
-            task.parameters_mut().lay_channels_last()?;
-            train = Box::new(ChannelsLast(train));
-            test = test.map(|test| -> Box<dyn Source> { Box::new(ChannelsLast(test)) });
-        }
-        let update = update(task.parameters())?;
-        let tensors = Tensors::of(task.parameters(), update.as_ref())?;
-
-        let course = course_of(&config, train.num_samples());
-        let scaling = Scaling::new(config.scale_batch, &course);
-        let rates = RateSchedule::new(&config.schedule, config.optimizer.learning_rate, &course);
-
-        let identity = identity_of(&config, &course, blocks);
-        let terms = identity.course;
-        let start = Chain::from(Head::start(&identity.course));
-        let mut held = Held::fresh(scaling.start(), start);
-        let keeping = Keeping::prepare(&launch, identity, tensors.table()?, reporter)?;
-        if let Some(manifest) = keeping.as_ref().and_then(Keeping::found) {
-            held.stand_for(manifest);
-        }
-        let peers = watch
-            .map(|watch| meet_peers(&launch, device, watch))
-            .transpose()?;
-        if config.tensorboard {
-            match &launch.checkpoint {
-                Some(checkpoint) => reporter.write_events(checkpoint.dir.join("tensorboard")),
-                None => say_error(
-                    "no event files are written: trainer.tensorboard needs a directory for checkpoints",
-                ),
-            }
-        }
-        reporter.describe(
-            Work {
-                tokens_per_sample: train.tokens_per_sample(),
-                flops_per_sample: task.flops_per_sample(),
-                peak_flops: peak::peak_flops(&config, device),
-            },
-            Some(Box::new(device::Memory(device))),
-        );
-        reporter.set_total_steps(held.mark.step + course.steps_to_come(&held.mark));
-        let hearing = Hearing {
-            machine,
-            peers,
-            leave,
-        };
-        let tracer = Tracer::new(launch.run_dir.as_deref(), launch.local_rank, device);
-        Ok(Self {
-            launch,
-            work: Trained {
-                config,
-                task,
-                train,
-                test,
-                update,
-                tensors,
-            },
-            plan: Plan {
-                course,
-                rates,
-                scaling,
-                terms,
-            },
-            member: Member::prepared(hearing, held, keeping, reporter),
-            sync: None,
-            last_step: LastStep::default(),
-            tracer,
-        })
-    }
-
+impl Trainer<'_> {
     /// Trains to the end.
     ///
     /// # Errors
@@ -261,59 +131,4 @@ impl<'reporter> Trainer<'reporter> {
     fn enter(&mut self, phase: Phase) {
         self.member.enter(phase);
     }
-}
-
-fn meet_peers(
-    launch: &Launch,
-    device: Device,
-    watch: MembershipWatch,
-) -> Result<Peers<StoreRendezvous>, Failure> {
-    let launch::Source::Membership {
-        file,
-        own_address,
-        rendezvous_port,
-    } = &launch.source
-    else {
-        return Err(Failure::internal("a process alone has no peers"));
-    };
-    let rendezvous = StoreRendezvous::open(
-        *own_address,
-        *rendezvous_port,
-        launch.local_rank,
-        device,
-        launch.timeouts,
-    )?;
-    Ok(Peers::meet(file, watch, rendezvous)?)
-}
-
-/// What has to be equal for a state to be gone on with.
-fn identity_of(config: &TrainerConfig, course: &Course, blocks: Option<Blocks>) -> Identity {
-    let TrainerConfig {
-        model, optimizer, ..
-    } = config;
-    Identity {
-        model: name(&model.name),
-        optimizer: name(&optimizer.name),
-        course: Terms {
-            reference_replicas: config.scale_batch.map(|scale| scale.reference_replicas),
-            blocks,
-            ..Terms::of(course, config.seed)
-        },
-    }
-}
-
-/// A value of a closed set as the configuration writes it.
-fn name(value: &impl serde::Serialize) -> String {
-    let text = serde_json::to_value(value).unwrap_or_default();
-    text.as_str().unwrap_or_default().to_owned()
-}
-
-fn course_of(config: &TrainerConfig, num_samples: u64) -> Course {
-    let global_batch = u64::from(config.global_batch_size);
-    let length = match (config.steps, config.epochs) {
-        (Some(steps), _) => Length::Steps(steps),
-        (None, epochs) => Length::Epochs(u64::from(epochs.unwrap_or(1))),
-    };
-    let growth = config.schedule.batch_growth.as_ref();
-    Course::new(num_samples, global_batch, length, growth)
 }
