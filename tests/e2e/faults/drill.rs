@@ -134,17 +134,14 @@ impl Drill {
         members.into_iter().map(|(_, pod)| pod).collect()
     }
 
-    /// Waits until a pod is gone.
-    pub(super) async fn is_gone(&self, pod: &str) {
-        let what = format!("{pod} is gone");
+    /// Waits until a pod is gone. One of the same name may be in its place at once.
+    pub(super) async fn is_gone(&self, pod: &Pod) {
+        let name = pod.name_any();
+        let what = format!("{name} is gone");
         let gone = until(&what, DEADLINE, || async {
-            Ok(self
-                .space
-                .pods()
-                .get_opt(pod)
-                .await?
-                .is_none()
-                .then_some(()))
+            let found = self.space.pods().get_opt(&name).await?;
+            let is_it = found.is_some_and(|found| found.uid() == pod.uid());
+            Ok((!is_it).then_some(()))
         });
         self.or_dump(gone.await).await;
     }

@@ -57,6 +57,7 @@ impl Fault {
     /// Lets it happen, and waits until the kubelet has done its part.
     pub(super) async fn strikes(self, drill: &Drill, victim: &str) {
         let pods = drill.space.pods();
+        let pod = pods.get(victim).await.unwrap();
         match self {
             Self::KillRankZero | Self::KillAnother => {
                 let rank = nodes::process(&drill.space.name, victim).unwrap();
@@ -66,20 +67,19 @@ impl Fault {
             Self::Delete => {
                 let gracefully = DeleteParams::default();
                 pods.delete(victim, &gracefully).await.unwrap();
-                drill.is_gone(victim).await;
+                drill.is_gone(&pod).await;
             }
             Self::DeleteByForce => {
                 let at_once = DeleteParams::default().grace_period(0);
                 pods.delete(victim, &at_once).await.unwrap();
-                drill.is_gone(victim).await;
+                drill.is_gone(&pod).await;
             }
             Self::Drain => {
-                let pod = pods.get(victim).await.unwrap();
-                let node = pod.spec.unwrap().node_name.unwrap();
+                let node = pod.spec.as_ref().unwrap().node_name.clone().unwrap();
                 let all: Api<Node> = Api::all(drill.space.client.clone());
                 all.cordon(&node).await.unwrap();
                 let evicted = pods.evict(victim, &EvictParams::default()).await;
-                drill.is_gone(victim).await;
+                drill.is_gone(&pod).await;
                 all.uncordon(&node).await.unwrap();
                 evicted.unwrap();
             }

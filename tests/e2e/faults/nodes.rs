@@ -94,7 +94,7 @@ async fn a_node_fails(name: &str, fault: Fault, operator_is_away: bool) {
     let left_behind = drill.num_committed(first);
     drop(lasting);
     is_ready(&drill, true).await;
-    drill.is_gone(&there[0].name_any()).await;
+    drill.is_gone(&there[0]).await;
     assert_eq!(drill.num_committed(first), left_behind);
     let survivors: Vec<String> = elsewhere.iter().map(ResourceExt::name_any).collect();
     drill.succeeds(0, &survivors).await;
