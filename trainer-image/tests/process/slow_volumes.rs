@@ -25,9 +25,11 @@ fn steps_do_not_wait_for_a_slow_volume_and_it_is_told() {
     let saving = trouble.split("of step ").nth(1).unwrap();
     let saving: u64 = saving.split(' ').next().unwrap().parse().unwrap();
     let step = job.status(0, 0).unwrap().step;
-    // Each step takes far less than the ten milliseconds that this allows it in one second.
-    assert!(step > saving + 100, "{step}: {trouble}");
-    assert!(job.metric(0, "roundhouse_train_checkpoints_skipped_total") >= 1.0);
+    // In one second a step that waits for each access to the volume would come three times.
+    assert!(step > saving + 20, "{step}: {trouble}");
+    job.wait_until("a checkpoint that is left out", || {
+        job.metric(0, "roundhouse_train_checkpoints_skipped_total") >= 1.0
+    });
     println!("{} steps committed while {trouble}", step - saving);
     let before = newest(path).unwrap();
     job.pace_volume("0");
@@ -50,7 +52,7 @@ fn steps_do_not_wait_for_a_volume_that_hangs_and_it_is_used_when_it_is_back() {
     // Longer than the end of training would wait for it.
     job.wait_for_trouble("for 10 s");
     let done = job.status(0, 0).unwrap().step - step;
-    assert!(done > 500, "{done}");
+    assert!(done > 100, "{done}");
     println!("{done} steps committed in 9 s while a save hangs");
     assert_eq!(newest(path), Some(before));
     job.pace_volume("0");
