@@ -21,12 +21,6 @@ pub(crate) fn short() -> Value {
     config
 }
 
-fn long() -> Value {
-    let mut config = config();
-    config["steps"] = json!(4_000);
-    config
-}
-
 pub(crate) fn undisturbed(config: &Value) -> Vec<(String, Tensor)> {
     let mut job = Job::train(config, 1, 1);
     job.complete();
