@@ -99,7 +99,7 @@ impl TestNamespace {
     /// It did not end so in time; the state of the namespace is in the error.
     pub async fn ends(&self, job: &str, as_: ConditionType) -> anyhow::Result<TrainingJob> {
         let jobs = self.jobs();
-        let ended = until("the job ends", Duration::from_secs(180), || async {
+        let ended = until("the job ends", Duration::from_mins(6), || async {
             let now = jobs.get(job).await?;
             let over = now
                 .status
