@@ -15,7 +15,7 @@ use super::fault::Fault;
 
 const NAMESPACE: &str = "roundhouse-system";
 /// More than four drills can train while one waits for the others.
-const STEPS: u64 = 4_000;
+const STEPS: u64 = 2_000;
 
 /// Starts or stops the operator, and waits until it is so.
 pub(super) async fn runs(client: &Client, wanted: bool) {
