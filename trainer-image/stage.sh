@@ -11,11 +11,7 @@ case $VARIANT in
   cpu) ;;
   cuda)
     name=trainer-cuda features=(--features nccl)
-    LIBTORCH=$(trainer-image/libtorch.sh cuda)
-    LIBTORCH_CUDA_INCLUDE=$(trainer-image/libtorch.sh cuda-headers)
-    # Beside the other variant's: the two would rebuild each other for ever.
-    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/cuda
-    export LIBTORCH_CUDA_INCLUDE CARGO_TARGET_DIR
+    use_cuda
     ;;
   *) die "VARIANT=$VARIANT: give cpu or cuda" ;;
 esac

@@ -9,10 +9,7 @@ case $VARIANT in
   cpu) trainer-image/libtorch.sh > /dev/null ;;
   cuda)
     name=own-model-cuda features=(--features roundhouse-trainer/nccl)
-    LIBTORCH=$(trainer-image/libtorch.sh cuda)
-    LIBTORCH_CUDA_INCLUDE=$(trainer-image/libtorch.sh cuda-headers)
-    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/cuda
-    export LIBTORCH_CUDA_INCLUDE CARGO_TARGET_DIR
+    use_cuda
     ;;
   *) die "VARIANT=$VARIANT: give cpu or cuda" ;;
 esac

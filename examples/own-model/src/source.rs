@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use roundhouse_trainer::random::mix;
 use roundhouse_trainer::source::SourceError;
 use roundhouse_trainer::tch::{Device, Kind, TchError, Tensor};
 use roundhouse_trainer::{Batch, Permutation, Source};
@@ -89,14 +90,6 @@ fn normal(seed: u64, hour: u32) -> f64 {
         (state >> 11) as f64 / (1_u64 << 53) as f64
     };
     (0..12).map(uniform).sum::<f64>() - 6.0
-}
-
-/// The next number of `SplitMix64` (Steele, Lea and Flood 2014).
-fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

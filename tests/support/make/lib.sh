@@ -23,6 +23,14 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN {printf "%.1f s", b - a}'; }
 say() { printf '%s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 need() { command -v "$1" >/dev/null || die "$1 is not installed: $2"; }
+# use_cuda: from here on builds are against the libtorch with CUDA. They lie beside those of the other variant: the two
+# would rebuild each other for ever.
+use_cuda() {
+  LIBTORCH=$(trainer-image/libtorch.sh cuda)
+  LIBTORCH_CUDA_INCLUDE=$(trainer-image/libtorch.sh cuda-headers)
+  CARGO_TARGET_DIR=$CARGO_TARGET_DIR/cuda
+  export LIBTORCH LIBTORCH_CUDA_INCLUDE CARGO_TARGET_DIR
+}
 # room GIB: that much of the disk is free, for which builds of other checkouts may have to go.
 room() {
   local place free

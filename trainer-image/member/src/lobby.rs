@@ -83,7 +83,7 @@ pub fn enter(launch: &Launch) -> (Machine, Option<MembershipWatch>) {
         }
         Source::Alone => {
             let mut machine = Machine::new(0, 0);
-            machine.see(&world_of_one(next_generation(launch)));
+            machine.see(&document(next_generation(launch), 0, 1));
             (machine, None)
         }
     }
@@ -97,13 +97,13 @@ fn next_generation(launch: &Launch) -> u64 {
     directory.map_or(0, |directory| directory.newest_generation()) + 1
 }
 
-/// What the membership file would say to a process that trains alone.
-fn world_of_one(generation: u64) -> Membership {
+/// What a membership file says to a worker of one process, as far as a process that is told by no operator reads it.
+pub(crate) fn document(generation: u64, node_rank: u32, nodes: u32) -> Membership {
     Membership {
         generation,
         action: Instruction::Join,
-        node_rank: 0,
-        nodes: 1,
+        node_rank,
+        nodes,
         procs_per_worker: 1,
         master: Master {
             address: String::new(),

@@ -42,7 +42,8 @@ pub fn seeded<T>(seed: u64, run: impl FnOnce() -> T) -> T {
 }
 
 /// The next value of `SplitMix64` (Steele, Lea and Flood 2014), whose output is a bijection of its state.
-pub(crate) const fn mix(value: u64) -> u64 {
+#[must_use]
+pub const fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 
 use roundhouse_contract::BestMetric;
 use roundhouse_contract::environment::CheckpointEnvironment;
-use roundhouse_contract::membership::{Action as Instruction, Incarnation, Master, Membership};
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::saving::Stage;
@@ -13,7 +12,7 @@ use roundhouse_elastic::{Chain, Course, Event, Machine, Origin, Place, Scaling};
 
 use crate::checkpoint::Identity;
 use crate::group::threads::{Made, Threads};
-use crate::lobby::Peers;
+use crate::lobby::{Peers, document};
 use crate::member::{Hearing, Member, Todo};
 use crate::membership::MembershipWatch;
 use crate::report::Reporter;
@@ -37,26 +36,6 @@ fn by_loss(volume: &Path) -> Launch {
         job_uid: None,
     });
     launch
-}
-
-fn document(generation: u64, rank: u32, num_ranks: u32) -> Membership {
-    Membership {
-        generation,
-        action: Instruction::Join,
-        node_rank: rank,
-        nodes: num_ranks,
-        procs_per_worker: 1,
-        master: Master {
-            address: String::new(),
-            port: 0,
-        },
-        members: String::new(),
-        incarnation: Incarnation {
-            pod_uid: String::new(),
-            restarts: 0,
-        },
-        issued_at: String::new(),
-    }
 }
 
 /// A rank of a training over a volume, and what it trains.
