@@ -4,8 +4,8 @@
 source "$(dirname "$0")/../tests/support/make/lib.sh"
 # shellcheck source=tests/support/make/stage.sh
 source "$repo/tests/support/make/stage.sh"
-cargo build --release -p roundhouse-operator
+cargo build --profile "$PROFILE" -p roundhouse-operator
 new_root operator
-cp "$CARGO_TARGET_DIR/release/roundhouse-operator" "$root/usr/local/bin/"
+add_programs "$CARGO_TARGET_DIR" roundhouse-operator
 add_libraries "$root/usr/local/bin/roundhouse-operator"
 du -sh "$root"

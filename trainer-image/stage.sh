@@ -18,10 +18,11 @@ esac
 export LIBTORCH
 # Static, so that it runs in any image; the explicit target keeps build scripts dynamic.
 target=x86_64-unknown-linux-gnu
-RUSTFLAGS='-C target-feature=+crt-static' cargo build --release -p roundhouse-agent --target "$target"
-cargo build --release -p roundhouse-train "${features[@]}"
+RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile "$PROFILE" -p roundhouse-agent --target "$target"
+cargo build --profile "$PROFILE" -p roundhouse-train "${features[@]}"
 new_root "$name"
-cp "$CARGO_TARGET_DIR/$target/release/roundhouse-agent" "$CARGO_TARGET_DIR/release/roundhouse-train" "$root/usr/local/bin/"
+add_programs "$CARGO_TARGET_DIR/$target" roundhouse-agent
+add_programs "$CARGO_TARGET_DIR" roundhouse-train
 # CUDA's libraries open each other by name while they run, so all of them go along.
 if [ "$VARIANT" = cuda ]; then cp -L "$LIBTORCH"/lib/*.so* "$root/usr/local/lib/"; fi
 add_libraries "$root/usr/local/bin/roundhouse-train"

@@ -7,9 +7,11 @@ cd "$repo"
 : "${CARGO_TARGET_DIR:=$(tests/support/make/target-dir)}"
 : "${LIBTORCH:=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu}"
 : "${CLUSTER:=local}" "${NODES:=1}" "${NAMESPACE:=default}"
+# Of what images hold. With dev, which the tests have built already, an image takes seconds; see make images.
+: "${PROFILE:=release}"
 # What is built here is built in many clones, seldom twice in one: incremental data only take room.
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
-export ROUNDHOUSE_CACHE CARGO_TARGET_DIR LIBTORCH CLUSTER NODES NAMESPACE
+export ROUNDHOUSE_CACHE CARGO_TARGET_DIR LIBTORCH CLUSTER NODES NAMESPACE PROFILE
 case $CLUSTER in
   local) ;;
   current) [ -n "${IMAGE_REPO:-}" ] || { echo "error: CLUSTER=current needs IMAGE_REPO=registry/path, where the images are pushed" >&2; exit 1; } ;;

@@ -12,6 +12,14 @@ new_root() {
   if [ -e /etc/ssl/certs/ca-certificates.crt ]; then cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"; fi
 }
 
+# add_programs DIRECTORY NAME...: programs of PROFILE, built in that target directory, without symbols.
+add_programs() {
+  local from=$1/$PROFILE
+  shift
+  [ "$PROFILE" != dev ] || from=${from%dev}debug
+  for name in "$@"; do strip -o "$root/usr/local/bin/$name" "$from/$name"; done
+}
+
 # add_libraries PROGRAM: the shared libraries it needs, each where the loader finds it.
 add_libraries() {
   local library
