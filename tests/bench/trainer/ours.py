@@ -1,12 +1,15 @@
 """What the trainer does in a second: shapes, synthetic data, and steps counted from outside."""
+import json
 import os
+import pathlib
 import statistics
 import struct
+import subprocess
 import tempfile
 import time
 import zlib
 
-from world import World, until
+from world import World, free_port, until
 
 CONFIGURATIONS = {
     "mlp": {
@@ -70,6 +73,23 @@ def measure(trainer, data, name, world, seconds, extra=None):
     threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, world, lambda _: threads) as workers:
         return rate(workers, world, seconds)
+
+
+def bare(program, data, name, world, steps):
+    """Steps per second of the same step without membership, agreement, ledger and metrics."""
+    with tempfile.TemporaryDirectory() as place:
+        config = pathlib.Path(place) / "config"
+        config.write_text(json.dumps(CONFIGURATIONS[name] | {"steps": 1, "seed": 7}))
+        told = {"CONFIG": config, "DATA_DIR": data, "WORLD_SIZE": world, "PORT": free_port(), "STEPS": max(1, int(steps))}
+        told = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | {key: str(value) for key, value in told.items()}
+        ranks = [
+            subprocess.Popen([program], env=os.environ | told | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+            for rank in range(world)
+        ]
+        outputs = [rank.communicate()[0] for rank in ranks]
+        if any(rank.returncode for rank in ranks):
+            raise RuntimeError("the step without elasticity failed; see above")
+        return float(outputs[0])
 
 
 def rate(workers, world, seconds):

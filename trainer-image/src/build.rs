@@ -1,0 +1,122 @@
+//! From a configuration to the model, the data and the optimizer that it names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use roundhouse_contract::paths::WEIGHTS_DIR;
+use roundhouse_contract::trainer::ModelName;
+use roundhouse_contract::trainer::data::{Data, OnCorrupt, Reading};
+use roundhouse_data::prefetch::Options;
+use roundhouse_data::{Dataset, Item, Splits};
+use roundhouse_trainer::memory::InMemory;
+use roundhouse_trainer::models::masking::MaskedSource;
+use roundhouse_trainer::models::{self, ImageShape, Samples, TokenShape};
+use roundhouse_trainer::{Failure, HostSource, Job, Setup, Source, optimizers, weights};
+
+/// Builds the job of a configuration.
+///
+/// # Errors
+/// The model is of a program of its own, the data cannot be read, or the model does not fit it.
+pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
+    let Setup {
+        config,
+        data_dir,
+        device,
+    } = *setup;
+    config.refuse_custom()?;
+    let pixels = roundhouse_data::open::Pixels::Bytes;
+    let Splits {
+        train,
+        validation,
+        normalize,
+        blocks,
+        shares: _,
+    } = roundhouse_data::open(&config.data, data_dir, pixels, config.seed)?;
+    let samples = samples(train.as_ref());
+    let mut task = models::build(&config.model, samples, config.seed)?;
+    if let Some(init_from) = &config.model.init_from {
+        let root = match init_from.volume {
+            Some(_) => Path::new(WEIGHTS_DIR),
+            None => data_dir,
+        };
+        let path = root.join(&init_from.path);
+        weights::load(&path, task.parameters_mut(), &init_from.skip)?;
+    }
+    let source = |dataset: Arc<dyn Dataset>| -> Result<Box<dyn Source>, Failure> {
+        // Samples that may be replaced by others are read by those who count them.
+        let may_skip = config.data.reading.on_corrupt == OnCorrupt::Skip;
+        if InMemory::fits(dataset.as_ref()) && !is_augmented(&config.data) && !may_skip {
+            let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), device)?;
+            return Ok(Box::new(source));
+        }
+        let normalize = normalize.as_ref();
+        let normalize = normalize.map(|(mean, std)| (mean.as_slice(), std.as_slice()));
+        let options = reading(&config.data);
+        Ok(Box::new(HostSource::new(
+            dataset, options, normalize, device,
+        )?))
+    };
+    let (mut train, mut test) = (source(train)?, validation.map(source).transpose()?);
+    if config.model.name == ModelName::Bert {
+        let (vocabulary, seed) = (config.model.vocabulary(), config.seed);
+        train = Box::new(MaskedSource::new(train, vocabulary, seed));
+        if let Some(source) = test {
+            test = Some(Box::new(MaskedSource::new(source, vocabulary, seed)));
+        }
+    }
+    let optimizer = config.optimizer.clone();
+    Ok(Job {
+        task,
+        train,
+        test,
+        blocks,
+        update: Box::new(move |parameters| optimizers::build(&optimizer, parameters)),
+    })
+}
+
+/// Whether samples differ from epoch to epoch.
+fn is_augmented(data: &Data) -> bool {
+    let image = data.image.as_ref();
+    image.is_some_and(|image| !image.augment.is_empty())
+}
+
+fn reading(data: &Data) -> Options {
+    let Reading {
+        on_corrupt,
+        threads,
+        read_ahead,
+        cache_dir: _,
+    } = &data.reading;
+    let default = Options::default();
+    Options {
+        num_threads: threads.map_or(default.num_threads, |threads| threads as usize),
+        num_ahead: *read_ahead as usize,
+        on_corrupt: *on_corrupt,
+    }
+}
+
+/// What the model has to know about the data.
+fn samples(dataset: &dyn Dataset) -> Samples {
+    let num_classes = dataset.num_classes().unwrap_or_default();
+    match *dataset.item() {
+        Item::Pixels {
+            height,
+            width,
+            num_channels,
+        }
+        | Item::Normalized {
+            height,
+            width,
+            num_channels,
+        } => Samples::Images(ImageShape {
+            num_channels: num_channels.into(),
+            height: height.into(),
+            width: width.into(),
+            num_classes: num_classes.into(),
+        }),
+        Item::Tokens { context } => Samples::Tokens(TokenShape {
+            length: context.into(),
+            vocabulary: num_classes.into(),
+        }),
+    }
+}
