@@ -166,6 +166,15 @@ unsafe extern "C" {
         context: *mut c_void,
         consume: extern "C" fn(*mut c_void, *const usize, usize),
     ) -> c_int;
+    pub(crate) fn rh_layout(
+        parameters: *const *mut C_tensor,
+        count: usize,
+        loss: *const C_tensor,
+        first_bucket_bytes: i64,
+        bucket_bytes: i64,
+        context: *mut c_void,
+        consume: extern "C" fn(*mut c_void, *const usize, usize),
+    ) -> c_int;
     pub(crate) fn rh_reducer_has_final_buckets(reducer: *const RhReducer) -> bool;
     pub(crate) fn rh_reducer_free(reducer: *mut RhReducer) -> c_int;
     pub(crate) fn rh_set_device(device: c_int) -> c_int;

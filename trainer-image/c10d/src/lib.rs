@@ -39,7 +39,7 @@ pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]
 pub use observe::{NcclVersions, nccl_versions};
 pub use process::{raise_descriptor_limit, set_device};
-pub use reducer::{CommHook, Reducer, ReducerOptions, backward, zero_grad};
+pub use reducer::{CommHook, Reducer, ReducerOptions, backward, layout, zero_grad};
 pub use store::Store;
 pub use stream::{Event, Stream, StreamGuard, host_syncs};
 #[cfg(feature = "nccl")]

@@ -1,7 +1,7 @@
 //! Gradients of all ranks, averaged while the backward pass still runs: c10d's Reducer, the engine
 //! of `DistributedDataParallel` (Li et al., VLDB 2020).
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -96,9 +96,6 @@ impl Reducer {
                 "parameter {index} requires no gradient"
             )));
         }
-        let bytes = |size: usize| {
-            i64::try_from(size).map_err(|_| Error::refused("a bucket of more than 8 EiB"))
-        };
         let layout = options.buckets.as_deref().unwrap_or_default();
         let sizes: Vec<usize> = layout.iter().map(Vec::len).collect();
         let indices = layout.concat();
@@ -164,18 +161,9 @@ impl Reducer {
     /// # Errors
     /// None that a caller can cause.
     pub fn buckets(&self) -> Result<Vec<Vec<usize>>> {
-        extern "C" fn consume(context: *mut c_void, indices: *const usize, length: usize) {
-            // SAFETY: `context` is the vector below; C++ passes `length` readable indices.
-            unsafe {
-                let buckets = &mut *context.cast::<Vec<Vec<usize>>>();
-                buckets.push(std::slice::from_raw_parts(indices, length).to_vec());
-            }
-        }
-        let mut buckets = Vec::<Vec<usize>>::new();
-        let context = std::ptr::from_mut(&mut buckets).cast();
-        // SAFETY: `consume` is called before the call returns, with the context given here.
-        check(unsafe { ffi::rh_reducer_buckets(self.raw.as_ptr(), context, consume) })?;
-        Ok(buckets)
+        let raw = self.raw.as_ptr();
+        // SAFETY: the reducer is live; `consume` and its context are those that `collect` gives.
+        collect(|context, consume| unsafe { ffi::rh_reducer_buckets(raw, context, consume) })
     }
 
     /// Whether [`Self::buckets`] will not change any more: from the second [`Self::prepare_for_forward`] on (the third
@@ -219,6 +207,49 @@ impl Drop for Reducer {
         // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
         let _ = unsafe { ffi::rh_reducer_free(self.raw.as_ptr()) };
     }
+}
+
+/// Computes the gradients of a loss on this rank alone, and returns the layout that a Reducer with these options
+/// would come to after such a pass: see [`ReducerOptions::buckets`]. Gradients come in the same order on all ranks
+/// that run the same program, so each can find the layout by itself, before it has peers. Parameters on which the
+/// loss does not depend come last.
+///
+/// # Errors
+/// The loss has no gradient, or a parameter requires none.
+pub fn layout(
+    parameters: &[Tensor],
+    loss: &Tensor,
+    options: &ReducerOptions,
+) -> Result<Vec<Vec<usize>>> {
+    let first = bytes(options.first_bucket_bytes)?;
+    let cap = bytes(options.bucket_cap_bytes)?;
+    let pointers = pointers(parameters);
+    let (list, count) = (pointers.as_ptr(), pointers.len());
+    let loss = loss.as_ptr();
+    // SAFETY: tensors and list are live; `consume` and its context are those that `collect` gives.
+    collect(|context, consume| unsafe {
+        ffi::rh_layout(list, count, loss, first, cap, context, consume)
+    })
+}
+
+fn bytes(size: usize) -> Result<i64> {
+    i64::try_from(size).map_err(|_| Error::refused("a bucket of more than 8 EiB"))
+}
+
+/// What a call of the bridge tells of buckets, one after the other, before it returns.
+fn collect(
+    call: impl FnOnce(*mut c_void, extern "C" fn(*mut c_void, *const usize, usize)) -> c_int,
+) -> Result<Vec<Vec<usize>>> {
+    extern "C" fn consume(context: *mut c_void, indices: *const usize, length: usize) {
+        // SAFETY: `context` is the vector below; C++ passes `length` readable indices.
+        unsafe {
+            let buckets = &mut *context.cast::<Vec<Vec<usize>>>();
+            buckets.push(std::slice::from_raw_parts(indices, length).to_vec());
+        }
+    }
+    let mut buckets = Vec::<Vec<usize>>::new();
+    check(call(std::ptr::from_mut(&mut buckets).cast(), consume))?;
+    Ok(buckets)
 }
 
 /// Releases the gradients of parameters, whether a Reducer made them or not.

@@ -80,6 +80,25 @@ fn an_evaluation_that_breaks_is_done_in_the_next_generation() {
 }
 
 #[test]
+fn who_leaves_in_an_evaluation_before_a_newer_generation_strands_the_others() {
+    let mut job = Job::evaluating(&training(), 3, 400, 20);
+    job.issue_to(1, &[0, 1, 2]);
+    job.wait_for("an evaluation", |status| status.phase == Phase::Evaluating);
+    job.signal(1, "-TERM");
+    assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
+    job.wait_for_nodes(&[0, 2], "word of it", |status| {
+        status.phase == Phase::Stranded
+    });
+    job.pace_evaluations(0);
+    job.issue_to(2, &[0, 2]);
+    for node in [0, 2] {
+        assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
+    }
+    assert_same(&job, &undisturbed(&training()), "a leave in an evaluation");
+    assert_proven(job.volume(), STEPS);
+}
+
+#[test]
 fn all_who_are_asked_to_leave_in_a_long_evaluation_save_and_leave() {
     // Twenty seconds each; a checkpoint is saved at the end only.
     let mut job = evaluating(2_000, 1_000);

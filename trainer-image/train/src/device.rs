@@ -21,6 +21,18 @@ pub fn own(local_rank: u32, expected: Option<ExpectedDevice>) -> Result<Device, 
     choose(local_rank, num_gpus, expected).map_err(Failure::Device)
 }
 
+/// Makes a GPU the one that this thread computes on where no tensor says otherwise, such as for pinned memory and
+/// streams.
+///
+/// # Errors
+/// It cannot be used.
+pub fn enter(device: Device) -> Result<(), Failure> {
+    if let Device::Cuda(index) = device {
+        roundhouse_c10d::set_device(u16::try_from(index).unwrap_or(u16::MAX))?;
+    }
+    Ok(())
+}
+
 /// Which device, of so many GPUs that can be used.
 fn choose(
     local_rank: u32,

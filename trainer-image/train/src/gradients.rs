@@ -1,6 +1,6 @@
 //! The passes of one step: samples from the source, the loss from the task, gradients synchronized over the ranks.
 
-use roundhouse_c10d::Autocast;
+use roundhouse_c10d::{Autocast, ReducerOptions};
 use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::{Batch, Permutation};
 use roundhouse_member::World;
@@ -151,31 +151,16 @@ pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Fai
     Ok(())
 }
 
-/// Passes over one sample, whose gradients are thrown away. libtorch's Reducer lays out its buckets for good only
-/// after its first pass, and sums over three or more ranks depend on the layout. With these passes the first step of a
-/// generation is bit for bit what it would have been without a new one.
+/// How gradients are to be packed, which a pass over one sample tells: sums over three or more ranks depend on it. All
+/// generations use it from their first step, which is then bit for bit what it would have been without a new one. It
+/// needs no peer and changes nothing; the gradients are thrown away.
 ///
 /// # Errors
-/// A peer is lost.
-pub fn warm_up(
+/// The data cannot be read, or libtorch refuses.
+pub fn layout(
     inputs: &mut Inputs<'_>,
-    sync: &mut dyn Sync,
-    world: &World<C10dGroup>,
-    numbers: &[f64],
-) -> Result<(), Failure> {
-    for _ in 0..sync.num_warm_ups() {
-        warm_up_once(inputs, sync, world, numbers)?;
-    }
-    Ok(world.check()?)
-}
-
-fn warm_up_once(
-    inputs: &mut Inputs<'_>,
-    sync: &mut dyn Sync,
-    world: &World<C10dGroup>,
-    numbers: &[f64],
-) -> Result<(), Failure> {
-    let told = |error| explain(world, error);
+    options: &ReducerOptions,
+) -> Result<Vec<Vec<usize>>, Failure> {
     let pass = Pass {
         places: 0..1,
         slice: 0,
@@ -193,15 +178,10 @@ fn warm_up_once(
         loss_factor: _,
     } = inputs;
     let samples = source.fetch(pass.places.clone(), order)?;
-    sync.before_forward().map_err(told)?;
     let sum = loss(&**task, &samples, *precision, mode(*seed, batch, &pass))?;
-    let root = sync
-        .before_backward(&pass, sum.loss, numbers)
-        .map_err(told)?;
-    roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
-    sync.finish(task.parameters_mut()).map_err(told)?;
+    let layout = roundhouse_c10d::layout(task.parameters().tensors(), &sum.loss, options)?;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
-    Ok(())
+    Ok(layout)
 }
 
 /// The loss of a pass.

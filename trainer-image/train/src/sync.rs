@@ -71,14 +71,39 @@ pub enum SyncError {
 
 const BYTES_PER_MIB: usize = 1 << 20;
 
-/// What a configuration asks for, among the ranks of a world. `parameters` are equal on all of them.
+/// How gradients are packed with a configuration.
+#[must_use]
+pub fn reducer_options(config: &TrainerConfig) -> ReducerOptions {
+    let DdpConfig {
+        bucket_cap_mib,
+        first_bucket_mib,
+        compression,
+        static_graph,
+    } = config.ddp;
+    let bytes = |mib: u32| mib as usize * BYTES_PER_MIB;
+    ReducerOptions {
+        bucket_cap_bytes: bytes(bucket_cap_mib),
+        first_bucket_bytes: bytes(first_bucket_mib),
+        hook: match compression {
+            Compression::None => CommHook::None,
+            Compression::Bf16 => CommHook::Bf16,
+            Compression::Fp16 => CommHook::Fp16,
+        },
+        static_graph,
+        ..ReducerOptions::default()
+    }
+}
+
+/// What a configuration asks for, among the ranks of a world. `parameters` are equal on all of them, and so is
+/// `layout`: see [`roundhouse_c10d::layout`].
 ///
 /// # Errors
-/// The ranks' parameters have different shapes, or a rank is gone.
+/// The ranks' parameters have different shapes or layouts, or a rank is gone.
 pub fn build(
     config: &TrainerConfig,
     world: &World<C10dGroup>,
     parameters: &Parameters,
+    layout: Option<&[Vec<usize>]>,
     group_size: u64,
 ) -> Result<Box<dyn Sync>, Failure> {
     let micro_batch_size = config.micro_batch_size;
@@ -96,24 +121,10 @@ pub fn build(
     let Some(group) = world.group() else {
         return Ok(Box::new(Alone::new(micro_batch_size, group_size)));
     };
-    let DdpConfig {
-        bucket_cap_mib,
-        first_bucket_mib,
-        compression,
-        static_graph,
-    } = config.ddp;
-    let bytes = |mib: u32| mib as usize * BYTES_PER_MIB;
     let options = DdpOptions {
         reducer: ReducerOptions {
-            bucket_cap_bytes: bytes(bucket_cap_mib),
-            first_bucket_bytes: bytes(first_bucket_mib),
-            hook: match compression {
-                Compression::None => CommHook::None,
-                Compression::Bf16 => CommHook::Bf16,
-                Compression::Fp16 => CommHook::Fp16,
-            },
-            static_graph,
-            ..ReducerOptions::default()
+            buckets: layout.map(<[_]>::to_vec),
+            ..reducer_options(config)
         },
         micro_batch_size,
         group_size,
@@ -151,11 +162,6 @@ pub trait Sync: std::fmt::Debug {
     /// factor; those of a scaled loss must not be, or whether they overflow would depend on the number of ranks.
     fn num_averaged(&self) -> u32 {
         1
-    }
-
-    /// How many of the first passes of a generation differ from the later ones, so that they have to be thrown away.
-    fn num_warm_ups(&self) -> u32 {
-        0
     }
 
     /// Before each forward pass.

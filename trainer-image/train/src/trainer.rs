@@ -80,8 +80,12 @@ pub struct Trainer<'reporter> {
     member: Member<'reporter, StoreRendezvous>,
     /// What synchronizes the gradients of the present generation.
     sync: Option<Box<dyn Sync>>,
+    /// How gradients are packed in every generation, unless they are summed in another way.
+    layout: Option<Vec<Vec<usize>>>,
     /// Nothing before the first step of a generation.
     last_step: LastStep,
+    /// Of this generation.
+    longest_evaluation: Option<Duration>,
     tracer: Tracer,
 }
 

@@ -15,6 +15,9 @@ use super::{
 
 /// How many times the longest step so far a later collective waits.
 const FACTOR: u32 = 3;
+/// How long a rank waits for the slowest one in the first evaluation of a generation, or while results are written: less
+/// than the agent lets them last, so that a rank whose peer is gone without a word is back in the lobby by then.
+const BESIDE_STEPS: Duration = Duration::from_mins(29);
 
 /// The three timeouts of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,16 @@ impl CollectiveTimeouts {
             (None, _) => self.first_step,
             (Some(_), Some(later)) => later,
             (Some(longest), None) => least.max(FACTOR * longest),
+        }
+    }
+
+    /// The timeout of a collective in an evaluation, or while results are written, which take ranks differently long.
+    /// `longest`: the longest evaluation of this generation; `None` where there was none.
+    #[must_use]
+    pub fn beside_steps(&self, longest: Option<Duration>) -> Duration {
+        match longest {
+            Some(longest) => self.of_step(Some(longest)),
+            None => self.later.unwrap_or(BESIDE_STEPS),
         }
     }
 
@@ -137,6 +150,8 @@ mod tests {
         };
         assert_eq!(set.of_step(Some(seconds(60))), seconds(5));
         assert_eq!(set.of_step(None), seconds(120));
+        assert_eq!(set.beside_steps(None), seconds(5));
+        assert_eq!(timeouts.beside_steps(Some(seconds(60))), seconds(180));
     }
 
     #[test]

@@ -75,14 +75,54 @@ impl Ddp {
             .chain(&carrier)
             .map(Tensor::shallow_clone)
             .collect();
+        let mut packing = options.reducer.clone();
+        if carrier.is_some() {
+            packing.buckets = packing.buckets.map(|layout| carried(layout, parameters));
+        }
+        let mut reducer = Reducer::new(&all, group, &packing)?;
+        if packing.static_graph {
+            let mut all = all;
+            learn_graph(&mut reducer, parameters, carrier.as_ref())?;
+            roundhouse_c10d::zero_grad(&mut all)?;
+        }
         Ok(Self {
-            reducer: Reducer::new(&all, group, &options.reducer)?,
+            reducer,
             rank: group.rank(),
             world_size,
             options,
             carrier,
         })
     }
+}
+
+/// The first pass of a static graph, in which each parameter gets its gradient once: a gradient of 0. The Reducer sums
+/// such a pass in another way than all later ones, so it is none of a step. A collective.
+fn learn_graph(
+    reducer: &mut Reducer,
+    parameters: &Parameters,
+    carrier: Option<&Tensor>,
+) -> Result<(), SyncError> {
+    let mut nothing = parameters.no_loss()?;
+    if let Some(carrier) = carrier {
+        nothing = nothing.f_add(&carrier.f_sum(Kind::Float)?)?;
+    }
+    reducer.prepare_for_forward()?;
+    let roots = [nothing];
+    reducer.prepare_for_backward_from(&roots)?;
+    Ok(roundhouse_c10d::backward(&roots[0])?)
+}
+
+/// The layout with the carrier, which comes after the parameters. The backward pass begins with its gradient, so it
+/// goes into the first bucket, if that holds numbers of its kind; it does not count in the bucket's size, so the
+/// parameters' layout is the same for every number of ranks.
+fn carried(mut layout: Vec<Vec<usize>>, parameters: &Parameters) -> Vec<Vec<usize>> {
+    let carrier = parameters.tensors().len();
+    let is_like = |index: &usize| parameters.at(*index).kind() == Kind::Float;
+    match layout.first_mut() {
+        Some(first) if first.iter().all(is_like) => first.insert(0, carrier),
+        _ => layout.insert(0, vec![carrier]),
+    }
+    layout
 }
 
 impl Sync for Ddp {
@@ -98,12 +138,6 @@ impl Sync for Ddp {
 
     fn num_averaged(&self) -> u32 {
         self.world_size
-    }
-
-    /// The Reducer lays out its buckets anew after the first pass, and after the second one if it learned a static
-    /// graph in the first.
-    fn num_warm_ups(&self) -> u32 {
-        1 + u32::from(self.options.reducer.static_graph)
     }
 
     fn before_forward(&mut self) -> Result<(), SyncError> {

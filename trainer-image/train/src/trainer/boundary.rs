@@ -1,6 +1,6 @@
 //! What is done between steps: evaluation, and the end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::Event;
@@ -17,9 +17,6 @@ use crate::weights;
 const MOST_SAMPLES: u64 = 1_024;
 /// Below so many operations in a training step a sample is small.
 const FEW_FLOPS: f64 = 1e8;
-/// How long a rank waits for the slowest one in an evaluation, or while the results are written: as long as the agent
-/// lets them last.
-const PATIENCE_BESIDE_STEPS: Duration = Duration::from_mins(30);
 
 impl Trainer<'_> {
     /// At the end of every so many epochs and of training, unless it has been done: a world that breaks while it
@@ -31,12 +28,11 @@ impl Trainer<'_> {
         self.work.test.is_some() && self.member.held.evaluated != samples && is_due
     }
 
-    /// What comes now takes ranks differently long, and has nothing to do with how long a step takes. A process that
-    /// hangs is found by its agent.
-    fn wait_beside_steps(&mut self) -> Result<(), Failure> {
+    /// What comes now takes ranks differently long, and has nothing to do with how long a step takes. `longest`: how
+    /// long it has taken in this generation.
+    fn wait_beside_steps(&mut self, longest: Option<Duration>) -> Result<(), Failure> {
         if let Some(group) = self.member.world()?.group() {
-            let timeout = self.launch.timeouts.later.unwrap_or(PATIENCE_BESIDE_STEPS);
-            group.set_timeout(timeout);
+            group.set_timeout(self.launch.timeouts.beside_steps(longest));
             // The next step sets its own.
             self.last_step.timeout = None;
         }
@@ -47,7 +43,8 @@ impl Trainer<'_> {
     /// The end of an evaluation is a boundary, as a step's end is, unless training is complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
-        self.wait_beside_steps()?;
+        self.wait_beside_steps(self.longest_evaluation)?;
+        let started = Instant::now();
         let world_size = u64::from(self.member.world()?.size());
         // What fits into a training pass fits into one of an evaluation.
         let pass = self
@@ -75,6 +72,7 @@ impl Trainer<'_> {
         })??;
         let mark = self.member.held.mark;
         if let Some(evaluation) = &evaluation {
+            self.longest_evaluation = self.longest_evaluation.max(Some(started.elapsed()));
             self.member.reporter.evaluated(evaluation);
             self.member
                 .keep_best(evaluation.scores(), &self.work.tensors)?;
@@ -110,7 +108,7 @@ impl Trainer<'_> {
 
     /// No rank ends before the results are written: a rank that ends with success knows that they are.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
-        self.wait_beside_steps()?;
+        self.wait_beside_steps(None)?;
         let saved = self.member.save_result(&self.work.tensors);
         if !matches!(saved, Ok(()) | Err(MemberFailure::Unsaved { .. })) {
             return Ok(saved?);

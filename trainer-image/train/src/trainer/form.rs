@@ -3,11 +3,9 @@
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Event, Place};
 use roundhouse_member::member::workers;
-use roundhouse_member::world::Standing;
 
 use super::{LastStep, Trainer};
 use crate::failure::Failure;
-use crate::gradients::warm_up;
 use crate::sync;
 
 impl Trainer<'_> {
@@ -15,7 +13,10 @@ impl Trainer<'_> {
     pub(super) fn form(&mut self, place: &Place) -> Result<Option<Event>, Failure> {
         // Its hooks call the group of the world that is left.
         self.sync = None;
+        // They may be views of its buckets.
+        roundhouse_c10d::zero_grad(self.work.task.parameters_mut().tensors_mut())?;
         self.last_step = LastStep::default();
+        self.longest_evaluation = None;
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);
         };
@@ -26,20 +27,16 @@ impl Trainer<'_> {
         self.member.held.mark = mark;
 
         let world = self.member.world()?;
-        let order = self.order(0);
-        let work = &mut self.work;
-        let parameters = work.task.parameters();
-        let mut sync = sync::build(&work.config, world, parameters, work.task.group_size())?;
-        if let Some(batch) = self.plan.course.batch_at(&mark) {
-            let mut inputs = work.inputs(&batch, &order);
-            warm_up(
-                &mut inputs,
-                sync.as_mut(),
-                world,
-                &[0.0; Standing::NUM_NUMBERS],
-            )?;
-        }
-        self.sync = Some(sync);
+        let work = &self.work;
+        let (parameters, group_size) = (work.task.parameters(), work.task.group_size());
+        let layout = self.layout.as_deref();
+        self.sync = Some(sync::build(
+            &work.config,
+            world,
+            parameters,
+            layout,
+            group_size,
+        )?);
 
         let reporter = &mut *self.member.reporter;
         reporter.set_total_steps(mark.step + self.plan.course.steps_to_come(&mark));

@@ -20,11 +20,13 @@ use super::{LastStep, Plan, Trained, Trainer};
 use crate::config;
 use crate::device;
 use crate::failure::Failure;
+use crate::gradients;
 use crate::job::{Build, Job, Setup};
 use crate::peak;
 use crate::rendezvous::StoreRendezvous;
 use crate::source::{ChannelsLast, Source};
 use crate::state::Tensors;
+use crate::sync;
 use crate::tracing::Tracer;
 
 impl<'reporter> Trainer<'reporter> {
@@ -53,6 +55,7 @@ impl<'reporter> Trainer<'reporter> {
             tch::set_num_threads(1);
         }
         let device = device::own(launch.local_rank, launch.expected_device)?;
+        device::enter(device)?;
         Numerics {
             tf32: config.precision == Precision::Tf32,
             cudnn_benchmark: !config.deterministic,
@@ -88,8 +91,7 @@ impl<'reporter> Trainer<'reporter> {
 
         let identity = identity_of(&config, &course, blocks);
         let terms = identity.course;
-        let start = Chain::from(Head::start(&identity.course));
-        let mut held = Held::fresh(scaling.start(), start);
+        let mut held = Held::fresh(scaling.start(), Chain::from(Head::start(&terms)));
         let keeping = Keeping::prepare(&launch, identity, tensors.table()?, reporter)?;
         if let Some(manifest) = keeping.as_ref().and_then(Keeping::found) {
             held.stand_for(manifest);
@@ -98,12 +100,7 @@ impl<'reporter> Trainer<'reporter> {
             .map(|watch| meet_peers(&launch, device, watch))
             .transpose()?;
         if config.tensorboard {
-            match &launch.checkpoint {
-                Some(checkpoint) => reporter.write_events(checkpoint.dir.join("tensorboard")),
-                None => say_error(
-                    "no event files are written: trainer.tensorboard needs a directory for checkpoints",
-                ),
-            }
+            write_events(&launch, reporter);
         }
         reporter.describe(
             Work {
@@ -114,6 +111,23 @@ impl<'reporter> Trainer<'reporter> {
             Some(Box::new(device::Memory(device))),
         );
         reporter.set_total_steps(held.mark.step + course.steps_to_come(&held.mark));
+        let mut work = Trained {
+            config,
+            task,
+            train,
+            test,
+            update,
+            tensors,
+        };
+        let plan = Plan {
+            course,
+            rates,
+            scaling,
+            terms,
+        };
+        // A world of slices has no buckets.
+        let has_buckets = peers.is_some() && work.config.slices.is_none();
+        let layout = has_buckets.then(|| layout(&mut work, &plan)).transpose()?;
         let hearing = Hearing {
             machine,
             peers,
@@ -122,26 +136,33 @@ impl<'reporter> Trainer<'reporter> {
         let tracer = Tracer::new(launch.run_dir.as_deref(), launch.local_rank, device);
         Ok(Self {
             launch,
-            work: Trained {
-                config,
-                task,
-                train,
-                test,
-                update,
-                tensors,
-            },
-            plan: Plan {
-                course,
-                rates,
-                scaling,
-                terms,
-            },
+            work,
+            plan,
             member: Member::prepared(hearing, held, keeping, reporter),
             sync: None,
+            layout,
             last_step: LastStep::default(),
+            longest_evaluation: None,
             tracer,
         })
     }
+}
+
+fn write_events(launch: &Launch, reporter: &mut Reporter) {
+    match &launch.checkpoint {
+        Some(checkpoint) => reporter.write_events(checkpoint.dir.join("tensorboard")),
+        None => say_error(
+            "no event files are written: trainer.tensorboard needs a directory for checkpoints",
+        ),
+    }
+}
+
+/// How gradients are packed: the same in all processes of a training, whatever state they hold.
+fn layout(work: &mut Trained, plan: &Plan) -> Result<Vec<Vec<usize>>, Failure> {
+    let (options, order) = (sync::reducer_options(&work.config), plan.terms.order(0));
+    let first = plan.course.batch_at(&plan.scaling.start());
+    let first = first.ok_or_else(|| Failure::internal("a training without a step"))?;
+    gradients::layout(&mut work.inputs(&first, &order), &options)
 }
 
 fn meet_peers(

@@ -1,7 +1,7 @@
 //! Ranks that move parts of tensors, agree, and reduce gradients in other ways than the usual one.
 
 use roundhouse_c10d::{
-    CommHook, ProcessGroup, Reducer, ReducerOptions, agree, backward, host_syncs, zero_grad,
+    CommHook, ProcessGroup, Reducer, ReducerOptions, agree, backward, host_syncs, layout, zero_grad,
 };
 use tch::nn::Module;
 use tch::{Device, Kind, Tensor, nn};
@@ -172,6 +172,7 @@ fn passes(group: &ProcessGroup, options: &ReducerOptions) -> Run {
 
 pub fn reducers(group: &ProcessGroup) {
     let plain = passes(group, &small_buckets());
+    assert_eq!(layout_alone(&small_buckets()), plain.buckets);
     let mut indices = plain.buckets.concat();
     indices.sort_unstable();
     assert_eq!(indices, [0, 1, 2, 3]);
@@ -217,6 +218,28 @@ pub fn reducers(group: &ProcessGroup) {
         1e-6,
     );
     println!("reducers ok");
+}
+
+/// The layout as a rank finds it by itself, from one sample and other weights.
+fn layout_alone(options: &ReducerOptions) -> Vec<Vec<usize>> {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let model = network(&vars.root());
+    let mut parameters = vars.trainable_variables();
+    let labels = Tensor::zeros([1], (Kind::Int64, Device::Cpu));
+    let pass = || model.forward(&Tensor::ones([1, 64], FLOAT));
+    let find = || {
+        let loss = pass().cross_entropy_for_logits(&labels);
+        layout(&parameters, &loss, options).unwrap()
+    };
+    let found = find();
+    // Nothing is left that would note the order of a later pass.
+    assert_eq!(find(), found);
+    zero_grad(&mut parameters).unwrap();
+    let constant = Tensor::ones([], FLOAT);
+    assert!(layout(&parameters, &constant, options).is_err());
+    let unused = layout(&parameters, &pass().sum(Kind::Float), options).unwrap();
+    assert_eq!(unused.concat().len(), parameters.len());
+    found
 }
 
 /// What is wrong with a layout is an error on each rank, and the group is good for another Reducer.
