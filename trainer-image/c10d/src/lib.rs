@@ -1,6 +1,6 @@
 //! Safe Rust over the parts of libtorch that tch lacks: c10d's store, process groups, collectives and the Reducer of
-//! `DistributedDataParallel`; and the tools of a fast step: autocast, memory formats, updates of whole lists of
-//! tensors, streams.
+//! `DistributedDataParallel`; and the tools of a fast step: autocast, memory formats, recomputed activations,
+//! updates of whole lists of tensors, streams.
 //!
 //! Three floors: `src/bridge` is a C ABI that catches every C++ exception; `ffi` declares it; the
 //! public types check tensors before they call. A call never panics: what goes wrong is an
@@ -21,6 +21,7 @@ mod fused;
 mod group;
 mod observe;
 mod process;
+mod recompute;
 mod reducer;
 mod store;
 mod stream;
@@ -39,6 +40,7 @@ pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]
 pub use observe::{NcclVersions, nccl_versions};
 pub use process::{raise_descriptor_limit, set_device};
+pub use recompute::recompute;
 pub use reducer::{CommHook, Reducer, ReducerOptions, backward, layout, zero_grad};
 pub use store::Store;
 pub use stream::{Event, Stream, StreamGuard, host_syncs};

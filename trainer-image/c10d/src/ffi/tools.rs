@@ -1,6 +1,6 @@
 //! Everything but stores, groups and Reducers.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 use torch_sys::C_tensor;
 
@@ -60,6 +60,25 @@ pub(crate) struct RhMemory {
     pub(crate) failures: i64,
 }
 
+/// Text that C++ owns.
+#[repr(C)]
+pub(crate) struct RhWords {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+pub(crate) struct RhSegment {
+    pub(crate) context: *mut c_void,
+    pub(crate) run: extern "C" fn(
+        context: *mut c_void,
+        inputs: List,
+        count: usize,
+        output: *mut *mut C_tensor,
+        words: *mut RhWords,
+    ) -> bool,
+    pub(crate) free: extern "C" fn(context: *mut c_void),
+}
+
 /// A list of tensors.
 pub(crate) type List = *const *mut C_tensor;
 
@@ -73,6 +92,14 @@ unsafe extern "C" {
     pub(crate) fn rh_autocast_leave(before: *const RhAutocast) -> c_int;
     pub(crate) fn rh_numerics_set(numerics: *const RhNumerics) -> c_int;
     pub(crate) fn rh_numerics_get(out: *mut RhNumerics) -> c_int;
+
+    pub(crate) fn rh_recompute(
+        inputs: List,
+        count: usize,
+        segment: *const RhSegment,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_segment_failed(words: *mut RhWords, text: *const c_char, length: usize);
 
     pub(crate) fn rh_contiguous(
         tensor: *const C_tensor,
