@@ -33,7 +33,12 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
         shares: _,
     } = roundhouse_data::open(&config.data, data_dir, pixels, config.seed)?;
     let samples = samples(train.as_ref());
-    let mut task = models::build(&config.model, samples, config.seed)?;
+    let mut task = models::build(
+        &config.model,
+        config.activation_checkpointing,
+        samples,
+        config.seed,
+    )?;
     if let Some(init_from) = &config.model.init_from {
         let root = match init_from.volume {
             Some(_) => Path::new(WEIGHTS_DIR),

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::scale::ScaleBatch;
 
+pub mod activations;
 pub mod data;
 pub mod ddp;
 pub mod model;
@@ -12,6 +13,7 @@ pub mod numerics;
 pub mod optimizer;
 pub mod options;
 
+pub use activations::ActivationCheckpointing;
 pub use data::{Data, DataFormat, DataVolume};
 pub use ddp::{Compression, Ddp};
 pub use model::{InitFrom, Model, ModelName};
@@ -70,6 +72,11 @@ pub struct TrainerConfig {
     )]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub max_consecutive_skips: u32,
+    /// Which activations are computed again in the backward pass, so that the step needs less memory and more time
+    /// (Chen et al. 2016). `Blocks`: each block of a `gpt2` or `bert` and each residual block of a `resnet18` or `resnet50`
+    /// keeps only its input. On CPUs losses and weights are the same bit for bit. Default: `None`.
+    #[serde(default, skip_serializing_if = "ActivationCheckpointing::is_default")]
+    pub activation_checkpointing: ActivationCheckpointing,
     /// Images and the weights of convolutions lie in memory with channels closest (NHWC), which convolutions on tensor cores
     /// and many on CPUs compute faster. Checkpoints and exported weights keep the usual layout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -221,6 +228,7 @@ impl TrainerConfig {
         self.model.validate()?;
         self.data.validate()?;
         options::validate(self)?;
+        activations::validate(self)?;
         self.optimizer.validate()?;
         self.schedule.validate()
     }

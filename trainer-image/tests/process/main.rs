@@ -23,6 +23,7 @@ mod mount;
 mod nccl;
 mod not_finite;
 mod parity;
+mod recompute;
 mod scaling;
 mod sharing;
 mod slices;

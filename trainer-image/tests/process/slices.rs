@@ -56,6 +56,13 @@ fn a_resnet18_in_slices_has_equal_bits_for_every_number_of_processes() {
     assert_equal_for_every_world(&config, &digits());
 }
 
+/// Writes a file of 4,000 tokens below 61.
+pub(crate) fn write_tokens(directory: &Path) {
+    let tokens = (0..4_000_u32).map(|place| u16::try_from(place * place % 61).unwrap());
+    let bytes: Vec<u8> = tokens.flat_map(u16::to_le_bytes).collect();
+    std::fs::write(directory.join("train.bin"), bytes).unwrap();
+}
+
 #[test]
 fn a_gpt2_with_dropout_in_slices_has_equal_bits_for_every_number_of_processes() {
     let model = json!({
@@ -66,9 +73,7 @@ fn a_gpt2_with_dropout_in_slices_has_equal_bits_for_every_number_of_processes() 
     config["optimizer"] = json!({"name": "adamw", "learningRate": 0.001});
     config["globalBatchSize"] = json!(10);
     let directory = tempfile::tempdir().unwrap();
-    let tokens = (0..4_000_u32).map(|place| u16::try_from(place * place % 61).unwrap());
-    let bytes: Vec<u8> = tokens.flat_map(u16::to_le_bytes).collect();
-    std::fs::write(directory.path().join("train.bin"), bytes).unwrap();
+    write_tokens(directory.path());
     assert_equal_for_every_world(&config, directory.path());
 }
 

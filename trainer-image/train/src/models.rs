@@ -1,8 +1,8 @@
 //! The built-in models, each a [`Task`]: a model, its loss and what an evaluation counts.
 
-use roundhouse_contract::trainer::ConfigInvalid;
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use roundhouse_contract::trainer::options::NEEDS_OWN_PROGRAM;
+use roundhouse_contract::trainer::{ActivationCheckpointing, ConfigInvalid};
 use tch::TchError;
 
 use crate::parameters::Parameters;
@@ -74,24 +74,31 @@ pub enum BuildError {
 }
 
 /// Builds the model of a valid configuration on the CPU. Its initial weights are a function of `seed`.
+/// `checkpointing` says which activations it computes again in the backward pass; a model without blocks ignores it.
 ///
 /// # Errors
 /// The model is `custom`, or does not fit the data, or its weights exceed the memory.
 pub fn build(
     config: &ModelConfig,
+    checkpointing: ActivationCheckpointing,
     samples: Samples,
     seed: u64,
 ) -> Result<Box<dyn Task>, BuildError> {
     if config.name == ModelName::Custom {
         return Err(invalid("model.name", NEEDS_OWN_PROGRAM.to_owned()).into());
     }
+    let recomputes = checkpointing == ActivationCheckpointing::Blocks;
     seeded(seed, || match samples {
-        Samples::Images(shape) => of_images(config, &shape),
-        Samples::Tokens(shape) => of_tokens(config, &shape),
+        Samples::Images(shape) => of_images(config, recomputes, &shape),
+        Samples::Tokens(shape) => of_tokens(config, recomputes, &shape),
     })
 }
 
-fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, BuildError> {
+fn of_images(
+    config: &ModelConfig,
+    recomputes: bool,
+    shape: &ImageShape,
+) -> Result<Box<dyn Task>, BuildError> {
     let smoothing = config.label_smoothing();
     Ok(Box::new(match config.name {
         ModelName::Linear => Classifier::new(smoothing, |p| Mlp::linear(p, shape))?,
@@ -101,8 +108,8 @@ fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, 
                 .map_err(|message| invalid("model.channels", message))?;
             Classifier::new(smoothing, |p| Cnn::new(p, config.channels(), shape))?
         }
-        ModelName::Resnet18 => resnet(config, Depth::Layers18, shape)?,
-        ModelName::Resnet50 => resnet(config, Depth::Layers50, shape)?,
+        ModelName::Resnet18 => resnet(config, recomputes, Depth::Layers18, shape)?,
+        ModelName::Resnet50 => resnet(config, recomputes, Depth::Layers50, shape)?,
         ModelName::Gpt2 | ModelName::Bert | ModelName::Custom => {
             let message = format!(
                 "{} reads tokens, and the data is images",
@@ -113,14 +120,26 @@ fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, 
     }))
 }
 
-fn resnet(config: &ModelConfig, depth: Depth, shape: &ImageShape) -> Result<Classifier, TchError> {
-    let network = |parameters: &mut Parameters| ResNet::new(parameters, depth, config, shape);
+fn resnet(
+    config: &ModelConfig,
+    recomputes: bool,
+    depth: Depth,
+    shape: &ImageShape,
+) -> Result<Classifier, TchError> {
+    let network = |parameters: &mut Parameters| {
+        let network = ResNet::new(parameters, depth, config, shape)?;
+        Ok(network.recomputing(recomputes))
+    };
     let classifier = Classifier::new(config.label_smoothing(), network)?;
     let ghost_batch = config.ghost_batch().unwrap_or_default();
     Ok(classifier.in_groups_of(u64::from(ghost_batch.max(1))))
 }
 
-fn of_tokens(config: &ModelConfig, shape: &TokenShape) -> Result<Box<dyn Task>, BuildError> {
+fn of_tokens(
+    config: &ModelConfig,
+    recomputes: bool,
+    shape: &TokenShape,
+) -> Result<Box<dyn Task>, BuildError> {
     if config.name.reads_images() {
         let message = format!(
             "{} reads images, and the data is tokens",
@@ -143,8 +162,8 @@ fn of_tokens(config: &ModelConfig, shape: &TokenShape) -> Result<Box<dyn Task>, 
         return Err(invalid("model.vocabulary", message).into());
     }
     Ok(match config.name {
-        ModelName::Bert => Box::new(Bert::new(config, shape.length)?),
-        _ => Box::new(Gpt2::new(config, shape.length)?),
+        ModelName::Bert => Box::new(Bert::new(config, shape.length)?.recomputing(recomputes)),
+        _ => Box::new(Gpt2::new(config, shape.length)?.recomputing(recomputes)),
     })
 }
 

@@ -1,5 +1,7 @@
 //! What a model remembers: named tensors in a fixed order, each with a role.
 
+use std::ops::Range;
+
 use roundhouse_c10d::format::{self, MemoryFormat};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -24,6 +26,8 @@ pub enum Role {
 /// Named 32-bit float tensors that require gradients.
 #[derive(Debug, Default)]
 pub struct Parameters {
+    /// Place of the first tensor: more than 0 in a window.
+    first: usize,
     names: Vec<String>,
     roles: Vec<Role>,
     tensors: Vec<Tensor>,
@@ -69,7 +73,22 @@ impl Parameters {
     /// # Panics
     /// The place is not one of these parameters.
     pub fn at(&self, place: usize) -> &Tensor {
-        &self.tensors[place]
+        &self.tensors[place - self.first]
+    }
+
+    /// The tensors at some places.
+    pub(crate) fn in_places(&self, places: &Range<usize>) -> &[Tensor] {
+        &self.tensors[places.start - self.first..places.end - self.first]
+    }
+
+    /// Other tensors at the places from `first` on, for [`Self::at`] alone: without names and roles.
+    pub(crate) fn window(first: usize, tensors: Vec<Tensor>) -> Self {
+        Self {
+            first,
+            names: Vec::new(),
+            roles: Vec::new(),
+            tensors,
+        }
     }
 
     /// A loss of 0 whose gradient is 0 for every tensor: the loss of an empty batch.
@@ -177,6 +196,21 @@ mod tests {
         assert_eq!(parameters.num_weights(), 8 * 4 * 9 + 8);
         let highest = parameters.tensors()[0].abs().max().double_value(&[]);
         assert!(highest <= 1.0 / 6.0 && highest > 0.15, "{highest}");
+    }
+
+    #[test]
+    fn a_window_has_other_tensors_at_the_same_places() {
+        let mut parameters = Parameters::default();
+        for layer in ["fc1", "fc2"] {
+            parameters.add_layer(layer, &[2, 3]).unwrap();
+        }
+        let others = parameters.in_places(&(2..4)).iter().map(Tensor::detach);
+        let window = Parameters::window(2, others.collect());
+        for place in 2..4 {
+            assert_eq!(window.at(place), parameters.at(place));
+            assert!(!window.at(place).requires_grad());
+        }
+        assert_eq!(window.in_places(&(3..4)), &window.tensors()[1..]);
     }
 
     #[test]

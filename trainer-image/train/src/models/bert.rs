@@ -9,6 +9,7 @@ use super::transformer::{Dropout, flops_of_blocks};
 use crate::batch::Batch;
 use crate::loss;
 use crate::parameters::Parameters;
+use crate::segment::Segment;
 use crate::task::{LossSum, Mode, Task};
 
 mod embeddings;
@@ -29,7 +30,8 @@ const EPSILON: f64 = 1e-12;
 pub struct Bert {
     parameters: Parameters,
     embeddings: Embeddings,
-    layers: Vec<Layer>,
+    layers: Vec<Segment<Layer>>,
+    recomputes: bool,
     transform: Linear,
     transform_norm: LayerNorm,
     bias: usize,
@@ -51,7 +53,7 @@ impl Bert {
         let p = &mut parameters;
         let embeddings = Embeddings::new(p, vocabulary, config.context().into(), width)?;
         let layers = (0..num_layers)
-            .map(|layer| Layer::new(p, layer, width))
+            .map(|layer| Segment::build(p, |p| Layer::new(p, layer, width)))
             .collect::<Result<_, _>>()?;
         let head = |part: &str| format!("cls.predictions.{part}");
         let transform = Linear::normal(p, &head("transform.dense"), width, width)?;
@@ -62,6 +64,7 @@ impl Bert {
             parameters,
             embeddings,
             layers,
+            recomputes: false,
             transform,
             transform_norm,
             bias,
@@ -70,6 +73,12 @@ impl Bert {
             label_smoothing: config.label_smoothing(),
             flops_per_sample: flops_of_blocks(num_layers, width, length) + head,
         })
+    }
+
+    /// The same model; with `recomputes` each layer keeps only its input: see [`Segment::apply`].
+    #[must_use]
+    pub fn recomputing(self, recomputes: bool) -> Self {
+        Self { recomputes, ..self }
     }
 
     /// Scores `[B · T, V]` of the tokens that belong to all places of the tokens `[B, T]`.
@@ -85,8 +94,14 @@ impl Bert {
         let mut x_btw = self
             .embeddings
             .apply(&self.parameters, tokens_bt, &mut dropout)?;
+        let num_heads = self.num_heads;
         for layer in &self.layers {
-            x_btw = layer.apply(&self.parameters, &x_btw, self.num_heads, &mut dropout)?;
+            let run = move |layer: &Layer, parameters: &Parameters, x_btw: &Tensor| {
+                let mut dropout = dropout;
+                let y_btw = layer.apply(parameters, x_btw, num_heads, &mut dropout)?;
+                Ok((y_btw, dropout))
+            };
+            (x_btw, dropout) = layer.apply(self.recomputes, &self.parameters, &x_btw, run)?;
         }
         Ok(x_btw)
     }

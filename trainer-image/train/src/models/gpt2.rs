@@ -9,6 +9,7 @@ use super::transformer::{Dropout, flops_of_blocks};
 use crate::batch::Batch;
 use crate::loss;
 use crate::parameters::{Parameters, Role};
+use crate::segment::Segment;
 use crate::task::{LossSum, Mode, Task};
 
 mod block;
@@ -24,7 +25,8 @@ pub struct Gpt2 {
     parameters: Parameters,
     token_embedding: usize,
     place_embedding: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<Segment<Block>>,
+    recomputes: bool,
     norm: LayerNorm,
     num_heads: i64,
     dropout: f64,
@@ -48,7 +50,9 @@ impl Gpt2 {
         let token_embedding = embedding("wte", vocabulary)?;
         let place_embedding = embedding("wpe", config.context().into())?;
         let blocks = (0..num_layers)
-            .map(|layer| Block::new(&mut parameters, layer, num_layers, width))
+            .map(|layer| {
+                Segment::build(&mut parameters, |p| Block::new(p, layer, num_layers, width))
+            })
             .collect::<Result<_, _>>()?;
         let norm = LayerNorm::new(&mut parameters, "transformer.ln_f", width, EPSILON)?;
         // The scores are a product with the tied embedding; looking up an embedding is free.
@@ -58,12 +62,19 @@ impl Gpt2 {
             token_embedding,
             place_embedding,
             blocks,
+            recomputes: false,
             norm,
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
             flops_per_sample: flops_of_blocks(num_layers, width, length) + scores,
         })
+    }
+
+    /// The same model; with `recomputes` each block keeps only its input: see [`Segment::apply`].
+    #[must_use]
+    pub fn recomputing(self, recomputes: bool) -> Self {
+        Self { recomputes, ..self }
     }
 
     /// Scores `[B · T, V]` of the next token after each of the tokens `[B, T]`.
@@ -81,8 +92,14 @@ impl Gpt2 {
         let x_btw =
             Tensor::f_embedding(embedding, tokens_bt, -1, false, false)?.f_add(&places_tw)?;
         let mut x_btw = dropout.apply(x_btw)?;
+        let num_heads = self.num_heads;
         for block in &self.blocks {
-            x_btw = block.apply(&self.parameters, &x_btw, self.num_heads, &mut dropout)?;
+            let run = move |block: &Block, parameters: &Parameters, x_btw: &Tensor| {
+                let mut dropout = dropout;
+                let y_btw = block.apply(parameters, x_btw, num_heads, &mut dropout)?;
+                Ok((y_btw, dropout))
+            };
+            (x_btw, dropout) = block.apply(self.recomputes, &self.parameters, &x_btw, run)?;
         }
         self.norm
             .apply(&self.parameters, &x_btw)?

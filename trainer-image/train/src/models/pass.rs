@@ -41,6 +41,11 @@ impl Pass {
         self.statistics.push((place, sum_over_samples));
     }
 
+    /// Adds what a part of the pass has noted.
+    pub fn absorb(&mut self, part: Self) {
+        self.statistics.extend(part.statistics);
+    }
+
     /// The term of the loss that [`Role::Statistic`](crate::Role::Statistic) describes; `None` if nothing was noted.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use super::layers::Linear;
 use super::norm::Groups;
 use super::{ImageShape, Network, Pass};
 use crate::parameters::Parameters;
+use crate::segment::Segment;
 
 mod block;
 mod builder;
@@ -46,7 +47,8 @@ impl Depth {
 pub struct ResNet {
     stem: Unit,
     pools: bool,
-    blocks: Vec<Block>,
+    blocks: Vec<Segment<Block>>,
+    recomputes: bool,
     fc: Linear,
     multiply_adds: f64,
 }
@@ -93,9 +95,16 @@ impl ResNet {
             stem,
             pools,
             blocks,
+            recomputes: false,
             fc: Linear::uniform(parameters, "fc", num_features, shape.num_classes)?,
             multiply_adds,
         })
+    }
+
+    /// The same network; with `recomputes` each residual block keeps only its input: see [`Segment::apply`].
+    #[must_use]
+    pub fn recomputing(self, recomputes: bool) -> Self {
+        Self { recomputes, ..self }
     }
 }
 
@@ -110,8 +119,16 @@ impl Network for ResNet {
         if self.pools {
             x_bchw = x_bchw.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?;
         }
+        let mode = pass.mode();
         for block in &self.blocks {
-            x_bchw = block.apply(parameters, &x_bchw, pass)?;
+            let run = move |block: &Block, parameters: &Parameters, x_bchw: &Tensor| {
+                let mut part = Pass::new(mode);
+                let y_bchw = block.apply(parameters, x_bchw, &mut part)?;
+                Ok((y_bchw, part))
+            };
+            let part;
+            (x_bchw, part) = block.apply(self.recomputes, parameters, &x_bchw, run)?;
+            pass.absorb(part);
         }
         let features_bc = x_bchw.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)?;
         self.fc.apply(parameters, &features_bc)

@@ -6,8 +6,8 @@ use crate::random::Draws;
 use crate::task::Mode;
 
 /// Drops values in a pass of a training step. Each use in a pass has a number of its own, from which, with the
-/// pass's seed, step and slice, its random numbers follow.
-#[derive(Debug)]
+/// pass's seed, step and slice, its random numbers follow. A copy draws the same.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Dropout {
     probability: f64,
     draws: Option<Draws>,

@@ -7,4 +7,5 @@ mod formula;
 mod ghost;
 mod parity;
 mod random;
+mod recompute;
 mod saved;

@@ -1,5 +1,6 @@
 //! What is random: initial weights by the seed, dropout by seed, step and slice; and what an empty batch gives.
 
+use roundhouse_contract::trainer::ActivationCheckpointing;
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use roundhouse_trainer::models::{BuildError, ImageShape, Samples, TokenShape, build};
 use roundhouse_trainer::random::seeded;
@@ -31,7 +32,7 @@ fn small(name: ModelName) -> (ModelConfig, Samples) {
 
 fn made(name: ModelName, seed: u64) -> Box<dyn Task> {
     let (config, samples) = small(name);
-    build(&config, samples, seed).unwrap()
+    build(&config, ActivationCheckpointing::None, samples, seed).unwrap()
 }
 
 fn equal(a: &dyn Task, b: &dyn Task) -> bool {
@@ -92,7 +93,7 @@ fn dropout_is_a_function_of_seed_step_and_slice_and_evaluations_are_not_random()
     for name in [ModelName::Gpt2, ModelName::Bert] {
         let (mut config, samples) = small(name);
         config.dropout = Some(0.3);
-        let task = build(&config, samples, 1).unwrap();
+        let task = build(&config, ActivationCheckpointing::None, samples, 1).unwrap();
         let tokens = Tensor::arange(16, INT64_CPU).reshape([2, 8]);
         let batch = Batch {
             inputs: tokens.copy(),
@@ -185,7 +186,7 @@ fn a_model_that_does_not_fit_the_data_names_its_field() {
     for (name, samples, change, field) in cases {
         let mut config = small(name).0;
         change(&mut config);
-        match build(&config, samples, 1) {
+        match build(&config, ActivationCheckpointing::None, samples, 1) {
             Err(BuildError::Config(invalid)) => assert_eq!(invalid.field, field),
             other => panic!("{name:?}: {other:?}"),
         }

@@ -8,6 +8,7 @@ use super::super::norm::{BatchNorm, Groups};
 use super::Depth;
 use super::block::{Block, Unit};
 use crate::parameters::Parameters;
+use crate::segment::Segment;
 
 /// A network up to some layer.
 #[derive(Debug)]
@@ -74,7 +75,8 @@ impl<'a> Builder<'a> {
         channels: i64,
         stride: i64,
         gain: f64,
-    ) -> Result<Block, TchError> {
+    ) -> Result<Segment<Block>, TchError> {
+        let first = self.parameters.tensors().len();
         let (num_inputs, height, width) = (self.num_channels, self.height, self.width);
         let num_outputs = channels * depth.expansion();
         // Each convolution: channels, side of the patch, stride.
@@ -99,7 +101,9 @@ impl<'a> Builder<'a> {
             ];
             Some(self.unit(&names[0], &names[1], num_outputs, 1, stride, 1.0)?)
         };
-        Ok(Block { units, downsample })
+        let block = Block { units, downsample };
+        let places = first..self.parameters.tensors().len();
+        Ok(Segment::new(block, places))
     }
 
     /// Number of channels, and of multiply-adds for one image.
