@@ -9,8 +9,11 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <array>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "guard.h"
 #include "tensors.h"
