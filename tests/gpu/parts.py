@@ -28,6 +28,7 @@ SWITCHES = {
     "fp16 gradients": {"ddp": {"compression": "fp16"}},
     "static graph": {"ddp": {"staticGraph": True}},
     "four slices": {"slices": 4},
+    "activation checkpointing": {"activationCheckpointing": "Blocks"},
     "micro-batches": {"microBatchSize": 4},
     "clipping": {"optimizer": {"name": "adamw", "learningRate": 0.001, "maxGradNorm": 1.0}},
     "moving average": {"optimizer": {"name": "sgd", "learningRate": 0.01, "ema": {"decay": 0.9}}},
@@ -127,7 +128,7 @@ def switches(setting):
     """Every setting of the step trains with two workers."""
     rows = []
     for name, extra in SWITCHES.items():
-        model = "resnet18" if name == "channels last" else "gpt2" if name in ("bf16", "fp16") else "mlp"
+        model = "resnet18" if name == "channels last" else "gpt2" if name in ("bf16", "fp16", "activation checkpointing") else "mlp"
         config = config_of(model, 4 if setting.is_small() and model != "mlp" else STEPS, **extra)
         if model == "resnet18":
             config["model"] = config["model"] | {"ghostBatch": 8}
