@@ -219,6 +219,7 @@ impl TrainerConfig {
         }
         self.loss_scaling.validate()?;
         self.model.validate()?;
+        Model::validate_passes(self)?;
         self.data.validate()?;
         options::validate(self)?;
         self.optimizer.validate()?;

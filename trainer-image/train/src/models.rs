@@ -116,8 +116,7 @@ fn of_images(config: &ModelConfig, shape: &ImageShape) -> Result<Box<dyn Task>, 
 fn resnet(config: &ModelConfig, depth: Depth, shape: &ImageShape) -> Result<Classifier, TchError> {
     let network = |parameters: &mut Parameters| ResNet::new(parameters, depth, config, shape);
     let classifier = Classifier::new(config.label_smoothing(), network)?;
-    let ghost_batch = config.ghost_batch().unwrap_or_default();
-    Ok(classifier.in_groups_of(u64::from(ghost_batch.max(1))))
+    Ok(classifier.in_groups_of(config.ghost_batch().map_or(1, u64::from)))
 }
 
 fn of_tokens(config: &ModelConfig, shape: &TokenShape) -> Result<Box<dyn Task>, BuildError> {

@@ -73,3 +73,29 @@ fn each_impossible_value_names_its_field() {
         assert_eq!(config.validate().unwrap_err().field, field);
     }
 }
+
+#[test]
+fn statistics_over_the_whole_batch_need_it_in_one_pass() {
+    let with = |change: fn(&mut serde_json::Value)| {
+        let config = parse(|value| {
+            value["model"] = serde_json::json!({"name": "resnet18", "batchNorm": "Sync"});
+            change(value);
+        });
+        config.unwrap().validate()
+    };
+    assert_eq!(with(|_| {}), Ok(()));
+    let passes = with(|value| value["microBatchSize"] = 8.into()).unwrap_err();
+    assert_eq!(passes.field, "microBatchSize");
+    assert!(passes.message.contains("remove microBatchSize"), "{passes}");
+    let slices = with(|value| value["slices"] = 4.into()).unwrap_err();
+    assert_eq!(slices.field, "slices");
+    assert!(
+        slices.message.contains("model.batchNorm: Ghost"),
+        "{slices}"
+    );
+    let groups = with(|value| {
+        value["model"] = serde_json::json!({"name": "resnet18"});
+        (value["microBatchSize"], value["slices"]) = (8.into(), 4.into());
+    });
+    assert_eq!(groups, Ok(()));
+}

@@ -48,11 +48,12 @@ pub struct ResNet {
     pools: bool,
     blocks: Vec<Block>,
     fc: Linear,
+    groups: Groups,
     multiply_adds: f64,
 }
 
 impl ResNet {
-    /// The network for images of a size. Of the configuration it uses `stem`, `ghostBatch` and
+    /// The network for images of a size. Of the configuration it uses `stem`, `batchNorm`, `ghostBatch` and
     /// `zeroInitResidual`.
     ///
     /// # Errors
@@ -63,9 +64,7 @@ impl ResNet {
         config: &ModelConfig,
         shape: &ImageShape,
     ) -> Result<Self, TchError> {
-        let groups = config
-            .ghost_batch()
-            .map_or(Groups::Pass, Groups::from_config);
+        let groups = Groups::from_config(config);
         let mut builder = Builder::new(parameters, groups, shape);
         let pools = config.stem() == Stem::Imagenet;
         let (side, stride) = if pools { (7, 2) } else { (3, 1) };
@@ -94,6 +93,7 @@ impl ResNet {
             pools,
             blocks,
             fc: Linear::uniform(parameters, "fc", num_features, shape.num_classes)?,
+            groups,
             multiply_adds,
         })
     }
@@ -115,6 +115,10 @@ impl Network for ResNet {
         }
         let features_bc = x_bchw.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)?;
         self.fc.apply(parameters, &features_bc)
+    }
+
+    fn sums_over_ranks(&self) -> bool {
+        self.groups == Groups::Batch
     }
 
     /// Convolutions and the linear layer, without normalizations, activations and pools: 4.09 · 10⁹ for 50 layers

@@ -8,3 +8,4 @@ mod ghost;
 mod parity;
 mod random;
 mod saved;
+mod synced;

@@ -1,6 +1,6 @@
 //! What a rank of the tests runs.
 
-use super::exchange;
+use super::{exchange, sums};
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub fn main() {
         "reducers" => exchange::reducers(&group),
         "layouts" => exchange::layouts(&group),
         "unused" => exchange::unused(&group),
+        "sums" => sums::sums(&group),
+        "sums_for_ever" => sums::sums_for_ever(&group),
         "train_for_ever" => train_for_ever(&group),
         #[cfg(feature = "fake-nccl")]
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
