@@ -99,3 +99,32 @@ fn statistics_over_the_whole_batch_need_it_in_one_pass() {
     });
     assert_eq!(groups, Ok(()));
 }
+
+#[test]
+fn a_field_that_another_one_takes_the_effect_from_is_refused() {
+    type Change = fn(&mut TrainerConfig);
+    let cases: [(&str, Change, Change); 3] = [
+        (
+            "lossScaling",
+            |c| c.loss_scaling.initial = 4.0,
+            |c| c.precision = Precision::Fp16,
+        ),
+        (
+            "maxConsecutiveSkips",
+            |c| c.max_consecutive_skips = 3,
+            |c| c.on_non_finite = OnNonFinite::Skip,
+        ),
+        (
+            "ddp.compression",
+            |c| (c.slices, c.ddp.compression) = (Some(4), Compression::Bf16),
+            |c| c.slices = None,
+        ),
+    ];
+    for (field, change, remedy) in cases {
+        let mut config = parse(|_| {}).unwrap();
+        change(&mut config);
+        assert_eq!(config.validate().unwrap_err().field, field);
+        remedy(&mut config);
+        assert_eq!(config.validate(), Ok(()), "{field}");
+    }
+}
