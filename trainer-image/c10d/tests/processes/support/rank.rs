@@ -46,6 +46,8 @@ pub fn main() {
         #[cfg(feature = "fake-nccl")]
         "train_until_aborted" => super::abort::train_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
+        "pass_until_aborted" => super::abort::pass_until_aborted(group, &store),
+        #[cfg(feature = "fake-nccl")]
         "switch" => super::endings::switch(group, &root),
         #[cfg(feature = "fake-nccl")]
         "drop_without_shutdown" => super::endings::drop_without_shutdown(group),

@@ -1,5 +1,7 @@
 //! Ranks that share sums within their passes.
 
+use std::cell::RefCell;
+
 use roundhouse_c10d::{ProcessGroup, Reducer, backward, take_sum_wait, zero_grad};
 use tch::{Device, Kind, Tensor};
 
@@ -106,23 +108,24 @@ pub fn sums(group: &ProcessGroup) {
     group.barrier().unwrap();
 }
 
-/// Forward and backward passes until a peer is gone, which dies between the two or in either.
-pub fn sums_for_ever(group: &ProcessGroup) {
+/// A forward and a backward pass of a small network; the first error of either.
+pub fn pass(group: &ProcessGroup) -> roundhouse_c10d::Result<()> {
     let network = Branches::new();
     let x_bw = Tensor::ones([4, WIDTH], DOUBLE);
-    let failed = std::cell::RefCell::new(None);
+    let failed = RefCell::new(None);
+    let loss = network.loss(&x_bw, &|own| {
+        group.sum(own).unwrap_or_else(|error| {
+            failed.borrow_mut().get_or_insert(error);
+            own.shallow_clone()
+        })
+    });
+    failed.take().map_or_else(|| backward(&loss), Err)
+}
+
+/// Passes until a peer is gone, which dies between the two or in either.
+pub fn sums_for_ever(group: &ProcessGroup) {
     for step in 0.. {
-        let loss = network.loss(&x_bw, &|own| {
-            group.sum(own).unwrap_or_else(|error| {
-                failed.borrow_mut().get_or_insert(error);
-                own.shallow_clone()
-            })
-        });
-        let result = match failed.borrow_mut().take() {
-            Some(error) => Err(error),
-            None => backward(&loss),
-        };
-        if let Err(error) = result {
+        if let Err(error) = pass(group) {
             assert!(error.is_peer_lost(), "{error:?}");
             println!("peer lost at step {step}: {error}");
             return;
