@@ -137,6 +137,130 @@ fn bad_scaling() -> Vec<Case> {
     ]
 }
 
+/// What is merged into `spec`, and words of the refusal.
+fn bad_trainers() -> Vec<(Value, &'static str)> {
+    let model = |model: Value| json!({"trainer": {"model": model}});
+    let data = |data: Value| json!({"trainer": {"data": data}});
+    let best = |metric: &str| json!({"checkpoint": {"volume": {"hostPath": {"path": "/a"}}, "best": {"metric": metric}}});
+    let mix = json!([{"train": "a", "weight": 1.0}]);
+    vec![
+        (model(json!({"channels": [8]})), "is for a cnn: remove it"),
+        (
+            model(json!({"name": "resnet18", "hidden": [8]})),
+            "is for an mlp: remove it",
+        ),
+        (
+            model(json!({"ghostBatch": 8})),
+            "are for resnet18 and resnet50",
+        ),
+        (
+            model(json!({"name": "resnet18", "layers": 18})),
+            "are for gpt2 and bert",
+        ),
+        (
+            json!({"trainer": {"model": {"name": "gpt2", "heads": 7}, "data": {"format": "tokens", "tokens": {"context": 8}}}}),
+            "must divide model.width",
+        ),
+        (
+            model(json!({"name": "resnet18", "batchNorm": "Sync", "ghostBatch": 8})),
+            "is for batchNorm Ghost",
+        ),
+        (
+            json!({"trainer": {"model": {"name": "resnet18", "batchNorm": "Sync"}, "microBatchSize": 4}}),
+            "remove trainer.microBatchSize",
+        ),
+        (model(json!({"name": "gpt2"})), "gpt2 and bert read tokens"),
+        (
+            data(json!({"format": "tokens", "tokens": {"context": 8}})),
+            "are for gpt2 and bert",
+        ),
+        (
+            json!({"trainer": {"model": {"name": "gpt2"}, "data": {"format": "tokens"}}}),
+            "give data.tokens.context",
+        ),
+        (data(json!({"mix": mix})), "IDX files"),
+        (
+            data(json!({"format": "webdataset", "mix": mix, "train": "b"})),
+            "takes the place of data.train",
+        ),
+        (
+            json!({"trainer": {"precision": "bf16", "lossScaling": {"initial": 8.0}}}),
+            "is for precision fp16",
+        ),
+        (
+            json!({"trainer": {"maxConsecutiveSkips": 5}}),
+            "set trainer.onNonFinite to Skip",
+        ),
+        (
+            json!({"trainer": {"slices": 4, "ddp": {"compression": "bf16"}}}),
+            "remove trainer.ddp.compression",
+        ),
+        (
+            json!({"trainer": {"tensorboard": true}}),
+            "give checkpoint.volume",
+        ),
+        (best("perplexity"), "top1 or top5 for a model of images"),
+    ]
+}
+
+/// What the same rules let pass.
+fn good_trainers() -> Vec<Value> {
+    let volume = json!({"hostPath": {"path": "/a"}});
+    let tokens = json!({"format": "tokens", "tokens": {"context": 8}});
+    vec![
+        json!({"trainer": {"model": {"name": "resnet18", "stem": "cifar", "ghostBatch": 0}, "slices": 4, "microBatchSize": 2}}),
+        json!({"trainer": {"model": {"name": "resnet18", "batchNorm": "Sync"}, "precision": "fp16", "lossScaling": {"initial": 8.0}}}),
+        json!({"trainer": {"model": {"name": "gpt2", "width": 64, "heads": 4}, "data": tokens, "ddp": {"compression": "bf16"}}}),
+        json!({"trainer": {"data": {"format": "webdataset", "mix": [{"train": "a", "weight": 1.0}]}, "tensorboard": true},
+            "checkpoint": {"volume": volume, "best": {"metric": "top1"}}}),
+        json!({"trainer": {"onNonFinite": "Skip", "maxConsecutiveSkips": 5}}),
+    ]
+}
+
+/// A job whose spec has these fields besides its own.
+fn with(fields: &Value) -> Value {
+    fn merge(into: &mut Value, from: &Value) {
+        match (into, from) {
+            (Value::Object(into), Value::Object(from)) => {
+                for (key, value) in from {
+                    merge(into.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (into, from) => *into = from.clone(),
+        }
+    }
+    let mut changed = job(1);
+    merge(&mut changed["spec"], fields);
+    changed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trainer_whose_fields_contradict_each_other_is_refused_with_the_field_to_remove() {
+    let stage = Stage::new().await;
+    for (fields, words) in bad_trainers() {
+        let message = refusal(&stage, &with(&fields)).await;
+        assert!(message.contains(words), "{fields}: {message}");
+    }
+    let mut script = job(1);
+    let template =
+        json!({"spec": {"containers": [{"name": "trainer", "image": "a", "command": ["b"]}]}});
+    script["spec"] = json!({
+        "workers": {"replicas": 1, "template": template}, "elastic": {"mode": "Restart"},
+        "checkpoint": {"volume": {"hostPath": {"path": "/a"}}, "best": {"metric": "loss"}},
+    });
+    let message = refusal(&stage, &script).await;
+    assert!(message.contains("leave out checkpoint.best"), "{message}");
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    for fields in good_trainers() {
+        let good = serde_json::from_value(with(&fields)).unwrap();
+        let created = stage.jobs(NAMESPACE).create(&dry, &good).await;
+        assert!(created.is_ok(), "{fields}: {created:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
     let stage = Stage::new().await;

@@ -113,10 +113,40 @@ mod failure_policy;
         .message("with elastic.mode Restart, give workers.template a container named trainer with image and command; the command of the image itself is not known").field_path(".workers"),
     validation = Rule::new("!has(self.trainer) || has(self.trainer.epochs) != has(self.trainer.steps)")
         .message("give exactly one of trainer.epochs, trainer.steps").field_path(".trainer"),
-    validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'mlp' || !has(self.trainer.model.channels)")
-        .message("model.channels is for a cnn; an mlp has model.hidden").field_path(".trainer.model"),
-    validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'cnn' || !has(self.trainer.model.hidden)")
-        .message("model.hidden is for an mlp; a cnn has model.channels").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name == 'mlp' || !has(self.trainer.model.hidden)")
+        .message("model.hidden is for an mlp: remove it (a cnn has model.channels)").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name == 'cnn' || !has(self.trainer.model.channels)")
+        .message("model.channels is for a cnn: remove it (an mlp has model.hidden)").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['resnet18', 'resnet50'] || !(has(self.trainer.model.stem) || has(self.trainer.model.batchNorm) || has(self.trainer.model.ghostBatch) || has(self.trainer.model.zeroInitResidual))")
+        .message("model.stem, batchNorm, ghostBatch and zeroInitResidual are for resnet18 and resnet50: remove them").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert'] || !(has(self.trainer.model.layers) || has(self.trainer.model.heads) || has(self.trainer.model.width) || has(self.trainer.model.context) || has(self.trainer.model.vocabulary) || has(self.trainer.model.dropout))")
+        .message("model.layers, heads, width, context, vocabulary and dropout are for gpt2 and bert: remove them").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || (has(self.trainer.model.width) ? self.trainer.model.width : 768) % (has(self.trainer.model.heads) ? self.trainer.model.heads : 12) == 0")
+        .message("model.heads must divide model.width (default 768; 12 heads)").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || !has(self.trainer.model.ghostBatch) || (self.trainer.model.batchNorm == 'Ghost' && self.trainer.model.ghostBatch > 0)")
+        .message("model.ghostBatch, at least 1, is for batchNorm Ghost: remove it with batchNorm Sync or PerRank").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || self.trainer.model.batchNorm != 'Sync' || !(has(self.trainer.microBatchSize) || has(self.trainer.slices))")
+        .message("model.batchNorm Sync needs the global batch in one pass: remove trainer.microBatchSize and trainer.slices, or set model.batchNorm to Ghost").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !(self.trainer.model.name in ['gpt2', 'bert']) || self.trainer.data.format in ['tokens', 'text', 'parquet', 'custom']")
+        .message("gpt2 and bert read tokens: set data.format to tokens, text or parquet, or choose a model of images").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'custom'] || !(self.trainer.data.format in ['tokens', 'text'])")
+        .message("data.format tokens and text are for gpt2 and bert: choose one of these models, or a format of images").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || !(self.trainer.data.format in ['tokens', 'text']) || has(self.trainer.data.tokens)")
+        .message("give data.tokens.context, the tokens of a sample: data.format tokens and text need it").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.mix) || size(self.trainer.data.mix) == 0 || (self.trainer.data.format != 'idx' && !has(self.trainer.data.train))")
+        .message("data.mix takes the place of data.train: give one of them; IDX files have fixed names and cannot be mixed").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.lossScaling) || (has(self.trainer.precision) && self.trainer.precision == 'fp16')")
+        .message("trainer.lossScaling is for precision fp16: remove it, or set trainer.precision to fp16").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.maxConsecutiveSkips) || (has(self.trainer.onNonFinite) && self.trainer.onNonFinite == 'Skip') || (has(self.trainer.precision) && self.trainer.precision == 'fp16')")
+        .message("trainer.maxConsecutiveSkips counts skipped steps: set trainer.onNonFinite to Skip, or remove it").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.slices) || !has(self.trainer.ddp) || !has(self.trainer.ddp.compression) || self.trainer.ddp.compression == 'none'")
+        .message("trainer.slices sums 32-bit gradients: remove trainer.ddp.compression, or trainer.slices").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.tensorboard) || !self.trainer.tensorboard || has(self.checkpoint)")
+        .message("trainer.tensorboard writes beside the checkpoints: give checkpoint.volume, or remove it").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best) || self.checkpoint.best.metric == 'loss' || self.trainer.model.name == 'custom' || (self.checkpoint.best.metric == 'perplexity') == (self.trainer.model.name in ['gpt2', 'bert'])")
+        .message("checkpoint.best.metric must be loss, top1 or top5 for a model of images, and loss or perplexity for gpt2 and bert").field_path(".checkpoint"),
+    validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.checkpoint) || !has(self.checkpoint.best)")
+        .message("leave out checkpoint.best: it is for the built-in trainer, which evaluates; with elastic.mode Restart your script chooses its own checkpoints").field_path(".checkpoint"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")
         .message("give exactly one of data.volume.configMap, data.volume.persistentVolumeClaim").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.path) || !self.trainer.data.path.split('/').exists(part, part == '..')")

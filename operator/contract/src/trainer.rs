@@ -225,12 +225,39 @@ impl TrainerConfig {
             return invalid("scaleBatch.referenceReplicas", "must be at least 1");
         }
         self.loss_scaling.validate()?;
+        self.has_no_field_in_vain()?;
         self.model.validate()?;
+        Model::validate_passes(self)?;
         self.data.validate()?;
         options::validate(self)?;
         activations::validate(self)?;
         self.optimizer.validate()?;
         self.schedule.validate()
+    }
+
+    /// Refuses what another field takes the effect from.
+    fn has_no_field_in_vain(&self) -> Result<(), ConfigInvalid> {
+        let is_narrow = self.precision == Precision::Fp16;
+        if !is_narrow && !self.loss_scaling.is_default() {
+            return invalid(
+                "lossScaling",
+                "is for precision fp16: remove it, or set precision to fp16",
+            );
+        }
+        let skips = is_narrow || self.on_non_finite == OnNonFinite::Skip;
+        if !skips && !is_default_max_consecutive_skips(&self.max_consecutive_skips) {
+            return invalid(
+                "maxConsecutiveSkips",
+                "counts skipped steps: set onNonFinite to Skip, or remove it",
+            );
+        }
+        if self.slices.is_some() && self.ddp.compression != Compression::None {
+            return invalid(
+                "ddp.compression",
+                "has no effect with slices, which sum 32-bit gradients: remove one of them",
+            );
+        }
+        Ok(())
     }
 }
 

@@ -2,8 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use roundhouse_api::{Best, Checkpoint, CheckpointClaim, CheckpointVolume, ConditionType};
-use roundhouse_contract::BestMetric;
 use roundhouse_contract::trainer::{Model, ModelName};
+use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
     Action, DeleteReason, PlanReason, Pod, PodPhase, Presence, plan_invalid, plan_refused, validate,
@@ -265,6 +265,19 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
                 .is_empty()
         );
     }
+}
+
+#[test]
+fn a_script_of_ones_own_chooses_its_best_checkpoint_itself() {
+    let mut job = raw_job(1);
+    job.spec.trainer = None;
+    job.spec.elastic.mode = Mode::Restart;
+    job.spec.workers.template = serde_json::from_value(serde_json::json!({"spec": {"containers": [
+        {"name": "trainer", "image": "script", "command": ["train"]}]}}))
+    .unwrap();
+    validate(&job).unwrap();
+    job.spec.checkpoint = Some(best_by(BestMetric::Loss));
+    assert_eq!(validate(&job).unwrap_err().field, "spec.checkpoint.best");
 }
 
 #[test]

@@ -125,6 +125,12 @@ unsafe extern "C" {
         tensor: *mut C_tensor,
         operation: c_int,
     ) -> c_int;
+    pub(crate) fn rh_group_sum(
+        group: *const RhGroup,
+        own: *const C_tensor,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn rh_take_sum_wait() -> i64;
     pub(crate) fn rh_group_broadcast(
         group: *const RhGroup,
         tensor: *mut C_tensor,

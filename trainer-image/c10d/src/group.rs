@@ -16,8 +16,10 @@ use crate::tensors::pointers;
 
 mod exchange;
 mod options;
+mod sum;
 
 pub use options::{Backend, GroupOptions, ReduceOp};
+pub use sum::take_sum_wait;
 
 /// The ranks of one generation. Every collective must be called by all of them, in one order.
 #[derive(Debug)]

@@ -62,10 +62,10 @@ impl Sections {
         self.spent[section as usize] += spent;
     }
 
-    /// So much of the backward pass was a wait: it counts as communication.
-    pub fn waited_in_backward(&mut self, waited: Duration) {
-        let waited = waited.min(self.spent(Section::Backward));
-        self.spent[Section::Backward as usize] -= waited;
+    /// So much of a section was a wait for peers: it counts as communication.
+    pub fn waited(&mut self, section: Section, waited: Duration) {
+        let waited = waited.min(self.spent(section));
+        self.spent[section as usize] -= waited;
         self.spent[Section::Communication as usize] += waited;
     }
 
@@ -104,11 +104,11 @@ mod tests {
             spent: [1, 2, 30, 4, 5].map(Duration::from_millis),
         };
         assert_eq!(sections.own_time(), Duration::from_millis(38));
-        sections.waited_in_backward(Duration::from_millis(20));
+        sections.waited(Section::Backward, Duration::from_millis(20));
         assert_eq!(sections.spent(Section::Backward), Duration::from_millis(10));
         assert_eq!(sections.own_time(), Duration::from_millis(18));
         // A clock that was set meanwhile takes no more than there was.
-        sections.waited_in_backward(Duration::from_secs(1));
+        sections.waited(Section::Backward, Duration::from_secs(1));
         assert_eq!(sections.own_time(), Duration::from_millis(8));
         assert_eq!(
             sections.spent(Section::Communication),

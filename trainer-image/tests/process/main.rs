@@ -29,6 +29,7 @@ mod sharing;
 mod slices;
 mod slow_volumes;
 mod straggler;
+mod synced;
 mod tensorboard;
 mod tracing;
 mod volumes;

@@ -1,6 +1,6 @@
 //! The passes of one step: samples from the source, the loss from the task, gradients synchronized over the ranks.
 
-use roundhouse_c10d::{Autocast, ReducerOptions};
+use roundhouse_c10d::{Autocast, ReducerOptions, take_sum_wait};
 use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::{Batch, Permutation};
 use roundhouse_member::World;
@@ -75,6 +75,8 @@ pub fn gradients(
     } = inputs;
     let scale = sync.scale(batch.num_samples()) * loss_factor.unwrap_or(1.0);
     let mut local_loss = 0.0;
+    // That of passes before the step.
+    let _ = take_sum_wait();
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     faults::point(Point::Forward, rank, batch.step);
     let passes = sync.passes(&batch.places);
@@ -91,8 +93,10 @@ pub fn gradients(
         let samples = sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
         let sum = sections.time(Section::Forward, || {
             sync.before_forward().map_err(told)?;
-            loss(&**task, &samples, *precision, mode(*seed, batch, &pass))
+            let sum = loss(&**task, &samples, *precision, mode(*seed, batch, &pass));
+            sum.map_err(|failure| told_in_pass(world, failure))
         })?;
+        sections.waited(Section::Forward, take_sum_wait());
         let sum = spoilt(sum, batch, &pass)?;
         if pass.is_last {
             faults::point(Point::Backward, rank, batch.step);
@@ -111,13 +115,14 @@ pub fn gradients(
             let done = sync.after_backward(&pass, &sum.loss, task.parameters_mut());
             done.map_err(told)
         })?;
+        sections.waited(Section::Backward, take_sum_wait());
         tracer.pass_ends();
     }
     let finished = sections.time(Section::Communication, || {
         sync.finish(task.parameters_mut())
     });
     let finished = finished.map_err(told)?;
-    sections.waited_in_backward(finished.waited);
+    sections.waited(Section::Backward, finished.waited);
     Ok(Gradients {
         local_loss,
         finished,
@@ -182,6 +187,14 @@ pub fn layout(
     let layout = roundhouse_c10d::layout(task.parameters().tensors(), &sum.loss, options)?;
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     Ok(layout)
+}
+
+/// What an error of a forward pass means: if a sum over the ranks has failed in it, that is the cause.
+fn told_in_pass(world: &World<C10dGroup>, failure: Failure) -> Failure {
+    match world.group().and_then(C10dGroup::failed_sum) {
+        Some(error) => explain(world, error.clone().into()),
+        None => failure,
+    }
 }
 
 /// The loss of a pass.

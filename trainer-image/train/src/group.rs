@@ -1,11 +1,12 @@
 //! The collectives of a generation over c10d, as a member needs them.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use roundhouse_c10d::{ProcessGroup, ReduceOp};
+use roundhouse_c10d::{Error, ProcessGroup, ReduceOp};
 use roundhouse_member::failure::Failure;
 use roundhouse_member::group::{Abort, Group};
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use crate::failure::{lost, refused};
 use crate::sync::{Exchange, SyncError};
@@ -15,13 +16,20 @@ use crate::sync::{Exchange, SyncError};
 pub struct C10dGroup {
     group: ProcessGroup,
     device: Device,
+    /// Why a sum within a pass has failed. A model can return libtorch's errors alone, whose words do not always tell
+    /// that a peer is the cause.
+    failed_sum: OnceLock<Error>,
 }
 
 impl C10dGroup {
     /// The ranks of `group`, which computes on `device`.
     #[must_use]
     pub const fn new(group: ProcessGroup, device: Device) -> Self {
-        Self { group, device }
+        Self {
+            group,
+            device,
+            failed_sum: OnceLock::new(),
+        }
     }
 
     /// The process group.
@@ -33,6 +41,24 @@ impl C10dGroup {
     /// How long its collectives wait for their peers from now on. A library that cannot change that goes on as before.
     pub fn set_timeout(&self, timeout: Duration) {
         let _ = self.group.set_timeout(timeout);
+    }
+
+    /// A sum over the ranks that gradients flow through, within a pass of a model.
+    ///
+    /// # Errors
+    /// A peer is gone; [`Self::failed_sum`] says it in c10d's words and kind.
+    pub fn sum_in_pass(&self, own: &Tensor) -> Result<Tensor, TchError> {
+        self.group.sum(own).map_err(|error| {
+            let words = error.to_string();
+            let _ = self.failed_sum.set(error);
+            TchError::Torch(words)
+        })
+    }
+
+    /// Why a sum within a pass has failed, if one has.
+    #[must_use]
+    pub fn failed_sum(&self) -> Option<&Error> {
+        self.failed_sum.get()
     }
 
     /// Where the tensors of its collectives have to be.

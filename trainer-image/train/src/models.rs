@@ -131,8 +131,7 @@ fn resnet(
         Ok(network.recomputing(recomputes))
     };
     let classifier = Classifier::new(config.label_smoothing(), network)?;
-    let ghost_batch = config.ghost_batch().unwrap_or_default();
-    Ok(classifier.in_groups_of(u64::from(ghost_batch.max(1))))
+    Ok(classifier.in_groups_of(config.ghost_batch().map_or(1, u64::from)))
 }
 
 fn of_tokens(

@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use crate::batch::Batch;
 use crate::parameters::Parameters;
+use crate::ranks::Ranks;
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,15 @@ pub trait Task: std::fmt::Debug {
     fn group_size(&self) -> u64 {
         1
     }
+
+    /// Told at the start of each generation, before its first pass: the ranks that compute each step together, or `None`
+    /// for a process alone, and before a pass whose gradients are to be this rank's own. For a model whose loss
+    /// is a function of the whole batch, such as one with batch normalization over all ranks; others have no use for it.
+    ///
+    /// A model that sums over the ranks does so in every pass of [`Mode::Train`], in the same order on all ranks,
+    /// also for an empty batch, and never in one of [`Mode::Evaluate`]. It must keep a batch in one pass:
+    /// the configuration has neither `microBatchSize` nor `slices`.
+    fn train_among(&mut self, _ranks: Option<Ranks>) {}
 
     /// Floating-point operations of a training step for one sample, forward and backward, as the formula of the
     /// model's documentation says; a multiplication and an addition are two. For the model FLOPs utilization

@@ -110,12 +110,18 @@ impl Trainer<'_> {
                 Ok(None) => {}
                 Err(failure) if failure.is_peer_lost() => {
                     // First the hooks on the gradients, then what they would call.
-                    self.sync = None;
+                    self.leave_group();
                     self.member.lose(&failure.to_string());
                 }
                 Err(failure) => return Err(failure),
             }
         }
+    }
+
+    /// Gives up all that would call the group of the present generation.
+    fn leave_group(&mut self) {
+        self.sync = None;
+        self.work.task.train_among(None);
     }
 
     fn end(self, outcome: Outcome) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ConfigInvalid;
+use super::{ConfigInvalid, TrainerConfig};
 
 mod defaults;
 mod init_from;
@@ -48,6 +48,21 @@ pub enum Stem {
     Cifar,
 }
 
+/// Over which images a batch normalization computes its mean and variance in a step of training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub enum BatchNorm {
+    /// Fixed groups of `ghostBatch` places of the global batch. The number of workers does not matter: N workers train
+    /// what one would.
+    Ghost,
+    /// All images of the global batch, with sums over all processes. N workers train what one would, up to the rounding
+    /// of these sums, whose order depends on the number of processes, as that of gradients does. Every normalization
+    /// waits for all processes.
+    Sync,
+    /// The images of one pass of one process. The result depends on the number of processes and on `microBatchSize`.
+    PerRank,
+}
+
 /// A model and its size. The number of classes comes from the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -72,10 +87,15 @@ pub struct Model {
     /// First layers of a `resnet18` or `resnet50`: `imagenet` or `cifar`. Default: `imagenet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stem: Option<Stem>,
-    /// Number of images over which a batch normalization of a residual network computes its mean and
-    /// variance: the places of the global batch form groups of this size, whatever the number of
-    /// workers is. 0: all images of one pass of one process, so that the result depends on the number
-    /// of workers. Default: 32.
+    /// Over which images a batch normalization of a residual network computes its mean and variance. `Ghost`: fixed
+    /// groups of `ghostBatch` images, whatever the number of workers is. `Sync`: the whole global batch, which all
+    /// processes sum up; equal for every number of workers up to rounding. It needs the global batch in one pass, so
+    /// without `trainer.microBatchSize` and `trainer.slices`. `PerRank`: the images of one pass of one process, so that
+    /// the result depends on the number of workers. Default: `Ghost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_norm: Option<BatchNorm>,
+    /// Number of images in a group of `batchNorm: Ghost`: the places of the global batch form groups of this size. 0 is
+    /// an older way to write `batchNorm: PerRank`. Default: 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 65_536)))]
     pub ghost_batch: Option<u32>,
@@ -152,6 +172,7 @@ impl Model {
             hidden: None,
             channels: None,
             stem: None,
+            batch_norm: None,
             ghost_batch: None,
             zero_init_residual: None,
             layers: None,
@@ -165,8 +186,14 @@ impl Model {
         }
     }
 
+    /// Refuses passes that the model of a configuration cannot be computed in.
+    pub(super) fn validate_passes(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
+        validate::passes(config)
+    }
+
     pub(super) fn validate(&self) -> Result<(), ConfigInvalid> {
         validate::fields_belong_to_the_model(self)?;
+        validate::groups(self)?;
         validate::sizes(self)?;
         self.init_from.as_ref().map_or(Ok(()), InitFrom::validate)
     }

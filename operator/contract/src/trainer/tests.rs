@@ -73,3 +73,61 @@ fn each_impossible_value_names_its_field() {
         assert_eq!(config.validate().unwrap_err().field, field);
     }
 }
+
+#[test]
+fn statistics_over_the_whole_batch_need_it_in_one_pass() {
+    let with = |change: fn(&mut serde_json::Value)| {
+        let config = parse(|value| {
+            value["model"] = serde_json::json!({"name": "resnet18", "batchNorm": "Sync"});
+            change(value);
+        });
+        config.unwrap().validate()
+    };
+    assert_eq!(with(|_| {}), Ok(()));
+    let passes = with(|value| value["microBatchSize"] = 8.into()).unwrap_err();
+    assert_eq!(passes.field, "microBatchSize");
+    assert!(passes.message.contains("remove microBatchSize"), "{passes}");
+    let slices = with(|value| value["slices"] = 4.into()).unwrap_err();
+    assert_eq!(slices.field, "slices");
+    assert!(
+        slices.message.contains("model.batchNorm: Ghost"),
+        "{slices}"
+    );
+    let blocks = with(|value| value["activationCheckpointing"] = "Blocks".into()).unwrap_err();
+    assert_eq!(blocks.field, "activationCheckpointing");
+    let groups = with(|value| {
+        value["model"] = serde_json::json!({"name": "resnet18"});
+        (value["microBatchSize"], value["slices"]) = (8.into(), 4.into());
+        value["activationCheckpointing"] = "Blocks".into();
+    });
+    assert_eq!(groups, Ok(()));
+}
+
+#[test]
+fn a_field_that_another_one_takes_the_effect_from_is_refused() {
+    type Change = fn(&mut TrainerConfig);
+    let cases: [(&str, Change, Change); 3] = [
+        (
+            "lossScaling",
+            |c| c.loss_scaling.initial = 4.0,
+            |c| c.precision = Precision::Fp16,
+        ),
+        (
+            "maxConsecutiveSkips",
+            |c| c.max_consecutive_skips = 3,
+            |c| c.on_non_finite = OnNonFinite::Skip,
+        ),
+        (
+            "ddp.compression",
+            |c| (c.slices, c.ddp.compression) = (Some(4), Compression::Bf16),
+            |c| c.slices = None,
+        ),
+    ];
+    for (field, change, remedy) in cases {
+        let mut config = parse(|_| {}).unwrap();
+        change(&mut config);
+        assert_eq!(config.validate().unwrap_err().field, field);
+        remedy(&mut config);
+        assert_eq!(config.validate(), Ok(()), "{field}");
+    }
+}

@@ -62,8 +62,16 @@ pub(super) fn kept(
     checkpoint: Option<&Checkpoint>,
     trainer: Option<&TrainerConfig>,
 ) -> Result<(), InvalidSpec> {
+    let best = checkpoint.and_then(|checkpoint| checkpoint.best);
     let Some(trainer) = trainer else {
-        return Ok(());
+        return match best {
+            Some(_) => invalid(
+                "spec.checkpoint.best",
+                "leave it out: it is for the built-in trainer, which evaluates; with elastic.mode Restart your script chooses \
+                 its own checkpoints",
+            ),
+            None => Ok(()),
+        };
     };
     if trainer.tensorboard && checkpoint.is_none() {
         return invalid(
@@ -71,7 +79,6 @@ pub(super) fn kept(
             "give spec.checkpoint, beside whose checkpoints the event files are written, or leave it out",
         );
     }
-    let best = checkpoint.and_then(|checkpoint| checkpoint.best);
     match best.and_then(|best| best.metric.refusal(trainer.model.name)) {
         Some(refusal) => invalid("spec.checkpoint.best.metric", refusal),
         None => Ok(()),

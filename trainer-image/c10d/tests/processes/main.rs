@@ -55,8 +55,28 @@ fn parameters_that_a_rank_does_not_use_are_found() {
 }
 
 #[test]
+fn sums_within_a_pass_have_the_gradients_of_one_process_also_with_an_empty_share() {
+    for size in [2, 3] {
+        for output in World::start(size, "sums", &[]).finish() {
+            output.assert_success();
+            let difference = output.number("difference");
+            assert!(difference <= 1e-12, "world {size}: {difference:e}");
+        }
+    }
+}
+
+#[test]
 fn a_peer_killed_in_an_exchange_is_an_error() {
-    let mut world = World::start(3, "exchange_for_ever", &[]);
+    assert_loss_is_told("exchange_for_ever");
+}
+
+#[test]
+fn a_peer_killed_within_a_pass_that_shares_sums_is_an_error() {
+    assert_loss_is_told("sums_for_ever");
+}
+
+fn assert_loss_is_told(program: &str) {
+    let mut world = World::start(3, program, &[]);
     world.wait_for_line(2, "step 4");
     world.kill(2);
     for survivor in &world.finish()[..2] {

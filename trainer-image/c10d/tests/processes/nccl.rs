@@ -52,6 +52,16 @@ fn after_an_abort_there_are_errors_and_never_garbage() {
 }
 
 #[test]
+fn sums_within_a_pass_over_nccl_have_the_gradients_of_one_process_and_end_with_an_abort() {
+    for output in World::start(3, "sums", &[NCCL]).finish() {
+        output.assert_success();
+        let difference = output.number("difference");
+        assert!(difference <= 1e-12, "{difference:e}");
+    }
+    killed_and_aborted("pass_until_aborted");
+}
+
+#[test]
 fn gradients_of_an_aborted_group_are_followed_by_errors() {
     let text = killed_and_aborted("train_until_aborted");
     assert!(text.contains("garbage true"), "{text}");

@@ -6,6 +6,7 @@ pub mod abort;
 pub mod endings;
 pub mod exchange;
 pub mod rank;
+pub mod sums;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -6,11 +6,12 @@ use super::Pass;
 use crate::batch::Batch;
 use crate::loss;
 use crate::parameters::Parameters;
+use crate::ranks::Ranks;
 use crate::task::{LossSum, Mode, Task};
 
 /// From images to one score per class. The weights are in [`Parameters`]; a network knows their places.
 pub trait Network: std::fmt::Debug {
-    /// Scores `[B, num_classes]` of images `[B, C, H, W]`, B > 0.
+    /// Scores `[B, num_classes]` of images `[B, C, H, W]`, B > 0 unless [`Self::sums_over_ranks`].
     ///
     /// # Errors
     /// The images do not have the shape that the network was built for.
@@ -20,6 +21,12 @@ pub trait Network: std::fmt::Debug {
         images_bchw: &Tensor,
         pass: &mut Pass,
     ) -> Result<Tensor, TchError>;
+
+    /// Whether training sums over the ranks that compute a pass: see [`Task::train_among`]. Then a rank
+    /// without samples calls [`Self::scores`], too, with B = 0.
+    fn sums_over_ranks(&self) -> bool {
+        false
+    }
 
     /// Multiplications and additions of a forward pass for one image, each pair of them counted as one.
     fn multiply_adds(&self) -> f64;
@@ -32,6 +39,8 @@ pub struct Classifier {
     network: Box<dyn Network>,
     label_smoothing: f64,
     group_size: u64,
+    /// Only if the network sums over them.
+    ranks: Option<Ranks>,
 }
 
 impl Classifier {
@@ -50,6 +59,7 @@ impl Classifier {
             network,
             label_smoothing,
             group_size: 1,
+            ranks: None,
         })
     }
 
@@ -72,13 +82,15 @@ impl Classifier {
 
 impl Task for Classifier {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
-        if batch.num_samples == 0 {
+        let mut pass = Pass::new(mode).among(self.ranks.clone());
+        // The other ranks wait for the sums of a rank without samples.
+        let is_awaited = pass.trains() && pass.ranks().is_some();
+        if batch.num_samples == 0 && !is_awaited {
             return Ok(LossSum {
                 loss: self.parameters.no_loss()?,
                 counts: Vec::new(),
             });
         }
-        let mut pass = Pass::new(mode);
         let scores_bk = self
             .network
             .scores(&self.parameters, &batch.inputs, &mut pass)?;
@@ -107,6 +119,10 @@ impl Task for Classifier {
 
     fn group_size(&self) -> u64 {
         self.group_size
+    }
+
+    fn train_among(&mut self, ranks: Option<Ranks>) {
+        self.ranks = ranks.filter(|_| self.network.sums_over_ranks());
     }
 
     fn parameters(&self) -> &Parameters {

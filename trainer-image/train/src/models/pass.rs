@@ -3,12 +3,14 @@
 use tch::{Kind, TchError, Tensor};
 
 use crate::parameters::Parameters;
+use crate::ranks::Ranks;
 use crate::task::Mode;
 
 /// One pass through a network.
 #[derive(Debug)]
 pub struct Pass {
     mode: Mode,
+    ranks: Option<Ranks>,
     /// Places of running statistics, and what this pass computed for them, summed over samples.
     statistics: Vec<(usize, Tensor)>,
 }
@@ -19,8 +21,21 @@ impl Pass {
     pub const fn new(mode: Mode) -> Self {
         Self {
             mode,
+            ranks: None,
             statistics: Vec::new(),
         }
+    }
+
+    /// The same, computed by several ranks, each on its own part of the batch.
+    #[must_use]
+    pub fn among(self, ranks: Option<Ranks>) -> Self {
+        Self { ranks, ..self }
+    }
+
+    /// The ranks that compute the pass together; `None`: this one alone.
+    #[must_use]
+    pub const fn ranks(&self) -> Option<&Ranks> {
+        self.ranks.as_ref()
     }
 
     /// What the pass is for.

@@ -50,11 +50,12 @@ pub struct ResNet {
     blocks: Vec<Segment<Block>>,
     recomputes: bool,
     fc: Linear,
+    groups: Groups,
     multiply_adds: f64,
 }
 
 impl ResNet {
-    /// The network for images of a size. Of the configuration it uses `stem`, `ghostBatch` and
+    /// The network for images of a size. Of the configuration it uses `stem`, `batchNorm`, `ghostBatch` and
     /// `zeroInitResidual`.
     ///
     /// # Errors
@@ -65,9 +66,7 @@ impl ResNet {
         config: &ModelConfig,
         shape: &ImageShape,
     ) -> Result<Self, TchError> {
-        let groups = config
-            .ghost_batch()
-            .map_or(Groups::Pass, Groups::from_config);
+        let groups = Groups::from_config(config);
         let mut builder = Builder::new(parameters, groups, shape);
         let pools = config.stem() == Stem::Imagenet;
         let (side, stride) = if pools { (7, 2) } else { (3, 1) };
@@ -97,6 +96,7 @@ impl ResNet {
             blocks,
             recomputes: false,
             fc: Linear::uniform(parameters, "fc", num_features, shape.num_classes)?,
+            groups,
             multiply_adds,
         })
     }
@@ -119,10 +119,10 @@ impl Network for ResNet {
         if self.pools {
             x_bchw = x_bchw.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?;
         }
-        let mode = pass.mode();
         for block in &self.blocks {
+            let (mode, ranks) = (pass.mode(), pass.ranks().cloned());
             let run = move |block: &Block, parameters: &Parameters, x_bchw: &Tensor| {
-                let mut part = Pass::new(mode);
+                let mut part = Pass::new(mode).among(ranks.clone());
                 let y_bchw = block.apply(parameters, x_bchw, &mut part)?;
                 Ok((y_bchw, part))
             };
@@ -132,6 +132,10 @@ impl Network for ResNet {
         }
         let features_bc = x_bchw.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)?;
         self.fc.apply(parameters, &features_bc)
+    }
+
+    fn sums_over_ranks(&self) -> bool {
+        self.groups == Groups::Batch
     }
 
     /// Convolutions and the linear layer, without normalizations, activations and pools: 4.09 · 10⁹ for 50 layers

@@ -6,13 +6,14 @@ use roundhouse_member::member::workers;
 
 use super::{LastStep, Trainer};
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 use crate::sync;
 
 impl Trainer<'_> {
     /// The same for a first generation and for a later one. `None` when a newer one came meanwhile.
     pub(super) fn form(&mut self, place: &Place) -> Result<Option<Event>, Failure> {
         // Its hooks call the group of the world that is left.
-        self.sync = None;
+        self.leave_group();
         // They may be views of its buckets.
         roundhouse_c10d::zero_grad(self.work.task.parameters_mut().tensors_mut())?;
         self.last_step = LastStep::default();
@@ -27,6 +28,7 @@ impl Trainer<'_> {
         self.member.held.mark = mark;
 
         let world = self.member.world()?;
+        let ranks = world.shared().map(Ranks::of);
         let work = &self.work;
         let (parameters, group_size) = (work.task.parameters(), work.task.group_size());
         let layout = self.layout.as_deref();
@@ -37,6 +39,7 @@ impl Trainer<'_> {
             layout,
             group_size,
         )?);
+        self.work.task.train_among(ranks);
 
         let reporter = &mut *self.member.reporter;
         reporter.set_total_steps(mark.step + self.plan.course.steps_to_come(&mark));

@@ -67,6 +67,8 @@ impl Trainer<'_> {
         let order = self.order(batch.epoch);
         let mut is_own = !local_loss.is_finite();
         let loss_factor = self.loss_factor(&self.member.held.mark);
+        // A sum over the ranks would spread one rank's trouble to all, and not all are in this pass.
+        self.work.task.train_among(None);
         if let (Some(sync), false) = (&self.sync, is_own) {
             let mut inputs = self.work.inputs(batch, &order);
             inputs.loss_factor = loss_factor;

@@ -12,12 +12,18 @@ use crate::parity::images;
 
 /// Largest difference, relative to the largest value. In double precision: rounding in single precision grows through
 /// the layers, and would hide a small mistake.
-const TOLERANCE: f64 = 1e-9;
+pub(crate) const TOLERANCE: f64 = 1e-9;
 const SHAPE: [i64; 4] = [8, 3, 16, 16];
 
 fn model(ghost_batch: u32) -> Classifier {
+    resnet(|config| config.ghost_batch = Some(ghost_batch))
+}
+
+/// A residual network in double precision.
+pub(crate) fn resnet(change: impl FnOnce(&mut ModelConfig)) -> Classifier {
     let mut config = ModelConfig::new(ModelName::Resnet18);
-    (config.ghost_batch, config.stem) = (Some(ghost_batch), Some(Stem::Cifar));
+    config.stem = Some(Stem::Cifar);
+    change(&mut config);
     let mut model = Classifier::new(0.1, |parameters| {
         ResNet::new(parameters, Depth::Layers18, &config, &images(&SHAPE))
     })
@@ -44,7 +50,7 @@ fn batch(places: Range<i64>) -> Batch {
 }
 
 /// All gradients of a step whose passes are cut at some places, those of running statistics among them.
-fn gradients(model: &Classifier, cuts: &[i64]) -> Vec<Tensor> {
+pub(crate) fn gradients(model: &Classifier, cuts: &[i64]) -> Vec<Tensor> {
     for pair in cuts.windows(2) {
         let mode = Mode::Train {
             seed: 1,
@@ -63,7 +69,7 @@ fn gradients(model: &Classifier, cuts: &[i64]) -> Vec<Tensor> {
 }
 
 /// Largest difference of a tensor's values, relative to its largest value.
-fn difference(ours: &[Tensor], theirs: &[Tensor]) -> f64 {
+pub(crate) fn difference(ours: &[Tensor], theirs: &[Tensor]) -> f64 {
     let one = |(a, b): (&Tensor, &Tensor)| {
         let largest = b.abs().max().double_value(&[]);
         (a - b).abs().max().double_value(&[]) / largest

@@ -9,3 +9,4 @@ mod parity;
 mod random;
 mod recompute;
 mod saved;
+mod synced;

@@ -1,6 +1,6 @@
 //! What a field of a model means when it is left out.
 
-use super::{Model, ModelName, Stem};
+use super::{BatchNorm, Model, ModelName, Stem};
 
 impl Model {
     /// Units of each hidden layer of an `mlp`.
@@ -21,11 +21,16 @@ impl Model {
         self.stem.unwrap_or_default()
     }
 
-    /// Images per group of a batch normalization; 0: one group per pass. `None`: the model has none.
+    /// Over which images a batch normalization takes its statistics. `None`: the model has none.
     #[must_use]
-    pub fn ghost_batch(&self) -> Option<u32> {
+    pub fn batch_norm(&self) -> Option<BatchNorm> {
+        let given = match (self.batch_norm, self.ghost_batch) {
+            (None, Some(0)) => BatchNorm::PerRank,
+            (None, _) => BatchNorm::Ghost,
+            (Some(given), _) => given,
+        };
         match self.name {
-            ModelName::Resnet18 | ModelName::Resnet50 => Some(self.ghost_batch.unwrap_or(32)),
+            ModelName::Resnet18 | ModelName::Resnet50 => Some(given),
             ModelName::Linear
             | ModelName::Mlp
             | ModelName::Cnn
@@ -33,6 +38,13 @@ impl Model {
             | ModelName::Bert
             | ModelName::Custom => None,
         }
+    }
+
+    /// Images per group of a batch normalization. `None`: it has no groups.
+    #[must_use]
+    pub fn ghost_batch(&self) -> Option<u32> {
+        let has_groups = self.batch_norm() == Some(BatchNorm::Ghost);
+        has_groups.then(|| self.ghost_batch.unwrap_or(32))
     }
 
     /// Whether residual blocks start as the identity.

@@ -53,6 +53,28 @@ fn only_residual_networks_have_groups_of_a_batch_normalization() {
     assert_eq!(with_groups, [ModelName::Resnet18, ModelName::Resnet50]);
 }
 
+#[test]
+fn statistics_are_over_groups_unless_the_job_says_otherwise() {
+    let of = |text: &str| {
+        let model: Model = serde_json::from_str(text).unwrap();
+        assert_eq!(model.validate(), Ok(()), "{text}");
+        (model.batch_norm(), model.ghost_batch())
+    };
+    assert_eq!(
+        of(r#"{"name":"resnet18"}"#),
+        (Some(BatchNorm::Ghost), Some(32))
+    );
+    assert_eq!(
+        of(r#"{"name":"resnet18","ghostBatch":0}"#),
+        (Some(BatchNorm::PerRank), None)
+    );
+    assert_eq!(
+        of(r#"{"name":"resnet50","batchNorm":"Sync"}"#),
+        (Some(BatchNorm::Sync), None)
+    );
+    assert_eq!(of(r#"{"name":"cnn"}"#), (None, None));
+}
+
 type Change = fn(&mut Model);
 
 /// Asserts that each change of a valid model is refused with the field's name and a remedy.
@@ -101,6 +123,12 @@ fn a_field_of_another_model_is_refused_with_the_fields_that_the_model_has() {
             "is for a resnet",
         ),
         (
+            Gpt2,
+            |m| m.batch_norm = Some(BatchNorm::Sync),
+            "model.batchNorm",
+            "is for a resnet",
+        ),
+        (
             Cnn,
             |m| m.zero_init_residual = Some(true),
             "model.zeroInitResidual",
@@ -117,6 +145,25 @@ fn a_field_of_another_model_is_refused_with_the_fields_that_the_model_has() {
             |m| m.dropout = Some(0.1),
             "model.dropout",
             "is for gpt2 and bert",
+        ),
+    ]);
+}
+
+#[test]
+fn groups_of_a_batch_normalization_without_groups_are_refused() {
+    use ModelName::Resnet18;
+    assert_refused(&[
+        (
+            Resnet18,
+            |m| (m.batch_norm, m.ghost_batch) = (Some(BatchNorm::Sync), Some(32)),
+            "model.ghostBatch",
+            "remove ghostBatch",
+        ),
+        (
+            Resnet18,
+            |m| (m.batch_norm, m.ghost_batch) = (Some(BatchNorm::Ghost), Some(0)),
+            "model.ghostBatch",
+            "set batchNorm: PerRank",
         ),
     ]);
 }

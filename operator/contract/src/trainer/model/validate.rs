@@ -1,7 +1,7 @@
 //! Which fields a model has, and which sizes it can have.
 
-use super::super::{ConfigInvalid, invalid};
-use super::{Model, ModelName};
+use super::super::{ActivationCheckpointing, ConfigInvalid, TrainerConfig, invalid};
+use super::{BatchNorm, Model, ModelName};
 
 /// What a model has instead of a field that it lacks.
 const fn sizes_of(name: ModelName) -> &'static str {
@@ -10,7 +10,7 @@ const fn sizes_of(name: ModelName) -> &'static str {
         ModelName::Mlp => "an mlp has hidden",
         ModelName::Cnn => "a cnn has channels",
         ModelName::Resnet18 | ModelName::Resnet50 => {
-            "a resnet has stem, ghostBatch and zeroInitResidual"
+            "a resnet has stem, batchNorm, ghostBatch and zeroInitResidual"
         }
         ModelName::Gpt2 | ModelName::Bert => {
             "a transformer has layers, heads, width, context, vocabulary and dropout"
@@ -30,6 +30,7 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         hidden,
         channels,
         stem,
+        batch_norm,
         ghost_batch,
         zero_init_residual,
         layers,
@@ -49,6 +50,7 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         ("model.hidden", hidden.is_some(), MLP, "an mlp"),
         ("model.channels", channels.is_some(), CNN, "a cnn"),
         ("model.stem", stem.is_some(), RESNETS, "a resnet"),
+        ("model.batchNorm", batch_norm.is_some(), RESNETS, "a resnet"),
         (
             "model.ghostBatch",
             ghost_batch.is_some(),
@@ -102,6 +104,51 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         if given && !owners.contains(name) {
             return invalid(field, format!("is for {words}; {}", sizes_of(*name)));
         }
+    }
+    Ok(())
+}
+
+/// Refuses groups of a batch normalization without groups, and the reverse.
+pub(super) fn groups(model: &Model) -> Result<(), ConfigInvalid> {
+    match (model.batch_norm, model.ghost_batch) {
+        (Some(BatchNorm::Ghost), Some(0)) => invalid(
+            "model.ghostBatch",
+            "must be at least 1 with batchNorm: Ghost; for statistics over the images of each process, set batchNorm: PerRank \
+             and remove ghostBatch",
+        ),
+        (Some(BatchNorm::Sync | BatchNorm::PerRank), Some(_)) => invalid(
+            "model.ghostBatch",
+            "is for batchNorm: Ghost; remove ghostBatch, or set batchNorm: Ghost",
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what divides the global batch into passes, or repeats one, where a batch normalization sums over all of it.
+pub(super) fn passes(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
+    if config.model.batch_norm() != Some(BatchNorm::Sync) {
+        return Ok(());
+    }
+    if config.micro_batch_size.is_some() {
+        return invalid(
+            "microBatchSize",
+            "divides a step into passes, and model.batchNorm: Sync needs the global batch in one: remove microBatchSize (with \
+             more workers, each has fewer images), or set model.batchNorm: Ghost",
+        );
+    }
+    if config.slices.is_some() {
+        return invalid(
+            "slices",
+            "gives equal bits, and the sums of model.batchNorm: Sync depend on the number of processes: set model.batchNorm: \
+             Ghost, or remove slices",
+        );
+    }
+    if config.activation_checkpointing == ActivationCheckpointing::Blocks {
+        return invalid(
+            "activationCheckpointing",
+            "would sum over all processes again in the backward pass with model.batchNorm: Sync: remove it, or set \
+             model.batchNorm: Ghost",
+        );
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use roundhouse_c10d::{ProcessGroup, ReduceOp, Store};
 use tch::{Kind, Tensor};
 
 use super::rank::Trainer;
+use super::sums;
 
 /// Counter that the test raises when the group is to be aborted, in a part of the store of its own.
 pub const ABORT: &str = "abort";
@@ -73,6 +74,24 @@ pub fn train_until_aborted(group: ProcessGroup, store: &Store) {
     only_errors_at_once(&group);
     // As the trainer does: first the Reducer, then the group.
     drop(trainer);
+    println!("aborted");
+}
+
+/// A sum of the forward pass tells that the group is aborted; garbage of the backward pass is told by whatever follows it.
+pub fn pass_until_aborted(group: ProcessGroup, store: &Store) {
+    let group = Arc::new(group);
+    let begun = abort_when_told(&group, store);
+    for step in 0.. {
+        let result = sums::pass(&group);
+        if group.check().is_err() {
+            assert!(begun.load(Ordering::SeqCst));
+            assert!(result.is_ok() || result.unwrap_err().is_peer_lost());
+            break;
+        }
+        result.unwrap();
+        println!("step {step}");
+    }
+    only_errors_at_once(&group);
     println!("aborted");
 }
 

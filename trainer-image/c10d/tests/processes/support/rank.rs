@@ -1,6 +1,6 @@
 //! What a rank of the tests runs.
 
-use super::exchange;
+use super::{exchange, sums};
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -38,11 +38,15 @@ pub fn main() {
         "reducers" => exchange::reducers(&group),
         "layouts" => exchange::layouts(&group),
         "unused" => exchange::unused(&group),
+        "sums" => sums::sums(&group),
+        "sums_for_ever" => sums::sums_for_ever(&group),
         "train_for_ever" => train_for_ever(&group),
         #[cfg(feature = "fake-nccl")]
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
         "train_until_aborted" => super::abort::train_until_aborted(group, &store),
+        #[cfg(feature = "fake-nccl")]
+        "pass_until_aborted" => super::abort::pass_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
         "switch" => super::endings::switch(group, &root),
         #[cfg(feature = "fake-nccl")]

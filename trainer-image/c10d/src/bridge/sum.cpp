@@ -1,0 +1,67 @@
+// A sum over the ranks of a group as an operation of autograd, for statistics over a batch that the ranks share.
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "group.h"
+
+namespace {
+using torch::autograd::variable_list;
+
+std::atomic<int64_t> waited_ns{0};
+
+// In place. NCCL: only the current stream waits.
+void sum(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor& tensor) {
+  c10::AutoGradMode no_grad(false);
+  std::vector<at::Tensor> tensors{tensor};
+  const auto begun = std::chrono::steady_clock::now();
+  const auto work = group->allreduce(tensors);
+  if (work) work->wait();
+  waited_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count();
+}
+
+// Each rank's loss depends on the sum, so the gradient of a rank's part is the sum of the ranks' gradients. The
+// collective is issued whether or not a gradient has come: the others wait for it.
+class SumBackward : public torch::autograd::Node {
+ public:
+  explicit SumBackward(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    const auto& own = gradients[0];
+    auto gradient = own.defined() ? own.clone(at::MemoryFormat::Contiguous) : input_metadata(0).zeros_like();
+    sum(group_, gradient);
+    return {gradient};
+  }
+
+  std::string name() const override {
+    return "SumOverRanksBackward";
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+} // namespace
+
+extern "C" {
+
+int rh_group_sum(const RhGroup* group, const at::Tensor* own, at::Tensor** out) {
+  return rh_guard([&] {
+    auto total = own->detach().clone(at::MemoryFormat::Contiguous);
+    sum(group->group, total);
+    if (torch::autograd::compute_requires_grad(*own)) {
+      auto node = std::make_shared<SumBackward>(group->group);
+      node->set_next_edges(torch::autograd::collect_next_edges(*own));
+      torch::autograd::set_history(total, node);
+    }
+    *out = new at::Tensor(std::move(total));
+  });
+}
+
+// Nanoseconds that this process has waited in these sums, both ways, since the last call.
+int64_t rh_take_sum_wait() {
+  return waited_ns.exchange(0);
+}
+}
