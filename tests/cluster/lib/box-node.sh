@@ -58,7 +58,8 @@ shutdownGracePeriod: 0s
 K
 for _ in $(seq 1200); do [ -e "$S/run/api.ready" ] && break; sleep 0.05; done
 supervise kubelet "$RH_BIN/kubelet" --config="$N/kubelet.yaml" --kubeconfig="$N/kubelet.kubeconfig" \
-  --root-dir="$N/kubelet" --cert-dir="$N/kubelet/pki" --hostname-override="$node" --node-ip="$(ip_of "$i")"
+  --root-dir="$N/kubelet" --cert-dir="$N/kubelet/pki" --hostname-override="$node" --node-ip="$(ip_of "$i")" \
+  --maximum-dead-containers-per-container=5 # their logs say what has happened
 supervise proxy "$RH_BIN/kube-proxy" --kubeconfig="$S/proxy.kubeconfig" --hostname-override="$node" --oom-score-adj=0 \
   --proxy-mode="$RH_PROXY_MODE" --cluster-cidr="$RH_POD_NET.0.0/16" --conntrack-max-per-core=0
 # shellcheck disable=SC2046

@@ -37,7 +37,8 @@ pub struct ReducerOptions {
 
 /// In which type gradients travel between ranks.
 ///
-/// `PowerSGD` exists only in PyTorch's Python code, not in libtorch.
+/// There is no `PowerSGD` (Vogels et al. 2019): each rank would keep the error of what it has not sent, so the gradients
+/// of a world would depend on which ranks it has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommHook {
     /// In their own type.
