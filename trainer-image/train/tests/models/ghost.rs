@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName, Stem};
 use roundhouse_trainer::models::{Classifier, Depth, ResNet};
-use roundhouse_trainer::{Batch, Mode, Task};
+use roundhouse_trainer::random::seeded;
+use roundhouse_trainer::{Batch, Mode, Parameters, Task};
 use tch::{Kind, Tensor};
 
 use crate::formula;
@@ -24,10 +25,10 @@ pub(crate) fn resnet(change: impl FnOnce(&mut ModelConfig)) -> Classifier {
     let mut config = ModelConfig::new(ModelName::Resnet18);
     config.stem = Some(Stem::Cifar);
     change(&mut config);
-    let mut model = Classifier::new(0.1, |parameters| {
+    let build = |parameters: &mut Parameters| {
         ResNet::new(parameters, Depth::Layers18, &config, &images(&SHAPE))
-    })
-    .unwrap();
+    };
+    let mut model = seeded(0, || Classifier::new(0.1, build)).unwrap();
     formula::fill(model.parameters_mut());
     for tensor in model.parameters_mut().tensors_mut() {
         *tensor = tensor

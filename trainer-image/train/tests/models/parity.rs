@@ -4,6 +4,7 @@ use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use roundhouse_trainer::models::{
     Bert, Classifier, Cnn, Depth, Gpt2, ImageShape, Mlp, Network, ResNet,
 };
+use roundhouse_trainer::random::seeded;
 use roundhouse_trainer::{Batch, Mode, Parameters, Task, weights};
 use tch::{Kind, TchError, Tensor};
 
@@ -36,7 +37,8 @@ fn check_classifier<N: Network + 'static>(
         num_classes,
         ..images(&shape)
     };
-    let mut model = Classifier::new(0.1, |parameters| build(parameters, &image)).unwrap();
+    let build = |parameters: &mut Parameters| build(parameters, &image);
+    let mut model = seeded(0, || Classifier::new(0.1, build)).unwrap();
     formula::fill(model.parameters_mut());
     let batch = Batch {
         inputs: formula::values("inputs", &shape, 2.0, 0.0),
@@ -160,12 +162,12 @@ pub(crate) fn gpt2() -> Gpt2 {
     let mut config = ModelConfig::new(ModelName::Gpt2);
     (config.layers, config.heads, config.width) = (Some(2), Some(2), Some(16));
     (config.context, config.vocabulary) = (Some(16), Some(50));
-    Gpt2::new(&config, 12).unwrap()
+    seeded(0, || Gpt2::new(&config, 12)).unwrap()
 }
 
 pub(crate) fn bert() -> Bert {
     let mut config = ModelConfig::new(ModelName::Bert);
     (config.layers, config.heads, config.width) = (Some(2), Some(2), Some(16));
     (config.context, config.vocabulary) = (Some(24), Some(50));
-    Bert::new(&config, 20).unwrap()
+    seeded(0, || Bert::new(&config, 20)).unwrap()
 }

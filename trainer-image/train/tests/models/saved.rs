@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use roundhouse_trainer::models::{Classifier, Depth};
+use roundhouse_trainer::random::seeded;
 use roundhouse_trainer::{Parameters, Task, weights};
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
@@ -44,7 +45,8 @@ fn a_residual_network_is_saved_with_the_names_of_torchvision() {
     let directory = tempfile::tempdir().unwrap();
     for (name, depth) in [("resnet18", Depth::Layers18), ("resnet50", Depth::Layers50)] {
         let shape = images(&[4, 3, 64, 64]);
-        let mut model = Classifier::new(0.0, |p| resnet(depth)(p, &shape)).unwrap();
+        let build = |p: &mut Parameters| resnet(depth)(p, &shape);
+        let mut model = seeded(0, || Classifier::new(0.0, build)).unwrap();
         formula::fill(model.parameters_mut());
         let file = save(name, model.parameters(), directory.path());
         let fixture = Fixture::read(name);
