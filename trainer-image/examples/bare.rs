@@ -22,7 +22,7 @@ use roundhouse_trainer::{Failure, Job, Rate, Setup, Signals, clip, config};
 #[path = "../src/build.rs"]
 mod build;
 
-const WARM_UP: u64 = 20;
+const WARM_UP: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Failure> {

@@ -71,6 +71,8 @@ def main():
                     bare.append(ours.bare(options.bare, data, name, world, mine[-1] * options.seconds))
                     theirs.append(peer(options.python, name, world, options.seconds))
                     slices.append(ours.measure(options.trainer, data, name, world, options.seconds, {"slices": 4}))
+                    found = f"{mine[-1]:.2f}, not elastic {bare[-1]:.2f}, PyTorch {theirs[-1]:.2f}, slices {slices[-1]:.2f}"
+                    print(f"  steps/s: {found}", file=sys.stderr)
                 rows.append((name, world, *map(statistics.median, (mine, theirs, slices, bare))))
         if options.checkpoints:
             print("checkpoints", file=sys.stderr)
