@@ -6,5 +6,5 @@ source "$(dirname "$0")/../support/make/lib.sh"
 source "$repo/tests/support/make/stage.sh"
 cargo build -p roundhouse-script --bin counting-script
 new_root counting-script
-cp "$CARGO_TARGET_DIR/debug/counting-script" "$root/usr/local/bin/"
+PROFILE=dev add_programs "$CARGO_TARGET_DIR" counting-script
 add_libraries "$root/usr/local/bin/counting-script"

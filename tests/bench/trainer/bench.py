@@ -5,14 +5,13 @@ trainer: agreement, witness, ledger and metrics at every step; and, beside it, t
 """
 import argparse
 import pathlib
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import ours
+from world import free_port, said_by_rank_0
 
 HERE = pathlib.Path(__file__).parent
 GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}
@@ -20,19 +19,10 @@ GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}
 
 def peer(python, name, world, seconds):
     """PyTorch's median steps per second."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(port)]
+    command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(free_port())]
     command += ["--seconds", str(seconds)]
-    ranks = [
-        subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(world)
-    ]
-    outputs = [rank.communicate() for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        raise SystemExit(f"PyTorch failed: {outputs[0][1][-2000:]}")
-    return float(outputs[0][0])
+    ranks = [[*command, "--rank", str(rank)] for rank in range(world)]
+    return float(said_by_rank_0(ranks, [{}] * world))
 
 
 def copied(num_bytes):

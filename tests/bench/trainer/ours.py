@@ -4,12 +4,11 @@ import os
 import pathlib
 import statistics
 import struct
-import subprocess
 import tempfile
 import time
 import zlib
 
-from world import World, free_port, until
+from world import World, free_port, said_by_rank_0, until
 
 CONFIGURATIONS = {
     "mlp": {
@@ -82,14 +81,7 @@ def bare(program, data, name, world, steps):
         config.write_text(json.dumps(CONFIGURATIONS[name] | {"steps": 1, "seed": 7}))
         told = {"CONFIG": config, "DATA_DIR": data, "WORLD_SIZE": world, "PORT": free_port(), "STEPS": max(1, int(steps))}
         told = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | {key: str(value) for key, value in told.items()}
-        ranks = [
-            subprocess.Popen([program], env=os.environ | told | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-            for rank in range(world)
-        ]
-        outputs = [rank.communicate()[0] for rank in ranks]
-        if any(rank.returncode for rank in ranks):
-            raise RuntimeError("the step without elasticity failed; see above")
-        return float(outputs[0])
+        return float(said_by_rank_0([[program]] * world, [told | {"RANK": str(rank)} for rank in range(world)]))
 
 
 def rate(workers, world, seconds):

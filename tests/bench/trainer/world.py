@@ -30,6 +30,19 @@ def until(what, is_so, seconds=120):
         time.sleep(0.02)
 
 
+def said_by_rank_0(commands, variables):
+    """Runs one command for each rank, each with the variables of its rank, and returns what rank 0 prints."""
+    ranks = [
+        subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command, own in zip(commands, variables)
+    ]
+    outputs = [rank.communicate() for rank in ranks]
+    for rank, (_, errors) in zip(ranks, outputs):
+        if rank.returncode:
+            raise RuntimeError(f"{rank.args[0]} failed: {errors[-2000:]}")
+    return outputs[0][0]
+
+
 class World:
     """Workers of one process each, in a directory of their own. Use it in a `with` block, which ends what still runs."""
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
+use crate::elastic::undisturbed;
 use crate::harness::{Job, assert_proven, config};
 use crate::parity::difference;
 
@@ -22,12 +23,6 @@ fn synced(global_batch_size: u32) -> Value {
     config
 }
 
-fn alone(config: &Value) -> Vec<(String, Tensor)> {
-    let mut job = Job::train(config, 1, 1);
-    job.complete();
-    job.weights()
-}
-
 fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
     let found = difference(&job.weights(), expected);
     println!("{what}: differs from 1 by {found:.1e}");
@@ -38,7 +33,7 @@ fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
 fn a_resnet18_normalized_over_all_processes_does_not_depend_on_their_number() {
     // Of 16 images, three processes have 5, 5 and 6.
     let config = synced(16);
-    let expected = alone(&config);
+    let expected = undisturbed(&config);
     for nodes in [2, 3] {
         let mut job = Job::train(&config, nodes, 1);
         job.complete();
@@ -90,7 +85,7 @@ fn a_process_without_images_takes_part_in_the_sums_of_a_normalization() {
 #[test]
 fn a_process_killed_within_a_pass_that_shares_sums_is_a_lost_peer() {
     let config = synced(16);
-    let expected = alone(&config);
+    let expected = undisturbed(&config);
     // The others wait for it in the forward pass, then in the backward pass.
     for (victim, point) in [(1, "Forward"), (0, "Backward")] {
         let what = format!("rank {victim} killed at {point}");
