@@ -16,7 +16,7 @@ use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::Section;
 use roundhouse_member::world::StepEnd;
 
-use super::ballot::{Agreement, Told};
+use super::ballot::{Agreement, Read, Told};
 use super::step::Begun;
 use super::{Trainer, host_syncs};
 use crate::clip::{self, Norms};
@@ -157,11 +157,34 @@ impl Trainer<'_> {
 
     /// Waits for a step, and counts it if it was made.
     fn settle(&mut self, step: Pending) -> Result<StepEnd, Failure> {
-        let Pending {
-            begun, agreement, ..
-        } = step;
-        let read = agreement.read(begun.end()?, self.member.world()?)?;
-        let mut end = self.member.end_step_of(&read.sums)?;
+        let read = self.read(&step)?;
+        let end = self.member.end_step_of(&read.sums)?;
+        self.close(step, &read, end)
+    }
+
+    /// After an error in a step that was being launched: the step before counts if it was made, whatever has become of
+    /// the world since then.
+    pub(super) fn settle_what_is_done(&mut self) {
+        let Some(step) = self.pending.take() else {
+            return;
+        };
+        if let Ok(read) = self.read(&step)
+            && read.is_good
+            && let Ok(end) = self.member.end_of(&read.sums)
+        {
+            // If it cannot be told any more, the ranks find out when the next generation forms.
+            let _ = self.close(step, &read, end);
+        }
+    }
+
+    fn read(&self, step: &Pending) -> Result<Read, Failure> {
+        let end = step.begun.end()?;
+        step.agreement.read(end, self.member.world()?)
+    }
+
+    /// The end of a step is known.
+    fn close(&mut self, step: Pending, read: &Read, mut end: StepEnd) -> Result<StepEnd, Failure> {
+        let Pending { begun, .. } = step;
         end.loss_sum = read.loss_sum.unwrap_or(end.loss_sum);
         let judged = self.judge(&begun.batch, &end, read.local_loss, read.gradient_norm)?;
         if judged.updates() != read.is_good {
@@ -171,22 +194,6 @@ impl Trainer<'_> {
         }
         self.conclude(begun, &end, &judged)?;
         Ok(end)
-    }
-
-    /// After an error in a step that was being launched: the step before counts if it was made, whatever has become of
-    /// the world since then.
-    pub(super) fn settle_what_is_done(&mut self) {
-        let Some(step) = self.pending.take() else {
-            return;
-        };
-        let is_made = |step: &Pending| -> Result<bool, Failure> {
-            let end = step.begun.end()?;
-            Ok(step.agreement.read(end, self.member.world()?)?.is_good)
-        };
-        if is_made(&step).unwrap_or(false) {
-            // What it cannot tell any more, the ranks tell when the next generation forms.
-            let _ = self.settle(step);
-        }
     }
 
     fn asked(&self, end: &StepEnd) -> Result<Asked, Failure> {
