@@ -12,14 +12,16 @@ class Machine:
     words: str
     """For the table."""
     library_path: str
+    extra: dict = dataclasses.field(default_factory=dict)
+    """More variables of the workers' processes."""
 
     def variables(self, node):
         """What a worker's process needs here."""
         own = {"LD_LIBRARY_PATH": self.library_path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         if self.device == "cpu":
-            return own | {"CUDA_VISIBLE_DEVICES": "", "ROUNDHOUSE_EXPECTED_DEVICE": "cpu"}
+            return own | {"CUDA_VISIBLE_DEVICES": "", "ROUNDHOUSE_EXPECTED_DEVICE": "cpu"} | self.extra
         # Two ranks of one host must not share a GPU, so each worker is a host of its own.
-        return own | {"NCCL_HOSTID": f"worker-{node}", "ROUNDHOUSE_EXPECTED_DEVICE": "cuda*1"}
+        return own | {"NCCL_HOSTID": f"worker-{node}", "ROUNDHOUSE_EXPECTED_DEVICE": "cuda*1"} | self.extra
 
 
 def look(device):

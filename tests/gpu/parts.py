@@ -124,6 +124,20 @@ def worlds(setting):
     return rows
 
 
+def waits(setting):
+    """No call in a step makes the host wait for the GPU: libtorch refuses each, from the second step of a generation on."""
+    here = dataclasses.replace(setting.here, extra={"ROUNDHOUSE_HOST_SYNCS": "refuse"})
+    rows = []
+    for name, nodes in [("mlp", 1), ("mlp", 2), ("gpt2", 1), ("gpt2", 2), ("resnet18", 1)]:
+        config = config_of(name, 4 if setting.is_small() and name != "mlp" else STEPS)
+        if name == "resnet18":
+            config["model"] = config["model"] | {"ghostBatch": 8}
+        trained(setting, config, nodes, here)
+        found = "a CPU's host never waits" if setting.here.device == "cpu" else "none"
+        rows.append((f"calls that make the host wait in a step: {name}, {nodes} workers", found))
+    return rows
+
+
 def switches(setting):
     """Every setting of the step trains with two workers."""
     rows = []
@@ -237,4 +251,4 @@ def throughput(setting):
     return rows
 
 
-ALL = {"worlds": worlds, "switches": switches, "kills": kills, "reforms": reforms, "speed": throughput}
+ALL = {"worlds": worlds, "waits": waits, "switches": switches, "kills": kills, "reforms": reforms, "speed": throughput}

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use roundhouse_c10d::{Backend, GroupOptions, ProcessGroup, ReducerOptions, Store};
 use roundhouse_elastic::{Batch, Permutation};
 use roundhouse_member::World;
-use roundhouse_member::sections::Sections;
-use roundhouse_trainer::gradients::{Inputs, gradients};
+use roundhouse_trainer::gradients::{Inputs, OwnLoss, gradients};
 use roundhouse_trainer::group::C10dGroup;
+use roundhouse_trainer::stopwatch::Stopwatch;
 use roundhouse_trainer::sync::{Alone, Ddp, DdpOptions, Sync};
 use roundhouse_trainer::tch::Device;
 use roundhouse_trainer::tracing::Tracer;
@@ -85,19 +85,20 @@ fn main() -> Result<(), Failure> {
             precision: config.precision,
             loss_factor: None,
         };
-        let mut sections = Sections::default();
-        let nothing = |_| Vec::new();
+        let mut stopwatch = Stopwatch::on_host();
+        let mut nothing = |_| Vec::new();
         let sync = sync.as_mut();
         let done = gradients(
             &mut inputs,
             sync,
             &world,
-            nothing,
-            &mut sections,
+            Some(&mut nothing),
+            &mut stopwatch,
             &mut tracer,
         )?;
         let measured = clip::measure(task.parameters(), None, config.optimizer.max_grad_norm)?;
-        assert!(done.local_loss.is_finite() && measured.is_finite);
+        let has_loss = matches!(done.local_loss, OwnLoss::Host(loss) if loss.is_finite());
+        assert!(has_loss && measured.is_finite);
         let rate = Rate {
             learning_rate: config.optimizer.learning_rate,
             step: batch.step,

@@ -20,7 +20,19 @@ pub struct Agreement {
     sums: Tensor,
     found_inf: Tensor,
     host: Tensor,
+    num_aside: usize,
     event: Event,
+}
+
+/// What a process brings to an [`Agreement`]. All tensors are on the device of the group.
+#[derive(Clone, Copy, Debug)]
+pub struct Ballot<'a> {
+    /// What is summed: f64, one dimension.
+    pub values: &'a Tensor,
+    /// If an element of it is not finite on one rank, the agreement is not good on any.
+    pub finite: Option<&'a Tensor>,
+    /// What is not summed, and comes to the host with the sums: f64, one dimension.
+    pub aside: Option<&'a Tensor>,
 }
 
 /// What an [`Agreement`] has come to.
@@ -28,57 +40,67 @@ pub struct Agreement {
 pub struct Agreed {
     /// The sums, in the order of the values.
     pub sums: Vec<f64>,
-    /// All sums are what all ranks gave, and nothing that must be finite was not. Else `sums` may be garbage, and
-    /// an update under [`Agreement::found_inf`] was not made.
+    /// [`Ballot::aside`] of this process.
+    pub aside: Vec<f64>,
+    /// All sums are what all ranks gave. Else they are garbage.
+    pub is_right: bool,
+    /// The sums are right, and nothing that must be finite was not. Else an update under [`Agreement::found_inf`] was
+    /// not made.
     pub is_good: bool,
 }
 
-/// Sums `values` (f64, one dimension, on the device of the group) over the group, after what is in the stream
-/// already, say the gradient buckets. No group: this process is alone.
+/// Sums [`Ballot::values`] over the group, after what is in the stream already, say the gradient buckets. No group:
+/// this process is alone.
 ///
-/// - A sum is good if it is finite and its witness is right: with each value `v` travel `|v|` and, for both,
-///   `k·(1 - x)` with `k` of this `turn`. Value and witness tell of how many ranks they are the sum, and garbage of an
-///   aborted collective, or what is left of an earlier turn, does not. All ranks give the same `turn`, another one
-///   each time.
-/// - `finite`: if an element of it is not finite on one rank, the agreement is not good on any.
+/// A sum is right if it is finite and its witness is right: with each value `v` travel `|v|` and, for both,
+/// `k·(1 - x)` with `k` of this `turn`. Value and witness tell of how many ranks they are the sum, and garbage of an
+/// aborted collective, or what is left of an earlier turn, does not. All ranks give the same `turn`, another one
+/// each time.
 ///
 /// # Errors
-/// A peer is gone (Gloo), the group was aborted, or `values` is no list of f64.
-pub fn agree(
-    values: &Tensor,
-    finite: Option<&Tensor>,
-    turn: u64,
-    group: Option<&ProcessGroup>,
-) -> Result<Agreement> {
+/// A peer is gone (Gloo), the group was aborted, or a list is not one of f64.
+pub fn agree(ballot: Ballot<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<Agreement> {
     let size = f64::from(group.map_or(1, ProcessGroup::world_size));
     // A power of two, so that nothing is rounded.
     let factor = f64::from(2_u32 << (turn % NUM_FACTORS));
+    let Ballot {
+        values,
+        finite,
+        aside,
+    } = ballot;
+    let num_aside = aside.map_or(0, Tensor::numel);
     let [mut sums, mut found_inf, mut host] = [null_mut(); 3];
     let mut event = null_mut();
     let mut call = |raw| {
-        let (values, finite) = (values.as_ptr(), pointer(finite));
+        let (values, finite, aside) = (values.as_ptr(), pointer(finite), pointer(aside));
         let outs = (&raw mut sums, &raw mut found_inf, &raw mut host);
+        let event = &raw mut event;
         // SAFETY: group and tensors are live or null where that is allowed; all outs are valid for a write.
         unsafe {
-            let event = &raw mut event;
             ffi::rh_agree(
-                raw, values, finite, factor, size, TOLERANCE, outs.0, outs.1, outs.2, event,
+                raw, values, finite, aside, factor, size, TOLERANCE, outs.0, outs.1, outs.2, event,
             )
         }
     };
-    match group {
-        Some(group) => group.collective(call)?,
-        None => check(call(null()))?,
-    }
-    let event = NonNull::new(event).ok_or_else(|| Error::refused("the bridge made no event"))?;
-    // SAFETY: the bridge has made each with `new`, as tch expects.
-    let [sums, found_inf, host] =
-        [sums, found_inf, host].map(|made| unsafe { Tensor::from_ptr(made) });
+    let result = match group {
+        Some(group) => group.collective(call),
+        None => check(call(null())),
+    };
+    // They are freed here if the group was aborted meanwhile.
+    let made = NonNull::new(event).map(|event| {
+        // SAFETY: the bridge has made each with `new`, as tch expects, before it made the event.
+        let tensors = [sums, found_inf, host].map(|made| unsafe { Tensor::from_ptr(made) });
+        (tensors, Event::from_raw(event))
+    });
+    result?;
+    let ([sums, found_inf, host], event) =
+        made.ok_or_else(|| Error::refused("the bridge made no event"))?;
     Ok(Agreement {
         sums,
         found_inf,
         host,
-        event: Event::from_raw(event),
+        num_aside,
+        event,
     })
 }
 
@@ -101,15 +123,46 @@ impl Agreement {
         self.event.has_passed()
     }
 
-    /// Reads the sums, best one step later. If the group was aborted meanwhile the agreement is not good.
+    /// Reads the sums, best one step later. What it tells is what the device has done, also if the group was aborted
+    /// since then.
     ///
     /// # Errors
     /// The device has failed.
     pub fn wait(&self) -> Result<Agreed> {
-        self.event.wait()?;
+        self.wait_until(&self.event)
+    }
+
+    /// [`Self::wait`], but for an event that was recorded in the same stream after the agreement.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn wait_until(&self, later: &Event) -> Result<Agreed> {
+        later.wait()?;
+        self.read()
+    }
+
+    /// What [`Self::wait`] returns, if it is there; `None` if the host would have to wait for it.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn peek(&self) -> Result<Option<Agreed>> {
+        if self.is_there()? {
+            return self.read().map(Some);
+        }
+        Ok(None)
+    }
+
+    fn read(&self) -> Result<Agreed> {
         let mut sums = Vec::<f64>::try_from(&self.host)?;
         let is_good = sums.pop() == Some(0.0);
-        Ok(Agreed { sums, is_good })
+        let is_right = sums.pop() == Some(0.0);
+        let aside = sums.split_off(sums.len().saturating_sub(self.num_aside));
+        Ok(Agreed {
+            sums,
+            aside,
+            is_right,
+            is_good,
+        })
     }
 }
 

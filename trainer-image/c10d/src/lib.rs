@@ -28,7 +28,7 @@ mod stream;
 mod tensors;
 mod trace;
 
-pub use agreement::{Agreed, Agreement, agree};
+pub use agreement::{Agreed, Agreement, Ballot, agree};
 pub use autocast::{Autocast, Numerics};
 pub use error::{Error, ErrorKind, Result};
 pub use format::MemoryFormat;
@@ -43,7 +43,7 @@ pub use process::{raise_descriptor_limit, set_device};
 pub use recompute::recompute;
 pub use reducer::{CommHook, Reducer, ReducerOptions, backward, layout, zero_grad};
 pub use store::Store;
-pub use stream::{Event, Stream, StreamGuard, host_syncs};
+pub use stream::{Event, Stream, StreamGuard, host_syncs, upload};
 #[cfg(feature = "nccl")]
 pub use stream::{HostSyncs, watch_host_syncs};
 pub use trace::{Recording, Trace};

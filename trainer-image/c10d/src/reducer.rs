@@ -189,9 +189,19 @@ impl Reducer {
         Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
     }
 
+    /// The backward pass that synchronized is over: from now on [`Self::waited_before`] can tell of it. Without this
+    /// call it can from the next [`Self::prepare_for_forward`] on.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn end_pass(&mut self) -> Result<()> {
+        // SAFETY: the reducer is live and borrowed exclusively.
+        check(unsafe { ffi::rh_reducer_end_pass(self.raw.as_ptr()) })
+    }
+
     /// [`Self::waited`] of the oldest pass that has ended on the device and was not told of, without waiting for
     /// the device. `None` if there is none: a GPU's pass ends while the host prepares later ones. A pass counts
-    /// from the [`Self::prepare_for_forward`] after it; of passes that nobody asks for the last 8 are kept.
+    /// from [`Self::end_pass`] on; of passes that nobody asks for the last 8 are kept.
     ///
     /// # Errors
     /// The device has failed.

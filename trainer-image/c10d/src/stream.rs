@@ -3,12 +3,14 @@
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use tch::{Device, Tensor};
 
 use crate::error::{Error, Result, check};
 use crate::ffi;
 use crate::store::make;
+use crate::tensors::made;
 
 /// How often this process has waited for a device in this crate's calls, on a CPU, too, where they return at once:
 /// [`Event::wait`], [`Stream::wait`], [`Agreement::wait`](crate::Agreement::wait) and
@@ -40,6 +42,20 @@ pub enum HostSyncs {
 pub fn watch_host_syncs(mode: HostSyncs) -> Result<()> {
     // SAFETY: takes a number.
     check(unsafe { ffi::rh_sync_debug(mode as c_int) })
+}
+
+/// A tensor of host memory on a device, without making the host wait for the device: a GPU gets it by way of pinned
+/// memory, in the order of the thread's current stream. For a CPU it is the same tensor.
+///
+/// # Errors
+/// There is no pinned memory, or the device has failed or is not there.
+pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
+    let device = index(device)?;
+    if device < 0 {
+        return Ok(tensor.shallow_clone());
+    }
+    // SAFETY: the tensor is live, `out` valid for a write.
+    made(|out| unsafe { ffi::rh_upload(tensor.as_ptr(), device, out) })
 }
 
 /// Index of a GPU; -1 for the CPU.
@@ -154,10 +170,36 @@ impl Event {
     /// # Errors
     /// The device has failed or is not there.
     pub fn record(device: Device) -> Result<Self> {
+        Self::record_with(device, false)
+    }
+
+    /// The same, for [`Self::since`]. On a CPU it is the time of this call.
+    ///
+    /// # Errors
+    /// The device has failed or is not there.
+    pub fn record_timed(device: Device) -> Result<Self> {
+        Self::record_with(device, true)
+    }
+
+    fn record_with(device: Device, timed: bool) -> Result<Self> {
         let device = index(device)?;
         // SAFETY: valid for a write.
-        let raw = make(|out| unsafe { ffi::rh_event_record(device, out) })?;
+        let raw = make(|out| unsafe { ffi::rh_event_record(device, timed, out) })?;
         Ok(Self { raw })
+    }
+
+    /// How long the device took from an earlier event to this one. Both are of [`Self::record_timed`] and have passed.
+    ///
+    /// # Errors
+    /// One of them has not passed or is not timed, or they are of different devices.
+    pub fn since(&self, earlier: &Self) -> Result<Duration> {
+        let mut nanoseconds = 0;
+        let (from, to) = (earlier.raw.as_ptr(), self.raw.as_ptr());
+        // SAFETY: both events are live, `nanoseconds` valid for a write.
+        check(unsafe { ffi::rh_event_elapsed(from, to, &raw mut nanoseconds) })?;
+        Ok(Duration::from_nanos(
+            u64::try_from(nanoseconds).unwrap_or_default(),
+        ))
     }
 
     pub(crate) const fn from_raw(raw: NonNull<ffi::RhEvent>) -> Self {

@@ -9,6 +9,7 @@ pub mod best;
 pub mod checkpoint;
 pub mod course;
 pub mod digest;
+pub mod lag;
 pub mod ledger;
 pub mod machine;
 pub mod micro;

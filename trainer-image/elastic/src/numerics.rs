@@ -131,6 +131,12 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether a step may be skipped.
+    #[must_use]
+    pub const fn may_skip(&self) -> bool {
+        matches!(self.on_non_finite, OnNonFinite::Skip) || self.scales_loss
+    }
+
     /// What becomes of a step after these skips.
     #[must_use]
     pub const fn verdict(&self, finite: Finite, skips: Skips) -> Verdict {

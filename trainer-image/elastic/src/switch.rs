@@ -24,10 +24,11 @@ const PATIENCE_WITH_AN_UNKNOWN_STEP: Duration = Duration::from_secs(300);
 const PATIENCE_WITH_FIRST_BYTES: Duration = Duration::from_secs(30);
 /// After this time, or [`STEPS_OF_PATIENCE_WITH_THE_DEAF`] of the longest step, a rank that has not heard of a newer
 /// generation is left behind. A kubelet tells it within a second. The time is longer than a [`Door`] stays open (a
-/// step and [`door::PATIENCE`]) plus the step in which the generation was heard of.
+/// step and [`door::PATIENCE`]) plus the step in which the generation was heard of, and the two steps more that a world
+/// needs whose hosts run a step ahead of their devices.
 const PATIENCE_WITH_THE_DEAF: Duration = Duration::from_secs(15);
 /// See [`PATIENCE_WITH_THE_DEAF`].
-const STEPS_OF_PATIENCE_WITH_THE_DEAF: u32 = 4;
+const STEPS_OF_PATIENCE_WITH_THE_DEAF: u32 = 6;
 /// How long an evaluation or a save may delay a newer generation. It is less than newcomers wait at the store. A
 /// peer that is dead ends the collective earlier, as without a newer generation.
 const PATIENCE_BESIDE_STEPS: Duration = Duration::from_secs(90);
@@ -144,10 +145,12 @@ impl Motion {
         self.step_began = Some(prepared_since.unwrap_or(now));
     }
 
-    /// All ranks have reached the end of a step.
+    /// All ranks have reached the end of a step. A host that runs ahead of its device hears of it after the next step
+    /// has begun: then the time since that began is about the time of a step, too.
     pub fn step_ends(&mut self, now: Instant) {
         self.learn(now);
-        self.num_ended = self.num_begun;
+        // The next one may have begun already.
+        self.num_ended = self.num_begun.min(self.num_ended.saturating_add(1));
         self.moved_at = now;
     }
 

@@ -4,7 +4,8 @@
 //! `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>` if there is one, and each batch of an
 //! evaluation by those in `ROUNDHOUSE_FAULT_EVALUATION_FILE`. Each access to the checkpoint volume takes longer by
 //! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`.
-//! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL.
+//! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL, and
+//! `ROUNDHOUSE_FAULT_COMMIT=device` has them commit steps as on a GPU, without the host waiting for the step's end.
 //! `ROUNDHOUSE_FAULT_LOSS=20,21` makes the loss of the first sample of these steps NaN.
 //! `ROUNDHOUSE_FAULT_CHUNK_BYTES` is the size of a chunk in which a state is sent. Without the feature there is
 //! nothing.
@@ -18,7 +19,8 @@ pub enum Point {
     Backward,
     /// After the backward pass, before the ranks agree: the others wait for its word.
     Agree,
-    /// After all ranks have agreed to commit the step, before the optimizer changes the weights.
+    /// After all ranks have agreed to commit the step, before the optimizer changes the weights. Where the device
+    /// decides, the host does not know yet what they have agreed on.
     Update,
     /// After it.
     Commit,
@@ -81,6 +83,20 @@ pub fn slow_evaluation_down() {
 #[must_use]
 pub fn stands_in_for_nccl() -> bool {
     std::env::var("ROUNDHOUSE_FAULT_BACKEND").is_ok_and(|told| told == "nccl")
+}
+
+/// Whether steps are to be committed as on a GPU.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn commits_on_device() -> bool {
+    std::env::var("ROUNDHOUSE_FAULT_COMMIT").is_ok_and(|told| told == "device")
+}
+
+/// They are not.
+#[cfg(not(feature = "faults"))]
+#[must_use]
+pub const fn commits_on_device() -> bool {
+    false
 }
 
 /// Size of a chunk in which a state is sent, if it is told one.

@@ -241,6 +241,35 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         Ok(end)
     }
 
+    /// The end of a step whose sums have come from a device; see [`World::packing`].
+    ///
+    /// # Errors
+    /// As [`Self::end_of`].
+    pub fn end_step_of(&mut self, sums: &[f64]) -> Result<StepEnd, Failure> {
+        let end = self.end_of(sums)?;
+        if let Some(peers) = &self.peers {
+            peers.interrupter.step_ends();
+        }
+        Ok(end)
+    }
+
+    /// The same for a step whose end is read late, after an error in a later one. How long that took says nothing of
+    /// how long steps take.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank has dropped the step before, or the sums are not those of this world.
+    pub fn end_of(&self, sums: &[f64]) -> Result<StepEnd, Failure> {
+        let packing = self.world()?.packing();
+        if packing.has_dropped(sums) {
+            return Err(Failure::PeerLost(
+                "a rank has not taken part in the step before".to_owned(),
+            ));
+        }
+        packing.unpack(sums).ok_or_else(|| {
+            Failure::PeerLost("the end of a step is that of another world".to_owned())
+        })
+    }
+
     /// The ranks, and at the same time what hears of the outside while they compute.
     ///
     /// # Errors

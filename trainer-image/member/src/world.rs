@@ -4,19 +4,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use roundhouse_elastic::Agreement;
 
 use crate::failure::Failure;
 use crate::group::{Abort, Group};
 
+pub mod packing;
 pub mod saving;
 pub mod state;
+pub mod step;
 mod witness;
 
+pub use packing::Packing;
 pub use saving::{Saving, SavingSum};
 pub use state::{Agreed, Own};
+pub use step::{Standing, StepEnd};
 
 /// This process among its peers.
 #[derive(Debug)]
@@ -25,97 +28,6 @@ pub struct World<G> {
     size: u32,
     group: Option<Arc<G>>,
     num_sums: AtomicU64,
-}
-
-/// What one rank brings to a step's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Whether the gradients are finite; of the loss it is seen.
-    pub finite: bool,
-    /// Whether it was asked to leave.
-    pub leaving: bool,
-    /// The newest generation it has seen.
-    pub newest_seen: u64,
-    /// What it has to say about checkpoints and ledger.
-    pub saving: Saving,
-    /// What its step before took without its peers; zero if there was none in this generation.
-    pub own_time: Duration,
-}
-
-/// What a step's end tells all ranks.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepEnd {
-    /// Sum over all samples of the step; NaN if that of a rank is not finite.
-    pub loss_sum: f64,
-    /// See [`Agreement`].
-    pub agreement: Agreement,
-    /// See [`SavingSum`].
-    pub saving: SavingSum,
-    /// [`Standing::own_time`] of each rank.
-    pub own_seconds: Vec<f64>,
-}
-
-impl Standing {
-    /// How many numbers each rank tells the others at the end of a step.
-    pub const NUM_NUMBERS: usize = 5 + Saving::NUM_NUMBERS;
-
-    /// What this rank tells the others, for a way that keeps the numbers of the ranks apart; see
-    /// [`StepEnd::of_ranks`].
-    #[must_use]
-    pub fn to_numbers(&self, rank: u32, local_loss_sum: f64) -> Vec<f64> {
-        let Self {
-            finite,
-            leaving,
-            newest_seen,
-            saving,
-            own_time,
-        } = self;
-        let flag = |flag: bool| f64::from(u8::from(flag));
-        let mut numbers = vec![
-            local_loss_sum,
-            flag(*finite),
-            flag(*leaving),
-            *newest_seen as f64,
-            own_time.as_secs_f64(),
-        ];
-        numbers.extend(saving.to_numbers(rank));
-        numbers
-    }
-}
-
-impl StepEnd {
-    /// The end of a step from the numbers of all ranks, in their order. `None` if they are not numbers of
-    /// [`Standing::to_numbers`].
-    #[must_use]
-    pub fn of_ranks(ranks: &[Vec<f64>]) -> Option<Self> {
-        let mut end = Self {
-            loss_sum: 0.0,
-            agreement: Agreement::of(&[], 0, 0),
-            saving: SavingSum::default(),
-            own_seconds: Vec::with_capacity(ranks.len()),
-        };
-        let (mut newest, mut num_not_finite, mut num_leaving) = (Vec::new(), 0, 0);
-        let mut saving = [0.0; Saving::NUM_NUMBERS];
-        for numbers in ranks {
-            let [loss, finite, leaving, seen, own_time, rest @ ..] = numbers.as_slice() else {
-                return None;
-            };
-            if rest.len() != saving.len() {
-                return None;
-            }
-            end.loss_sum += loss;
-            num_not_finite += u64::from(!(*finite > 0.0 && loss.is_finite()));
-            num_leaving += u64::from(*leaving > 0.0);
-            newest.push(whole(*seen));
-            end.own_seconds.push(*own_time);
-            for (sum, number) in saving.iter_mut().zip(rest) {
-                *sum += number;
-            }
-        }
-        end.agreement = Agreement::of(&newest, num_not_finite, num_leaving);
-        end.saving = SavingSum::of(&saving);
-        Some(end)
-    }
 }
 
 impl<G: Group> World<G> {
@@ -172,8 +84,8 @@ impl<G: Group> World<G> {
         group.map(|group| group as Arc<dyn Abort>)
     }
 
-    /// Sums numbers from 0 to 2^53 over all ranks, element by element. For numbers of either sign see
-    /// [`Self::sum_signed`]. A result that is not the sum of what every rank has given is an error.
+    /// Sums numbers from 0 to 2^53 over all ranks, element by element. Numbers of either sign have a slot for each
+    /// rank, to which the others add 0, or go by [`Self::sum_signed`]. A result that is not the sum of what every rank has given is an error.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
@@ -181,7 +93,7 @@ impl<G: Group> World<G> {
         let Some(group) = &self.group else {
             return Ok(values.to_vec());
         };
-        let turn = self.num_sums.fetch_add(1, Ordering::Relaxed);
+        let turn = self.next_turn();
         let mut sums = witness::add(values, turn);
         group.sum(&mut sums)?;
         group.check()?;
@@ -204,39 +116,28 @@ impl<G: Group> World<G> {
     }
 
     /// The small collective at the end of each step: the loss of all samples, and what the ranks
-    /// agree on. One sum does it all, for each rank has slots of its own for its generation and its time.
+    /// agree on. One sum does it all: see [`Packing`].
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn end_step(&self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
-        const HEAD: usize = 5 + Saving::NUM_NUMBERS;
-        let num_ranks = self.size as usize;
-        let times = HEAD + num_ranks;
-        let mut values = vec![0.0; times + num_ranks];
-        let has_loss = local_loss_sum.is_finite();
-        values[..2].copy_from_slice(&halves(if has_loss { local_loss_sum } else { 0.0 }));
-        values[2] = f64::from(u8::from(!has_loss));
-        values[3] = f64::from(u8::from(!(own.finite && has_loss)));
-        values[4] = f64::from(u8::from(own.leaving));
-        values[5..HEAD].copy_from_slice(&own.saving.to_numbers(self.rank));
-        values[HEAD + self.rank as usize] = own.newest_seen as f64;
-        values[times + self.rank as usize] = own.own_time.as_secs_f64();
-        let sums = self.sum(&values)?;
-        let newest: Vec<u64> = sums[HEAD..times]
-            .iter()
-            .map(|value| whole(*value))
-            .collect();
-        let all_have_loss = whole(sums[2]) == 0;
-        Ok(StepEnd {
-            loss_sum: if all_have_loss {
-                whole_of(&sums[..2])
-            } else {
-                f64::NAN
-            },
-            agreement: Agreement::of(&newest, whole(sums[3]), whole(sums[4])),
-            saving: SavingSum::of(&sums[5..HEAD]),
-            own_seconds: sums[times..].to_vec(),
+        let packing = self.packing();
+        let sums = self.sum(&packing.pack(own, local_loss_sum))?;
+        packing.unpack(&sums).ok_or_else(|| {
+            Failure::PeerLost("the end of a step is not what the ranks have told".to_owned())
         })
+    }
+
+    /// How this world's ranks pack what they tell each other at the end of a step.
+    #[must_use]
+    pub const fn packing(&self) -> Packing {
+        Packing::new(self.rank, self.size)
+    }
+
+    /// The number of a sum that is made elsewhere, over this world's group. All ranks make the same sums in the same
+    /// order, so it is the same on all of them.
+    pub fn next_turn(&self) -> u64 {
+        self.num_sums.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Which ranks say yes, in order.

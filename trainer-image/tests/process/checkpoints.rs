@@ -68,6 +68,13 @@ pub(crate) fn step_of(checkpoint: &Path) -> u64 {
     name.rsplit_once('-').unwrap().1.parse().unwrap()
 }
 
+/// The parts of a checkpoint with their SHA-256.
+pub(crate) fn parts(checkpoint: &Path) -> Value {
+    let text = std::fs::read_to_string(checkpoint.join("manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&text).unwrap();
+    manifest["shards"].clone()
+}
+
 /// Length of a training that goes on for a while after the newest checkpoint.
 pub(crate) fn beyond(volume: &Path) -> Value {
     let newest = checkpoints(volume).iter().map(|path| step_of(path)).max();
@@ -92,7 +99,7 @@ fn a_training_whose_workers_were_all_killed_goes_on_at_any_world_size() {
 }
 
 #[test]
-fn a_training_that_all_leave_goes_on_where_it_was() {
+pub(crate) fn a_training_that_all_leave_goes_on_where_it_was() {
     for world in [2, 3] {
         let volume = tempfile::tempdir().unwrap();
         let config = endless();

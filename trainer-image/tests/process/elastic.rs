@@ -39,7 +39,7 @@ pub(crate) fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) 
 }
 
 /// Kills one rank of `world` at a point, goes on without it, and later with another in its place.
-fn survive(world: u32, victim: u32, point: &str, expected: &[(String, Tensor)]) {
+pub(crate) fn survive(world: u32, victim: u32, point: &str, expected: &[(String, Tensor)]) {
     let what = format!("rank {victim} of {world} at {point}");
     let mut job = Job::doomed(
         &short(),
@@ -123,7 +123,7 @@ fn a_rank_killed_before_the_others_have_connected_to_it_costs_them_no_timeout() 
 }
 
 #[test]
-fn a_job_grows_and_shrinks_while_it_trains() {
+pub(crate) fn a_job_grows_and_shrinks_while_it_trains() {
     let mut config = config();
     config["steps"] = json!(600);
     let expected = undisturbed(&config);
@@ -201,7 +201,7 @@ fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
 }
 
 #[test]
-fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
+pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
     let mut config = short();
     config["steps"] = json!(6_000);
     let expected = undisturbed(&config);

@@ -40,7 +40,7 @@ fn has_evaluated(status: &RankStatus) -> bool {
 }
 
 #[test]
-fn a_newer_generation_waits_for_an_evaluation_and_comes_right_after_it() {
+pub(crate) fn a_newer_generation_waits_for_an_evaluation_and_comes_right_after_it() {
     let mut job = evaluating(400, 20);
     job.issue_to(2, &[0, 1, 2]);
     job.wait_for("the generation", |status| {
@@ -99,7 +99,7 @@ fn who_leaves_in_an_evaluation_before_a_newer_generation_strands_the_others() {
 }
 
 #[test]
-fn all_who_are_asked_to_leave_in_a_long_evaluation_save_and_leave() {
+pub(crate) fn all_who_are_asked_to_leave_in_a_long_evaluation_save_and_leave() {
     // Twenty seconds each; a checkpoint is saved at the end only.
     let mut job = evaluating(2_000, 1_000);
     let asked_at = Instant::now();

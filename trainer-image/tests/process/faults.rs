@@ -55,7 +55,7 @@ fn a_process_whose_peers_do_not_answer_leaves_all_the_same() {
 }
 
 #[test]
-fn a_newer_generation_is_entered_at_a_step_boundary_without_losing_a_step() {
+pub(crate) fn a_newer_generation_is_entered_at_a_step_boundary_without_losing_a_step() {
     let mut config = config();
     config["steps"] = json!(3_000);
     let mut job = Job::train(&config, 2, 1);

@@ -115,7 +115,7 @@ fn fp16_in_slices_has_equal_bits_for_every_number_of_processes() {
 }
 
 #[test]
-fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoint() {
+pub(crate) fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoint() {
     let mut config = fp16(&json!({"initial": 1_024.0, "growthInterval": 7}));
     // Rank 0 is lost in step 25, and a worker without a state takes its place.
     let mut job = Job::spoilt(&config, 2, 1, "", Some((0, "0:25:Forward")));

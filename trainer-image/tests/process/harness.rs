@@ -13,12 +13,15 @@ use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
+mod commit;
 mod evaluating;
 mod frozen;
 mod generations;
 mod kinds;
 mod nccl;
 mod observe;
+
+pub(crate) use commit::on_device;
 
 const DEADLINE: Duration = Duration::from_mins(2);
 
@@ -52,6 +55,8 @@ pub(crate) struct Job {
     spoilt: String,
     checkpoint: Option<CheckpointEnvironment>,
     patience: Option<u64>,
+    /// Whether steps are committed as on a GPU.
+    commits_on_device: bool,
 }
 
 impl Job {
@@ -86,6 +91,7 @@ impl Job {
             spoilt: String::new(),
             checkpoint: None,
             patience: None,
+            commits_on_device: commit::is_on_device(),
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -132,6 +138,9 @@ impl Job {
             .env("ROUNDHOUSE_FAULT_VOLUME_FILE", self.path("pace-of-volume"))
             .env("ROUNDHOUSE_FAULT_STEP_FILE", self.path("pace-of-steps"))
             .env("ROUNDHOUSE_FAULT_LOSS", &self.spoilt);
+        if self.commits_on_device {
+            command.env("ROUNDHOUSE_FAULT_COMMIT", "device");
+        }
         if let Some(seconds) = self.patience {
             command.env(VOLUME_PATIENCE_SECONDS, seconds.to_string());
         }

@@ -10,6 +10,7 @@
 
 mod best;
 mod checkpoints;
+mod commit;
 mod damage;
 mod elastic;
 mod evaluation;

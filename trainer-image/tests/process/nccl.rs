@@ -28,7 +28,12 @@ fn assert_done(job: &mut Job, nodes: &[u32], what: &str) {
 
 /// Kills a rank of three at a point; the survivors must hear of the next generation to get out. How often each
 /// of them has aborted the first one's group.
-fn survive(config: &Value, victim: u32, fault: &str, expected: &[(String, Tensor)]) -> Vec<usize> {
+pub(crate) fn survive(
+    config: &Value,
+    victim: u32,
+    fault: &str,
+    expected: &[(String, Tensor)],
+) -> Vec<usize> {
     let what = format!("rank {fault}");
     let mut job = Job::over_nccl(config, 3, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
@@ -109,7 +114,7 @@ fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32) {
 }
 
 #[test]
-fn garbage_of_a_neighbour_that_aborts_is_no_sum() {
+pub(crate) fn garbage_of_a_neighbour_that_aborts_is_no_sum() {
     garbage_of_a_neighbour(3, 1, "1:20:Agree", 0);
     garbage_of_a_neighbour(3, 1, "1:0:Share", 2);
 }
@@ -121,7 +126,7 @@ fn garbage_of_a_neighbour_that_aborts_is_no_state() {
 }
 
 #[test]
-fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
+pub(crate) fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
     let config = of_steps(2_000);
     let expected = undisturbed(&config);
     let mut job = Job::over_nccl(&config, 4, &[], NEVER);
@@ -144,7 +149,7 @@ fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
 }
 
 #[test]
-fn a_silent_peer_over_nccl_is_left_behind() {
+pub(crate) fn a_silent_peer_over_nccl_is_left_behind() {
     let config = of_steps(4_000);
     let expected = undisturbed(&config);
     let mut job = Job::over_nccl(&config, 3, &[], 5);

@@ -5,7 +5,7 @@ use std::path::Path;
 use roundhouse_contract::Reason;
 use serde_json::{Value, json};
 
-use crate::checkpoints::checkpoints;
+use crate::checkpoints::{checkpoints, parts};
 use crate::elastic::assert_same;
 use crate::harness::{Job, assert_proven, audit, compared, config};
 
@@ -30,12 +30,9 @@ fn assert_skipped(job: &Job, num: u64) {
     assert!((found - num as f64).abs() < 0.5, "{found}");
 }
 
-/// SHA-256 of the parts of the newest checkpoint: weights, statistics, averages and the optimizer's state.
+/// The parts of the newest checkpoint: weights, statistics, averages and the optimizer's state.
 fn state(volume: &Path) -> Value {
-    let checkpoint = checkpoints(volume).pop().unwrap();
-    let text = std::fs::read_to_string(checkpoint.join("manifest.json")).unwrap();
-    let manifest: Value = serde_json::from_str(&text).unwrap();
-    manifest["shards"].clone()
+    parts(&checkpoints(volume).pop().unwrap())
 }
 
 #[test]
@@ -62,7 +59,7 @@ fn a_skipped_step_counts_and_its_weights_do_not_depend_on_the_number_of_processe
 }
 
 #[test]
-fn a_skipped_step_leaves_weights_statistics_averages_and_optimizer_as_they_are() {
+pub(crate) fn a_skipped_step_leaves_weights_statistics_averages_and_optimizer_as_they_are() {
     let mut config = skipping(2);
     config["model"] = json!({"name": "resnet18", "stem": "cifar", "ghostBatch": 4});
     config["globalBatchSize"] = json!(16);
@@ -80,7 +77,7 @@ fn a_skipped_step_leaves_weights_statistics_averages_and_optimizer_as_they_are()
 }
 
 #[test]
-fn skipped_steps_in_slices_have_equal_bits_for_every_number_of_processes_and_a_kill() {
+pub(crate) fn skipped_steps_in_slices_have_equal_bits_for_every_number_of_processes_and_a_kill() {
     let mut config = skipping(STEPS);
     config["slices"] = json!(4);
     let mut alone = Job::spoilt(&config, 1, 1, SPOILT, None);
@@ -128,7 +125,7 @@ fn a_ledger_with_a_skipped_step_differs_from_one_with_an_update() {
 }
 
 #[test]
-fn too_many_skipped_steps_in_a_row_end_the_training_with_step_and_ranks() {
+pub(crate) fn too_many_skipped_steps_in_a_row_end_the_training_with_step_and_ranks() {
     let mut config = skipping(STEPS);
     config["maxConsecutiveSkips"] = json!(3);
     let mut job = Job::spoilt(&config, 2, 1, "4,5,10,11,12,13", None);
@@ -164,7 +161,7 @@ fn skipped_steps_in_a_row_are_counted_over_a_kill_and_by_a_worker_that_joins() {
 }
 
 #[test]
-fn without_the_setting_a_loss_that_is_not_finite_ends_the_training_before_its_step() {
+pub(crate) fn without_the_setting_a_loss_that_is_not_finite_ends_the_training_before_its_step() {
     let mut config = skipping(STEPS);
     config["onNonFinite"] = json!("Fail");
     let mut job = Job::spoilt(&config, 2, 1, "20", None);

@@ -18,7 +18,7 @@ fn value(job: &Job, (node, local_rank): (u32, u32), name: &str) -> f64 {
 }
 
 #[test]
-fn a_slow_worker_is_told_by_its_place_and_its_peers_wait_is_not_their_own_time() {
+pub(crate) fn a_slow_worker_is_told_by_its_place_and_its_peers_wait_is_not_their_own_time() {
     let mut config = config();
     config["steps"] = json!(60);
     let mut job = Job::slowed(&config, 2, 1, PAUSE);

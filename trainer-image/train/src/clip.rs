@@ -29,6 +29,15 @@ fn gradients_of(
         .collect()
 }
 
+/// What is known of the gradients of a step on the device.
+#[derive(Debug)]
+pub struct Norms {
+    /// In 64 bits: the norm of the gradient of the loss before clipping, and that of the statistics if there are any.
+    pub norms: Tensor,
+    /// What the update divides gradients by: see [`crate::update::Signals::divisor`].
+    pub divisor: Option<Tensor>,
+}
+
 /// What is known of the gradients of a step.
 #[derive(Debug)]
 pub struct Measured {
@@ -51,6 +60,25 @@ pub fn measure(
     loss_factor: Option<f64>,
     max_norm: Option<f64>,
 ) -> Result<Measured, TchError> {
+    let Norms { norms, divisor } = norms(parameters, loss_factor, max_norm)?;
+    // All in one copy: the host waits once.
+    let norms = Vec::<f64>::try_from(norms)?;
+    Ok(Measured {
+        norm: norms[0],
+        is_finite: norms.iter().all(|norm| norm.is_finite()),
+        divisor,
+    })
+}
+
+/// [`measure`], but the host does not wait.
+///
+/// # Errors
+/// A tensor has no gradient.
+pub fn norms(
+    parameters: &Parameters,
+    loss_factor: Option<f64>,
+    max_norm: Option<f64>,
+) -> Result<Norms, TchError> {
     let mut statistics = gradients_of(parameters, |role| *role != Role::Weight)?;
     let scaled = gradient_norm(parameters)?;
     let norm = match loss_factor {
@@ -72,11 +100,8 @@ pub fn measure(
     if !statistics.is_empty() {
         norms.push(kernels::norm(&statistics)?);
     }
-    // Both in one copy: the host waits once.
-    let norms = Vec::<f64>::try_from(Tensor::f_stack(&norms, 0)?.f_to_kind(Kind::Double)?)?;
-    Ok(Measured {
-        norm: norms[0],
-        is_finite: norms.iter().all(|norm| norm.is_finite()),
+    Ok(Norms {
+        norms: Tensor::f_stack(&norms, 0)?.f_to_kind(Kind::Double)?,
         divisor,
     })
 }

@@ -11,6 +11,7 @@ use roundhouse_member::report::say_error;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch;
+use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
 /// Samples of a data set, read ahead by threads, as tensors on a device.
@@ -95,8 +96,7 @@ impl HostSource {
                 .iter()
                 .map(|size| i64::try_from(*size).unwrap_or(i64::MAX)),
         );
-        let values =
-            Tensor::f_from_data_size(&host.values, &sizes, kind)?.f_to_device(self.device)?;
+        let values = self.uploaded(&Tensor::f_from_data_size(&host.values, &sizes, kind)?)?;
         let (inputs, targets) = match host.item {
             Item::Tokens { context } => {
                 let (tokens, context) = (values.f_to_kind(Kind::Int64)?, i64::from(context));
@@ -128,7 +128,11 @@ impl HostSource {
     }
 
     fn labels(&self, host: &HostBatch) -> Result<Tensor, TchError> {
-        Tensor::f_from_slice(&host.labels)?.f_to_device(self.device)
+        self.uploaded(&Tensor::f_from_slice(&host.labels)?)
+    }
+
+    fn uploaded(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
+        kernels::upload(tensor, self.device)
     }
 }
 

@@ -2,10 +2,12 @@
 
 use roundhouse_c10d::{Backend, device_memory};
 use roundhouse_contract::environment::ExpectedDevice;
+use roundhouse_member::faults;
 use roundhouse_member::report::{DeviceMemory, MemoryProbe};
 use tch::Device;
 
 use crate::failure::Failure;
+use crate::sync::Commit;
 
 /// The device of the process with this local rank. A GPU that the pod asked for is used or is an error: training on
 /// the CPU instead would be a hundred times slower, without a word.
@@ -57,6 +59,17 @@ fn choose(
         Some(ExpectedDevice::Cuda(_)) => Ok(gpu),
         None if local_rank < num_gpus => Ok(gpu),
         None | Some(ExpectedDevice::Cpu) => Ok(Device::Cpu),
+    }
+}
+
+/// Who decides that a step is committed. A host that reads a GPU's results makes it idle; a CPU's are there when they
+/// are made, and the numbers of the ranks travel with the gradients.
+#[must_use]
+pub fn commit(device: Device) -> Commit {
+    if device.is_cuda() || faults::commits_on_device() {
+        Commit::Device
+    } else {
+        Commit::Host
     }
 }
 

@@ -5,13 +5,14 @@ use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::{Batch, Permutation};
 use roundhouse_member::World;
 use roundhouse_member::faults::{self, Point};
-use roundhouse_member::sections::{Section, Sections};
-use tch::{Device, Kind};
+use roundhouse_member::sections::Section;
+use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch as Samples;
 use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::source::Source;
+use crate::stopwatch::Stopwatch;
 use crate::sync::{Finished, Pass, Sync, explain};
 use crate::task::{LossSum, Mode, Task};
 use crate::tracing::Tracer;
@@ -36,17 +37,46 @@ pub struct Inputs<'a> {
     pub loss_factor: Option<f64>,
 }
 
+/// Sum of the losses of this rank's samples, in 64 bits.
+#[derive(Debug)]
+pub enum OwnLoss {
+    /// The host has read the loss of each pass.
+    Host(f64),
+    /// It is on the device: one element. `None`: there was no pass yet.
+    Device(Option<Tensor>),
+}
+
+impl OwnLoss {
+    fn add(&mut self, loss: &Tensor) -> Result<(), TchError> {
+        match self {
+            // On a GPU the host waits here until the pass is done.
+            Self::Host(sum) => *sum += loss.f_double_value(&[])?,
+            Self::Device(sum) => {
+                let loss = loss.f_detach()?.f_to_kind(Kind::Double)?.f_view([1])?;
+                *sum = Some(match sum.take() {
+                    None => loss,
+                    Some(before) => before.f_add(&loss)?,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What came of the passes of one rank.
 #[derive(Debug)]
 pub struct Gradients {
     /// Sum of the losses of this rank's samples.
-    pub local_loss: f64,
+    pub local_loss: OwnLoss,
     /// What the gradients have brought along.
     pub finished: Finished,
 }
 
+/// What this rank has to tell the others, given the sum of its losses.
+pub type Numbers<'a> = &'a mut dyn FnMut(f64) -> Vec<f64>;
+
 /// Leaves in the task's parameters the mean gradients of the batch, the same on all ranks. `numbers` is asked right
-/// before the last backward pass what this rank has to tell the others, given the sum of its losses.
+/// before the last backward pass what this rank has to tell the others. Without it the host reads nothing.
 ///
 /// Over a library that does not tell of lost peers, the gradients of a world that breaks may be garbage, and only the
 /// collective at the end of the step tells: nothing is to be done with them before.
@@ -57,8 +87,8 @@ pub fn gradients(
     inputs: &mut Inputs<'_>,
     sync: &mut dyn Sync,
     world: &World<C10dGroup>,
-    mut numbers: impl FnMut(f64) -> Vec<f64>,
-    sections: &mut Sections,
+    mut numbers: Option<Numbers<'_>>,
+    sections: &mut Stopwatch,
     tracer: &mut Tracer,
 ) -> Result<Gradients, Failure> {
     let rank = world.rank();
@@ -74,7 +104,10 @@ pub fn gradients(
         loss_factor,
     } = inputs;
     let scale = sync.scale(batch.num_samples()) * loss_factor.unwrap_or(1.0);
-    let mut local_loss = 0.0;
+    let mut local_loss = match numbers {
+        Some(_) => OwnLoss::Host(0.0),
+        None => OwnLoss::Device(None),
+    };
     // That of passes before the step.
     let _ = take_sum_wait();
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
@@ -102,13 +135,11 @@ pub fn gradients(
             faults::point(Point::Backward, rank, batch.step);
         }
         sections.time(Section::Backward, || {
-            // On a GPU the host waits here until the pass is done.
-            local_loss += sum.loss.f_double_value(&[])?;
+            local_loss.add(&sum.loss)?;
             let scaled = sum.loss.f_mul_scalar(scale)?;
-            let own = if pass.is_last {
-                numbers(local_loss)
-            } else {
-                Vec::new()
+            let own = match (&mut numbers, &local_loss) {
+                (Some(numbers), OwnLoss::Host(loss)) if pass.is_last => numbers(*loss),
+                _ => Vec::new(),
             };
             let root = sync.before_backward(&pass, scaled, &own).map_err(told)?;
             roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
@@ -122,7 +153,6 @@ pub fn gradients(
         sync.finish(task.parameters_mut())
     });
     let finished = finished.map_err(told)?;
-    sections.waited(Section::Backward, finished.waited);
     Ok(Gradients {
         local_loss,
         finished,

@@ -38,6 +38,7 @@ pub mod rendezvous;
 pub mod segment;
 pub mod source;
 pub mod state;
+pub mod stopwatch;
 pub mod sync;
 pub mod task;
 pub mod tracing;

@@ -7,6 +7,7 @@ use roundhouse_elastic::Permutation;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch;
+use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
 /// Most bytes of pixels that a process keeps.
@@ -80,7 +81,8 @@ impl Source for InMemory {
             .filter_map(|place| order.at(place))
             .map(u64::cast_signed)
             .collect();
-        let index = Tensor::f_from_slice(&samples)?.f_to_device(self.images_nchw.device())?;
+        let device = self.images_nchw.device();
+        let index = kernels::upload(&Tensor::f_from_slice(&samples)?, device)?;
         let images = self.images_nchw.f_index_select(0, &index)?;
         Ok(Batch {
             inputs: normalized(&images, &self.scale, &self.shift)?,

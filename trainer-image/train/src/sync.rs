@@ -52,10 +52,18 @@ pub struct Pass {
 pub struct Finished {
     /// The numbers of all ranks, in the order of the ranks, if they have travelled with the gradients.
     pub numbers: Option<Vec<Vec<f64>>>,
-    /// The sum of the losses of the global batch, if it has travelled with the gradients.
-    pub loss_sum: Option<f64>,
-    /// For how long this rank only waited for its peers.
-    pub waited: Duration,
+    /// The sum of the losses of the global batch in 64 bits, one element on the device, if it has travelled with the
+    /// gradients.
+    pub loss_sum: Option<Tensor>,
+}
+
+/// Who decides that a step is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// The host: it reads what the ranks have agreed on before it launches the update.
+    Host,
+    /// The device: the update depends on a flag there, and the host reads the same flag a step later.
+    Device,
 }
 
 /// Why gradients could not be had.
@@ -105,6 +113,7 @@ pub fn build(
     parameters: &Parameters,
     layout: Option<&[Vec<usize>]>,
     group_size: u64,
+    commit: Commit,
 ) -> Result<Box<dyn Sync>, Failure> {
     let micro_batch_size = config.micro_batch_size;
     if let Some(num_slices) = config.slices {
@@ -128,7 +137,11 @@ pub fn build(
         },
         micro_batch_size,
         group_size,
-        num_numbers: Standing::NUM_NUMBERS,
+        num_numbers: match commit {
+            Commit::Host => Standing::NUM_NUMBERS,
+            // The host does not know them all.
+            Commit::Device => 0,
+        },
     };
     let ddp = Ddp::new(group.process_group(), parameters, options);
     let ddp = ddp.map_err(|error| explain(world, error))?;
@@ -198,4 +211,13 @@ pub trait Sync: std::fmt::Debug {
     /// # Errors
     /// A peer is gone.
     fn finish(&mut self, parameters: &mut Parameters) -> Result<Finished, SyncError>;
+
+    /// For how long this rank only waited for its peers in the backward pass of a step whose end the host has read.
+    /// To be asked once for each step, in their order; the end of the first one is read before the second begins.
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn waited(&mut self) -> Result<Duration, SyncError> {
+        Ok(Duration::ZERO)
+    }
 }

@@ -1,6 +1,6 @@
 //! The training of one process: what it trains, driven by what it is told as a member of generations.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::Terms;
@@ -14,13 +14,17 @@ use crate::gradients::Inputs;
 use crate::rendezvous::StoreRendezvous;
 use crate::source::Source;
 use crate::state::Tensors;
-use crate::sync::Sync;
+use crate::sync::{Commit, Sync};
 use crate::task::Task;
 use crate::tracing::Tracer;
 use crate::update::Update;
 
+mod ahead;
+mod ballot;
 mod boundary;
+mod end;
 mod form;
+mod host_syncs;
 mod numerics;
 mod prepare;
 mod step;
@@ -62,13 +66,15 @@ struct Plan {
     terms: Terms,
 }
 
-/// What its last step took without its peers, and how unevenly that was split.
+/// What the last step whose end is known took without its peers, and how unevenly that was split.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastStep {
     own_time: Duration,
     unevenness: Option<f64>,
     /// How long the collectives of this generation wait since then.
     timeout: Option<Duration>,
+    /// When its end was known; `None`: this generation has had no step yet.
+    ended: Option<Instant>,
 }
 
 /// The training of one process.
@@ -86,6 +92,10 @@ pub struct Trainer<'reporter> {
     last_step: LastStep,
     /// Of this generation.
     longest_evaluation: Option<Duration>,
+    /// Who decides that a step is committed.
+    commit: Commit,
+    /// The step that was launched and whose end is not known, where the device decides.
+    pending: Option<ahead::Pending>,
     tracer: Tracer,
 }
 
@@ -101,12 +111,12 @@ impl Trainer<'_> {
                     self.tracer.steps_end();
                     self.form(&place)
                 }
-                Todo::Step => self.step().map(Some),
+                Todo::Step => self.step(),
                 Todo::Exit(outcome) => return self.end(outcome),
             };
             match event {
                 Ok(Some(event)) => self.member.apply(event),
-                // A newer generation came while this one was being formed.
+                // A newer generation came while this one was being formed, or steps go on.
                 Ok(None) => {}
                 Err(failure) if failure.is_peer_lost() => {
                     // First the hooks on the gradients, then what they would call.

@@ -6,13 +6,24 @@ fn values(values: &[f64]) -> Tensor {
     Tensor::from_slice(values)
 }
 
+/// Of a process that is alone.
+fn alone(values: &Tensor, finite: Option<&Tensor>, aside: Option<&Tensor>) -> Result<Agreement> {
+    let ballot = Ballot {
+        values,
+        finite,
+        aside,
+    };
+    agree(ballot, 3, None)
+}
+
 #[test]
 fn alone_the_sums_are_the_values() {
-    let agreement = agree(&values(&[0.1, -7.0, 0.0]), None, 3, None).unwrap();
+    let agreement = alone(&values(&[0.1, -7.0, 0.0]), None, None).unwrap();
     assert!(agreement.is_there().unwrap());
     let agreed = agreement.wait().unwrap();
+    assert_eq!(agreement.peek().unwrap(), Some(agreed.clone()));
     assert_eq!(agreed.sums, [0.1, -7.0, 0.0]);
-    assert!(agreed.is_good);
+    assert!(agreed.is_good && agreed.is_right && agreed.aside.is_empty());
     assert_eq!(agreement.found_inf().kind(), Kind::Float);
     assert_eq!(agreement.found_inf().double_value(&[0]), 0.0);
     assert_eq!(
@@ -22,26 +33,40 @@ fn alone_the_sums_are_the_values() {
 }
 
 #[test]
+fn what_goes_aside_comes_as_it_is_and_decides_nothing() {
+    let aside = values(&[f64::INFINITY, -2.5]);
+    let agreement = alone(&values(&[1.0]), None, Some(&aside)).unwrap();
+    let agreed = agreement.wait().unwrap();
+    assert_eq!(
+        (agreed.sums, agreed.aside),
+        (vec![1.0], vec![f64::INFINITY, -2.5])
+    );
+    assert!(agreed.is_good);
+}
+
+#[test]
 fn what_is_not_finite_raises_the_flag() {
     let norm = |value: f64| Tensor::from(value).to_kind(Kind::Float);
-    for (value, norm, is_good) in [
-        (1.0, norm(3.0), true),
-        (f64::NAN, norm(3.0), false),
-        (f64::INFINITY, norm(3.0), false),
-        (1.0, norm(f64::NAN), false),
-        (1.0, norm(f64::INFINITY), false),
+    for (value, norm, is_right, is_good) in [
+        (1.0, norm(3.0), true, true),
+        (f64::NAN, norm(3.0), false, false),
+        (f64::INFINITY, norm(3.0), false, false),
+        (1.0, norm(f64::NAN), true, false),
+        (1.0, norm(f64::INFINITY), true, false),
     ] {
-        let agreement = agree(&values(&[value]), Some(&norm), 0, None).unwrap();
+        let agreement = alone(&values(&[value]), Some(&norm), None).unwrap();
         let flag = f64::from(u8::from(!is_good));
         assert_eq!(agreement.found_inf().double_value(&[0]), flag);
-        assert_eq!(agreement.wait().unwrap().is_good, is_good, "{value} {norm}");
+        let agreed = agreement.wait().unwrap();
+        let found = (agreed.is_right, agreed.is_good);
+        assert_eq!(found, (is_right, is_good), "{value} {norm}");
     }
 }
 
 #[test]
 fn only_the_wait_counts_as_one() {
     let before = crate::host_syncs();
-    let agreement = agree(&values(&[1.0]), None, 0, None).unwrap();
+    let agreement = alone(&values(&[1.0]), None, None).unwrap();
     assert!(agreement.is_there().unwrap());
     // Other tests of this process may wait meanwhile.
     let others = crate::host_syncs() - before;
@@ -52,7 +77,8 @@ fn only_the_wait_counts_as_one() {
 #[test]
 fn values_of_another_kind_are_an_error() {
     let single = Tensor::ones([2], (Kind::Float, Device::Cpu));
-    assert!(agree(&single, None, 0, None).is_err());
+    assert!(alone(&single, None, None).is_err());
     let table = Tensor::ones([2, 2], (Kind::Double, Device::Cpu));
-    assert!(agree(&table, None, 0, None).is_err());
+    assert!(alone(&table, None, None).is_err());
+    assert!(alone(&values(&[1.0]), None, Some(&single)).is_err());
 }

@@ -4,22 +4,26 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <memory>
+
 #include "group.h"
 #include "stream.h"
 #include "tensors.h"
 
 extern "C" {
 
-// Sums `values` (f64, one dimension) over the group. `sums` and `found_inf` (f32, one element) are on the device;
-// `host` gets both, the flag last, once the work that `event` follows is done.
+// Sums `values` (f64, one dimension) over the group. `sums` and `found_inf` (f32, one element) are on the device.
+// Once the work that `event` follows is done, `host` holds the sums, `aside` (f64, one dimension, or null), whether a
+// sum is garbage (1), and the flag.
 //
 // Each value v travels with |v|, and both with a witness k(1 - x), so that x and witness tell of how many ranks they
 // are the sum. |v| gives the scale of the rounding error: values of mixed signs may cancel.
-int rh_agree(const RhGroup* group, const at::Tensor* values, const at::Tensor* finite, double factor, double world_size, double tolerance,
-    at::Tensor** sums, at::Tensor** found_inf, at::Tensor** host, RhEvent** event) {
+int rh_agree(const RhGroup* group, const at::Tensor* values, const at::Tensor* finite, const at::Tensor* aside, double factor, double world_size,
+    double tolerance, at::Tensor** sums, at::Tensor** found_inf, at::Tensor** host, RhEvent** event) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
     TORCH_CHECK(values->dim() == 1 && values->scalar_type() == at::kDouble, "the values must be a list of f64");
+    TORCH_CHECK(!aside || (aside->dim() == 1 && aside->scalar_type() == at::kDouble), "what goes aside must be a list of f64");
     const auto device = values->device();
     // A rank's own trouble goes into the sum, so that all ranks decide alike.
     const auto trouble = finite ? finite->isfinite().logical_not().any().to(at::kDouble).view({1}) : at::zeros({1}, values->options());
@@ -35,14 +39,19 @@ int rh_agree(const RhGroup* group, const at::Tensor* values, const at::Tensor* f
     const auto magnitudes = both.narrow(0, count + 1, count + 1).clamp_min(world_size);
     const auto error = (both + witness / factor - world_size).abs_();
     const auto right = both.isfinite().logical_and_(error.le(at::cat({magnitudes, magnitudes}).mul_(tolerance)));
-    const auto is_good = right.all().logical_and_(both[count].eq(0));
-    const auto result = at::cat({both.narrow(0, 0, count), is_good.logical_not().to(at::kDouble).view({1})});
+    const auto is_right = right.all();
+    const auto is_good = is_right.logical_and(both[count].eq(0));
+    std::vector<at::Tensor> parts{both.narrow(0, 0, count)};
+    if (aside) parts.push_back(*aside);
+    for (const auto& flag : {is_right, is_good}) parts.push_back(flag.logical_not().to(at::kDouble).view({1}));
+    const auto result = at::cat(parts);
     auto copy = at::empty(result.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(!device.is_cpu()));
     copy.copy_(result, /*non_blocking=*/true);
-    *event = RhEvent::record(device);
+    auto copied = std::unique_ptr<RhEvent>(RhEvent::record(device));
     *sums = new at::Tensor(result.narrow(0, 0, count));
-    *found_inf = new at::Tensor(result.narrow(0, count, 1).to(at::kFloat));
+    *found_inf = new at::Tensor(result.narrow(0, result.numel() - 1, 1).to(at::kFloat));
     *host = new at::Tensor(copy);
+    *event = copied.release(); // last: whoever finds it finds the others, too
   });
 }
 }

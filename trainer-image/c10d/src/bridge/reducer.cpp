@@ -212,6 +212,10 @@ int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_
   });
 }
 
+int rh_reducer_end_pass(RhReducer* reducer) {
+  return rh_guard([&] { reducer->reducer->end_pass(); });
+}
+
 // With CUDA it waits for the end of the reduction.
 int rh_reducer_waited(RhReducer* reducer, int64_t* out) {
   return rh_guard([&] {

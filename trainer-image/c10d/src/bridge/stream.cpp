@@ -1,6 +1,8 @@
 // Streams and events through the interface that all kinds of devices share, so that they need no CUDA header.
 #include "stream.h"
 
+#include <ATen/ops/empty.h>
+
 #include "guard.h"
 #include "tensors.h"
 #if defined(USE_C10D_NCCL)
@@ -49,8 +51,19 @@ int rh_record_stream(const at::Tensor* tensor, int device, int64_t id) {
 }
 
 // On the current stream of the device; -1 is the CPU.
-int rh_event_record(int device, RhEvent** out) {
-  return rh_guard([&] { *out = RhEvent::record(device < 0 ? c10::Device(c10::DeviceType::CPU) : gpu(device)); });
+int rh_event_record(int device, bool timed, RhEvent** out) {
+  return rh_guard([&] { *out = RhEvent::record(device < 0 ? c10::Device(c10::DeviceType::CPU) : gpu(device), timed); });
+}
+
+// Between two timed events of one device that have passed.
+int rh_event_elapsed(const RhEvent* from, const RhEvent* to, int64_t* nanoseconds) {
+  return rh_guard([&] {
+    TORCH_CHECK(from->event.has_value() == to->event.has_value(), "the events are of different devices");
+    if (from->event)
+      *nanoseconds = static_cast<int64_t>(from->event->elapsedTime(*to->event) * 1e6);
+    else
+      *nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(to->at - from->at).count();
+  });
 }
 
 int rh_event_query(const RhEvent* event, bool* out) {
@@ -75,6 +88,15 @@ int rh_event_block(const RhEvent* event) {
 
 int rh_event_free(RhEvent* event) {
   return rh_guard([&] { delete event; });
+}
+
+// Copies a tensor of host memory to a GPU by way of pinned memory. The allocator keeps that until the copy is done.
+int rh_upload(const at::Tensor* tensor, int device, at::Tensor** out) {
+  return rh_guard([&] {
+    auto pinned = at::empty(tensor->sizes(), tensor->options().pinned_memory(true));
+    pinned.copy_(*tensor);
+    *out = new at::Tensor(pinned.to(gpu(device), /*non_blocking=*/true));
+  });
 }
 
 #if defined(USE_C10D_NCCL)

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <cstdint>
@@ -11,11 +12,12 @@ extern std::atomic<uint64_t> rh_num_host_syncs;
 // A point in the work of a device. A CPU's work is done when its call returns, so its events have passed.
 struct RhEvent {
   std::optional<c10::Event> event;
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
 
-  static RhEvent* record(const c10::Device& device) {
+  static RhEvent* record(const c10::Device& device, bool timed = false) {
     auto* made = new RhEvent;
     if (device.is_cpu()) return made;
-    made->event.emplace(device.type());
+    made->event.emplace(device.type(), timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT);
     made->event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     return made;
   }

@@ -265,7 +265,7 @@ fn sending_a_state_takes_as_long_as_its_bytes_move() {
 #[test]
 fn newcomers_wait_at_the_store_for_as_long_as_the_others_may_need_to_leave() {
     assert_eq!(Learned::patience_at_the_store(Duration::ZERO), seconds(120));
-    assert_eq!(Learned::patience_at_the_store(seconds(60)), seconds(360));
+    assert_eq!(Learned::patience_at_the_store(seconds(60)), seconds(480));
 }
 
 #[test]
@@ -309,5 +309,82 @@ fn the_door_closes_before_the_others_take_its_rank_for_deaf() {
             let most = (2 * step).max(door::PATIENCE + 2 * step);
             assert!(after <= most, "{step:?}, part {part}: {after:?}");
         }
+    }
+}
+
+/// A host that runs a step ahead of its device: it hears of the end of step k when step k + 1 has begun, and then begins
+/// step k + 2, while the device does step k + 1.
+struct Ahead {
+    motion: Motion,
+    step: Duration,
+    now: Instant,
+}
+
+impl Ahead {
+    /// After some steps of such a length, the first of which took `first`.
+    fn begin(first: Duration, step: Duration) -> Self {
+        let now = Instant::now();
+        let mut motion = Motion::begin(now, Learned::default(), 2);
+        // The host waits for the first step of a generation.
+        motion.step_begins(now);
+        motion.step_ends(now + first);
+        motion.step_begins(now + first);
+        Self {
+            motion,
+            step,
+            now: now + first,
+        }
+    }
+
+    /// Begins the next step, and hears of the end of the one before. Nothing is cut off meanwhile.
+    fn go_on(&mut self) {
+        self.motion.step_begins(self.now);
+        self.now += self.step;
+        let before = self.now.checked_sub(Duration::from_nanos(1)).unwrap();
+        assert_eq!(self.motion.is_over(before), None, "{:?}", self.step);
+        self.motion.step_ends(self.now);
+    }
+}
+
+#[test]
+fn steps_that_overlap_are_as_long_as_the_device_takes_for_one() {
+    let mut world = Ahead::begin(seconds(30), seconds(4));
+    for _ in 0..5 {
+        world.go_on();
+    }
+    assert_eq!(world.motion.longest_step(), seconds(4));
+    assert_eq!(world.motion.learned().first_step, Some(seconds(30)));
+    // Ends that are told late count once.
+    assert_eq!(world.motion.num_ended, 6);
+    assert_eq!(world.motion.num_begun, 7);
+}
+
+#[test]
+fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_taken_for_deaf() {
+    for milliseconds in (10..=1_000)
+        .step_by(90)
+        .chain((1_250..=30_000).step_by(250))
+    {
+        let step = Duration::from_millis(milliseconds);
+        let mut world = Ahead::begin(step, step);
+        world.go_on();
+        world.go_on();
+        // Right after a step has begun.
+        world.motion.know(world.now);
+        world.motion.step_begins(world.now);
+        world.now += step;
+        world.motion.step_ends(world.now);
+        let mut door = Door::default();
+        loop {
+            let longest = world.motion.longest_step();
+            let tells = door.is_patience_over(2, longest, world.now);
+            world.go_on();
+            if tells {
+                break;
+            }
+        }
+        // The step that tells it ends, and then the one that has begun meanwhile.
+        world.go_on();
+        world.go_on();
     }
 }

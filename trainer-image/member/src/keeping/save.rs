@@ -40,17 +40,8 @@ impl<R: Rendezvous> Member<'_, R> {
         mark.skips = mark.skips.after(is_skipped);
     }
 
-    /// After [`Self::count`]: the step's line joins the ledger, and saves go on. `loss` is the mean over the batch.
-    ///
-    /// # Errors
-    /// [`Failure::State`] when the state cannot be copied.
-    pub fn keep<S: State>(
-        &mut self,
-        batch: &Batch,
-        loss: f64,
-        sum: &SavingSum,
-        state: &S,
-    ) -> Result<(), Failure> {
+    /// After [`Self::count`]: the step's line joins the ledger. `loss` is the mean over the batch.
+    pub fn note(&mut self, batch: &Batch, loss: f64, sum: &SavingSum) {
         let generation = self.held.generation();
         let is_skipped = self.held.mark.skips.in_a_row > 0;
         let chain = &mut self.held.chain;
@@ -63,13 +54,38 @@ impl<R: Rendezvous> Member<'_, R> {
         let Some(keeping) = &mut self.keeping else {
             // Nobody will ever write it.
             chain.forget_through(batch.step);
-            return Ok(());
+            return;
         };
         if let Some(ledger) = &keeping.ledger {
             ledger.append(line);
         }
         chain.forget_through(sum.durable_line);
-        let is_due = sum.is_time || saving::is_due_at(batch.step, keeping.every_steps);
+    }
+
+    /// Whether a save is due after this step, however long training has taken.
+    #[must_use]
+    pub fn saves_at(&self, step: u64) -> bool {
+        let keeping = self.keeping.as_ref();
+        keeping.is_some_and(|keeping| saving::is_due_at(step, keeping.every_steps))
+    }
+
+    /// Whether a step's end has something to do for [`Self::save_on`] that needs the state of that step.
+    ///
+    /// # Errors
+    /// There are none: a defect of the caller.
+    pub fn has_to_save(&self, sum: &SavingSum) -> Result<bool, Failure> {
+        let is_due = sum.is_time || self.saves_at(self.held.mark.step);
+        let world_size = u64::from(self.world()?.size());
+        let decision = saving::decide(&sum.stages, world_size, is_due);
+        Ok(self.keeping.is_some() && decision != Decision::None)
+    }
+
+    /// After [`Self::note`]: saves begin and go on. `state` is that of the last committed step.
+    ///
+    /// # Errors
+    /// [`Failure::State`] when the state cannot be copied.
+    pub fn save_on<S: State>(&mut self, sum: &SavingSum, state: &S) -> Result<(), Failure> {
+        let is_due = sum.is_time || self.saves_at(self.held.mark.step);
         self.proceed(sum, is_due, state)?;
         self.tell_delay(sum)
     }

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use roundhouse_elastic::saving::Stage;
 use roundhouse_elastic::{Claim, Origin};
 

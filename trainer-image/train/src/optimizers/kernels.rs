@@ -94,6 +94,11 @@ fn handles(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(Tensor::shallow_clone).collect()
 }
 
+/// A tensor of host memory on a device, without making the host wait for the device.
+pub(crate) fn upload(tensor: &Tensor, device: tch::Device) -> Result<Tensor, TchError> {
+    roundhouse_c10d::upload(tensor, device).map_err(refused)
+}
+
 /// What an error of the bridge is among those of tch.
 fn refused(error: roundhouse_c10d::Error) -> TchError {
     TchError::Torch(error.message)

@@ -8,6 +8,7 @@
 //! gradients.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use roundhouse_c10d::{CommHook, ProcessGroup, Reducer, ReducerOptions};
 use roundhouse_elastic::shard::shard_of_groups;
@@ -30,7 +31,7 @@ pub struct DdpOptions {
     pub micro_batch_size: Option<u32>,
     /// Parts are cut at multiples of so many places of the batch.
     pub group_size: u64,
-    /// How many numbers each rank tells the others at the end of a step.
+    /// How many numbers each rank tells the others at the end of a step with its gradients; 0: none.
     pub num_numbers: usize,
 }
 
@@ -43,6 +44,7 @@ pub struct Ddp {
     options: DdpOptions,
     /// The parameter whose gradient the numbers are, if they travel with the gradients.
     carrier: Option<Tensor>,
+    has_told_wait: bool,
 }
 
 impl Ddp {
@@ -91,6 +93,7 @@ impl Ddp {
             world_size,
             options,
             carrier,
+            has_told_wait: false,
         })
     }
 }
@@ -190,10 +193,22 @@ impl Sync for Ddp {
                 Some(numbers)
             }
         };
+        self.reducer.end_pass()?;
         Ok(Finished {
             numbers,
             loss_sum: None,
-            waited: self.reducer.waited()?.unwrap_or_default(),
         })
+    }
+
+    fn waited(&mut self) -> Result<Duration, SyncError> {
+        let mut waited = self.reducer.waited_before()?;
+        if !self.has_told_wait {
+            // Those before the first step's were for nothing.
+            self.has_told_wait = true;
+            while let Some(later) = self.reducer.waited_before()? {
+                waited = Some(later);
+            }
+        }
+        Ok(waited.unwrap_or_default())
     }
 }

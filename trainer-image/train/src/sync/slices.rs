@@ -199,8 +199,8 @@ impl Sync for Slices {
         scatter(&sum, parameters)?;
         Ok(Finished {
             numbers: None,
-            loss_sum: Some(sum.f_double_value(&[length])?),
-            ..Finished::default()
+            // A copy: it does not keep all the gradients.
+            loss_sum: Some(sum.f_narrow(0, length, 1)?.f_to_kind(tch::Kind::Double)?),
         })
     }
 }

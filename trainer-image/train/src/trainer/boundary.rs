@@ -23,9 +23,15 @@ impl Trainer<'_> {
     /// evaluates does it again in the next generation.
     pub(super) fn is_evaluation_due(&self) -> bool {
         let samples = self.member.held.mark.samples;
+        self.pending.is_none()
+            && self.member.held.evaluated != samples
+            && self.is_evaluated_at(samples)
+    }
+
+    /// Whether the state after so many samples is to be evaluated.
+    pub(super) fn is_evaluated_at(&self, samples: u64) -> bool {
         let every_epochs = self.work.config.eval.every_epochs;
-        let is_due = self.plan.course.is_evaluated_at(samples, every_epochs);
-        self.work.test.is_some() && self.member.held.evaluated != samples && is_due
+        self.work.test.is_some() && self.plan.course.is_evaluated_at(samples, every_epochs)
     }
 
     /// What comes now takes ranks differently long, and has nothing to do with how long a step takes. `longest`: how

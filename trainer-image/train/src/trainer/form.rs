@@ -38,6 +38,7 @@ impl Trainer<'_> {
             parameters,
             layout,
             group_size,
+            self.commit,
         )?);
         self.work.task.train_among(ranks);
 

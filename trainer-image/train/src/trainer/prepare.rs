@@ -56,12 +56,7 @@ impl<'reporter> Trainer<'reporter> {
         }
         let device = device::own(launch.local_rank, launch.expected_device)?;
         device::enter(device)?;
-        Numerics {
-            tf32: config.precision == Precision::Tf32,
-            cudnn_benchmark: !config.deterministic,
-            deterministic: config.deterministic,
-        }
-        .apply()?;
+        numerics_of(&config).apply()?;
         let Job {
             mut task,
             mut train,
@@ -143,8 +138,18 @@ impl<'reporter> Trainer<'reporter> {
             layout,
             last_step: LastStep::default(),
             longest_evaluation: None,
+            commit: device::commit(device),
+            pending: None,
             tracer,
         })
+    }
+}
+
+fn numerics_of(config: &TrainerConfig) -> Numerics {
+    Numerics {
+        tf32: config.precision == Precision::Tf32,
+        cudnn_benchmark: !config.deterministic,
+        deterministic: config.deterministic,
     }
 }
 

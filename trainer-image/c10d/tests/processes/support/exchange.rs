@@ -1,7 +1,8 @@
 //! Ranks that move parts of tensors, agree, and reduce gradients in other ways than the usual one.
 
 use roundhouse_c10d::{
-    CommHook, ProcessGroup, Reducer, ReducerOptions, agree, backward, host_syncs, layout, zero_grad,
+    Ballot, CommHook, ProcessGroup, Reducer, ReducerOptions, agree, backward, host_syncs, layout,
+    zero_grad,
 };
 use tch::nn::Module;
 use tch::{Device, Kind, Tensor, nn};
@@ -72,10 +73,18 @@ pub fn exchange(group: &ProcessGroup) {
 }
 
 pub fn agreement(group: &ProcessGroup) {
+    let agree = |values: &Tensor, finite: Option<&Tensor>, turn| {
+        let ballot = Ballot {
+            values,
+            finite,
+            aside: None,
+        };
+        agree(ballot, turn, Some(group))
+    };
     let (rank, size) = (f64::from(group.rank()), f64::from(group.world_size()));
     let values = Tensor::from_slice(&[rank, 1e15, -0.1]);
     let syncs = host_syncs();
-    let agreement = agree(&values, None, 3, Some(group)).unwrap();
+    let agreement = agree(&values, None, 3).unwrap();
     assert_eq!(host_syncs(), syncs);
     let agreed = agreement.wait().unwrap();
     assert!(agreed.is_good);
@@ -87,23 +96,18 @@ pub fn agreement(group: &ProcessGroup) {
         -1e9 / 3.0
     };
     let cancelling = Tensor::from_slice(&[sign * (1.0 + rank * 1e-9)]);
-    assert!(
-        agree(&cancelling, None, 4, Some(group))
-            .unwrap()
-            .wait()
-            .unwrap()
-            .is_good
-    );
+    assert!(agree(&cancelling, None, 4).unwrap().wait().unwrap().is_good);
     // The trouble of one rank is all ranks'.
     let norm = Tensor::from(if group.rank() == 0 { f32::NAN } else { 1.0 });
-    let agreement = agree(&values, Some(&norm), 5, Some(group)).unwrap();
+    let agreement = agree(&values, Some(&norm), 5).unwrap();
     assert_eq!(agreement.found_inf().double_value(&[0]), 1.0);
-    assert!(!agreement.wait().unwrap().is_good);
+    let agreed = agreement.wait().unwrap();
+    assert!(agreed.is_right && !agreed.is_good);
     // Ranks that are in different turns.
     if size > 1.0 {
         let turn = u64::from(group.rank());
-        let agreement = agree(&values, None, turn, Some(group)).unwrap();
-        assert!(!agreement.wait().unwrap().is_good);
+        let agreement = agree(&values, None, turn).unwrap();
+        assert!(!agreement.wait().unwrap().is_right);
     }
     println!("agreement ok");
 }
@@ -161,6 +165,9 @@ fn passes(group: &ProcessGroup, options: &ReducerOptions) -> Run {
     let _ = reducer.waited_before().unwrap();
     assert_eq!(reducer.waited_before().unwrap(), None);
     assert!(reducer.waited().unwrap().is_some());
+    reducer.end_pass().unwrap();
+    assert!(reducer.waited_before().unwrap().is_some());
+    assert_eq!(reducer.waited_before().unwrap(), None);
     Run {
         gradients: parameters
             .iter()

@@ -113,7 +113,8 @@ fn step(mut sync: Slices, batch: &Range<u64>) -> Vec<u64> {
     let gradients: Vec<Tensor> = parameters.tensors().iter().map(Tensor::grad).collect();
     let values = Vec::<f32>::try_from(Tensor::cat(&gradients, 0)).unwrap();
     let bits = values.iter().map(|value| u64::from(value.to_bits()));
-    bits.chain(finished.loss_sum.map(f64::to_bits)).collect()
+    let loss_sum = finished.loss_sum.map(|sum| sum.double_value(&[0]));
+    bits.chain(loss_sum.map(f64::to_bits)).collect()
 }
 
 fn of_world(

@@ -99,7 +99,8 @@ impl Trainee<'_> {
         let batch = course().batch_at(&self.member.held.mark).unwrap();
         let sum = self.member.world().unwrap().sum_saving(own).unwrap();
         self.member.count(&batch, false);
-        self.member.keep(&batch, 0.5, &sum, &self.bytes).unwrap();
+        self.member.note(&batch, 0.5, &sum);
+        self.member.save_on(&sum, &self.bytes).unwrap();
     }
 
     pub(super) fn keeping(&mut self) -> &mut Keeping {

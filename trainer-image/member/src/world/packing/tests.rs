@@ -1,0 +1,83 @@
+use std::time::Duration;
+
+use roundhouse_elastic::saving::Stage;
+
+use super::*;
+
+fn standing(rank: u64) -> Standing {
+    Standing {
+        finite: true,
+        leaving: rank == 1,
+        newest_seen: 4 + rank,
+        saving: Saving {
+            stage: Stage::Durable,
+            is_time: true,
+            is_stuck: rank == 2,
+            gives_up: false,
+            durable_line: 7 * (rank + 1),
+        },
+        own_time: Duration::from_millis(250 * rank),
+    }
+}
+
+/// The sums over three ranks with these losses, and what came of them when the numbers of the ranks were kept apart.
+fn summed(losses: [f64; 3], standing: impl Fn(u64) -> Standing) -> (Vec<f64>, StepEnd) {
+    let ranks = losses.iter().zip(0..).map(|(loss, rank)| {
+        let own = standing(u64::from(rank));
+        let packed = Packing::new(rank, 3).pack(&own, *loss);
+        (packed, own.to_numbers(rank, *loss))
+    });
+    let (packed, apart): (Vec<_>, Vec<_>) = ranks.unzip();
+    let sums = (0..packed[0].len())
+        .map(|place| packed.iter().map(|numbers| numbers[place]).sum())
+        .collect();
+    (sums, StepEnd::of_ranks(&apart).unwrap())
+}
+
+#[test]
+fn sums_say_what_the_numbers_of_the_ranks_say() {
+    let packing = Packing::new(1, 3);
+    // In another order their sum is another one.
+    let losses = [0.1, 1e16, -1e16];
+    let (sums, expected) = summed(losses, standing);
+    assert_eq!(packing.unpack(&sums).unwrap(), expected);
+    assert!(!packing.has_dropped(&sums));
+    assert_eq!(expected.agreement.newest_generation, 4);
+    assert_eq!(expected.own_seconds, [0.0, 0.25, 0.5]);
+    assert_eq!(expected.saving.durable_line, 7);
+    let (sums, expected) = summed(losses, |rank| Standing {
+        finite: rank != 2,
+        ..standing(rank)
+    });
+    assert!(!expected.agreement.all_finite);
+    assert_eq!(packing.unpack(&sums).unwrap(), expected);
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_told_without_spoiling_the_sums() {
+    let (sums, _) = summed([1.0, f64::NAN, f64::INFINITY], standing);
+    assert!(sums.iter().all(|sum| sum.is_finite()));
+    let end = Packing::new(0, 3).unpack(&sums).unwrap();
+    assert!(end.loss_sum.is_nan() && !end.agreement.all_finite);
+}
+
+#[test]
+fn a_device_fills_in_what_the_host_does_not_know() {
+    let packing = Packing::new(2, 3);
+    let (own, loss) = (standing(2), -0.5);
+    let mut values = packing.pack(&own, 0.0);
+    assert_eq!(values[..Packing::NUM_OF_DEVICE], [0.0; 3]);
+    values[packing.place_of_loss()] = loss;
+    assert_eq!(values, packing.pack(&own, loss));
+    values[..Packing::NUM_OF_DEVICE].copy_from_slice(&[0.0, 1.0, 1.0]);
+    assert!(packing.has_dropped(&values));
+    let end = packing.unpack(&values).unwrap();
+    assert!(!end.agreement.all_finite && end.loss_sum.to_bits() == loss.to_bits());
+}
+
+#[test]
+fn sums_of_another_world_are_none() {
+    let (sums, _) = summed([1.0, 2.0, 3.0], standing);
+    assert_eq!(Packing::new(0, 2).unpack(&sums), None);
+    assert!(Packing::new(0, 3).has_dropped(&[]));
+}

@@ -1,0 +1,171 @@
+//! Where the time of a step goes, on the clock of whoever does the work.
+//!
+//! If the host waits for each part of a step, the host's clock tells how long the parts take. If it only launches them,
+//! events in the device's stream do: the time between two events is that of the part that was launched between them,
+//! with what the device had to wait for. On a CPU both are the same.
+
+use std::time::Duration;
+
+use roundhouse_c10d::{Error, Event};
+use roundhouse_member::sections::{Section, Sections};
+use tch::Device;
+
+/// Measures the sections of one step.
+#[derive(Debug)]
+pub enum Stopwatch {
+    /// The host's clock.
+    Host(Sections),
+    /// Events on the device.
+    Device(Marks),
+}
+
+/// Points in the work of a device, each at the end of a section.
+#[derive(Debug)]
+pub struct Marks {
+    device: Device,
+    start: Event,
+    /// Each section that was measured, and its end.
+    ends: Vec<(Section, Event)>,
+    /// How long the host has waited for peers in a section.
+    waits: Vec<(Section, Duration)>,
+    /// Why a mark could not be made.
+    failed: Option<Error>,
+}
+
+impl Stopwatch {
+    /// Begins to measure on the host.
+    #[must_use]
+    pub fn on_host() -> Self {
+        Self::Host(Sections::default())
+    }
+
+    /// Begins to measure on a device: now is when its work of before is done.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn on_device(device: Device) -> Result<Self, Error> {
+        Ok(Self::Device(Marks {
+            device,
+            start: Event::record_timed(device)?,
+            ends: Vec::new(),
+            waits: Vec::new(),
+            failed: None,
+        }))
+    }
+
+    /// Runs `work` and counts its time under `section`; on a device also what lies between the section before and this
+    /// one.
+    pub fn time<T>(&mut self, section: Section, work: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Host(sections) => sections.time(section, work),
+            Self::Device(marks) => {
+                let result = work();
+                marks.add(section);
+                result
+            }
+        }
+    }
+
+    /// So much of a section was a wait of the host for peers. A GPU's waits within a pass are not known: there they
+    /// count as time of its own.
+    pub fn waited(&mut self, section: Section, waited: Duration) {
+        match self {
+            Self::Host(sections) => sections.waited(section, waited),
+            Self::Device(marks) => marks.waits.push((section, waited)),
+        }
+    }
+
+    /// The point at which all that was measured is done; `None` on the host, where it is.
+    #[must_use]
+    pub fn end(&self) -> Option<&Event> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device(Marks { start, ends, .. }) => {
+                Some(ends.last().map_or(start, |(_, event)| event))
+            }
+        }
+    }
+
+    /// What was measured, once [`Self::end`] has passed.
+    ///
+    /// # Errors
+    /// It has not, or the device has failed.
+    pub fn read(self) -> Result<Sections, Error> {
+        match self {
+            Self::Host(sections) => Ok(sections),
+            Self::Device(marks) => marks.read(),
+        }
+    }
+}
+
+impl Marks {
+    fn add(&mut self, section: Section) {
+        match Event::record_timed(self.device) {
+            Ok(event) => self.ends.push((section, event)),
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    fn read(self) -> Result<Sections, Error> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let mut sections = Sections::default();
+        let mut before = self.start;
+        for (section, event) in self.ends {
+            sections.add(section, event.since(&before)?);
+            before = event;
+        }
+        for (section, waited) in self.waits {
+            sections.waited(section, waited);
+        }
+        Ok(sections)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    const SPAN: Duration = Duration::from_millis(2);
+
+    fn work() {
+        let started = Instant::now();
+        while started.elapsed() < SPAN {}
+    }
+
+    #[test]
+    fn each_clock_counts_all_time_under_its_section() {
+        for is_host in [true, false] {
+            let begun = Instant::now();
+            let mut stopwatch = if is_host {
+                Stopwatch::on_host()
+            } else {
+                Stopwatch::on_device(Device::Cpu).unwrap()
+            };
+            for section in [Section::Data, Section::Forward, Section::Forward] {
+                stopwatch.time(section, work);
+            }
+            stopwatch.waited(Section::Forward, SPAN);
+            let sections = stopwatch.read().unwrap();
+            let most = begun.elapsed();
+            assert!(sections.spent(Section::Data) >= SPAN);
+            assert!(sections.spent(Section::Forward) >= SPAN);
+            assert_eq!(sections.spent(Section::Communication), SPAN);
+            assert_eq!(sections.spent(Section::Optimizer), Duration::ZERO);
+            assert!(sections.own_time() + SPAN <= most);
+        }
+    }
+
+    #[test]
+    fn a_step_ends_on_a_device_where_its_last_section_does() {
+        assert!(Stopwatch::on_host().end().is_none());
+        let mut stopwatch = Stopwatch::on_device(Device::Cpu).unwrap();
+        assert!(stopwatch.end().unwrap().has_passed().unwrap());
+        stopwatch.time(Section::Data, work);
+        let end = Event::record_timed(Device::Cpu).unwrap();
+        assert!(end.since(stopwatch.end().unwrap()).unwrap() < SPAN);
+    }
+}

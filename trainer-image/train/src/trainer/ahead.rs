@@ -1,0 +1,217 @@
+//! Steps whose commit the device decides: the host launches step k + 1 and only then reads what step k has come to, so
+//! the device never waits for the host.
+//!
+//! ```text
+//! host    launch k | launch k+1 | read k | launch k+2 | read k+1 | ...
+//! device           | gradients k, agree k, update k   | gradients k+1, ...
+//! ```
+//! The sum on which the ranks agree ends in a flag on the device, and the update of the step is made only if the flag
+//! is 0. The host decides by the same flag, so what it counts is what the device has done, whatever happened to the
+//! group since then. The flag of step k goes into that of step k + 1 on all ranks: after a step that was not made, none
+//! is. When the end of a step is read before the next one is launched: [`roundhouse_elastic::lag`].
+
+use roundhouse_elastic::lag::{Asked, Expected};
+use roundhouse_elastic::{Batch, Event, Mark};
+use roundhouse_member::faults::{self, Point};
+use roundhouse_member::sections::Section;
+use roundhouse_member::world::StepEnd;
+
+use super::ballot::{Agreement, Read, Told};
+use super::step::Begun;
+use super::{Trainer, host_syncs};
+use crate::clip::{self, Norms};
+use crate::failure::Failure;
+use crate::gradients::{Gradients, OwnLoss};
+use crate::stopwatch::Stopwatch;
+use crate::update::Signals;
+
+/// A step that was launched, and whose end the host has not read.
+#[derive(Debug)]
+pub(super) struct Pending {
+    begun: Begun,
+    agreement: Agreement,
+    /// The mark after it, if it is made.
+    after: Mark,
+    may_overlap_with_next: bool,
+}
+
+impl Trainer<'_> {
+    /// Where the next step begins.
+    pub(super) fn mark_ahead(&self) -> Mark {
+        let pending = self.pending.as_ref();
+        pending.map_or(self.member.held.mark, |pending| pending.after)
+    }
+
+    /// Launches a step, and then reads the end of the one before, if there is one. `None`: steps go on.
+    pub(super) fn step_ahead(
+        &mut self,
+        batch: Batch,
+        mark: &Mark,
+    ) -> Result<Option<Event>, Failure> {
+        if let Some(before) = &self.pending {
+            before.agreement.check(self.member.world()?)?;
+        }
+        // The first step of a generation tunes kernels and connects.
+        let launched = if self.last_step.ended.is_some() {
+            host_syncs::watched(|| self.launch(batch, mark))?
+        } else {
+            self.launch(batch, mark)?
+        };
+        let may_go_on = launched.may_overlap_with_next;
+        let before = self.pending.replace(launched);
+        let before = before.map(|before| self.settle(before)).transpose();
+        if before.is_err() {
+            // Its flag holds back the step that was launched after it, whose collectives may never end.
+            self.pending = None;
+        }
+        let before = before?;
+        let stops = match &before {
+            Some(end) => self.asked(end)?.stops(),
+            None => false,
+        };
+        if may_go_on && !stops {
+            if let Some(end) = before {
+                let _ = self.act(&end)?;
+            }
+            return Ok(None);
+        }
+        let last = self.pending.take();
+        let Some(last) = last.map(|last| self.settle(last)).transpose()? else {
+            return Err(Failure::internal("a step that was launched is not there"));
+        };
+        let end = match before {
+            Some(before) => both(&before, last),
+            None => last,
+        };
+        self.act(&end).map(Some)
+    }
+
+    /// Launches all of a step. The host waits for nothing but its data.
+    fn launch(&mut self, batch: Batch, mark: &Mark) -> Result<Pending, Failure> {
+        let device = self.work.task.parameters().device();
+        let stopwatch = Stopwatch::on_device(device)?;
+        let (expected, after) = self.expected(&batch, mark);
+        let (mut begun, mut standing) = self.begin(batch, mark, stopwatch)?;
+        let Gradients {
+            local_loss: OwnLoss::Device(Some(loss)),
+            finished,
+        } = self.gradients(&mut begun, mark, None)?
+        else {
+            return Err(Failure::internal("a loss that is not on the device"));
+        };
+        let (rank, step) = (self.member.world()?.rank(), begun.batch.step);
+        let loss_factor = self.loss_factor(mark);
+        let Norms { norms, divisor } = begun.stopwatch.time(Section::Optimizer, || {
+            let most = self.work.config.optimizer.max_grad_norm;
+            clip::norms(self.work.task.parameters(), loss_factor, most)
+        })?;
+        faults::point(Point::Agree, rank, step);
+        standing.leaving = self.member.world_and_ears()?.1.is_leaving();
+        let told = Told {
+            standing: &standing,
+            loss: &loss,
+            norms: &norms,
+            loss_sum: finished.loss_sum.as_ref(),
+            dropped: self
+                .pending
+                .as_ref()
+                .map(|before| before.agreement.found_inf()),
+        };
+        let world = self.member.world()?;
+        let agreement = begun
+            .stopwatch
+            .time(Section::Communication, || Agreement::launch(&told, world))?;
+        faults::point(Point::Update, rank, step);
+        let rate = begun.rate;
+        begun.stopwatch.time(Section::Optimizer, || {
+            let parameters = self.work.task.parameters_mut();
+            let signals = Signals {
+                skip: Some(agreement.found_inf()),
+                divisor: divisor.as_ref(),
+            };
+            self.work.update.apply(parameters, rate, signals)
+        })?;
+        faults::point(Point::Commit, rank, step);
+        self.tracer.step_ends();
+        Ok(Pending {
+            begun,
+            agreement,
+            after,
+            may_overlap_with_next: expected.may_overlap_with_next(),
+        })
+    }
+
+    /// What is known of a step before it begins, and the mark after it.
+    fn expected(&self, batch: &Batch, mark: &Mark) -> (Expected, Mark) {
+        let mut after = mark.after(batch.num_samples());
+        after.skips = mark.skips.after(false);
+        let expected = Expected {
+            is_first: self.last_step.ended.is_none(),
+            may_be_skipped: self.policy().may_skip(),
+            is_saved: self.member.saves_at(batch.step),
+            is_evaluated: self.is_evaluated_at(after.samples),
+            is_last: self.plan.course.batch_at(&after).is_none(),
+        };
+        (expected, after)
+    }
+
+    /// Waits for a step, and counts it if it was made.
+    fn settle(&mut self, step: Pending) -> Result<StepEnd, Failure> {
+        let read = self.read(&step)?;
+        let end = self.member.end_step_of(&read.sums)?;
+        self.close(step, &read, end)
+    }
+
+    /// After an error in a step that was being launched: the step before counts if it was made, whatever has become of
+    /// the world since then.
+    pub(super) fn settle_what_is_done(&mut self) {
+        let Some(step) = self.pending.take() else {
+            return;
+        };
+        if let Ok(read) = self.read(&step)
+            && read.is_good
+            && let Ok(end) = self.member.end_of(&read.sums)
+        {
+            // If it cannot be told any more, the ranks find out when the next generation forms.
+            let _ = self.close(step, &read, end);
+        }
+    }
+
+    fn read(&self, step: &Pending) -> Result<Read, Failure> {
+        let end = step.begun.end()?;
+        step.agreement.read(end, self.member.world()?)
+    }
+
+    /// The end of a step is known.
+    fn close(&mut self, step: Pending, read: &Read, mut end: StepEnd) -> Result<StepEnd, Failure> {
+        let Pending { begun, .. } = step;
+        end.loss_sum = read.loss_sum.unwrap_or(end.loss_sum);
+        let judged = self.judge(&begun.batch, &end, read.local_loss, read.gradient_norm)?;
+        if judged.updates() != read.is_good {
+            return Err(Failure::internal(
+                "the device has not done what the ranks agreed on",
+            ));
+        }
+        self.conclude(begun, &end, &judged)?;
+        Ok(end)
+    }
+
+    fn asked(&self, end: &StepEnd) -> Result<Asked, Failure> {
+        Ok(Asked {
+            saves: self.member.has_to_save(&end.saving)?,
+            switches: end.agreement.newest_generation > self.member.current_generation(),
+            leaves: end.agreement.all_leave,
+        })
+    }
+}
+
+/// The end of two steps, of which the later one had begun before the end of the earlier one was known: what the
+/// earlier one asks for is done now.
+fn both(before: &StepEnd, last: StepEnd) -> StepEnd {
+    let mut end = last;
+    let (early, late) = (&before.agreement, &mut end.agreement);
+    late.newest_generation = late.newest_generation.max(early.newest_generation);
+    late.all_leave |= early.all_leave;
+    end.saving.is_time |= before.saving.is_time;
+    end
+}

@@ -1,0 +1,146 @@
+//! What the ranks tell each other at the end of a step whose commit the device decides. What the host knows is packed
+//! there ([`roundhouse_member::world::Packing`]), the rest is filled in on the device.
+
+use roundhouse_c10d::{Ballot, Event, agree};
+use roundhouse_member::World;
+use roundhouse_member::world::{Packing, Standing};
+use tch::{Kind, TchError, Tensor};
+
+use crate::failure::Failure;
+use crate::group::C10dGroup;
+use crate::optimizers::kernels;
+use crate::sync::explain;
+
+/// What a rank tells. Tensors are on the device; all but the flag are f64, one dimension.
+#[derive(Debug)]
+pub(super) struct Told<'a> {
+    /// What the host knows.
+    pub(super) standing: &'a Standing,
+    /// Sum of the losses of this rank's samples: one element.
+    pub(super) loss: &'a Tensor,
+    /// Norms of the gradients, that of the weights first.
+    pub(super) norms: &'a Tensor,
+    /// Sum of the losses of the global batch, if it has come with the gradients.
+    pub(super) loss_sum: Option<&'a Tensor>,
+    /// The flag (f32) of the step before, if its end is not known yet: 1 if it was not made.
+    pub(super) dropped: Option<&'a Tensor>,
+}
+
+/// An agreement that was launched.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    agreement: roundhouse_c10d::Agreement,
+    has_loss_sum: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Read {
+    /// See [`Packing::unpack`].
+    pub(super) sums: Vec<f64>,
+    /// This rank's.
+    pub(super) local_loss: f64,
+    pub(super) gradient_norm: f64,
+    /// If it has come with the gradients.
+    pub(super) loss_sum: Option<f64>,
+    /// The device has made the update.
+    pub(super) is_good: bool,
+}
+
+impl Agreement {
+    /// Launches it, after the gradients.
+    pub(super) fn launch(told: &Told<'_>, world: &World<C10dGroup>) -> Result<Self, Failure> {
+        let lists = tch::no_grad(|| lists(told, world.packing()))?;
+        let [values, finite, aside] = &lists;
+        let ballot = Ballot {
+            values,
+            finite: Some(finite),
+            aside: Some(aside),
+        };
+        let group = world.group().map(C10dGroup::process_group);
+        let agreement = agree(ballot, world.next_turn(), group);
+        Ok(Self {
+            agreement: agreement.map_err(|error| explain(world, error.into()))?,
+            has_loss_sum: told.loss_sum.is_some(),
+        })
+    }
+
+    /// The flag on the device: 1 if the update must not be made.
+    pub(super) const fn found_inf(&self) -> &Tensor {
+        self.agreement.found_inf()
+    }
+
+    /// Fails if the sums are there already and are garbage: then there is no use in another collective, which may never
+    /// end. Does not wait.
+    pub(super) fn check(&self, world: &World<C10dGroup>) -> Result<(), Failure> {
+        let agreed = self.agreement.peek();
+        match agreed.map_err(|error| explain(world, error.into()))? {
+            Some(agreed) if !agreed.is_right => Err(garbage()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the end of its step, and reads it. What the device has done is what counts: that the group is aborted
+    /// by now does not matter.
+    pub(super) fn read(&self, end: &Event, world: &World<C10dGroup>) -> Result<Read, Failure> {
+        let agreed = self.agreement.wait_until(end);
+        let agreed = agreed.map_err(|error| explain(world, error.into()))?;
+        if !agreed.is_right {
+            return Err(garbage());
+        }
+        let [local_loss, gradient_norm, rest @ ..] = agreed.aside.as_slice() else {
+            return Err(Failure::internal("an agreement without loss and norm"));
+        };
+        Ok(Read {
+            local_loss: *local_loss,
+            gradient_norm: *gradient_norm,
+            loss_sum: rest.last().copied().filter(|_| self.has_loss_sum),
+            is_good: agreed.is_good,
+            sums: agreed.sums,
+        })
+    }
+}
+
+fn garbage() -> Failure {
+    Failure::peer_lost("a sum is not that of all ranks: a peer is aborting the group".to_owned())
+}
+
+/// What is summed, what must be finite, and what only this rank's host reads.
+fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
+    let Told {
+        standing,
+        loss,
+        norms,
+        loss_sum,
+        dropped,
+    } = told;
+    let host = Tensor::f_from_slice(&packing.pack(standing, 0.0))?;
+    // On a CPU this is the host's own memory, which nobody else reads.
+    let values = kernels::upload(&host, loss.device())?;
+    let dropped = match dropped {
+        Some(flag) => flag.f_to_kind(Kind::Double)?.f_view([1])?,
+        None => loss.f_zeros_like()?,
+    };
+    let mut finite: Vec<Tensor> = vec![loss.shallow_clone(), norms.shallow_clone()];
+    finite.extend(loss_sum.map(Tensor::shallow_clone));
+    let finite = Tensor::f_cat(&finite, 0)?;
+    let not = |tensor: &Tensor| {
+        let all = tensor.f_isfinite()?.f_all()?;
+        all.f_logical_not()?.f_to_kind(Kind::Double)?.f_view([1])
+    };
+    let counts = Tensor::f_cat(&[not(loss)?, not(&finite)?, dropped.shallow_clone()], 0)?;
+    let counts_of = i64::try_from(Packing::NUM_OF_DEVICE).unwrap_or(i64::MAX);
+    let place = i64::try_from(packing.place_of_loss()).unwrap_or(i64::MAX);
+    values.f_narrow(0, 0, counts_of)?.f_copy_(&counts)?;
+    let loss_or_zero = loss.f_nan_to_num(0.0, 0.0, 0.0)?;
+    values.f_narrow(0, place, 1)?.f_copy_(&loss_or_zero)?;
+    // 1 / (1 - 1) is not finite.
+    let made = dropped.f_neg()?.f_add_scalar(1.0)?.f_reciprocal()?;
+    let finite = Tensor::f_cat(&[finite, made], 0)?;
+    let mut aside = vec![loss.shallow_clone(), norms.f_narrow(0, 0, 1)?];
+    aside.extend(loss_sum.map(Tensor::shallow_clone));
+    Ok([values, finite, Tensor::f_cat(&aside, 0)?])
+}
+
+#[cfg(test)]
+mod tests;

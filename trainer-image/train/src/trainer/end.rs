@@ -1,0 +1,158 @@
+//! The end of a step, once the host knows what the ranks have agreed on: whether it counts, what it has shown, and what
+//! comes after it.
+
+use std::time::Instant;
+
+use roundhouse_elastic::numerics::{Finite, Verdict};
+use roundhouse_elastic::{Batch, Event, straggler};
+use roundhouse_member::report::StepReport;
+use roundhouse_member::sections::{Section, Sections};
+use roundhouse_member::world::StepEnd;
+
+use super::step::Begun;
+use super::{LastStep, Trainer};
+use crate::failure::Failure;
+use crate::sync::{Commit, explain};
+
+/// What becomes of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    /// Mean over the batch.
+    loss: f64,
+    gradient_norm: f64,
+    finite: Finite,
+    verdict: Verdict,
+}
+
+impl Judged {
+    /// Whether the step changes the weights.
+    pub(super) fn updates(&self) -> bool {
+        self.verdict == Verdict::Update
+    }
+}
+
+impl Trainer<'_> {
+    /// What becomes of a step that ends like this. An error: training fails.
+    pub(super) fn judge(
+        &mut self,
+        batch: &Batch,
+        end: &StepEnd,
+        local_loss: f64,
+        gradient_norm: f64,
+    ) -> Result<Judged, Failure> {
+        let loss = end.loss_sum / batch.num_samples() as f64;
+        let finite = Finite {
+            loss: loss.is_finite(),
+            gradient: end.agreement.all_finite,
+        };
+        let verdict = self.policy().verdict(finite, self.member.held.mark.skips);
+        if verdict == Verdict::Fail {
+            return Err(self.diverged(batch, local_loss, loss, gradient_norm)?);
+        }
+        Ok(Judged {
+            loss,
+            gradient_norm,
+            finite,
+            verdict,
+        })
+    }
+
+    /// The step counts, and is told.
+    pub(super) fn conclude(
+        &mut self,
+        begun: Begun,
+        end: &StepEnd,
+        judged: &Judged,
+    ) -> Result<(), Failure> {
+        let Begun {
+            batch,
+            rate,
+            started,
+            stopwatch,
+            told_unevenness,
+        } = begun;
+        let Judged {
+            loss,
+            gradient_norm,
+            finite,
+            verdict,
+        } = *judged;
+        self.count(&batch, verdict, finite);
+        let mut sections = stopwatch.read()?;
+        if let Some(sync) = &mut self.sync {
+            let waited = sync.waited();
+            let world = self.member.world()?;
+            let waited = waited.map_err(|error| explain(world, error))?;
+            sections.waited(Section::Backward, waited);
+        }
+        self.member
+            .reporter
+            .compare(&end.own_seconds, told_unevenness);
+        // A step that began before the one before had ended has the time since then.
+        let since = self
+            .last_step
+            .ended
+            .map_or(started, |ended| ended.max(started));
+        self.learn(&batch, &sections)?;
+        self.member.note(&batch, loss, &end.saving);
+        let mark = &self.member.held.mark;
+        self.member.reporter.commit(&StepReport {
+            step: batch.step,
+            epoch: self.plan.course.position_at(mark.samples).epoch,
+            num_samples: batch.num_samples(),
+            loss,
+            gradient_norm,
+            learning_rate: rate.learning_rate,
+            skips: mark.skips,
+            loss_scale: mark.loss_scale,
+            duration: since.elapsed(),
+            sections,
+        });
+        Ok(())
+    }
+
+    /// Does what the end of the last step asks for.
+    pub(super) fn act(&mut self, end: &StepEnd) -> Result<Event, Failure> {
+        let tensors = &self.work.tensors;
+        self.member.save_on(&end.saving, tensors)?;
+        if end.agreement.all_leave {
+            // What little time is left is for the state.
+            self.tracer.steps_end();
+            self.member.save_before_leaving(tensors)?;
+        }
+        Ok(Event::Boundary {
+            agreed_generation: end.agreement.newest_generation,
+            all_leave: end.agreement.all_leave,
+        })
+    }
+
+    /// What the step has shown: what was read, how long the next step may take.
+    fn learn(&mut self, batch: &Batch, sections: &Sections) -> Result<(), Failure> {
+        let source = &self.work.train;
+        let reporter = &mut *self.member.reporter;
+        reporter.data_read(source.num_skipped(), source.num_by_part());
+        let world = self.member.world()?;
+        let longest = self.member.longest_step();
+        let steps_under_way = match self.commit {
+            Commit::Host => 1,
+            // A collective that was launched ahead waits for the step before, too.
+            Commit::Device => 2,
+        };
+        let timeouts = &self.launch.timeouts;
+        let timeout = Some(timeouts.of_step(Some(longest * steps_under_way)));
+        if let (Some(group), Some(new)) = (
+            world.group(),
+            timeout.filter(|_| timeout != self.last_step.timeout),
+        ) {
+            group.set_timeout(new);
+        }
+        let most = self.work.config.micro_batch_size;
+        self.last_step = LastStep {
+            timeout,
+            own_time: sections.own_time(),
+            unevenness: straggler::unevenness(batch.num_samples(), world.size(), most),
+            ended: Some(Instant::now()),
+        };
+        Ok(())
+    }
+}
