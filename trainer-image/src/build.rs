@@ -47,26 +47,30 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
         let path = root.join(&init_from.path);
         weights::load(&path, task.parameters_mut(), &init_from.skip)?;
     }
+    // Tokens are masked in host memory.
+    let is_masked = config.model.name == ModelName::Bert;
+    let place = if is_masked { tch::Device::Cpu } else { device };
     let source = |dataset: Arc<dyn Dataset>| -> Result<Box<dyn Source>, Failure> {
         // Samples that may be replaced by others are read by those who count them.
         let may_skip = config.data.reading.on_corrupt == OnCorrupt::Skip;
         if InMemory::fits(dataset.as_ref()) && !is_augmented(&config.data) && !may_skip {
-            let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), device)?;
+            let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), place)?;
             return Ok(Box::new(source));
         }
         let normalize = normalize.as_ref();
         let normalize = normalize.map(|(mean, std)| (mean.as_slice(), std.as_slice()));
         let options = reading(&config.data);
         Ok(Box::new(HostSource::new(
-            dataset, options, normalize, device,
+            dataset, options, normalize, place,
         )?))
     };
     let (mut train, mut test) = (source(train)?, validation.map(source).transpose()?);
-    if config.model.name == ModelName::Bert {
+    if is_masked {
         let (vocabulary, seed) = (config.model.vocabulary(), config.seed);
-        train = Box::new(MaskedSource::new(train, vocabulary, seed));
+        let masked = |source| MaskedSource::new(source, vocabulary, seed, device);
+        train = Box::new(masked(train));
         if let Some(source) = test {
-            test = Some(Box::new(MaskedSource::new(source, vocabulary, seed)));
+            test = Some(Box::new(masked(source)));
         }
     }
     let optimizer = config.optimizer.clone();

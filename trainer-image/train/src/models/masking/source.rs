@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use roundhouse_elastic::Permutation;
-use tch::{TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use super::{Draw, Masked, Masking};
 use crate::batch::Batch;
+use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
 /// Sequences of another source with tokens to predict: a function of (seed, epoch, sample).
@@ -17,16 +18,26 @@ pub struct MaskedSource {
     source: Box<dyn Source>,
     vocabulary: u32,
     seed: u64,
+    device: Device,
 }
 
 impl MaskedSource {
-    /// Masks the inputs of a source of sequences `[B, T]` with tokens below `vocabulary`.
+    /// Masks the inputs of a source of sequences `[B, T]` with tokens below `vocabulary`, and gives them on `device`.
+    ///
+    /// The source's own batches should be in host memory, where masks are drawn: a GPU's tokens would be read back, and
+    /// the host would wait for the GPU in each step.
     #[must_use]
-    pub const fn new(source: Box<dyn Source>, vocabulary: u32, seed: u64) -> Self {
+    pub const fn new(
+        source: Box<dyn Source>,
+        vocabulary: u32,
+        seed: u64,
+        device: Device,
+    ) -> Self {
         Self {
             source,
             vocabulary,
             seed,
+            device,
         }
     }
 }
@@ -81,11 +92,11 @@ impl Source for MaskedSource {
             inputs.extend(own);
             targets.extend(wanted);
         }
-        let device = batch.inputs.device();
         let tensor = |values: &[i64]| {
-            Tensor::f_from_slice(values)?
-                .f_reshape(&size)?
-                .f_to_device(device)
+            kernels::upload(
+                &Tensor::f_from_slice(values)?.f_reshape(&size)?,
+                self.device,
+            )
         };
         Ok::<_, TchError>(Batch {
             inputs: tensor(&inputs)?,
