@@ -169,6 +169,10 @@ fn bad_trainers() -> Vec<(Value, &'static str)> {
             json!({"trainer": {"model": {"name": "resnet18", "batchNorm": "Sync"}, "microBatchSize": 4}}),
             "remove trainer.microBatchSize",
         ),
+        (
+            json!({"trainer": {"model": {"name": "resnet18", "batchNorm": "Sync"}, "activationCheckpointing": "Blocks"}}),
+            "remove trainer.microBatchSize, slices and activationCheckpointing",
+        ),
         (model(json!({"name": "gpt2"})), "gpt2 and bert read tokens"),
         (
             data(json!({"format": "tokens", "tokens": {"context": 8}})),

@@ -125,8 +125,8 @@ mod failure_policy;
         .message("model.heads must divide model.width (default 768; 12 heads)").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || !has(self.trainer.model.ghostBatch) || (self.trainer.model.batchNorm == 'Ghost' && self.trainer.model.ghostBatch > 0)")
         .message("model.ghostBatch, at least 1, is for batchNorm Ghost: remove it with batchNorm Sync or PerRank").field_path(".trainer.model"),
-    validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || self.trainer.model.batchNorm != 'Sync' || !(has(self.trainer.microBatchSize) || has(self.trainer.slices))")
-        .message("model.batchNorm Sync needs the global batch in one pass: remove trainer.microBatchSize and trainer.slices, or set model.batchNorm to Ghost").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || self.trainer.model.batchNorm != 'Sync' || !(has(self.trainer.microBatchSize) || has(self.trainer.slices) || (has(self.trainer.activationCheckpointing) && self.trainer.activationCheckpointing == 'Blocks'))")
+        .message("model.batchNorm Sync needs the global batch in one pass, once: remove trainer.microBatchSize, slices and activationCheckpointing, or set model.batchNorm to Ghost").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !(self.trainer.model.name in ['gpt2', 'bert']) || self.trainer.data.format in ['tokens', 'text', 'parquet', 'custom']")
         .message("gpt2 and bert read tokens: set data.format to tokens, text or parquet, or choose a model of images").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'custom'] || !(self.trainer.data.format in ['tokens', 'text'])")

@@ -100,24 +100,35 @@ impl BatchNorm {
             );
             return self.normalize(parameters, x_bchw, [&mean, &var], false);
         }
-        if let (Groups::Batch, Some(ranks)) = (self.groups, pass.ranks().cloned()) {
-            let parts = [self.weight, self.bias].map(at);
-            let Synced { y_bchw, sums } = synced::normalize(x_bchw, parts, &ranks)?;
-            let [mean, var] = sums;
-            pass.note(self.running_mean, mean);
-            pass.note(self.running_var, var);
-            return Ok(y_bchw);
-        }
-        let (num_samples, group_size) = match (x_bchw.size()[0], self.groups) {
-            (num_samples, Groups::Of(size)) => (num_samples, size.min(num_samples)),
-            (num_samples, Groups::Batch | Groups::Pass) => (num_samples, num_samples),
+        let (y_bchw, [mean, var]) = match (self.groups, pass.ranks()) {
+            (Groups::Batch, Some(ranks)) => {
+                let parts = [self.weight, self.bias].map(at);
+                let Synced { y_bchw, sums } = synced::normalize(x_bchw, parts, ranks)?;
+                (y_bchw, sums)
+            }
+            (Groups::Of(size), _) => self.by_groups(parameters, x_bchw, size)?,
+            (Groups::Batch | Groups::Pass, _) => {
+                self.by_groups(parameters, x_bchw, x_bchw.size()[0])?
+            }
         };
+        pass.note(self.running_mean, mean);
+        pass.note(self.running_var, var);
+        Ok(y_bchw)
+    }
+
+    /// Normalizes each so many samples by their own statistics. Also gives the sums of these, weighted by samples.
+    fn by_groups(
+        &self,
+        parameters: &Parameters,
+        x_bchw: &Tensor,
+        group_size: i64,
+    ) -> Result<(Tensor, [Tensor; 2]), TchError> {
         // Splitting is a view, and one call of libtorch's own kernel per group beats one call with the groups as
         // channels, which needs two transposing copies: 49 to 52 ms against 53 to 55 ms for [64, 64, 32, 32].
-        let parts = if group_size == num_samples {
-            vec![x_bchw.shallow_clone()]
-        } else {
+        let parts = if group_size < x_bchw.size()[0] {
             x_bchw.f_split(group_size, 0)?
+        } else {
+            vec![x_bchw.shallow_clone()]
         };
         let mut sums = [self.zeros(parameters)?, self.zeros(parameters)?];
         let mut outputs = Vec::with_capacity(parts.len());
@@ -127,13 +138,11 @@ impl BatchNorm {
             outputs.push(self.normalize(parameters, part, [mean, var], true)?);
             add_weighted(&mut sums, &statistics, part)?;
         }
-        let [mean, var] = sums;
-        pass.note(self.running_mean, mean);
-        pass.note(self.running_var, var);
-        match outputs.len() {
-            1 => Ok(outputs.remove(0)),
-            _ => Tensor::f_cat(&outputs, 0),
-        }
+        let y_bchw = match outputs.len() {
+            1 => outputs.remove(0),
+            _ => Tensor::f_cat(&outputs, 0)?,
+        };
+        Ok((y_bchw, sums))
     }
 
     /// A momentum of 1 leaves the batch's own mean and unbiased variance in the statistics.

@@ -27,12 +27,7 @@ impl MaskedSource {
     /// The source's own batches should be in host memory, where masks are drawn: a GPU's tokens would be read back, and
     /// the host would wait for the GPU in each step.
     #[must_use]
-    pub const fn new(
-        source: Box<dyn Source>,
-        vocabulary: u32,
-        seed: u64,
-        device: Device,
-    ) -> Self {
+    pub const fn new(source: Box<dyn Source>, vocabulary: u32, seed: u64, device: Device) -> Self {
         Self {
             source,
             vocabulary,
