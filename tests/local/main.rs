@@ -2,5 +2,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chaos;
+mod examples;
 mod executor;
 mod own_model;

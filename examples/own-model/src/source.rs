@@ -10,8 +10,8 @@ use roundhouse_trainer::{Batch, Permutation, Source};
 use crate::harbour::Harbour;
 use crate::options::Options;
 
-/// All windows of a stretch of hours. Sample i begins at hour i: its inputs are the levels of `past_hours` hours, and its
-/// targets those of the `future_hours` hours that follow.
+/// All windows of a stretch of hours. Sample i begins at hour i: its inputs are the levels of `past_hours` hours, and
+/// its targets those of the `future_hours` hours that follow.
 #[derive(Debug)]
 pub struct Windows {
     /// `[N, T]` in metres, where T = past + future, on the device of the process: a view of the stretch, which is stored

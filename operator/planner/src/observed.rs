@@ -161,7 +161,8 @@ impl Processes {
 pub struct Container {
     /// How often it was restarted.
     pub restarts: u32,
-    /// Why it, or one that must start before it, waits (`ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError`, ...).
+    /// Why it, or one that must start before it, waits (`ImagePullBackOff`, `CrashLoopBackOff`,
+    /// `CreateContainerConfigError`, ...).
     pub waiting: Option<Waiting>,
     /// How it ended: its current termination, else the last one.
     pub termination: Option<Termination>,

@@ -15,9 +15,9 @@ use crate::tensors::made;
 type Segment = Box<dyn FnMut(&Tensor, Vec<Tensor>) -> std::result::Result<Tensor, TchError> + Send>;
 
 /// Computes `segment(activation, parameters)`, and of all its activations keeps the input alone (activation
-/// checkpointing; Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). The backward pass runs the segment
-/// again, with the autocast of the first run, and then computes its gradients. Peak memory falls from the activations
-/// of all segments to the inputs of all and the activations of one; the price is a second forward pass.
+/// checkpointing; Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). The backward pass runs the
+/// segment again, with the autocast of the first run, and then computes its gradients. Peak memory falls from the
+/// activations of all segments to the inputs of all and the activations of one; the price is a second forward pass.
 ///
 /// The gradients of `parameters` reach them through their own accumulators in the outer backward pass, once for each
 /// call. So hooks of a [`Reducer`](crate::Reducer) run as without recomputation, with a static graph or without, also
@@ -57,8 +57,8 @@ extern "C" fn run(
     output: *mut *mut C_tensor,
     words: *mut ffi::RhWords,
 ) -> bool {
-    // SAFETY: C++ passes `count` live tensors, and the context that `recompute` made. It runs a segment on one thread at
-    // a time.
+    // SAFETY: C++ passes `count` live tensors, and the context that `recompute` made. It runs a segment on one thread
+    // at a time.
     let (segment, inputs) = unsafe {
         (
             &mut *context.cast::<Segment>(),

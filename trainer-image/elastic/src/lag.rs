@@ -11,7 +11,7 @@
     reason = "each may be true or not, whatever the others are"
 )]
 pub struct Expected {
-    /// It is the first of its generation: what it takes longer is not the later steps'.
+    /// It is the first of its generation. Its extra time says nothing about later steps.
     pub is_first: bool,
     /// It may be skipped, or change the scale of the loss: the rate and the scale of the next step follow from its end.
     pub may_be_skipped: bool,
@@ -50,8 +50,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Whether no further step may begin before it is done. If one has begun already, it is done at the end of that
-    /// one, when all ranks have the same state again.
+    /// Whether all ranks must handle it before they launch another step. If one is launched already, they do so at
+    /// its end, when all have the same state again.
     #[must_use]
     pub const fn stops(self) -> bool {
         let Self {

@@ -44,9 +44,9 @@ impl Skips {
     }
 }
 
-/// What the loss is multiplied by before the backward pass, so that small gradients do not become 0 in fp16. The rule is
-/// that of `torch.amp.GradScaler`. Factors are powers of two, so on one process, or with slices, a power of two as the
-/// initial scale changes only the exponents of gradients, and nothing is rounded.
+/// What the loss is multiplied by before the backward pass, so that small gradients do not become 0 in fp16. The rule
+/// is that of `torch.amp.GradScaler`. Factors are powers of two, so on one process, or with slices, a power of two as
+/// the initial scale changes only the exponents of gradients, and nothing is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LossScale {

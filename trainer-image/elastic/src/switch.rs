@@ -146,7 +146,7 @@ impl Motion {
     }
 
     /// All ranks have reached the end of a step. A host that runs ahead of its device hears of it after the next step
-    /// has begun: then the time since that began is about the time of a step, too.
+    /// has begun. The time since the next step began is then also about one step.
     pub fn step_ends(&mut self, now: Instant) {
         self.learn(now);
         // The next one may have begun already.
@@ -241,7 +241,9 @@ impl Motion {
     fn later_step(&self) -> Option<Duration> {
         let is_known = self.num_ended >= STEPS_UNTIL_KNOWN;
         let before = self.before.longest_step.filter(|_| !is_known);
-        self.own.longest_step.max(before)
+        // Before the second step has ended, a host that runs ahead has measured no more than how long it launches.
+        let own = self.own.longest_step.filter(|_| self.num_ended > 1);
+        own.max(before)
     }
 
     fn learn(&mut self, now: Instant) {

@@ -193,7 +193,7 @@ fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut ne
         let over = watched
             .as_mut()
             .and_then(|watched| watched.over(newest, known_since));
-        // It is nobody's to abort again.
+        // Taken out, so that it is not aborted twice.
         let over = over.and_then(|reason| {
             let Watched {
                 generation, group, ..

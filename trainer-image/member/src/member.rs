@@ -12,7 +12,9 @@ use crate::lobby::{Peers, look};
 use crate::membership::POLL_INTERVAL;
 use crate::report::{Reporter, say_error};
 use crate::signals::LeaveRequest;
-use crate::world::{Saving, Standing, StepEnd, World};
+use crate::world::World;
+
+mod steps;
 
 /// What a process has to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +106,17 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.machine.apply(event);
     }
 
+    /// This process has nothing more to do: it leaves its generation, which goes on or is over. Whatever uses the world's
+    /// group is to be dropped before.
+    pub fn leave(&mut self) {
+        if let Some(peers) = &self.peers {
+            peers.interrupter.release();
+        }
+        if let Some(world) = self.world.take() {
+            world.leave_at_the_end();
+        }
+    }
+
     /// The generation broke: its uncommitted step is dropped, all else is kept for the next one. Whatever uses the
     /// world's group is to be dropped before.
     pub fn lose(&mut self, why: &str) {
@@ -193,83 +206,6 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.reporter.enter(phase);
     }
 
-    /// A step begins: what this rank will bring to its end, as far as it is known now.
-    ///
-    /// # Errors
-    /// [`Failure::Fenced`].
-    pub fn begin_step(&mut self) -> Result<Standing, Failure> {
-        if let Some(peers) = &self.peers {
-            peers.interrupter.step_begins();
-            let longest = peers.interrupter.longest_step();
-            peers.rendezvous.tell_longest_step(longest);
-        }
-        let saving = self.saving()?;
-        Ok(Standing {
-            finite: true,
-            leaving: self.machine.is_leaving(),
-            newest_seen: self.newest_for_all(),
-            saving,
-            own_time: std::time::Duration::ZERO,
-        })
-    }
-
-    /// The small collective at the end of each step; see [`World::end_step`].
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn end_step(&mut self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
-        let end = self.world()?.end_step(local_loss_sum, own)?;
-        if let Some(peers) = &self.peers {
-            peers.interrupter.step_ends();
-        }
-        Ok(end)
-    }
-
-    /// The end of a step whose numbers have come with the gradients; see [`StepEnd::of_ranks`]. `finite`: whether the
-    /// gradients are, which are the same on all ranks.
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when they are not the numbers of all ranks.
-    pub fn end_step_with(&mut self, ranks: &[Vec<f64>], finite: bool) -> Result<StepEnd, Failure> {
-        let mut end = StepEnd::of_ranks(ranks).ok_or_else(|| {
-            Failure::PeerLost("what came with the gradients is not of all ranks".to_owned())
-        })?;
-        end.agreement.all_finite &= finite;
-        if let Some(peers) = &self.peers {
-            peers.interrupter.step_ends();
-        }
-        Ok(end)
-    }
-
-    /// The end of a step whose sums have come from a device; see [`World::packing`].
-    ///
-    /// # Errors
-    /// As [`Self::end_of`].
-    pub fn end_step_of(&mut self, sums: &[f64]) -> Result<StepEnd, Failure> {
-        let end = self.end_of(sums)?;
-        if let Some(peers) = &self.peers {
-            peers.interrupter.step_ends();
-        }
-        Ok(end)
-    }
-
-    /// The same for a step whose end is read late, after an error in a later one. How long that took says nothing of
-    /// how long steps take.
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when a rank has dropped the step before, or the sums are not those of this world.
-    pub fn end_of(&self, sums: &[f64]) -> Result<StepEnd, Failure> {
-        let packing = self.world()?.packing();
-        if packing.has_dropped(sums) {
-            return Err(Failure::PeerLost(
-                "a rank has not taken part in the step before".to_owned(),
-            ));
-        }
-        packing.unpack(sums).ok_or_else(|| {
-            Failure::PeerLost("the end of a step is that of another world".to_owned())
-        })
-    }
-
     /// The ranks, and at the same time what hears of the outside while they compute.
     ///
     /// # Errors
@@ -283,16 +219,6 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             leave: &self.leave,
         };
         Ok((world, ears))
-    }
-
-    fn saving(&mut self) -> Result<Saving, Failure> {
-        let generation = self.held.generation();
-        let Some(keeping) = &mut self.keeping else {
-            return Ok(Saving::default());
-        };
-        keeping.hear(generation, self.reporter)?;
-        let is_time = keeping.saver.is_time();
-        Ok(keeping.standing(is_time))
     }
 }
 

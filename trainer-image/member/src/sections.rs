@@ -9,8 +9,7 @@ pub enum Section {
     Data,
     /// The model and the loss.
     Forward,
-    /// Gradients, with the reduction between ranks that overlaps them; on a GPU also what the passes before
-    /// have left to be done.
+    /// Gradients, with the reduction between ranks that overlaps them.
     Backward,
     /// What nothing overlaps: the rest of the reduction, the agreement at the step's end, and in both the
     /// wait for slower ranks.

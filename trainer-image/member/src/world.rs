@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use roundhouse_elastic::Agreement;
 
@@ -20,6 +22,9 @@ pub use packing::Packing;
 pub use saving::{Saving, SavingSum};
 pub use state::{Agreed, Own};
 pub use step::{Standing, StepEnd};
+
+/// How long a process waits at its end for peers that are in their last collective. Without one they need a second.
+const PATIENCE_AT_THE_END: Duration = Duration::from_secs(10);
 
 /// This process among its peers.
 #[derive(Debug)]
@@ -85,7 +90,8 @@ impl<G: Group> World<G> {
     }
 
     /// Sums numbers from 0 to 2^53 over all ranks, element by element. Numbers of either sign have a slot for each
-    /// rank, to which the others add 0, or go by [`Self::sum_signed`]. A result that is not the sum of what every rank has given is an error.
+    /// rank, to which the others add 0, or go by [`Self::sum_signed`]. A result that is not the sum of what every rank
+    /// has given is an error.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
@@ -97,11 +103,7 @@ impl<G: Group> World<G> {
         let mut sums = witness::add(values, turn);
         group.sum(&mut sums)?;
         group.check()?;
-        witness::hear(&sums, turn, self.size).ok_or_else(|| {
-            Failure::PeerLost(
-                "a sum is not that of all ranks: a peer is aborting the group".to_owned(),
-            )
-        })
+        witness::hear(&sums, turn, self.size).ok_or_else(not_of_all_ranks)
     }
 
     /// Sums finite numbers of either sign. Positive and negative ones are summed apart, so that the rounding of
@@ -190,16 +192,31 @@ impl<G: Group> World<G> {
         let_go(group);
     }
 
-    /// Leaves a world that is whole, without an abort.
+    /// Leaves a world that is whole, without an abort. It may wait for other ranks, so a thread does it.
     pub fn leave(self) {
-        let Some(group) = self.group else { return };
-        // It may wait for other ranks. Without a thread it is dropped here.
-        let _ = std::thread::Builder::new()
+        let _ = self.shut_down();
+    }
+
+    /// Leaves a world that is whole at the end of the process. A group that is only freed is aborted, and ranks that are
+    /// still in its last collective would get garbage. A peer that is lost now is not waited for any longer.
+    pub fn leave_at_the_end(self) {
+        if let Some(is_shut) = self.shut_down() {
+            let _ = is_shut.recv_timeout(PATIENCE_AT_THE_END);
+        }
+    }
+
+    /// Tells when the group is shut down. Without a thread the group is dropped here.
+    fn shut_down(self) -> Option<Receiver<()>> {
+        let group = self.group?;
+        let (sender, is_shut) = mpsc::channel();
+        let thread = std::thread::Builder::new()
             .name("left".to_owned())
             .spawn(move || {
                 group.shutdown();
+                let _ = sender.send(());
                 drop(group);
             });
+        thread.ok().map(|_| is_shut)
     }
 
     /// Fails once the group was aborted: what its collectives have left is garbage then.
@@ -217,6 +234,13 @@ impl<G: Group> World<G> {
         let group = self.group.as_ref();
         group.is_some_and(|group| group.check().is_err() || !group.tells_lost_peers())
     }
+}
+
+/// What a rank says of a sum that its witness does not confirm.
+#[must_use]
+pub fn not_of_all_ranks() -> Failure {
+    let words = "a sum is not that of all ranks: a peer is aborting the group";
+    Failure::PeerLost(words.to_owned())
 }
 
 /// A number as its positive and its negative half, both at least 0.

@@ -1,6 +1,6 @@
-//! Steps that are committed as on a GPU: the device decides, and the host launches the next step before it reads what the
-//! last one has come to. On CPUs the same code runs if it is told to. Trainings have the same numbers as those whose
-//! steps the host commits, and survive the same faults.
+//! Steps that are committed as on a GPU: the device decides, and the host launches the next step before it reads what
+//! the last one has come to. On CPUs the same code runs if it is told to. Trainings have the same numbers as those
+//! whose steps the host commits, and survive the same faults.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,8 @@ use crate::{checkpoints as saves, elastic, evaluation, faults, fp16, nccl, not_f
 
 /// Longer than a test.
 const NEVER: u32 = 86_400;
-/// Less than two epochs: evaluations at the end of the first one and at the end. A checkpoint halfway and at the end, so
-/// none is left out because another one is being written.
+/// Less than two epochs: evaluations at the end of the first one and at the end. A checkpoint halfway and at the end,
+/// so none is left out because another one is being written.
 const STEPS: u64 = 40;
 
 /// What a training leaves behind.

@@ -88,7 +88,8 @@ fn a_first_scale_that_overflows_is_halved_until_it_fits() {
     for nodes in [2, 3] {
         let mut job = Job::train(&config, nodes, 1);
         job.complete();
-        // A rank with fewer samples has smaller sums, so steps near the border overflow in one world and not in another.
+        // A rank with fewer samples has smaller sums, so steps near the border overflow in one world and not in
+        // another.
         let own = num_skipped(&job);
         assert!(own.abs_diff(skipped) <= 2, "{own} and {skipped} skipped");
         assert_scale(&job, scale_after(own));

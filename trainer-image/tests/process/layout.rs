@@ -21,8 +21,8 @@ fn with_ddp(ddp: &Value) -> Value {
     config
 }
 
-/// Trains alone, then in worlds of two and three, and with a rank that is lost and replaced; the greatest difference from
-/// the weights of the process alone.
+/// Trains alone, then in worlds of two and three, and with a rank that is lost and replaced; the greatest difference
+/// from the weights of the process alone.
 fn greatest_difference(config: &Value) -> f64 {
     let mut alone = Job::train(config, 1, 1);
     alone.complete();

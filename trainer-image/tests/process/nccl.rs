@@ -92,6 +92,12 @@ fn a_rank_killed_while_a_generation_is_formed_over_nccl_is_gone_before_the_next(
 /// One of the survivors does not hear of the next generation, but the others abort, and that ends its collective
 /// with garbage. Nothing but that garbage tells it.
 fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32) {
+    // On a busy machine the victim may be gone before all others are connected to it: then there is no collective yet.
+    assert!((0..5).any(|_| is_told_by_garbage(nodes, victim, fault, deaf)));
+}
+
+/// Whether all were connected when the victim died.
+fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, deaf: u32) -> bool {
     let expected = undisturbed(&short());
     let mut job = Job::over_nccl(&short(), nodes, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
@@ -108,9 +114,13 @@ fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32) {
     });
     job.tell(2, &survivors, &[deaf]);
     assert_done(&mut job, &survivors, fault);
-    assert_eq!(job.num_aborts(deaf, 1), 1, "{}", job.logs());
     assert_same(&job, &expected, fault);
     assert_proven(job.volume(), STEPS);
+    if job.logs().contains("connectFullMesh failed") {
+        return false;
+    }
+    assert_eq!(job.num_aborts(deaf, 1), 1, "{}", job.logs());
+    true
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Batch normalization over all processes: `batchNorm: Sync` trains the same on any number of them, and a process that is
-//! lost within a pass is a lost peer.
+//! Batch normalization over all processes: `batchNorm: Sync` trains the same on any number of them, and a process that
+//! is lost within a pass is a lost peer.
 
 use serde_json::{Value, json};
 use tch::Tensor;

@@ -9,9 +9,9 @@ pub struct Batch {
     /// Inputs of the model, with B first. Built-in sources give images `[B, C, H, W]` as 32-bit floats, or tokens
     /// `[B, T]` as 64-bit integers.
     pub inputs: Tensor,
-    /// What the model should say, with B first. Built-in sources give 64-bit integers: classes `[B]`, or tokens `[B, T]`,
-    /// where the target of a place is the token that belongs there: of `gpt2` the next one (the data is shifted already),
-    /// of `bert` the one that a mask hides. -100 counts for nothing.
+    /// What the model should say, with B first. Built-in sources give 64-bit integers: classes `[B]`, or tokens `[B,
+    /// T]`, where the target of a place is the token that belongs there: of `gpt2` the next one (the data is shifted
+    /// already), of `bert` the one that a mask hides. -100 counts for nothing.
     pub targets: Tensor,
     /// B.
     pub num_samples: u64,

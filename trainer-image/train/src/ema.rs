@@ -76,8 +76,8 @@ impl Update for Ema {
     }
 }
 
-/// Does something with a model whose weights are `averages`, if there are any. Weights and averages change places before
-/// it, bit for bit, and back after it, whatever comes of it.
+/// Does something with a model whose weights are `averages`, if there are any. Weights and averages change places
+/// before it, bit for bit, and back after it, whatever comes of it.
 ///
 /// # Errors
 /// A tensor cannot be copied.

@@ -13,8 +13,8 @@ use crate::task::{Mode, Task};
 /// What tasks count, and an evaluation makes something of.
 const COUNTS: [&str; 4] = ["top1", "top5", "nll", "tokens"];
 
-/// Evaluates a task in passes of at most `piece_size` samples. A collective: every rank calls it at the same step. `None` when a rank has broken it off,
-/// because its `is_over` became true between two batches.
+/// Evaluates a task in passes of at most `piece_size` samples. A collective: every rank calls it at the same step.
+/// `None` when a rank has broken it off, because its `is_over` became true between two batches.
 ///
 /// # Errors
 /// [`Failure::PeerLost`] when a rank is gone, or the wait for it was given up.
@@ -52,13 +52,10 @@ pub fn evaluate<G: Group>(
         }
         num_labelled += u64::from(sums.counts.iter().any(|(name, _)| *name == "top1"));
     }
-    // Only numbers can be summed; what is none is counted.
-    let (losses, not_finite) = if losses.is_finite() {
-        (losses, 0.0)
-    } else {
-        (0.0, 1.0)
-    };
     let [top1, top5, nll, tokens] = counts;
+    // Only finite numbers can be summed. A rank that has others says so.
+    let not_finite = f64::from(u8::from(!(losses.is_finite() && nll.is_finite())));
+    let [losses, nll] = [losses, nll].map(|sum| if sum.is_finite() { sum } else { 0.0 });
     let own = [
         top1,
         top5,
@@ -87,16 +84,13 @@ pub fn evaluate<G: Group>(
         return Ok(None);
     }
     let total = num_samples.max(1) as f64;
+    let finite = |value: f64| if not_finite > 0.0 { f64::NAN } else { value };
     let share = |count: f64| (num_labelled > 0.0).then_some(count / total);
     Ok(Some(Evaluation {
         accuracy: share(top1),
         top5: share(top5),
-        perplexity: (tokens > 0.0).then(|| (nll / tokens).exp()),
-        loss: if not_finite > 0.0 {
-            f64::NAN
-        } else {
-            losses / total
-        },
+        perplexity: (tokens > 0.0).then(|| finite((nll / tokens).exp())),
+        loss: finite(losses / total),
         num_samples,
     }))
 }

@@ -49,7 +49,6 @@ pub enum OwnLoss {
 impl OwnLoss {
     fn add(&mut self, loss: &Tensor) -> Result<(), TchError> {
         match self {
-            // On a GPU the host waits here until the pass is done.
             Self::Host(sum) => *sum += loss.f_double_value(&[])?,
             Self::Device(sum) => {
                 let loss = loss.f_detach()?.f_to_kind(Kind::Double)?.f_view([1])?;

@@ -55,9 +55,10 @@ pub trait Task: std::fmt::Debug {
         1
     }
 
-    /// Told at the start of each generation, before its first pass: the ranks that compute each step together, or `None`
-    /// for a process alone, and before a pass whose gradients are to be this rank's own. For a model whose loss
-    /// is a function of the whole batch, such as one with batch normalization over all ranks; others have no use for it.
+    /// Told at the start of each generation, before its first pass: the ranks that compute each step together, or
+    /// `None` for a process alone, and before a pass whose gradients are to be this rank's own. For a model whose loss
+    /// is a function of the whole batch, such as one with batch normalization over all ranks; others have no use for
+    /// it.
     ///
     /// A model that sums over the ranks does so in every pass of [`Mode::Train`], in the same order on all ranks,
     /// also for an empty batch, and never in one of [`Mode::Evaluate`]. It must keep a batch in one pass:

@@ -1,23 +1,23 @@
-//! Traces of training steps on request. The agent leaves a [`TraceRequest`] in the run directory; Kineto records the next
-//! steps in the format of Chrome, which Perfetto opens.
+//! Traces of training steps on request. The agent leaves a [`TraceRequest`] in the run directory; Kineto records the
+//! next steps in the format of Chrome, which Perfetto opens.
 //!
-//! A recording slows the steps down and takes memory, so it is short: it ends after the steps that were asked for, after
-//! [`MOST_OPERATIONS`], after [`MOST_TIME`], or before anything else than a training step, whichever comes first. The thread
-//! that trains stops the recording, for which peers may wait a second. Another thread writes the file.
+//! A recording slows the steps down and takes memory, so it is short: it ends after the steps that were asked for,
+//! after [`MOST_OPERATIONS`], after [`MOST_TIME`], or before anything else than a training step, whichever comes first.
+//! The thread that trains stops the recording, for which peers may wait a second. Another thread writes the file.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use roundhouse_c10d::{Recording, Trace};
+use roundhouse_c10d::{Event, Recording, Trace};
 use roundhouse_contract::{TraceRequest, paths};
 use roundhouse_member::report::{say, say_error};
 use tch::Device;
 
 /// How often the run directory is searched for a request.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// A recording ends with the first pass over a micro-batch after so many operations. Kineto needs up to 10 µs for each when
-/// the recording stops, and 240 bytes of the file: a second and 24 MB.
+/// A recording ends with the first pass over a micro-batch after so many operations. Kineto needs up to 10 µs for each
+/// when the recording stops, and 240 bytes of the file: a second and 24 MB.
 const MOST_OPERATIONS: u64 = 100_000;
 /// A recording ends with the first pass after this time.
 const MOST_TIME: Duration = Duration::from_secs(5);
@@ -80,10 +80,7 @@ impl Tracer {
 
     /// A training step has ended.
     pub fn step_ends(&mut self) {
-        if let State::Recording(running) = &mut self.state {
-            running.num_steps_left = running.num_steps_left.saturating_sub(1);
-            self.end_if_over(Instant::now());
-        }
+        self.step_ends_at(Instant::now());
     }
 
     /// Something else than a training step comes now. A recording ends with the steps that it has.
@@ -120,6 +117,13 @@ impl Tracer {
         }
     }
 
+    fn step_ends_at(&mut self, now: Instant) {
+        if let State::Recording(running) = &mut self.state {
+            running.num_steps_left = running.num_steps_left.saturating_sub(1);
+            self.end_if_over(now);
+        }
+    }
+
     fn pass_ends_at(&mut self, now: Instant) {
         self.end_if_over(now);
     }
@@ -145,8 +149,10 @@ impl Tracer {
         let Some(request) = self.request.clone() else {
             return;
         };
-        let started = trace
-            .stop()
+        // What the device has not done yet would be missing.
+        let started = Event::record(self.device)
+            .and_then(|launched| launched.wait())
+            .and_then(|()| trace.stop())
             .map_err(|error| error.to_string())
             .and_then(|recording| {
                 std::thread::Builder::new()

@@ -134,7 +134,9 @@ impl Trainer<'_> {
         self.work.task.train_among(None);
     }
 
-    fn end(self, outcome: Outcome) -> Result<(), Failure> {
+    fn end(mut self, outcome: Outcome) -> Result<(), Failure> {
+        self.leave_group();
+        self.member.leave();
         match outcome {
             Outcome::Done => {
                 self.member.reporter.done();

@@ -21,7 +21,7 @@ pub struct Signals<'a> {
     /// gradients are not finite. `None`: the update is applied.
     pub skip: Option<&'a Tensor>,
     /// What the gradients of weights are divided by, such as [`crate::clip::divisor`]. Statistics are not
-    /// divided. The gradients stay as they are. `None`: 1.
+    /// divided. Gradients may be divided in place. `None`: 1.
     pub divisor: Option<&'a Tensor>,
 }
 

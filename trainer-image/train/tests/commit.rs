@@ -1,4 +1,5 @@
-//! A step that the device commits: the host launches the next step before it waits for this one, and waits once for each.
+//! A step that the device commits: the host launches the next step before it waits for this one, and waits once for
+//! each.
 
 #![cfg(feature = "faults")]
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
@@ -116,7 +117,7 @@ fn train(on_non_finite: &str) -> (Vec<u64>, u64) {
 #[test]
 fn a_step_is_launched_before_the_host_waits_for_the_step_before() {
     if !commits_on_device() {
-        // The switch and the counter are a process'.
+        // Switch and counter are per process, so the test runs itself again with the switch.
         let status = Command::new(std::env::current_exe().unwrap())
             .env("ROUNDHOUSE_FAULT_COMMIT", "device")
             .status();

@@ -54,6 +54,13 @@ impl CollectiveTimeouts {
         }
     }
 
+    /// The same for a collective that a host launches while the device still computes the step before, for which the
+    /// collective waits, too.
+    #[must_use]
+    pub fn of_step_launched_ahead(&self, longest: Duration) -> Duration {
+        self.of_step(Some(longest)) + longest
+    }
+
     /// The timeout of a collective in an evaluation, or while results are written, which take ranks differently long.
     /// `longest`: the longest evaluation of this generation; `None` where there was none.
     #[must_use]
@@ -149,6 +156,8 @@ mod tests {
             ..timeouts
         };
         assert_eq!(set.of_step(Some(seconds(60))), seconds(5));
+        assert_eq!(timeouts.of_step_launched_ahead(seconds(60)), seconds(240));
+        assert_eq!(set.of_step_launched_ahead(seconds(60)), seconds(65));
         assert_eq!(set.of_step(None), seconds(120));
         assert_eq!(set.beside_steps(None), seconds(5));
         assert_eq!(timeouts.beside_steps(Some(seconds(60))), seconds(180));

@@ -1,8 +1,8 @@
 //! Serves HTTP in a thread of its own, so that whoever can reach the port cannot hold up the supervision.
 //!
-//! The port is open to every pod that the NetworkPolicy lets in. So the number of connections is bounded, and each
-//! has little time to take the next bytes: when there are too many, the oldest one is closed, never the newest refused. Idle
-//! connections therefore cannot keep a probe of the kubelet from its answer.
+//! The port is open to every pod that the NetworkPolicy lets in. So the number of connections is bounded, and each has
+//! little time to take the next bytes: when there are too many, the oldest one is closed, never the newest refused.
+//! Idle connections therefore cannot keep a probe of the kubelet from its answer.
 
 use std::collections::VecDeque;
 use std::io;

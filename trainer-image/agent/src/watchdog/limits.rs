@@ -12,7 +12,8 @@ const FLOOR: Duration = Duration::from_secs(30);
 const UNLEARNED: Duration = Duration::from_secs(300);
 /// Data may have to be indexed, a large test split to be evaluated, a large state to be written.
 const LONG: Duration = Duration::from_mins(30);
-/// For ranks to gather at the store: a trainer that waits there longer, for a world with long steps, gives signs of life.
+/// For ranks to gather at the store: a trainer that waits there longer, for a world with long steps, gives signs of
+/// life.
 const GATHERING: Duration = Duration::from_secs(150);
 /// Peers of a hung process give up first, and wait in the lobby when it is judged.
 const MARGIN: Duration = Duration::from_secs(10);

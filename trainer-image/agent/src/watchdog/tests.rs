@@ -213,6 +213,9 @@ fn peers_give_up_before_the_watchdog_judges() {
     for longest in std::iter::once(None).chain((0..2_000).map(|n| Some(SECOND * n))) {
         let judged = limits.of(Phase::Training, longest, None).unwrap();
         assert!(judged > timeouts.of_step(longest) + longest.unwrap_or_default());
+        // Launched at the end of the last step that was told.
+        let ahead = longest.map(|longest| timeouts.of_step_launched_ahead(longest));
+        assert!(judged > ahead.unwrap_or_default());
         let judged = limits.of(Phase::Evaluating, longest, None).unwrap();
         assert!(judged > timeouts.beside_steps(longest) + longest.unwrap_or_default());
     }

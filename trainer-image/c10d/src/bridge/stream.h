@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 // How often the bridge has made the host wait for a device, in this process.
@@ -15,10 +16,10 @@ struct RhEvent {
   std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
 
   static RhEvent* record(const c10::Device& device, bool timed = false) {
-    auto* made = new RhEvent;
-    if (device.is_cpu()) return made;
+    auto made = std::make_unique<RhEvent>();
+    if (device.is_cpu()) return made.release();
     made->event.emplace(device.type(), timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT);
     made->event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-    return made;
+    return made.release();
   }
 };

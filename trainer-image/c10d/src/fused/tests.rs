@@ -3,8 +3,8 @@ use tch::{Device, Kind};
 use super::*;
 use crate::format::{MemoryFormat, contiguous};
 
-/// Numbers of both signs, a function of the seed. libtorch's generator is shared by all threads, so tests that run at the
-/// same time would change each other's numbers.
+/// Numbers of both signs, a function of the seed. libtorch's generator is shared by all threads, so tests that run at
+/// the same time would change each other's numbers.
 fn random(seed: i32) -> Vec<Tensor> {
     let numbers = |length: i64| {
         let places =

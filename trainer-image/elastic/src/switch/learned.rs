@@ -35,8 +35,8 @@ impl Learned {
         }
     }
 
-    /// How long a rank waits at the store for the others of its generation, given the longest step of the world
-    /// that they still train in: they leave it at a step boundary, two steps after the newcomer has arrived, or four where
+    /// How long a rank waits at the store for the others of its generation, given the longest step of the world that
+    /// they still train in: they leave it at a step boundary, two steps after the newcomer has arrived, or four where
     /// hosts run ahead of their devices.
     #[must_use]
     pub fn patience_at_the_store(longest_step: Duration) -> Duration {

@@ -312,8 +312,8 @@ fn the_door_closes_before_the_others_take_its_rank_for_deaf() {
     }
 }
 
-/// A host that runs a step ahead of its device: it hears of the end of step k when step k + 1 has begun, and then begins
-/// step k + 2, while the device does step k + 1.
+/// A host that runs a step ahead of its device: it hears of the end of step k when step k + 1 has begun, and then
+/// begins step k + 2, while the device does step k + 1.
 struct Ahead {
     motion: Motion,
     step: Duration,
@@ -357,6 +357,14 @@ fn steps_that_overlap_are_as_long_as_the_device_takes_for_one() {
     // Ends that are told late count once.
     assert_eq!(world.motion.num_ended, 6);
     assert_eq!(world.motion.num_begun, 7);
+}
+
+#[test]
+fn a_launch_is_not_taken_for_a_step_before_the_second_step_has_ended() {
+    let mut world = Ahead::begin(seconds(40), seconds(8));
+    world.motion.know(world.now);
+    world.go_on();
+    assert_eq!(world.motion.longest_step(), seconds(8));
 }
 
 #[test]

@@ -97,7 +97,8 @@ pub struct Retention {
     pub best: Option<BestMetric>,
 }
 
-/// The checkpoints on the volume, the newest first. `None`: its manifest is missing or broken, so that it does not count.
+/// The checkpoints on the volume, the newest first. `None`: its manifest is missing or broken, so that it does not
+/// count.
 ///
 /// # Errors
 /// The volume cannot be read. A checkpoint whose manifest cannot be read for the moment may be whole.

@@ -43,6 +43,7 @@ pub(crate) struct Threads {
     lost_at: Option<u64>,
     num_broadcast: Mutex<usize>,
     is_aborted: AtomicBool,
+    is_shut: AtomicBool,
 }
 
 impl Threads {
@@ -59,6 +60,7 @@ impl Threads {
                 .find_map(|(who, call)| (*who == rank).then_some(*call)),
             num_broadcast: Mutex::new(0),
             is_aborted: AtomicBool::new(false),
+            is_shut: AtomicBool::new(false),
         };
         (0..size).map(rank).collect()
     }
@@ -97,16 +99,23 @@ impl Threads {
         }
     }
 
+    /// Whether a rank has aborted it.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.shared.table().is_broken
+    }
+
     /// Bytes of its broadcasts.
     pub(crate) fn num_broadcast(&self) -> usize {
         *self.num_broadcast.lock().unwrap()
     }
 }
 
-/// A process that ends closes its connections.
+/// As the library's, a group that is freed without a shutdown is aborted.
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.abort();
+        if !self.is_shut.load(Ordering::SeqCst) {
+            self.abort();
+        }
     }
 }
 
@@ -115,6 +124,10 @@ impl Abort for Threads {
         self.is_aborted.store(true, Ordering::SeqCst);
         self.shared.table().is_broken = true;
         self.shared.changed.notify_all();
+    }
+
+    fn shutdown(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
     }
 }
 

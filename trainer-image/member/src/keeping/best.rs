@@ -43,8 +43,8 @@ impl<R: Rendezvous> Member<'_, R> {
         self.save_best(Some(scores), state, LONGEST_WAIT)
     }
 
-    /// A generation has formed. If its state was evaluated and is not saved, [`Self::keep_best`] is done again, without a
-    /// wait for an earlier save. If steps were committed since the best state, one rank says that it was not saved.
+    /// A generation has formed. If its state was evaluated and is not saved, [`Self::keep_best`] is done again, without
+    /// a wait for an earlier save. If steps were committed since the best state, one rank says that it was not saved.
     pub(crate) fn resume_best<S: State>(&mut self, state: &S) -> Result<(), Failure> {
         let step = self.held.mark.step;
         let scores = self.held.scores_of(step);
@@ -136,7 +136,8 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl Keeping {
-    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one is.
+    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one
+    /// is.
     fn judge(&mut self, step: u64, scores: Scores) -> bool {
         let is_best = self.saver.is_best(step, &scores);
         let in_flight = self.saver.in_flight().map(|(step, ..)| step);

@@ -54,7 +54,8 @@ impl Reporter {
         self.probe = probe;
     }
 
-    /// What this rank has read for training so far: corrupt samples that were skipped, and samples by data set of a mix.
+    /// What this rank has read for training so far: corrupt samples that were skipped, and samples by data set of a
+    /// mix.
     pub fn data_read(&mut self, num_skipped: u64, num_by_part: &[(String, u64)]) {
         self.metrics.data.set(num_skipped, num_by_part);
     }

@@ -49,16 +49,10 @@ impl Packing {
         }
     }
 
-    /// Length of the list.
+    /// How many numbers the list has.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub const fn num_numbers(&self) -> usize {
         SLOTS + SLOTS_OF_RANK * self.size
-    }
-
-    /// Whether there is nothing in the list: never.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        false
     }
 
     /// Where this rank's loss lies, which is 0 if it is not finite.
@@ -79,7 +73,7 @@ impl Packing {
         } = own;
         let count = |counts: bool| f64::from(u8::from(counts));
         let has_loss = local_loss_sum.is_finite();
-        let mut values = vec![0.0; self.len()];
+        let mut values = vec![0.0; self.num_numbers()];
         values[NO_LOSS] = count(!has_loss);
         values[NOT_FINITE] = count(!(*finite && has_loss));
         values[LEAVING] = count(*leaving);
@@ -100,7 +94,7 @@ impl Packing {
     /// What the sums say; `None` if they are of another world.
     #[must_use]
     pub fn unpack(&self, sums: &[f64]) -> Option<StepEnd> {
-        if sums.len() != self.len() {
+        if sums.len() != self.num_numbers() {
             return None;
         }
         let slots = |kind: usize| {

@@ -61,6 +61,19 @@ fn a_world_of_one_agrees_with_itself() {
     assert!(agreement.newest_generation == 5 && agreement.all_leave);
 }
 
+#[test]
+fn a_process_that_ends_does_not_abort_the_group_that_others_may_still_use() {
+    let mut group = Threads::group(2, &[]);
+    let other = group.pop().unwrap();
+    let world = World::of(group.pop().unwrap());
+    world.leave_at_the_end();
+    assert!(!other.is_broken());
+    let mut group = Threads::group(2, &[]);
+    let other = group.pop().unwrap();
+    World::of(group.pop().unwrap()).abandon();
+    assert!(other.is_broken());
+}
+
 /// What each rank of a world gets, each in a thread of its own.
 fn each<T: Send>(size: u32, work: impl Fn(&World<Threads>) -> T + Sync) -> Vec<T> {
     let work = &work;

@@ -6,12 +6,13 @@
 //! its witness: beside each value `v` goes `k·(1 - v)`, so that value and witness say how many ranks they are
 //! of. What a rank alone had put there says one; what is left of an earlier sum was made with another `k`.
 
-/// Relative to the sum, which is that of the magnitudes, since no value is negative. Values and witnesses may be
+/// Relative to the sum, which is that of the magnitudes, since a value that may be
+/// negative has a slot for each rank, to which the others add 0. Values and witnesses may be
 /// summed in another order each, over thousands of ranks.
 const TOLERANCE: f64 = 1e-11;
 const NUM_FACTORS: u64 = 8;
 
-/// The values, none of them negative, and their witness, for the sum of this number.
+/// The values and their witness, for the sum of this number. None is negative, or all ranks but one add 0 to it.
 pub(super) fn add(values: &[f64], turn: u64) -> Vec<f64> {
     let factor = factor(turn);
     let witness = values.iter().map(|value| factor * (1.0 - value));

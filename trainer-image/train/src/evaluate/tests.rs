@@ -75,14 +75,21 @@ fn an_evaluation_that_is_broken_off_has_no_result() {
     assert_eq!((found.unwrap(), num_batches.get()), (None, 3));
 }
 
-/// Each token has the probability 1/4.
-#[derive(Debug, Default)]
-struct Uniform(Parameters);
+/// Each token has the probability 1/4. A factor spoils the scores.
+#[derive(Debug)]
+struct Uniform(Parameters, f64);
+
+impl Default for Uniform {
+    fn default() -> Self {
+        Self(Parameters::default(), 1.0)
+    }
+}
 
 impl Task for Uniform {
     fn loss(&self, batch: &Batch, _: Mode) -> Result<LossSum, TchError> {
         let targets_bt = batch.targets.f_unsqueeze(1)?;
-        let scores_nv = Tensor::zeros([targets_bt.size()[0], 4], (Kind::Float, Device::Cpu));
+        let ones_nv = Tensor::ones([targets_bt.size()[0], 4], (Kind::Float, Device::Cpu));
+        let scores_nv = ones_nv * self.1;
         Ok(LossSum {
             loss: loss::of_sequences(&scores_nv, &targets_bt, 0.0)?,
             counts: loss::count_tokens(&scores_nv, &targets_bt)?,
@@ -102,4 +109,13 @@ fn the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary() {
     let found = found.unwrap().unwrap();
     assert!((found.perplexity.unwrap() - 4.0).abs() < 1e-6, "{found:?}");
     assert_eq!((found.accuracy, found.top5), (None, None));
+}
+
+#[test]
+fn scores_that_are_not_finite_give_no_perplexity_that_a_checkpoint_could_be_judged_by() {
+    let task = Uniform(Parameters::default(), f64::NAN);
+    let found = evaluate(&task, &mut Three, &alone(), 2, || false);
+    let found = found.unwrap().unwrap();
+    assert!(found.perplexity.unwrap().is_nan(), "{found:?}");
+    assert!(found.loss.is_nan(), "{found:?}");
 }

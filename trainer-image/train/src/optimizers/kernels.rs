@@ -22,7 +22,9 @@ pub(crate) struct Select {
 
 impl Select {
     pub(crate) fn new(skip: Option<&Tensor>) -> Result<Self, TchError> {
-        let keeps = skip.map(|skip| skip.f_ne(0.0)).transpose()?;
+        // Of no dimension, so that it selects for a parameter of none, too.
+        let scalar = |skip: &Tensor| skip.f_ne(0.0)?.f_reshape([0_i64; 0]);
+        let keeps = skip.map(scalar).transpose()?;
         Ok(Self { keeps })
     }
 

@@ -1,5 +1,5 @@
-//! How long ranks wait at a store for the others of their generation. The world that the others still train in leaves it
-//! at the end of a step alone, so its longest step is written in the store, where those who wait read it.
+//! How long ranks wait at a store for the others of their generation. The world that the others still train in leaves
+//! it at the end of a step alone, so its longest step is written in the store, where those who wait read it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,10 +2,9 @@
 //! buckets while the backward pass still runs (Li et al., VLDB 2020).
 //!
 //! The loss of a part is `sum · W / G`, so the average is the mean over all G samples of the batch however
-//! unevenly they are split. Over Gloo, unless gradients are compressed, the numbers that the ranks tell each other at
-//! the end of a step travel in a
-//! bucket, too, as the gradient of a parameter of their own: a step has no collective beside those of its
-//! gradients.
+//! unevenly they are split. Over Gloo, if the host commits steps and gradients are not compressed, the numbers that the
+//! ranks tell each other at the end of a step travel in a bucket, too, as the gradient of a parameter of their own: a
+//! step has no collective beside those of its gradients.
 
 use std::ops::Range;
 use std::time::Duration;

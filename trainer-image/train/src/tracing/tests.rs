@@ -63,7 +63,7 @@ impl Fixture {
     fn step(&mut self) {
         self.begin();
         self.pass();
-        self.tracer.step_ends();
+        self.tracer.step_ends_at(self.now);
     }
 
     /// Counts the products in the trace.

@@ -5,10 +5,10 @@
 //! host    launch k | launch k+1 | read k | launch k+2 | read k+1 | ...
 //! device           | gradients k, agree k, update k   | gradients k+1, ...
 //! ```
-//! The sum on which the ranks agree ends in a flag on the device, and the update of the step is made only if the flag
-//! is 0. The host decides by the same flag, so what it counts is what the device has done, whatever happened to the
-//! group since then. The flag of step k goes into that of step k + 1 on all ranks: after a step that was not made, none
-//! is. When the end of a step is read before the next one is launched: [`roundhouse_elastic::lag`].
+//! The sum on which the ranks agree ends in a flag on the device, and the device updates the weights only if it is
+//! 0. The host decides by the same flag, so what it counts is what the device has done, whatever happened to the
+//! group since then. The flag of step k goes into that of step k + 1 on all ranks: after a step without an update, no
+//! step has one. When the end of a step is read before the next one is launched: [`roundhouse_elastic::lag`].
 
 use roundhouse_elastic::lag::{Asked, Expected};
 use roundhouse_elastic::{Batch, Event, Mark};
@@ -30,7 +30,7 @@ use crate::update::Signals;
 pub(super) struct Pending {
     begun: Begun,
     agreement: Agreement,
-    /// The mark after it, if it is made.
+    /// The mark after it, if it is committed.
     after: Mark,
     may_overlap_with_next: bool,
 }
@@ -61,7 +61,7 @@ impl Trainer<'_> {
         let before = self.pending.replace(launched);
         let before = before.map(|before| self.settle(before)).transpose();
         if before.is_err() {
-            // Its flag holds back the step that was launched after it, whose collectives may never end.
+            // The device will not update the weights in the next step, whose collectives may hang: its end is not read.
             self.pending = None;
         }
         let before = before?;
@@ -155,15 +155,15 @@ impl Trainer<'_> {
         (expected, after)
     }
 
-    /// Waits for a step, and counts it if it was made.
+    /// Waits for a step, and counts it if the device has updated the weights.
     fn settle(&mut self, step: Pending) -> Result<StepEnd, Failure> {
         let read = self.read(&step)?;
         let end = self.member.end_step_of(&read.sums)?;
         self.close(step, &read, end)
     }
 
-    /// After an error in a step that was being launched: the step before counts if it was made, whatever has become of
-    /// the world since then.
+    /// After an error in a step that was being launched: the step before counts if the device has updated the weights,
+    /// whatever has become of the world since then.
     pub(super) fn settle_what_is_done(&mut self) {
         let Some(step) = self.pending.take() else {
             return;

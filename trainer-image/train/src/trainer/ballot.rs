@@ -3,7 +3,7 @@
 
 use roundhouse_c10d::{Ballot, Event, agree};
 use roundhouse_member::World;
-use roundhouse_member::world::{Packing, Standing};
+use roundhouse_member::world::{Packing, Standing, not_of_all_ranks};
 use tch::{Kind, TchError, Tensor};
 
 use crate::failure::Failure;
@@ -22,7 +22,7 @@ pub(super) struct Told<'a> {
     pub(super) norms: &'a Tensor,
     /// Sum of the losses of the global batch, if it has come with the gradients.
     pub(super) loss_sum: Option<&'a Tensor>,
-    /// The flag (f32) of the step before, if its end is not known yet: 1 if it was not made.
+    /// The flag (f32) of the step before, if its end is not known yet: 1 if the weights stayed as they were.
     pub(super) dropped: Option<&'a Tensor>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Read {
     pub(super) gradient_norm: f64,
     /// If it has come with the gradients.
     pub(super) loss_sum: Option<f64>,
-    /// The device has made the update.
+    /// The device has updated the weights.
     pub(super) is_good: bool,
 }
 
@@ -65,7 +65,7 @@ impl Agreement {
         })
     }
 
-    /// The flag on the device: 1 if the update must not be made.
+    /// The flag on the device: 1 if the weights stay as they are.
     pub(super) const fn found_inf(&self) -> &Tensor {
         self.agreement.found_inf()
     }
@@ -75,7 +75,7 @@ impl Agreement {
     pub(super) fn check(&self, world: &World<C10dGroup>) -> Result<(), Failure> {
         let agreed = self.agreement.peek();
         match agreed.map_err(|error| explain(world, error.into()))? {
-            Some(agreed) if !agreed.is_right => Err(garbage()),
+            Some(agreed) if !agreed.is_right => Err(not_of_all_ranks().into()),
             _ => Ok(()),
         }
     }
@@ -86,7 +86,7 @@ impl Agreement {
         let agreed = self.agreement.wait_until(end);
         let agreed = agreed.map_err(|error| explain(world, error.into()))?;
         if !agreed.is_right {
-            return Err(garbage());
+            return Err(not_of_all_ranks().into());
         }
         let [local_loss, gradient_norm, rest @ ..] = agreed.aside.as_slice() else {
             return Err(Failure::internal("an agreement without loss and norm"));
@@ -101,10 +101,6 @@ impl Agreement {
     }
 }
 
-fn garbage() -> Failure {
-    Failure::peer_lost("a sum is not that of all ranks: a peer is aborting the group".to_owned())
-}
-
 /// What is summed, what must be finite, and what only this rank's host reads.
 fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
     let Told {
@@ -115,7 +111,7 @@ fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
         dropped,
     } = told;
     let host = Tensor::f_from_slice(&packing.pack(standing, 0.0))?;
-    // On a CPU this is the host's own memory, which nobody else reads.
+    // On a CPU this is the host's own memory, which nothing else reads.
     let values = kernels::upload(&host, loss.device())?;
     let dropped = match dropped {
         Some(flag) => flag.f_to_kind(Kind::Double)?.f_view([1])?,
@@ -134,9 +130,9 @@ fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
     values.f_narrow(0, 0, counts_of)?.f_copy_(&counts)?;
     let loss_or_zero = loss.f_nan_to_num(0.0, 0.0, 0.0)?;
     values.f_narrow(0, place, 1)?.f_copy_(&loss_or_zero)?;
-    // 1 / (1 - 1) is not finite.
-    let made = dropped.f_neg()?.f_add_scalar(1.0)?.f_reciprocal()?;
-    let finite = Tensor::f_cat(&[finite, made], 0)?;
+    // A flag of 1 becomes infinite here, so this step has no update either.
+    let has_update = dropped.f_neg()?.f_add_scalar(1.0)?.f_reciprocal()?;
+    let finite = Tensor::f_cat(&[finite, has_update], 0)?;
     let mut aside = vec![loss.shallow_clone(), norms.f_narrow(0, 0, 1)?];
     aside.extend(loss_sum.map(Tensor::shallow_clone));
     Ok([values, finite, Tensor::f_cat(&aside, 0)?])

@@ -77,7 +77,9 @@ impl Trainer<'_> {
             finite,
             verdict,
         } = *judged;
+        // First, and together: an error below ends neither the step nor its line.
         self.count(&batch, verdict, finite);
+        self.member.note(&batch, loss, &end.saving);
         let mut sections = stopwatch.read()?;
         if let Some(sync) = &mut self.sync {
             let waited = sync.waited();
@@ -88,13 +90,12 @@ impl Trainer<'_> {
         self.member
             .reporter
             .compare(&end.own_seconds, told_unevenness);
-        // A step that began before the one before had ended has the time since then.
+        // Steps overlap, so a step is timed from the end of the one before it.
         let since = self
             .last_step
             .ended
             .map_or(started, |ended| ended.max(started));
         self.learn(&batch, &sections)?;
-        self.member.note(&batch, loss, &end.saving);
         let mark = &self.member.held.mark;
         self.member.reporter.commit(&StepReport {
             step: batch.step,
@@ -133,13 +134,11 @@ impl Trainer<'_> {
         reporter.data_read(source.num_skipped(), source.num_by_part());
         let world = self.member.world()?;
         let longest = self.member.longest_step();
-        let steps_under_way = match self.commit {
-            Commit::Host => 1,
-            // A collective that was launched ahead waits for the step before, too.
-            Commit::Device => 2,
-        };
         let timeouts = &self.launch.timeouts;
-        let timeout = Some(timeouts.of_step(Some(longest * steps_under_way)));
+        let timeout = Some(match self.commit {
+            Commit::Host => timeouts.of_step(Some(longest)),
+            Commit::Device => timeouts.of_step_launched_ahead(longest),
+        });
         if let (Some(group), Some(new)) = (
             world.group(),
             timeout.filter(|_| timeout != self.last_step.timeout),

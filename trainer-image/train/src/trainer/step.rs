@@ -1,5 +1,5 @@
-//! One step: its gradients, then the agreement and the update. If the host decides that the step is committed, all of it
-//! is here; where the device does, see [`super::ahead`].
+//! One step: its gradients, then the agreement and the update. If the host decides that the step is committed, all of
+//! it is here; where the device does, see [`super::ahead`].
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ pub(super) struct Begun {
     pub(super) rate: Rate,
     pub(super) started: Instant,
     pub(super) stopwatch: Stopwatch,
-    /// How unevenly the step was split whose time this rank tells at the end of this one.
+    /// Unevenness of the step that [`Standing::own_time`](roundhouse_member::world::Standing) reports.
     pub(super) told_unevenness: Option<f64>,
 }
 

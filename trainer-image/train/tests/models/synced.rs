@@ -1,5 +1,5 @@
-//! Batch normalization over all ranks: on any shares of a batch it computes what one process would. The ranks are threads
-//! of this process over Gloo.
+//! Batch normalization over all ranks: on any shares of a batch it computes what one process would. The ranks are
+//! threads of this process over Gloo.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -56,8 +56,8 @@ fn on_ranks<T: Send>(cuts: &[i64], compute: impl Fn(Ranks, Range<i64>) -> T + Sy
     })
 }
 
-/// Of a normalization: outputs and gradients of the inputs by sample; gradients of weight, bias, mean and variance, those of
-/// the statistics being what the running values become with a momentum of 1.
+/// Of a normalization: outputs and gradients of the inputs by sample; gradients of weight, bias, mean and variance,
+/// those of the statistics being what the running values become with a momentum of 1.
 struct Normalized {
     by_sample: [Tensor; 2],
     by_channel: Vec<Tensor>,

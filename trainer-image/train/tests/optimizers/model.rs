@@ -53,10 +53,15 @@ impl Model {
         Self { parameters, inputs }
     }
 
-    /// The same with a running statistic among the weights.
+    /// The same with a weight of no dimension, and a running statistic among the weights.
     pub(crate) fn with_statistic(momentum: f64) -> Self {
         let mut model = Self::new();
         let value = Tensor::from_slice(&[1.0_f32, 2.0, 3.0]);
+        let scale = Tensor::from(0.5_f32);
+        model
+            .parameters
+            .push("scale", Role::Weight, &scale)
+            .unwrap();
         let role = Role::Statistic { momentum };
         model.parameters.push("norm.mean", role, &value).unwrap();
         model
@@ -71,6 +76,9 @@ impl Model {
         let terms = self.parameters.iter().map(|(name, w)| {
             if name == "norm.mean" {
                 return (w * of_batch).sum(Kind::Float);
+            }
+            if name == "scale" {
+                return w.square() * factor;
             }
             let input = |which| self.inputs.get(&format!("{name}.{which}"));
             ((w.square() * input("a") * 0.5 + w * input("b") * phase) * factor).sum(Kind::Float)

@@ -11,7 +11,8 @@ use rustix::process::getuid;
 /// Only this user may look into it.
 const MODE: u32 = 0o700;
 
-/// The agent of a pod usually is process 1, so that a container that was started anew uses the directory of the last one.
+/// The agent of a pod usually is process 1, so that a container that was started anew uses the directory of the last
+/// one.
 pub(super) fn of_this_process() -> PathBuf {
     std::env::temp_dir().join(format!("roundhouse-trace-{}", std::process::id()))
 }

@@ -77,7 +77,8 @@ pub fn train_until_aborted(group: ProcessGroup, store: &Store) {
     println!("aborted");
 }
 
-/// A sum of the forward pass tells that the group is aborted; garbage of the backward pass is told by whatever follows it.
+/// A sum of the forward pass tells that the group is aborted; garbage of the backward pass is told by whatever follows
+/// it.
 pub fn pass_until_aborted(group: ProcessGroup, store: &Store) {
     let group = Arc::new(group);
     let begun = abort_when_told(&group, store);

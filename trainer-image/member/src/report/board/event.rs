@@ -1,14 +1,14 @@
 //! Event files of `TensorBoard`, as far as scalars need them.
 //!
-//! A file is a row of `TFRecords`: the length of the data (8 bytes, little-endian), its masked CRC-32C, the data, and their
-//! masked CRC-32C (`tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/lib/hash/crc32c.h`). The data are an
+//! A file is a row of `TFRecords`: the length of the data (8 bytes, little-endian), its masked CRC-32C, the data, and
+//! their masked CRC-32C (`tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/lib/hash/crc32c.h`). The data are
+//! an
 //! `Event` in the encoding of Protocol Buffers, with these fields of `tensorflow/core/util/event.proto` and
 //! `tensorflow/core/framework/summary.proto`:
 //! ```text
-//! Event      1 wall_time: double   2 step: int64   3 file_version: string   5 summary: Summary   7 session_log: SessionLog
-//! Summary    1 value: repeated Value
-//! Value      1 tag: string   2 simple_value: float
-//! SessionLog 1 status: enum (START = 1)
+//! Event      1 wall_time: double   2 step: int64   3 file_version: string   5 summary: Summary   7 session_log:
+//! SessionLog Summary    1 value: repeated Value Value      1 tag: string   2 simple_value: float SessionLog 1 status:
+//! enum (START = 1)
 //! ```
 
 /// What the first event of each file says.

@@ -5,8 +5,8 @@
 //! var  = Σ (x - mean)² / n      another one: E[x²] - E[x]² would cancel
 //! y    = (x - mean) / √(var + ε) · weight + bias
 //! ```
-//! Two collectives forward and two backward. They are the same operations on every rank, whatever its number of samples:
-//! nothing here may depend on that number.
+//! Two collectives forward and two backward. They are the same operations on every rank, whatever its number of
+//! samples: nothing here may depend on that number.
 
 use tch::{TchError, Tensor};
 

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Makes examples/data/romeo from a text of the play: a speech per line, and a tokenizer that has learnt from it.
+
+usage: examples/data/make_romeo.py PLAY.txt
+
+PLAY.txt: speeches divided by empty lines; the first line of each is its speaker and a colon.
+Needs the package tokenizers (0.22).
+"""
+import json
+import pathlib
+import sys
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY = 1024
+END = "<|endoftext|>"
+target = pathlib.Path(__file__).resolve().parent / "romeo"
+
+blocks = pathlib.Path(sys.argv[1]).read_text().split("\n\n")
+speeches = [" ".join(block.split()) for block in blocks if block.strip()]
+# The end of the play is what the model is tested on.
+num_train = len(speeches) * 9 // 10
+target.mkdir(exist_ok=True)
+for name, part in (("train", speeches[:num_train]), ("val", speeches[num_train:])):
+    (target / f"{name}.txt").write_text("\n".join(part) + "\n")
+
+tokenizer = Tokenizer(models.BPE())
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+tokenizer.decoder = decoders.ByteLevel()
+alphabet = pre_tokenizers.ByteLevel.alphabet()
+trainer = trainers.BpeTrainer(
+    vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+)
+tokenizer.train_from_iterator(speeches[:num_train], trainer)
+compact = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":"))
+(target / "tokenizer.json").write_text(compact + "\n")

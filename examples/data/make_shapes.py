@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Writes images of shapes, 32x32 pixels, as a directory per class below DIR/shapes/train and DIR/shapes/val.
+
+usage: examples/data/make_shapes.py DIR [IMAGES_PER_CLASS]
+
+Each image has one shape at a random place, of a random size, angle and color, on a noisy ground of another color. One
+image in five is for validation. The same numbers give the same images.
+"""
+import math
+import pathlib
+import random
+import struct
+import sys
+import zlib
+
+SIZE = 32
+# Whether a point of the shape's own coordinates, in which it is about 1 large, belongs to it.
+SHAPES = {
+    "cross": lambda x, y: min(abs(x), abs(y)) < 0.3 and max(abs(x), abs(y)) < 1.0,
+    "disc": lambda x, y: math.hypot(x, y) < 0.9,
+    "frame": lambda x, y: 0.55 < max(abs(x), abs(y)) < 0.9,
+    "ring": lambda x, y: 0.55 < math.hypot(x, y) < 1.0,
+    "square": lambda x, y: max(abs(x), abs(y)) < 0.8,
+    "triangle": lambda x, y: -0.6 < y < 1.0 - 1.8 * abs(x),
+}
+
+
+def color():
+    return [random.randrange(256) for _ in range(3)]
+
+
+def image(inside):
+    """Rows of an image, three bytes for each pixel."""
+    size, angle = random.uniform(7, 12), random.uniform(0, 2 * math.pi)
+    left, top = (random.uniform(size, SIZE - size) for _ in range(2))
+    ground, shape = color(), color()
+    while sum(abs(a - b) for a, b in zip(ground, shape)) < 200:
+        shape = color()
+    cos, sin = math.cos(angle) / size, math.sin(angle) / size
+    rows = []
+    for row in range(SIZE):
+        pixels = bytearray()
+        for column in range(SIZE):
+            x, y = column + 0.5 - left, row + 0.5 - top
+            found = shape if inside(x * cos + y * sin, y * cos - x * sin) else ground
+            pixels += bytes(max(0, min(255, round(value + random.gauss(0, 12)))) for value in found)
+        rows.append(bytes(pixels))
+    return rows
+
+
+def png(rows):
+    """An image in the PNG format (RFC 2083): 8 bits, RGB, no filter."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", SIZE, SIZE, 8, 2, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+if len(sys.argv) not in (2, 3):
+    sys.exit(__doc__)
+root = pathlib.Path(sys.argv[1]) / "shapes"
+num_images = int(sys.argv[2]) if len(sys.argv) == 3 else 400
+random.seed(1)
+for name, inside in SHAPES.items():
+    for number in range(num_images):
+        directory = root / ("val" if number % 5 == 4 else "train") / name
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{number:04}.png").write_bytes(png(image(inside)))
+print(f"{len(SHAPES) * num_images} images of {len(SHAPES)} classes are in {root}")
