@@ -57,7 +57,7 @@ bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min
 	@tests/support/make/bench-elastic
 
 .PHONY: bench-trainer
-bench-trainer: ## Steps per second beside PyTorch's, on this machine (15 min; fetches 3 GB the first time)
+bench-trainer: ## Steps per second beside PyTorch's, on this machine (40 min; fetches 3 GB the first time)
 	@tests/support/make/bench-trainer
 
 .PHONY: gpu-bundle

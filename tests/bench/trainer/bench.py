@@ -11,6 +11,7 @@ import tempfile
 import time
 
 import ours
+import pictures
 from world import free_port, said_by_rank_0
 
 HERE = pathlib.Path(__file__).parent
@@ -46,9 +47,10 @@ def main():
     parser.add_argument("--models", default="mlp,resnet18,gpt2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
+    parser.add_argument("--decoder", help="the example program bench of roundhouse-data, optimized; none: no images")
     parser.add_argument("--checkpoints", type=int, default=4, help="that are measured; 0: none")
     options = parser.parse_args()
-    rows, stalls = [], []
+    rows, stalls, images = [], [], None
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
@@ -64,6 +66,11 @@ def main():
                     found = f"{mine[-1]:.2f}, not elastic {bare[-1]:.2f}, PyTorch {theirs[-1]:.2f}, slices {slices[-1]:.2f}"
                     print(f"  steps/s: {found}", file=sys.stderr)
                 rows.append((name, world, *map(statistics.median, (mine, theirs, slices, bare))))
+        print("samples from WebDataset", file=sys.stderr)
+        waits = ours.data_wait(options.trainer, data, options.seconds)
+        if options.decoder:
+            print("JPEG images", file=sys.stderr)
+            images = pictures.measure(options.decoder, options.python, data / "jpeg", options.rounds)
         if options.checkpoints:
             print("checkpoints", file=sys.stderr)
             stalls, num_bytes = ours.stalls(options.trainer, data, options.checkpoints)
@@ -74,6 +81,12 @@ def main():
         print(f"| {name} | {world} | {mine:.1f} | {theirs:.1f} | {ratio:.2f} | {GOALS[name]} ", end="")
         print(f"| {bare:.1f} | {price:.1f} % | {slices:.1f} |")
     print("Price: what agreement, witness, ledger and metrics take of a step. Goal: at most 2 % of steps of 5 ms or more.")
+    print(f"\nresnet18 from WebDataset waits {100 * waits:.1f} % of the time for samples. Goal: less than 2 %.")
+    if images:
+        print("\nJPEG images of 400x300, cut to 224, flipped and normalized, images/s of one core:")
+        print("| ours | torchvision and DataLoader | ratio | goal | ours as bytes, normalized on the device |")
+        print("|---|---|---|---|---|")
+        print(f"| {images.floats:.0f} | {images.peer:.0f} | {images.floats / images.peer:.2f} | 1.2 | {images.bytes:.0f} |")
     if stalls:
         stall, copy = (1000 * span for span in (statistics.median(stalls), copied(int(num_bytes))))
         print(f"\nA checkpoint of {num_bytes / 1e6:.0f} MB: training stands still for {stall:.0f} ms; ", end="")

@@ -1,9 +1,11 @@
 """What the trainer does in a second: shapes, synthetic data, and steps counted from outside."""
+import io
 import json
 import os
 import pathlib
 import statistics
 import struct
+import tarfile
 import tempfile
 import time
 import zlib
@@ -49,6 +51,15 @@ def write_data(root):
         folder = root / "resnet18" / "train" / f"class{at % 10}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{at:04}.png").write_bytes(png(32, random))
+    tars = root / "webdataset" / "train"
+    tars.mkdir(parents=True)
+    for shard in range(4):
+        with tarfile.open(tars / f"{shard}.tar", "w") as tar:
+            for at in range(256):
+                for suffix, body in ((".png", png(32, random)), (".cls", str(at % 10).encode())):
+                    member = tarfile.TarInfo(f"{at:04}{suffix}")
+                    member.size = len(body)
+                    tar.addfile(member, io.BytesIO(body))
     gpt2 = root / "gpt2"
     gpt2.mkdir()
     tokens = (value % 512 for value in struct.unpack(f"<{1024 * 128 + 1}H", random(2 * (1024 * 128 + 1))))
@@ -99,6 +110,20 @@ def rate(workers, world, seconds):
         until("a step", lambda: workers.step() > at)
         rates.append((workers.step() - first) / (time.perf_counter() - began))
     return statistics.median(rates)
+
+
+def data_wait(trainer, data, seconds):
+    """Fraction of the time that a training of resnet18 on one core waits for samples from WebDataset."""
+    image = {"size": 32, "augment": ["crop", "flip"]}
+    config = CONFIGURATIONS["resnet18"] | {
+        "data": {"format": "webdataset", "path": "webdataset", "image": image},
+        "steps": 1_000_000_000,
+        "seed": 7,
+    }
+    threads = {"OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, 1, lambda _: threads) as workers:
+        rate(workers, 1, seconds)
+        return workers.metric(0, "data_wait_ratio")
 
 
 def stalls(trainer, data, number):
