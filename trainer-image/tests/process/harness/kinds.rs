@@ -1,5 +1,7 @@
 //! Jobs that something is to happen to.
 
+use std::path::Path;
+
 use roundhouse_contract::environment::CheckpointEnvironment;
 use serde_json::Value;
 
@@ -9,11 +11,22 @@ impl Job {
     /// A job one of whose workers kills itself at a point: (node, `rank:step:point`). It saves a
     /// checkpoint every twenty steps.
     pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
+        Self::doomed_on(config, &digits(), nodes, node, fault)
+    }
+
+    /// The same on other data.
+    pub(crate) fn doomed_on(
+        config: &Value,
+        data_dir: &Path,
+        nodes: u32,
+        node: u32,
+        fault: &str,
+    ) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
         job.variables
             .push((node, "ROUNDHOUSE_FAULT", fault.to_owned()));
-        job.spawn(&digits());
+        job.spawn(data_dir);
         job.issue_when_ready(1);
         job
     }
