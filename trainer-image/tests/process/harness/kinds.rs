@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::environment::{CheckpointEnvironment, TERMINATION_GRACE_SECONDS};
 use serde_json::Value;
 
 use super::{Job, digits, every_steps, replace};
@@ -72,6 +72,19 @@ impl Job {
     pub(super) fn send_in_chunks(&mut self) {
         let chunk = |node| (node, "ROUNDHOUSE_FAULT_CHUNK_BYTES", "1024".to_owned());
         self.variables.extend((0..self.nodes).map(chunk));
+    }
+
+    /// A job each of whose steps takes so many seconds longer, with a grace of four minutes. It saves a checkpoint
+    /// when it ends or is left.
+    pub(crate) fn slow(config: &Value, nodes: u32, seconds: u64) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(job.path("volume"), 1_000_000));
+        let grace = |node| (node, TERMINATION_GRACE_SECONDS, "240".to_owned());
+        job.variables.extend((0..nodes).map(grace));
+        job.pace_steps(seconds * 1_000);
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
     }
 
     /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
