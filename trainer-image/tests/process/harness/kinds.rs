@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use roundhouse_contract::environment::{CheckpointEnvironment, TERMINATION_GRACE_SECONDS};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
 use super::{Job, digits, every_steps, replace};
@@ -74,6 +75,16 @@ impl Job {
         self.variables.extend((0..self.nodes).map(chunk));
     }
 
+    /// A job the device of one of whose ranks fails at a step.
+    pub(crate) fn with_broken_device(config: &Value, nodes: u32, rank: u32, step: u64) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.variables
+            .push((rank, "ROUNDHOUSE_FAULT_DEVICE", format!("{rank}:{step}")));
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
     /// A job each of whose steps takes so many seconds longer, with a grace of four minutes. It saves a checkpoint
     /// when it ends or is left.
     pub(crate) fn slow(config: &Value, nodes: u32, seconds: u64) -> Self {
@@ -85,6 +96,21 @@ impl Job {
         job.spawn(&digits());
         job.issue_when_ready(1);
         job
+    }
+
+    /// Leaves a process so many bytes of address space beside those that it has.
+    pub(crate) fn limit_memory(&self, rank: usize, bytes: u64) {
+        let process = &self.processes[rank];
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+        let mut lines = status.lines();
+        let used = lines.find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let kib: u64 = used.trim().trim_end_matches(" kB").parse().unwrap();
+        let most = Some(kib * 1_024 + bytes);
+        let limit = Rlimit {
+            current: most,
+            maximum: most,
+        };
+        prlimit(Some(Pid::from_child(process)), Resource::As, limit).unwrap();
     }
 
     /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
