@@ -159,3 +159,27 @@ fn a_step_that_the_device_commits_reads_no_number_on_the_host() {
         }
     }
 }
+
+/// Collectives in each step of an mlp, whose gradients are one bucket.
+fn num_collectives(config: &Value) -> f64 {
+    let job = Job::train(config, 2, 1);
+    let names = names(&job, 3);
+    let num = |is_meant: &dyn Fn(&str) -> bool| names.iter().filter(|it| is_meant(it)).count();
+    let num_steps = num(&|name| name == FORWARD) / 2;
+    assert!(num_steps > 0, "{names:?}");
+    num(&|name| name.starts_with("c10d::")) as f64 / num_steps as f64
+}
+
+#[test]
+fn a_step_on_cpus_has_no_collective_beside_those_of_its_gradients() {
+    let mut config = endless();
+    config["eval"] = json!({"everyEpochs": 0});
+    let exactly = |found: f64, expected: f64| {
+        assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
+    };
+    exactly(num_collectives(&config), 1.0);
+    // What ranks agree on cannot travel in 16 bits, nor is it known to a host that runs ahead.
+    exactly(on_device(|| num_collectives(&config)), 2.0);
+    config["ddp"] = json!({"compression": "bf16"});
+    exactly(num_collectives(&config), 2.0);
+}
