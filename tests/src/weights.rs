@@ -1,36 +1,94 @@
 //! Compares weights that two trainings wrote as safetensors.
 
-use anyhow::{Context, ensure};
-use safetensors::SafeTensors;
+use anyhow::{Context, bail, ensure};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 
 /// The largest difference of any weight, as a fraction of the largest weight of its tensor.
 ///
 /// # Errors
-/// They are not weights of one model, or no weights at all.
+/// They are not weights of one model, or no weights at all, or one of them is not finite.
 pub fn difference(expected: &[u8], actual: &[u8]) -> anyhow::Result<f32> {
     let expected = SafeTensors::deserialize(expected)?;
     let actual = SafeTensors::deserialize(actual)?;
     ensure!(!expected.names().is_empty(), "there are no weights");
-    let mut most = 0_f32;
+    ensure!(expected.len() == actual.len(), "the tensors differ");
+    let mut most = 0_f64;
     for (name, tensor) in expected.tensors() {
-        let theirs = actual.tensor(&name).context(name)?;
-        let (a, b) = (floats(tensor.data()), floats(theirs.data()));
-        ensure!(a.len() == b.len(), "the shapes differ");
-        let scale = a
-            .iter()
-            .fold(0_f32, |largest, value| largest.max(value.abs()));
-        let pairs = a.iter().zip(&b);
-        let furthest = pairs.fold(0_f32, |most, (a, b)| most.max((a - b).abs()));
+        let theirs = actual.tensor(&name).context(name.clone())?;
         ensure!(
-            b.iter().all(|value| value.is_finite()),
-            "a weight is not finite"
+            (tensor.dtype(), tensor.shape()) == (theirs.dtype(), theirs.shape()),
+            "{name}: the types or shapes differ"
         );
-        most = most.max(furthest / scale);
+        let (a, b) = (values(&tensor)?, values(&theirs)?);
+        ensure!(
+            a.iter().chain(&b).all(|value| value.is_finite()),
+            "{name}: a weight is not finite"
+        );
+        let scale = greatest(a.iter().copied());
+        let furthest = greatest(a.iter().zip(&b).map(|(a, b)| a - b));
+        // Tensors of zeros are equal; a difference from zeros is never small.
+        most = most.max(furthest / scale.max(f64::MIN_POSITIVE));
     }
-    Ok(most)
+    #[expect(clippy::cast_possible_truncation, reason = "a few digits will do")]
+    Ok(most as f32)
 }
 
-fn floats(data: &[u8]) -> Vec<f32> {
-    let words = data.as_chunks::<4>().0.iter();
-    words.map(|bytes| f32::from_le_bytes(*bytes)).collect()
+/// The largest magnitude.
+fn greatest(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |most, value| most.max(value.abs()))
+}
+
+/// All values of a tensor.
+fn values(tensor: &TensorView<'_>) -> anyhow::Result<Vec<f64>> {
+    let data = tensor.data();
+    match tensor.dtype() {
+        Dtype::F32 => {
+            let words = data.as_chunks().0.iter();
+            Ok(words.map(|it| f32::from_le_bytes(*it).into()).collect())
+        }
+        Dtype::I64 => {
+            let words = data.as_chunks().0.iter();
+            Ok(words.map(|it| i64::from_le_bytes(*it) as f64).collect())
+        }
+        other => bail!("weights of type {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+    use safetensors::{Dtype, serialize, tensor::TensorView};
+
+    use super::difference;
+
+    fn weights(values: &[f32]) -> Vec<u8> {
+        let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+        let view = TensorView::new(Dtype::F32, vec![values.len()], &bytes).unwrap();
+        serialize([("weight", view)], None).unwrap()
+    }
+
+    #[test]
+    fn a_difference_is_relative_to_the_largest_weight() {
+        let found = difference(&weights(&[4.0, 1.0]), &weights(&[4.0, 2.0])).unwrap();
+        assert!((found - 0.25).abs() < 1e-6, "{found}");
+    }
+
+    #[test]
+    fn a_difference_from_zeros_is_never_small() {
+        let zeros = weights(&[0.0, 0.0]);
+        assert!(difference(&zeros, &zeros).unwrap() == 0.0);
+        assert!(difference(&zeros, &weights(&[0.0, 1e-30])).unwrap() > 1.0);
+    }
+
+    #[test]
+    fn weights_that_are_not_finite_are_never_alike() {
+        for value in [f32::NAN, f32::INFINITY] {
+            for (left, right) in [(value, value), (value, 2.0), (2.0, value)] {
+                let compared = difference(&weights(&[1.0, left]), &weights(&[1.0, right]));
+                assert!(compared.is_err(), "{left} beside {right}: {compared:?}");
+            }
+        }
+    }
 }

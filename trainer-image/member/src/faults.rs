@@ -7,6 +7,7 @@
 //! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL, and
 //! `ROUNDHOUSE_FAULT_COMMIT=device` has them commit steps as on a GPU, without the host waiting for the step's end.
 //! `ROUNDHOUSE_FAULT_LOSS=20,21` makes the loss of the first sample of these steps NaN.
+//! `ROUNDHOUSE_FAULT_DEVICE=rank:step` makes the forward pass of that rank fail there, in the words of a broken GPU.
 //! `ROUNDHOUSE_FAULT_CHUNK_BYTES` is the size of a chunk in which a state is sent. Without the feature there is
 //! nothing.
 
@@ -136,6 +137,22 @@ pub fn spoils_loss(step: u64) -> bool {
 #[must_use]
 pub const fn spoils_loss(_: u64) -> bool {
     false
+}
+
+/// The words of a GPU that breaks in the forward pass of a step, if it is told to.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn device_failure(rank: u32, step: u64) -> Option<&'static str> {
+    let told = std::env::var("ROUNDHOUSE_FAULT_DEVICE").unwrap_or_default();
+    let breaks = told == format!("{rank}:{step}");
+    breaks.then_some("CUDA error: uncorrectable ECC error encountered")
+}
+
+/// It does not break.
+#[cfg(not(feature = "faults"))]
+#[must_use]
+pub const fn device_failure(_: u32, _: u64) -> Option<&'static str> {
+    None
 }
 
 /// Does nothing.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use roundhouse_contract::{Phase, Reason};
 use serde_json::json;
 
-use crate::harness::{Job, config};
+use crate::checkpoints::{checkpoints, step_of};
+use crate::harness::{Job, audit, config};
 
 /// A training that would outlast the test.
 fn endless() -> serde_json::Value {
@@ -28,6 +29,54 @@ fn all_processes_of_a_job_that_ends_leave_with_143() {
     job.signal(1, "-TERM");
     assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
     assert_eq!(job.failure(0, 0).reason, Reason::Left);
+}
+
+/// Waits for the end of the first step, whose successor then takes as long.
+fn wait_for_a_long_step(job: &Job) {
+    job.wait_for("a step", |status| status.step > 0);
+}
+
+fn assert_saved(job: &Job, step: u64) {
+    let saved = checkpoints(job.volume());
+    assert_eq!(saved.last().map(|path| step_of(path)), Some(step));
+    let (code, text) = audit(job.volume());
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn processes_asked_to_leave_in_a_step_of_six_seconds_end_and_save_it() {
+    let mut job = Job::slow(&endless(), 2, 6);
+    wait_for_a_long_step(&job);
+    job.signal(0, "-TERM");
+    job.signal(1, "-TERM");
+    assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
+    let failure = job.failure(0, 0);
+    assert_eq!(failure.reason, Reason::Left);
+    // The step in which they were asked.
+    assert!(failure.step >= 2, "{}", failure.step);
+    assert_eq!(job.failure(1, 0).step, failure.step);
+    assert_saved(&job, failure.step);
+}
+
+#[test]
+fn a_process_that_leaves_in_a_step_of_six_seconds_does_not_break_it_off() {
+    let mut job = Job::slow(&endless(), 2, 6);
+    wait_for_a_long_step(&job);
+    job.signal(1, "-TERM");
+    job.dismiss(2, 1);
+    job.issue_to(2, &[0]);
+    assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
+    let failure = job.failure(1, 0);
+    assert_eq!(failure.reason, Reason::Left);
+    assert!(failure.step >= 2, "{}\n{}", failure.step, job.logs());
+    job.pace_steps(0);
+    job.wait_for_nodes(&[0], "steps without it", |status| {
+        status.generation == 2 && status.step > failure.step
+    });
+    assert_eq!(job.first_step_of(2), failure.step + 1);
+    job.signal(0, "-TERM");
+    assert_eq!(job.exit_code(0), Some(143), "{}", job.logs());
+    assert_saved(&job, job.failure(0, 0).step);
 }
 
 #[test]

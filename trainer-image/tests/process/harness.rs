@@ -17,11 +17,13 @@ mod commit;
 mod evaluating;
 mod frozen;
 mod generations;
+mod images;
 mod kinds;
 mod nccl;
 mod observe;
 
 pub(crate) use commit::on_device;
+pub(crate) use images::images_of;
 
 const DEADLINE: Duration = Duration::from_mins(2);
 

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use roundhouse_contract::Reason;
+use roundhouse_contract::{ExitCode, Reason};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{Job, config, digits, trainer};
+use crate::harness::{Job, config, digits, images_of, trainer};
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte.gz";
 
@@ -220,4 +220,46 @@ fn a_corrupt_image_of_few_is_named_or_skipped_and_counted() {
     // Each of four epochs meets it once.
     let skipped = job.metric(0, "roundhouse_train_corrupt_samples_total");
     assert!((skipped - 4.0).abs() < 0.5, "{skipped}\n{}", job.logs());
+}
+
+#[test]
+fn a_batch_that_does_not_fit_into_memory_is_told_with_the_rank_and_what_to_change() {
+    // The hidden layer of a rank's 4,000 images takes 1 GB.
+    const LEFT: u64 = 700 << 20;
+    let data = images_of(8_000, 4);
+    let mut config = config();
+    config["model"]["hidden"] = json!([65_536]);
+    config["globalBatchSize"] = json!(8_000);
+    config["eval"] = json!({"everyEpochs": 0});
+    let mut job = Job::start(&config, data.path(), 2, 1);
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    for rank in 0..2 {
+        job.limit_memory(rank, LEFT);
+    }
+    job.issue(1);
+    let code = Some(ExitCode::Internal.code());
+    assert_eq!(job.exit_codes(), [code, code], "{}", job.logs());
+    for node in 0..2 {
+        let message = job.failure(node, 0).message;
+        for words in [
+            &format!("rank {node}: out of memory"),
+            "trainer.microBatchSize",
+            "allocate",
+        ] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_breaks_in_a_step_is_a_hardware_fault_and_the_others_go_on() {
+    let mut job = Job::with_broken_device(&config(), 2, 1, 20);
+    let code = Some(ExitCode::HardwareFault.code());
+    assert_eq!(job.exit_code(1), code, "{}", job.logs());
+    let failure = job.failure(1, 0);
+    assert_eq!(failure.reason, Reason::HardwareFault);
+    assert!(failure.message.contains("ECC"), "{}", failure.message);
+    assert_eq!(failure.step, 19);
+    job.issue_to(2, &[0]);
+    assert_eq!(job.exit_code(0), Some(0), "{}", job.logs());
 }

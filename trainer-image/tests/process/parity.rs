@@ -8,17 +8,45 @@ use crate::harness::{Job, config};
 /// Greatest difference relative to the greatest weight of the tensor; fp32 sums in another order.
 const TOLERANCE: f64 = 1e-6;
 
-/// Greatest relative difference between two sets of weights.
+/// Greatest difference relative to the greatest weight of the tensor. Every value has to be finite.
 pub(crate) fn difference(left: &[(String, Tensor)], right: &[(String, Tensor)]) -> f64 {
     assert_eq!(left.len(), right.len());
-    left.iter()
-        .zip(right)
+    assert!(!right.is_empty(), "there are no weights");
+    let differences = left.iter().zip(right);
+    differences
         .map(|((name, left), (other_name, right))| {
             assert_eq!(name, other_name);
+            assert_eq!(left.size(), right.size(), "{name}");
             let greatest = |tensor: &Tensor| tensor.abs().max().double_value(&[]);
-            greatest(&(left - right)) / greatest(right)
+            for tensor in [left, right] {
+                // Neither `max` of libtorch nor that of Rust is to be relied on for NaN.
+                let are_finite = bool::try_from(tensor.isfinite().all()).unwrap();
+                assert!(are_finite, "{name}: a weight is not finite");
+            }
+            // Tensors of zeros are equal; a difference from zeros is never small.
+            greatest(&(left - right)) / greatest(right).max(f64::MIN_POSITIVE)
         })
         .fold(0.0, f64::max)
+}
+
+#[test]
+fn a_difference_from_zeros_is_never_small() {
+    let weights = |values: &[f32]| vec![("weight".to_owned(), Tensor::from_slice(values))];
+    let zeros = weights(&[0.0, 0.0]);
+    assert!(difference(&zeros, &zeros) == 0.0);
+    assert!(difference(&weights(&[0.0, 1e-30]), &zeros) > 1.0);
+    assert!(difference(&zeros, &weights(&[0.0, 1e-30])) > 0.999);
+}
+
+#[test]
+fn weights_that_are_not_finite_are_never_alike() {
+    let weights = |value: f32| vec![("weight".to_owned(), Tensor::from_slice(&[1.0, value]))];
+    for value in [f32::NAN, f32::INFINITY] {
+        for (left, right) in [(value, value), (value, 2.0), (2.0, value)] {
+            let compared = std::panic::catch_unwind(|| difference(&weights(left), &weights(right)));
+            assert!(compared.is_err(), "{left} beside {right}: {compared:?}");
+        }
+    }
 }
 
 fn assert_parity(case: &str, config: &Value) {

@@ -47,13 +47,17 @@ fn an_mlp_in_slices_has_equal_bits_for_every_number_of_processes() {
     assert_equal_for_every_world(&config, &digits());
 }
 
-#[test]
-fn a_resnet18_in_slices_has_equal_bits_for_every_number_of_processes() {
+fn resnet18() -> Value {
     let model = json!({"name": "resnet18", "stem": "cifar", "ghostBatch": 4});
     let mut config = sliced(&model, 3);
     config["globalBatchSize"] = json!(16);
     config["eval"] = json!({"everyEpochs": 0});
-    assert_equal_for_every_world(&config, &digits());
+    config
+}
+
+#[test]
+fn a_resnet18_in_slices_has_equal_bits_for_every_number_of_processes() {
+    assert_equal_for_every_world(&resnet18(), &digits());
 }
 
 /// Writes a file of 4,000 tokens below 61.
@@ -63,24 +67,56 @@ pub(crate) fn write_tokens(directory: &Path) {
     std::fs::write(directory.join("train.bin"), bytes).unwrap();
 }
 
-#[test]
-fn a_gpt2_with_dropout_in_slices_has_equal_bits_for_every_number_of_processes() {
+/// A training on the tokens of [`write_tokens`].
+fn gpt2(steps: u64) -> Value {
     let model = json!({
         "name": "gpt2", "layers": 2, "heads": 2, "width": 32, "context": 16, "vocabulary": 64, "dropout": 0.1,
     });
-    let mut config = sliced(&model, 20);
+    let mut config = sliced(&model, steps);
     config["data"] = json!({"format": "tokens", "train": "train.bin", "tokens": {"context": 16}});
     config["optimizer"] = json!({"name": "adamw", "learningRate": 0.001});
     config["globalBatchSize"] = json!(10);
+    config
+}
+
+#[test]
+fn a_gpt2_with_dropout_in_slices_has_equal_bits_for_every_number_of_processes() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());
-    assert_equal_for_every_world(&config, directory.path());
+    assert_equal_for_every_world(&gpt2(20), directory.path());
+}
+
+/// Kills a rank at a point of a step, goes on without it, and compares the weights: (point, ranks, the rank that is
+/// killed).
+fn assert_kills_change_no_bit(
+    config: &Value,
+    data_dir: &Path,
+    step: u64,
+    kills: &[(&str, u32, u32)],
+) {
+    let name = &config["model"]["name"];
+    let expected = weights(config, data_dir, 1, 1);
+    for (point, world, victim) in kills {
+        let fault = format!("{victim}:{step}:{point}");
+        let mut job = Job::doomed_on(config, data_dir, *world, *victim, &fault);
+        assert_eq!(job.exit_code(*victim as usize), None, "{}", job.logs());
+        let survivors: Vec<u32> = (0..*world).filter(|node| node != victim).collect();
+        job.issue_to(2, &survivors);
+        for survivor in &survivors {
+            assert_eq!(job.exit_code(*survivor as usize), Some(0), "{}", job.logs());
+        }
+        let is_equal = job.bytes_of_weights() == expected;
+        assert!(
+            is_equal,
+            "{name}: rank {victim} of {world} at {point}: other bits"
+        );
+        assert_proven(job.volume(), config["steps"].as_u64().unwrap());
+    }
 }
 
 #[test]
 fn a_rank_killed_at_any_point_changes_no_bit() {
-    let expected = weights(&mlp(), &digits(), 1, 1);
-    for (point, world, victim) in [
+    let kills = [
         ("Forward", 2, 0),
         ("Forward", 3, 1),
         ("Backward", 2, 1),
@@ -89,18 +125,22 @@ fn a_rank_killed_at_any_point_changes_no_bit() {
         ("Update", 3, 0),
         ("Commit", 2, 0),
         ("Commit", 4, 2),
-    ] {
-        let mut job = Job::doomed(&mlp(), world, victim, &format!("{victim}:20:{point}"));
-        assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
-        let survivors: Vec<u32> = (0..world).filter(|node| *node != victim).collect();
-        job.issue_to(2, &survivors);
-        for survivor in &survivors {
-            assert_eq!(job.exit_code(*survivor as usize), Some(0), "{}", job.logs());
-        }
-        let is_equal = job.bytes_of_weights() == expected;
-        assert!(is_equal, "rank {victim} of {world} at {point}: other bits");
-        assert_proven(job.volume(), STEPS);
-    }
+    ];
+    assert_kills_change_no_bit(&mlp(), &digits(), 20, &kills);
+}
+
+#[test]
+fn a_rank_of_a_gpt2_with_dropout_killed_at_any_point_changes_no_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    write_tokens(directory.path());
+    let kills = [("Backward", 3, 1), ("Agree", 4, 0), ("Commit", 2, 0)];
+    assert_kills_change_no_bit(&gpt2(3), directory.path(), 2, &kills);
+}
+
+#[test]
+fn a_rank_of_a_resnet18_killed_at_any_point_changes_no_bit() {
+    let kills = [("Backward", 2, 1), ("Commit", 3, 0)];
+    assert_kills_change_no_bit(&resnet18(), &digits(), 2, &kills);
 }
 
 #[test]

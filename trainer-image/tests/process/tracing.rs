@@ -3,17 +3,59 @@
 use serde_json::{Value, json};
 
 use crate::checkpoints::endless;
-use crate::harness::Job;
+use crate::harness::{Job, digits, on_device};
+use crate::slices::write_tokens;
+
+/// The names of the events in a trace of so many steps of the first process. Those within a fused update are not in it:
+/// on a CPU its kernel reads scalars that it leaves on a GPU.
+fn names(job: &Job, num_steps: u32) -> Vec<String> {
+    job.wait_for("steps", |status| status.step > 0);
+    let trace: Value = serde_json::from_str(&job.trace(num_steps)).unwrap();
+    let events: Vec<Event> = trace["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Event::read)
+        .collect();
+    let is_fused = |event: &&Event| event.name.starts_with("aten::_fused_");
+    let fused: Vec<&Event> = events.iter().filter(is_fused).collect();
+    let outside = |event: &&Event| !fused.iter().any(|fused| event.is_within(fused));
+    let names = events.iter().filter(outside);
+    names.map(|event| event.name.clone()).collect()
+}
+
+/// An operation in a trace, with times in microseconds.
+struct Event {
+    name: String,
+    thread: Value,
+    begin: f64,
+    end: f64,
+}
+
+impl Event {
+    fn read(event: &Value) -> Option<Self> {
+        let begin = event["ts"].as_f64()?;
+        Some(Self {
+            name: event["name"].as_str()?.to_owned(),
+            thread: event["tid"].clone(),
+            begin,
+            end: begin + event["dur"].as_f64()?,
+        })
+    }
+
+    /// Whether another operation has called it.
+    fn is_within(&self, other: &Self) -> bool {
+        self.name != other.name
+            && self.thread == other.thread
+            && self.begin >= other.begin
+            && self.end <= other.end
+    }
+}
 
 /// How often an event is in a trace of so many steps of the first process.
 fn counts(job: &Job, num_steps: u32) -> impl Fn(&str) -> usize {
-    job.wait_for("steps", |status| status.step > 0);
-    let trace: Value = serde_json::from_str(&job.trace(num_steps)).unwrap();
-    let events = trace["traceEvents"].as_array().unwrap().clone();
-    move |name| {
-        let same = events.iter().filter(|event| event["name"] == name);
-        same.count()
-    }
+    let names = names(job, num_steps);
+    move |wanted| names.iter().filter(|name| *name == wanted).count()
 }
 
 /// An MLP with one hidden layer: two products in a forward pass, and as many in a backward pass.
@@ -43,4 +85,101 @@ fn a_trace_ends_before_an_evaluation() {
     let num_forward = num_of(FORWARD);
     assert!((2..40).contains(&num_forward), "{num_forward}");
     assert_eq!(num_of(BACKWARD), num_forward, "no pass of an evaluation");
+}
+
+/// Operations by which the host reads numbers of a tensor. On a GPU it waits there for all that was launched before.
+const READS: [&str; 4] = [
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::equal",
+];
+
+/// A training for each model, and each optimizer: its name, and what is other than in [`endless`].
+fn models() -> [(&'static str, Value); 4] {
+    let tokens = json!({"format": "tokens", "train": "train.bin", "tokens": {"context": 16}});
+    [
+        (
+            "mlp",
+            json!({
+                "optimizer": {"name": "lars", "learningRate": 0.01, "ema": {"decay": 0.9}},
+            }),
+        ),
+        (
+            "gpt2",
+            json!({
+                "model": {"layers": 1, "heads": 2, "width": 16, "context": 16, "vocabulary": 64, "dropout": 0.1},
+                "data": tokens,
+                "optimizer": {"name": "adamw", "learningRate": 1e-4, "maxGradNorm": 1.0},
+            }),
+        ),
+        (
+            "bert",
+            json!({
+                "model": {"layers": 1, "heads": 2, "width": 16, "context": 16, "vocabulary": 64},
+                "data": tokens,
+                "optimizer": {"name": "lamb", "learningRate": 1e-4},
+            }),
+        ),
+        (
+            "resnet18",
+            json!({
+                "model": {"stem": "cifar", "ghostBatch": 4},
+                "optimizer": {"name": "sgd", "learningRate": 1e-4, "momentum": 0.9},
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn a_step_that_the_device_commits_reads_no_number_on_the_host() {
+    let directory = tempfile::tempdir().unwrap();
+    write_tokens(directory.path());
+    for (name, settings) in models() {
+        let mut config = endless();
+        for (key, value) in settings.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config["model"]["name"] = json!(name);
+        config["globalBatchSize"] = json!(16);
+        config["eval"] = json!({"everyEpochs": 0});
+        let has_tokens = config["data"]["format"] == "tokens";
+        let data_dir = if has_tokens {
+            directory.path().to_owned()
+        } else {
+            digits()
+        };
+        let job = on_device(|| Job::start(&config, &data_dir, 2, 1));
+        job.issue_when_ready(1);
+        let names = names(&job, 3);
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        assert!(has("c10d::allreduce_"), "{name}: no step in {names:?}");
+        for read in READS {
+            assert!(!has(read), "{name}: {read} in a step");
+        }
+    }
+}
+
+/// Collectives in each step of an mlp, whose gradients are one bucket.
+fn num_collectives(config: &Value) -> f64 {
+    let job = Job::train(config, 2, 1);
+    let names = names(&job, 3);
+    let num = |is_meant: &dyn Fn(&str) -> bool| names.iter().filter(|it| is_meant(it)).count();
+    let num_steps = num(&|name| name == FORWARD) / 2;
+    assert!(num_steps > 0, "{names:?}");
+    num(&|name| name.starts_with("c10d::")) as f64 / num_steps as f64
+}
+
+#[test]
+fn a_step_on_cpus_has_no_collective_beside_those_of_its_gradients() {
+    let mut config = endless();
+    config["eval"] = json!({"everyEpochs": 0});
+    let exactly = |found: f64, expected: f64| {
+        assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
+    };
+    exactly(num_collectives(&config), 1.0);
+    // What ranks agree on cannot travel in 16 bits, nor is it known to a host that runs ahead.
+    exactly(on_device(|| num_collectives(&config)), 2.0);
+    config["ddp"] = json!({"compression": "bf16"});
+    exactly(num_collectives(&config), 2.0);
 }

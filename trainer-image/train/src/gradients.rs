@@ -125,7 +125,10 @@ pub fn gradients(
         let samples = sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
         let sum = sections.time(Section::Forward, || {
             sync.before_forward().map_err(told)?;
-            let sum = loss(&**task, &samples, *precision, mode(*seed, batch, &pass));
+            let sum = device_works(rank, batch).and_then(|()| {
+                let mode = mode(*seed, batch, &pass);
+                loss(&**task, &samples, *precision, mode)
+            });
             sum.map_err(|failure| told_in_pass(world, failure))
         })?;
         sections.waited(Section::Forward, take_sum_wait());
@@ -235,6 +238,14 @@ fn loss(
 ) -> Result<LossSum, Failure> {
     let _autocast = autocast(precision, samples.inputs.device())?;
     Ok(task.loss(samples, mode)?)
+}
+
+/// Fails as a call to a broken GPU does, where a test asks for it.
+fn device_works(rank: u32, batch: &Batch) -> Result<(), Failure> {
+    match faults::device_failure(rank, batch.step) {
+        Some(words) => Err(TchError::Torch(words.to_owned()).into()),
+        None => Ok(()),
+    }
 }
 
 /// The loss, or NaN where a test asks for it.

@@ -1,6 +1,9 @@
 //! Jobs that something is to happen to.
 
-use roundhouse_contract::environment::CheckpointEnvironment;
+use std::path::Path;
+
+use roundhouse_contract::environment::{CheckpointEnvironment, TERMINATION_GRACE_SECONDS};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
 use super::{Job, digits, every_steps, replace};
@@ -9,11 +12,22 @@ impl Job {
     /// A job one of whose workers kills itself at a point: (node, `rank:step:point`). It saves a
     /// checkpoint every twenty steps.
     pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
+        Self::doomed_on(config, &digits(), nodes, node, fault)
+    }
+
+    /// The same on other data.
+    pub(crate) fn doomed_on(
+        config: &Value,
+        data_dir: &Path,
+        nodes: u32,
+        node: u32,
+        fault: &str,
+    ) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
         job.variables
             .push((node, "ROUNDHOUSE_FAULT", fault.to_owned()));
-        job.spawn(&digits());
+        job.spawn(data_dir);
         job.issue_when_ready(1);
         job
     }
@@ -59,6 +73,44 @@ impl Job {
     pub(super) fn send_in_chunks(&mut self) {
         let chunk = |node| (node, "ROUNDHOUSE_FAULT_CHUNK_BYTES", "1024".to_owned());
         self.variables.extend((0..self.nodes).map(chunk));
+    }
+
+    /// A job the device of one of whose ranks fails at a step.
+    pub(crate) fn with_broken_device(config: &Value, nodes: u32, rank: u32, step: u64) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.variables
+            .push((rank, "ROUNDHOUSE_FAULT_DEVICE", format!("{rank}:{step}")));
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
+    /// A job each of whose steps takes so many seconds longer, with a grace of four minutes. It saves a checkpoint
+    /// when it ends or is left.
+    pub(crate) fn slow(config: &Value, nodes: u32, seconds: u64) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(job.path("volume"), 1_000_000));
+        let grace = |node| (node, TERMINATION_GRACE_SECONDS, "240".to_owned());
+        job.variables.extend((0..nodes).map(grace));
+        job.pace_steps(seconds * 1_000);
+        job.spawn(&digits());
+        job.issue_when_ready(1);
+        job
+    }
+
+    /// Leaves a process so many bytes of address space beside those that it has.
+    pub(crate) fn limit_memory(&self, rank: usize, bytes: u64) {
+        let process = &self.processes[rank];
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+        let mut lines = status.lines();
+        let used = lines.find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let kib: u64 = used.trim().trim_end_matches(" kB").parse().unwrap();
+        let most = Some(kib * 1_024 + bytes);
+        let limit = Rlimit {
+            current: most,
+            maximum: most,
+        };
+        prlimit(Some(Pid::from_child(process)), Resource::As, limit).unwrap();
     }
 
     /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
