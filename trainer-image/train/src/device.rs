@@ -9,6 +9,9 @@ use tch::Device;
 use crate::failure::Failure;
 use crate::sync::Commit;
 
+#[cfg(any(feature = "nccl", test))]
+mod nccl;
+
 /// The device of the process with this local rank. A GPU that the pod asked for is used or is an error: training on
 /// the CPU instead would be a hundred times slower, without a word.
 ///
@@ -27,10 +30,15 @@ pub fn own(local_rank: u32, expected: Option<ExpectedDevice>) -> Result<Device, 
 /// streams.
 ///
 /// # Errors
-/// It cannot be used.
+/// It cannot be used, or the NCCL that is loaded has another version than the one that this program was compiled for.
 pub fn enter(device: Device) -> Result<(), Failure> {
     if let Device::Cuda(index) = device {
         roundhouse_c10d::set_device(u16::try_from(index).unwrap_or(u16::MAX))?;
+        #[cfg(feature = "nccl")]
+        {
+            let versions = roundhouse_c10d::nccl_versions()?;
+            nccl::check(versions.loaded, versions.compiled)?;
+        }
     }
     Ok(())
 }
