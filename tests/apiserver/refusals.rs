@@ -196,6 +196,10 @@ fn bad_trainers() -> Vec<(Value, &'static str)> {
             "set trainer.onNonFinite to Skip",
         ),
         (
+            json!({"trainer": {"deterministic": true, "cudnnBenchmark": true}}),
+            "remove one of them",
+        ),
+        (
             json!({"trainer": {"slices": 4, "ddp": {"compression": "bf16"}}}),
             "remove trainer.ddp.compression",
         ),

@@ -139,6 +139,8 @@ mod failure_policy;
         .message("trainer.lossScaling is for precision fp16: remove it, or set trainer.precision to fp16").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.maxConsecutiveSkips) || (has(self.trainer.onNonFinite) && self.trainer.onNonFinite == 'Skip') || (has(self.trainer.precision) && self.trainer.precision == 'fp16')")
         .message("trainer.maxConsecutiveSkips counts skipped steps: set trainer.onNonFinite to Skip, or remove it").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.deterministic) || !self.trainer.deterministic || !has(self.trainer.cudnnBenchmark) || !self.trainer.cudnnBenchmark")
+        .message("trainer.cudnnBenchmark chooses kernels by their time, which trainer.deterministic excludes: remove one of them").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.slices) || !has(self.trainer.ddp) || !has(self.trainer.ddp.compression) || self.trainer.ddp.compression == 'none'")
         .message("trainer.slices sums 32-bit gradients: remove trainer.ddp.compression, or trainer.slices").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.tensorboard) || !self.trainer.tensorboard || has(self.checkpoint)")

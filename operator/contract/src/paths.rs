@@ -51,6 +51,12 @@ pub fn rank_failure(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.failure.json"))
 }
 
+/// What NCCL says of itself in one process, in the run directory.
+#[must_use]
+pub fn rank_nccl_log(run_dir: &Path, local_rank: u32) -> PathBuf {
+    run_dir.join(format!("rank-{local_rank}.nccl.log"))
+}
+
 /// Which processes the agent started anew, as [`crate::ProcessRestarts`], in the run directory.
 #[must_use]
 pub fn restarts(run_dir: &Path) -> PathBuf {

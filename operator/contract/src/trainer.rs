@@ -85,6 +85,10 @@ pub struct TrainerConfig {
     /// speed; on CPUs all kernels are deterministic for a given number of threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deterministic: bool,
+    /// Whether cuDNN measures its convolution kernels when a shape first comes, and uses the fastest. It needs memory while
+    /// it measures. On CPUs it changes nothing. Default: true, unless `deterministic` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cudnn_benchmark: Option<bool>,
     /// Floating-point operations per second that the device of one process can do at most, such as `989e12` for an
     /// H100 in bf16; for the metric of model FLOPs utilization. Default: that of well-known NVIDIA GPUs, else unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,6 +239,12 @@ impl TrainerConfig {
         self.schedule.validate()
     }
 
+    /// Whether cuDNN measures its convolution kernels: which is the fastest depends on timing.
+    #[must_use]
+    pub fn has_cudnn_benchmark(&self) -> bool {
+        self.cudnn_benchmark.unwrap_or(!self.deterministic)
+    }
+
     /// Refuses what another field takes the effect from.
     fn has_no_field_in_vain(&self) -> Result<(), ConfigInvalid> {
         let is_narrow = self.precision == Precision::Fp16;
@@ -255,6 +265,12 @@ impl TrainerConfig {
             return invalid(
                 "ddp.compression",
                 "has no effect with slices, which sum 32-bit gradients: remove one of them",
+            );
+        }
+        if self.deterministic && self.cudnn_benchmark == Some(true) {
+            return invalid(
+                "cudnnBenchmark",
+                "chooses kernels by their time, which deterministic excludes: remove one of them",
             );
         }
         Ok(())

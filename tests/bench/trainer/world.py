@@ -101,12 +101,23 @@ class World:
 
     def metric(self, node, name):
         """The value of a metric without labels; `None` if it is absent."""
+        return self.metrics(node).get(name)
+
+    def metrics(self, node):
+        """Values by name of all metrics without labels."""
+        found = re.findall(r"^roundhouse_train_(\w+) (\S+)$", self.exposition(node), re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
+    def labels(self, node, name, label):
+        """The values of a label with which a metric is there."""
+        return re.findall(rf'^roundhouse_train_{name}{{{label}="([^"]*)"}}', self.exposition(node), re.MULTILINE)
+
+    def exposition(self, node):
+        """What the worker's process tells Prometheus; nothing before the first time."""
         try:
-            text = (self.directory / f"run-{node}" / "rank-0.prom").read_text()
+            return (self.directory / f"run-{node}" / "rank-0.prom").read_text()
         except FileNotFoundError:
-            return None
-        found = re.search(rf"^roundhouse_train_{name} (\S+)$", text, re.MULTILINE)
-        return float(found[1]) if found else None
+            return ""
 
     def prepared(self, nodes, seconds=120):
         """Waits until workers are in the lobby, or further."""

@@ -184,6 +184,8 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn rh_reducer_has_final_buckets(reducer: *const RhReducer) -> bool;
     pub(crate) fn rh_reducer_free(reducer: *mut RhReducer) -> c_int;
+    #[cfg(feature = "nccl")]
+    pub(crate) fn rh_num_gpus(out: *mut c_int) -> c_int;
     pub(crate) fn rh_set_device(device: c_int) -> c_int;
     pub(crate) fn rh_backward(loss: *const C_tensor) -> c_int;
 }

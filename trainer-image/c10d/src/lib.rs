@@ -39,6 +39,8 @@ pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp, take_sum_wait};
 pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]
 pub use observe::{NcclVersions, nccl_versions};
+#[cfg(feature = "nccl")]
+pub use process::num_gpus;
 pub use process::{raise_descriptor_limit, set_device};
 pub use recompute::recompute;
 pub use reducer::{CommHook, Reducer, ReducerOptions, backward, layout, zero_grad};

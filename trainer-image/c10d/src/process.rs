@@ -23,6 +23,18 @@ pub fn raise_descriptor_limit() -> Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
+/// How many GPUs this process can use, at least 1.
+///
+/// # Errors
+/// There is none, in the words of CUDA and its driver, such as that the driver is too old.
+#[cfg(feature = "nccl")]
+pub fn num_gpus() -> Result<u32> {
+    let mut number = 0;
+    // SAFETY: valid for a write.
+    check(unsafe { ffi::rh_num_gpus(&raw mut number) })?;
+    Ok(u32::try_from(number).unwrap_or_default())
+}
+
 /// Makes a GPU the calling thread's, for streams, pinned memory and tensors that name no device. Each thread begins
 /// with device 0.
 ///

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use roundhouse_contract::environment::nccl::NCCL_DEBUG_FILE;
 use roundhouse_contract::{Phase, Progress, RankStatus};
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::{LossScale, Place, Skips};
@@ -19,6 +20,8 @@ pub mod files;
 mod lines;
 pub mod meter;
 pub mod metrics;
+mod nccl_log;
+pub mod transports;
 pub mod work;
 
 use board::Board;
@@ -29,6 +32,7 @@ use lines::skipped_line;
 pub use lines::{say, say_error};
 use meter::Meter;
 use metrics::Metrics;
+use nccl_log::NcclLog;
 pub use work::{DeviceMemory, MemoryProbe, Work};
 
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
@@ -100,6 +104,10 @@ impl Evaluation {
 #[derive(Debug)]
 pub struct Reporter {
     files: Option<RunFiles>,
+    /// What NCCL says of itself, if it is asked to.
+    nccl_log: Option<NcclLog>,
+    /// Whether a step of this generation is committed, so that NCCL has connected what it uses.
+    has_stepped: bool,
     metrics: Metrics,
     meter: Meter,
     work: Work,
@@ -131,6 +139,11 @@ impl Reporter {
                 .run_dir
                 .as_deref()
                 .map(|directory| RunFiles::new(directory, launch.local_rank)),
+            nccl_log: launch.run_dir.as_deref().and_then(|directory| {
+                let told = std::env::var_os(NCCL_DEBUG_FILE);
+                NcclLog::of(directory, launch.local_rank, told.as_deref())
+            }),
+            has_stepped: false,
             metrics,
             meter: Meter::default(),
             work: Work::default(),
@@ -169,6 +182,10 @@ impl Reporter {
     /// A generation is being formed. Its number is written before anything is said to the peers.
     pub fn form(&mut self, generation: u64) {
         self.status.forming = generation;
+        self.has_stepped = false;
+        if let Some(log) = &mut self.nccl_log {
+            log.begin_generation();
+        }
         self.enter(Phase::Forming);
     }
 
@@ -217,6 +234,9 @@ impl Reporter {
         self.meter.add(report, Instant::now());
         self.metrics.observe(report, &self.work, &self.meter);
         self.event_of_step(report);
+        if !std::mem::replace(&mut self.has_stepped, true) {
+            self.tell_transports();
+        }
         self.status.step = report.step;
         self.progress.step = report.step;
         self.progress.epoch = report.epoch;
@@ -236,6 +256,16 @@ impl Reporter {
         if now >= self.line_due {
             self.line_due = now + LINE_INTERVAL;
             self.say_as_rank_zero(&self.step_line(report.learning_rate));
+        }
+    }
+
+    /// How NCCL has connected this rank in the present generation.
+    fn tell_transports(&self) {
+        let Some(log) = &self.nccl_log else { return };
+        let transports = log.transports();
+        self.metrics.transports.set(&transports);
+        if let Some(line) = transports.to_line() {
+            say(&format!("NCCL: {line}"));
         }
     }
 

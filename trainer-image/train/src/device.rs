@@ -9,57 +9,98 @@ use tch::Device;
 use crate::failure::Failure;
 use crate::sync::Commit;
 
+#[cfg(any(feature = "nccl", test))]
+mod nccl;
+
 /// The device of the process with this local rank. A GPU that the pod asked for is used or is an error: training on
 /// the CPU instead would be a hundred times slower, without a word.
 ///
 /// # Errors
 /// [`Failure::Device`] when fewer GPUs can be used than are expected.
 pub fn own(local_rank: u32, expected: Option<ExpectedDevice>) -> Result<Device, Failure> {
-    let num_gpus = if cfg!(feature = "nccl") {
-        u32::try_from(tch::Cuda::device_count()).unwrap_or_default()
-    } else {
-        0
-    };
-    choose(local_rank, num_gpus, expected).map_err(Failure::Device)
+    choose(local_rank, &Gpus::look(), expected).map_err(Failure::Device)
+}
+
+/// What CUDA says of the GPUs of this machine.
+#[derive(Debug, Default)]
+struct Gpus {
+    /// How many can be used.
+    number: u32,
+    /// Why there is none, in the words of CUDA and its driver.
+    trouble: Option<String>,
+}
+
+impl Gpus {
+    #[cfg(feature = "nccl")]
+    fn look() -> Self {
+        match roundhouse_c10d::num_gpus() {
+            Ok(number) => Self {
+                number,
+                trouble: None,
+            },
+            Err(error) => Self {
+                number: 0,
+                trouble: Some(error.message),
+            },
+        }
+    }
+
+    /// A build without CUDA can use none.
+    #[cfg(not(feature = "nccl"))]
+    fn look() -> Self {
+        Self::default()
+    }
 }
 
 /// Makes a GPU the one that this thread computes on where no tensor says otherwise, such as for pinned memory and
 /// streams.
 ///
 /// # Errors
-/// It cannot be used.
+/// It cannot be used, or the NCCL that is loaded has another version than the one that this program was compiled for.
 pub fn enter(device: Device) -> Result<(), Failure> {
     if let Device::Cuda(index) = device {
         roundhouse_c10d::set_device(u16::try_from(index).unwrap_or(u16::MAX))?;
+        #[cfg(feature = "nccl")]
+        {
+            let versions = roundhouse_c10d::nccl_versions()?;
+            nccl::check(versions.loaded, versions.compiled)?;
+        }
     }
     Ok(())
 }
 
-/// Which device, of so many GPUs that can be used.
+/// Which device, of the GPUs that can be used.
 fn choose(
     local_rank: u32,
-    num_gpus: u32,
+    gpus: &Gpus,
     expected: Option<ExpectedDevice>,
 ) -> Result<Device, String> {
     let gpu = usize::try_from(local_rank).map_or(Device::Cpu, Device::Cuda);
     match expected {
-        Some(ExpectedDevice::Cuda(wanted)) if num_gpus < wanted.get() => {
-            let reason = if cfg!(feature = "nccl") {
-                "look at the node's driver with nvidia-smi: CUDA 13.0 needs version 580 or newer"
-            } else {
-                "this image has no CUDA: use the trainer's image for GPUs (trainer.image)"
-            };
-            Err(format!(
-                "the pod asks for {wanted} GPUs, and {num_gpus} can be used; {reason}"
-            ))
+        Some(ExpectedDevice::Cuda(wanted)) if gpus.number < wanted.get() => {
+            Err(too_few(gpus, wanted.get(), cfg!(feature = "nccl")))
         }
         Some(ExpectedDevice::Cuda(wanted)) if local_rank >= wanted.get() => Err(format!(
             "process {local_rank} of this worker has no GPU of its own: the pod asks for {wanted}; set workers.procsPerWorker to {wanted} or less"
         )),
         Some(ExpectedDevice::Cuda(_)) => Ok(gpu),
-        None if local_rank < num_gpus => Ok(gpu),
+        None if local_rank < gpus.number => Ok(gpu),
         None | Some(ExpectedDevice::Cpu) => Ok(Device::Cpu),
     }
+}
+
+/// What to say when fewer GPUs can be used than the pod asks for.
+fn too_few(gpus: &Gpus, wanted: u32, has_cuda: bool) -> String {
+    let Gpus { number, trouble } = gpus;
+    let advice = if has_cuda {
+        "look at the node's driver with nvidia-smi: CUDA 13.0 needs version 580 or newer"
+    } else {
+        "this image has no CUDA: use the trainer's image for GPUs (trainer.image)"
+    };
+    let trouble = trouble.as_deref().unwrap_or_default();
+    let trouble = trouble.trim().trim_end_matches('.');
+    let colon = if trouble.is_empty() { "" } else { ": " };
+    format!("the pod asks for {wanted} GPUs, and {number} can be used{colon}{trouble}; {advice}")
 }
 
 /// Who decides that a step is committed. A host that reads a GPU's results makes it idle; a CPU's are there when they
@@ -107,7 +148,16 @@ pub fn backend(device: Device) -> Backend {
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_contract::ExitCode;
+
     use super::*;
+
+    fn gpus(number: u32, trouble: Option<&str>) -> Gpus {
+        Gpus {
+            number,
+            trouble: trouble.map(str::to_owned),
+        }
+    }
 
     #[test]
     fn a_gpu_that_was_asked_for_is_used_or_is_an_error() {
@@ -133,9 +183,41 @@ mod tests {
             ("one of two GPUs is broken", 0, 1, cuda(2), None),
             ("more processes than GPUs", 2, 2, cuda(2), None),
         ] {
-            let chosen = choose(local_rank, num_gpus, expected);
+            let chosen = choose(local_rank, &gpus(num_gpus, None), expected);
             assert_eq!(chosen.clone().ok(), found, "{what}: {chosen:?}");
         }
+    }
+
+    #[test]
+    fn the_words_of_the_driver_are_in_the_error() {
+        let old = "The NVIDIA driver on your system is too old (found version 12020).";
+        for (gpus, has_cuda, said) in [
+            (
+                gpus(0, Some(old)),
+                true,
+                "the pod asks for 2 GPUs, and 0 can be used: The NVIDIA driver on your system is too old (found version 12020); look at the node's driver",
+            ),
+            (
+                gpus(0, Some("No CUDA GPUs are available\n")),
+                true,
+                "0 can be used: No CUDA GPUs are available; look at the node's driver",
+            ),
+            (
+                gpus(1, None),
+                true,
+                "1 can be used; look at the node's driver",
+            ),
+            (
+                gpus(0, None),
+                false,
+                "0 can be used; this image has no CUDA",
+            ),
+        ] {
+            let text = too_few(&gpus, 2, has_cuda);
+            assert!(text.contains(said), "{text}");
+        }
+        let failure = Failure::Device(too_few(&gpus(0, Some(old)), 2, true));
+        assert_eq!(failure.exit_code(), ExitCode::HardwareFault);
     }
 
     #[test]

@@ -80,6 +80,18 @@ pub enum Failure {
         /// libtorch's words.
         words: String,
     },
+    /// NCCL has another version than the one that this program was compiled for.
+    #[error(
+        "NCCL {loaded} is loaded, and the trainer was compiled for NCCL {compiled}: use the trainer's image for GPUs \
+         unchanged, or remove the other NCCL from LD_LIBRARY_PATH and LD_PRELOAD; a program of your own must be \
+         compiled with the headers of the NCCL that its image has"
+    )]
+    NcclVersion {
+        /// Version of the library that is loaded.
+        loaded: String,
+        /// Version of the headers.
+        compiled: String,
+    },
     /// A GPU cannot be used, or has failed.
     #[error("{0}")]
     Device(String),
@@ -122,6 +134,7 @@ impl Failure {
             | Self::Config(_)
             | Self::Options(_)
             | Self::ConfigFile { .. }
+            | Self::NcclVersion { .. }
             | Self::Diverged { .. } => ExitCode::ConfigInvalid,
             Self::Data { .. } | Self::Unreadable(_) | Self::Weights(_) => ExitCode::DataInvalid,
             Self::Device(_) => ExitCode::HardwareFault,

@@ -3,6 +3,10 @@
 //! when a group is built. They must stand in the environment that a process is started with: it has many
 //! threads soon, and then nothing can be set safely.
 
+use std::path::Path;
+
+use crate::paths;
+
 /// Names and values for the processes of the built-in trainer. What a user has set is to be left alone.
 #[must_use]
 pub fn settings(connect_timeout_seconds: u64) -> [(&'static str, String); 8] {
@@ -33,9 +37,50 @@ pub fn settings(connect_timeout_seconds: u64) -> [(&'static str, String); 8] {
     ]
 }
 
+/// How much NCCL says of itself.
+const NCCL_DEBUG: &str = "NCCL_DEBUG";
+/// What it says something about.
+const NCCL_DEBUG_SUBSYS: &str = "NCCL_DEBUG_SUBSYS";
+/// The file into which it writes; not set: standard output.
+pub const NCCL_DEBUG_FILE: &str = "NCCL_DEBUG_FILE";
+
+/// Names and values that have NCCL write into the run directory how it connects, where the trainer reads it. Nothing
+/// if `get` (`std::env::var_os`) knows any of the names: then users read it themselves.
+#[must_use]
+pub fn log_settings<T>(
+    run_dir: &Path,
+    local_rank: u32,
+    get: impl Fn(&str) -> Option<T>,
+) -> Vec<(&'static str, String)> {
+    let file = paths::rank_nccl_log(run_dir, local_rank);
+    let settings = [
+        (NCCL_DEBUG, "INFO".to_owned()),
+        (NCCL_DEBUG_SUBSYS, "INIT,NET".to_owned()),
+        (NCCL_DEBUG_FILE, file.display().to_string()),
+    ];
+    if settings.iter().any(|(name, _)| get(name).is_some()) {
+        return Vec::new();
+    }
+    settings.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nccl_writes_into_the_run_directory_unless_the_user_has_said_otherwise() {
+        let of = |set: &str| {
+            let get = |name: &str| (name == set).then_some(());
+            log_settings(Path::new("/run/roundhouse"), 2, get)
+        };
+        let file = "/run/roundhouse/rank-2.nccl.log".to_owned();
+        assert!(of("PATH").contains(&(NCCL_DEBUG_FILE, file)));
+        assert_eq!(of("PATH").len(), 3);
+        for name in [NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE] {
+            assert!(of(name).is_empty(), "{name}");
+        }
+    }
 
     #[test]
     fn each_is_set_once_and_connecting_has_its_own_timeout() {

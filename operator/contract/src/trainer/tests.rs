@@ -75,6 +75,35 @@ fn each_impossible_value_names_its_field() {
 }
 
 #[test]
+fn cudnn_measures_its_kernels_unless_training_is_deterministic() {
+    for (deterministic, given, found) in [
+        (false, None, Some(true)),
+        (false, Some(false), Some(false)),
+        (false, Some(true), Some(true)),
+        (true, None, Some(false)),
+        (true, Some(false), Some(false)),
+        (true, Some(true), None),
+    ] {
+        let config = parse(|value| {
+            value["deterministic"] = deterministic.into();
+            if let Some(given) = given {
+                value["cudnnBenchmark"] = given.into();
+            }
+        });
+        let config = config.unwrap();
+        let switch = config.validate().map(|()| config.has_cudnn_benchmark());
+        let refused = switch.as_ref().err().map(|error| error.field);
+        let words = format!("deterministic {deterministic}, cudnnBenchmark {given:?}");
+        assert_eq!(switch.ok(), found, "{words}");
+        assert_eq!(
+            refused,
+            found.is_none().then_some("cudnnBenchmark"),
+            "{words}"
+        );
+    }
+}
+
+#[test]
 fn statistics_over_the_whole_batch_need_it_in_one_pass() {
     let with = |change: fn(&mut serde_json::Value)| {
         let config = parse(|value| {

@@ -60,6 +60,8 @@ fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, Str
     let settings = nccl::settings(timeouts.connect.as_secs()).into_iter();
     let blas = [(WORKSPACE.0, WORKSPACE.1.to_owned())].into_iter();
     environment.extend(settings.chain(blas).filter(is_free));
+    let log = nccl::log_settings(&options.run_dir, local_rank, |name| std::env::var_os(name));
+    environment.extend(log);
     environment
 }
 

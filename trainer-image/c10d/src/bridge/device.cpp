@@ -3,8 +3,18 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "guard.h"
+#if defined(USE_C10D_NCCL)
+#include <c10/cuda/CUDAFunctions.h>
+#endif
 
 extern "C" {
+
+#if defined(USE_C10D_NCCL)
+// Number of GPUs that CUDA can use. If there is none, the exception has the driver's words; device_count() drops them.
+int rh_num_gpus(int* out) {
+  return rh_guard([&] { *out = c10::cuda::device_count_ensure_non_zero(); });
+}
+#endif
 
 int rh_set_device(int device) {
   return rh_guard([&] {

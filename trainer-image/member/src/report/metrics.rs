@@ -14,10 +14,12 @@ use crate::sections::Section;
 mod checkpoints;
 mod memory;
 mod throughput;
+mod transports;
 
 pub use checkpoints::CheckpointMetrics;
 pub use memory::MemoryMetrics;
 pub use throughput::{DataMetrics, ThroughputMetrics};
+pub use transports::TransportMetrics;
 
 /// 0.5 ms to 33 s, doubling.
 const STEP_BUCKETS: (f64, f64, usize) = (0.000_5, 2.0, 17);
@@ -48,6 +50,7 @@ pub struct Metrics {
     throughput: ThroughputMetrics,
     pub(super) data: DataMetrics,
     pub(super) memory: MemoryMetrics,
+    pub(super) transports: TransportMetrics,
     pub(super) checkpoints: CheckpointMetrics,
 }
 
@@ -123,6 +126,7 @@ impl Metrics {
             throughput: ThroughputMetrics::new(&registry)?,
             data: DataMetrics::new(&registry)?,
             memory: MemoryMetrics::new(&registry)?,
+            transports: TransportMetrics::new(&registry)?,
             checkpoints: CheckpointMetrics::new(&registry)?,
             registry,
         };
@@ -270,6 +274,7 @@ mod tests {
     use roundhouse_elastic::{LossScale, Skips};
 
     use super::*;
+    use crate::report::transports::Transports;
     use crate::sections::Sections;
 
     #[test]
@@ -345,6 +350,23 @@ mod tests {
             !text.contains("tokens") && !text.contains("utilization"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_transports_are_those_of_the_present_generation() {
+        let metrics = Metrics::new().unwrap();
+        let route = |route: &str| {
+            Transports::parse(&format!(
+                "w:7:19 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {route}"
+            ))
+        };
+        metrics.transports.set(&route("P2P/CUMEM"));
+        metrics.transports.set(&route("NET/IB/0/GDRDMA"));
+        let text = metrics.to_text().unwrap();
+        let mut lines = text.lines().filter(|line| line.contains("nccl_transport{"));
+        let line = "roundhouse_train_nccl_transport{transport=\"NET/IB/GDRDMA\"} 1";
+        assert_eq!(lines.next(), Some(line));
+        assert_eq!(lines.next(), None);
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl<'reporter> Trainer<'reporter> {
 fn numerics_of(config: &TrainerConfig) -> Numerics {
     Numerics {
         tf32: config.precision == Precision::Tf32,
-        cudnn_benchmark: !config.deterministic,
+        cudnn_benchmark: config.has_cudnn_benchmark(),
         deterministic: config.deterministic,
     }
 }

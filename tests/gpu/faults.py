@@ -1,0 +1,189 @@
+"""Workers that are killed, hang, leave and come back. What is trained must not notice."""
+import signal
+import time
+
+from setting import apart, config_of, left, trained
+
+AT, STEPS = 20, 60
+# Of 60 steps in worlds of other sizes, of the greatest weight of a tensor: 32-bit sums in another order.
+TOLERANCE = 1e-5
+POINTS = ["Forward", "Backward", "Agree", "Update", "Commit"]
+
+
+def same(found, expected):
+    """Whether a training with a history has the weights of one without."""
+    difference = apart(found.weights, expected.weights)
+    assert difference <= TOLERANCE, f"weights differ by {difference:.1e}"
+    assert len(found.losses) == len(expected.losses), f"{len(found.losses)} steps"
+    return f"weights within {difference:.0e} of an undisturbed training"
+
+
+def ends_by_itself(world, node):
+    world.until(f"the end of worker {node}", lambda: world.processes[node].poll() is not None)
+    assert world.processes[node].returncode == -signal.SIGKILL, world.processes[node].returncode
+
+
+def points(setting):
+    """A rank is killed at each point of a step, first and other ranks; the others go on without it."""
+    config = config_of("mlp", STEPS)
+    expected = trained(setting, config, 1)
+
+    def case(point, victim):
+        def tried():
+            told = {victim: {"ROUNDHOUSE_FAULT": f"{victim}:{AT}:{point}"}}
+            with setting.world(config, 3, told=told, trainer=setting.faulty) as world:
+                world.prepared(range(3))
+                world.issue(1, range(3))
+                ends_by_itself(world, victim)
+                survivors = [node for node in range(3) if node != victim]
+                began = time.monotonic()
+                world.issue(2, survivors)
+                world.until("steps", lambda: all(world.status(node)["generation"] == 2 and world.step(node) > AT for node in survivors))
+                span = time.monotonic() - began
+                world.complete(survivors)
+                return f"{same(left(setting, world), expected)}; next step after {span:.1f} s"
+
+        return f"rank {victim} of 3 is killed at {point} of step {AT}", tried
+
+    return setting.each([case(point, victim) for point in POINTS for victim in (0, 1)])
+
+
+def histories(setting):
+    """The other things that happen to a training."""
+    config = config_of("mlp", STEPS)
+    expected = trained(setting, config, 1)
+    cases = {
+        "the sender of the state is killed within the broadcast": lambda: sender(setting, config, expected),
+        "1 worker grows to 2 and to 4": lambda: growth(setting),
+        "all workers are suspended and resume": lambda: suspension(setting),
+        "evaluation of 2 workers beside 1": lambda: evaluation(setting),
+        "onNonFinite Skip: 2 of 40 steps are NaN, 2 workers beside 1": lambda: skips(setting),
+    }
+    return setting.each(list(cases.items()))
+
+
+def sender(setting, config, expected):
+    """Rank 2 dies at step 20. Rank 0 sends its state to a newcomer and dies after the first chunk; rank 1 and the newcomer go on."""
+    chunks = {"ROUNDHOUSE_FAULT_CHUNK_BYTES": "1024"}
+    told = {node: dict(chunks) for node in range(4)}
+    told[0]["ROUNDHOUSE_FAULT"] = f"0:{AT}:State"
+    told[2]["ROUNDHOUSE_FAULT"] = f"2:{AT + 1}:Forward"
+    with setting.world(config, 4, told=told, trainer=setting.faulty) as world:
+        world.prepared(range(4))
+        world.issue(1, [0, 1, 2])
+        ends_by_itself(world, 2)
+        world.issue(2, [0, 1, 3])
+        ends_by_itself(world, 0)
+        world.issue(3, [1, 3])
+        world.complete([1, 3])
+        return same(left(setting, world), expected)
+
+
+def passes(world, generation, nodes, steps):
+    """These workers enter a generation and make some steps there."""
+    world.issue(generation, nodes)
+    world.until("the generation", lambda: all(world.status(node)["generation"] == generation for node in nodes))
+    before = world.step(nodes[0])
+    world.until("steps", lambda: world.step(nodes[0]) >= before + steps)
+
+
+def growth(setting):
+    # Slow enough for three generations, and equal bit for bit whatever the number of workers.
+    config, pace = config_of("mlp", 300, slices=4, deterministic=True), setting.place / "pace-of-growth"
+    expected = trained(setting, config, 1)
+    pace.write_text("20")
+    told = {node: {"ROUNDHOUSE_FAULT_STEP_FILE": str(pace)} for node in range(4)}
+    with setting.world(config, 4, told=told, trainer=setting.faulty) as world:
+        world.prepared(range(4))
+        passes(world, 1, [0], 10)
+        passes(world, 2, [0, 1], 10)
+        passes(world, 3, [0, 1, 2, 3], 10)
+        pace.write_text("0")
+        world.complete(range(4))
+        found = left(setting, world)
+    assert apart(found.weights, expected.weights) == 0 and found.losses == expected.losses, "other bits"
+    return "with 4 slices equal bit for bit to an undisturbed training"
+
+
+def suspension(setting):
+    config, pace = config_of("mlp", 200, slices=4, deterministic=True), setting.place / "pace-of-suspension"
+    expected = trained(setting, config, 1)
+    pace.write_text("20")
+    told = {node: {"ROUNDHOUSE_FAULT_STEP_FILE": str(pace)} for node in range(2)}
+    with setting.world(config, 2, told=told, trainer=setting.faulty) as world:
+        world.prepared(range(2))
+        passes(world, 1, [0, 1], 10)
+        for node in (0, 1):
+            world.kill(node, signal.SIGTERM)
+        for node in (0, 1):
+            world.until("the end", lambda: world.processes[node].poll() is not None)
+            assert world.processes[node].returncode == 143, world.logs()
+        pace.write_text("0")
+        for node in (0, 1):
+            world.start(node)
+        world.prepared(range(2))
+        world.issue(2, [0, 1])
+        world.complete(range(2))
+        found = left(setting, world)
+    assert apart(found.weights, expected.weights) == 0 and found.losses == expected.losses, "other bits"
+    return "with 4 slices equal bit for bit to an undisturbed training"
+
+
+def evaluation(setting):
+    """At the end of each epoch, of which there are two."""
+    config = config_of("mlp", 32)
+    one, two = trained(setting, config, 1), trained(setting, config, 2)
+    mine, theirs = two.metrics["eval_loss"], one.metrics["eval_loss"]
+    assert abs(mine - theirs) <= TOLERANCE * theirs, f"test losses {mine} and {theirs}"
+    assert two.metrics["eval_accuracy"] == one.metrics["eval_accuracy"], "other accuracies"
+    return f"equal accuracy, test losses differ by {abs(mine - theirs) / theirs:.0e}"
+
+
+def skips(setting):
+    config = config_of("mlp", 40, onNonFinite="Skip")
+    found = []
+    for nodes in (1, 2):
+        told = {node: {"ROUNDHOUSE_FAULT_LOSS": "20,21"} for node in range(nodes)}
+        found.append(trained(setting, config, nodes, told=told, trainer=setting.faulty))
+        num = found[-1].metrics["skipped_steps"]
+        assert num == 2, f"{num} steps were skipped"
+    difference = apart(found[1].weights, found[0].weights)
+    assert difference <= TOLERANCE, f"weights differ by {difference:.1e}"
+    return f"2 steps skipped, weights within {difference:.0e}"
+
+
+def kills(setting):
+    """A worker is killed, hangs, leaves and comes back; the others keep their state. Here times are measured."""
+    rows = []
+    with setting.world(config_of("mlp", 100_000_000), 4) as world:
+        world.prepared(range(4))
+        world.issue(1, range(4))
+        world.until("steps", lambda: world.step() >= 20)
+        before, began = world.step(), time.monotonic()
+        world.kill(3)
+        world.issue(2, [0, 1, 2])
+        world.until("steps of three", lambda: world.status(0)["generation"] == 2 and world.step() > before)
+        rows.append(("a worker of 4 is killed: until the others step again", f"{time.monotonic() - began:.1f} s"))
+        world.start(3)
+        world.prepared([3])
+        before, began = world.step(), time.monotonic()
+        world.issue(3, range(4))
+        world.until("steps of four", lambda: world.status(3)["generation"] == 3 and world.step(3) > before)
+        rows.append(("it comes back: until it steps", f"{time.monotonic() - began:.1f} s"))
+        before, began = world.step(), time.monotonic()
+        world.kill(2, signal.SIGSTOP)
+        world.issue(4, [0, 1, 3])
+        world.until("steps without it", lambda: world.status(0)["generation"] == 4 and world.step() > before)
+        rows.append(("a worker hangs: until the others step again, by an abort", f"{time.monotonic() - began:.1f} s"))
+        world.kill(2)
+        # Rank 0, which hosts the store, dies while the next generation forms.
+        before = world.step(1)
+        world.issue(5, [0, 1, 3])
+        world.kill(0)
+        began = time.monotonic()
+        world.issue(6, [1, 3])
+        world.until("steps of two", lambda: world.status(1)["generation"] == 6 and world.step(1) > before)
+        rows.append(("rank 0 is killed while a generation forms: until steps", f"{time.monotonic() - began:.1f} s"))
+        assert world.status(1)["step"] > before
+        setting.audit(world)
+    return rows

@@ -1,0 +1,105 @@
+//! The file into which NCCL writes what it says of itself, if the agent has told it so. NCCL keeps the file open for
+//! the life of the process and writes at its own offset. Emptying the file gives back its memory and leaves that
+//! offset as it is, so what follows lies behind a hole.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use roundhouse_contract::paths;
+
+use super::transports::Transports;
+
+/// Most that is read of the lines of one generation.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// The file of one process.
+#[derive(Debug)]
+pub(super) struct NcclLog {
+    path: PathBuf,
+    /// Where the lines of the present generation begin.
+    start: u64,
+}
+
+impl NcclLog {
+    /// The file in the run directory. `None` if `told`, the value of `NCCL_DEBUG_FILE`, is another one: the user reads
+    /// NCCL's words in a place of their own.
+    #[must_use]
+    pub(super) fn of(run_dir: &Path, local_rank: u32, told: Option<&OsStr>) -> Option<Self> {
+        let path = paths::rank_nccl_log(run_dir, local_rank);
+        (told == Some(path.as_os_str())).then_some(Self { path, start: 0 })
+    }
+
+    /// A generation begins: drops the lines of those before. An error leaves them, and costs memory alone.
+    pub(super) fn begin_generation(&mut self) {
+        let Ok(file) = OpenOptions::new().write(true).open(&self.path) else {
+            return;
+        };
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        // An emptied file is short until the next line comes.
+        self.start = self.start.max(length);
+        let _ = file.set_len(0);
+    }
+
+    /// What NCCL has said since the generation began. Nothing, if there is no file.
+    #[must_use]
+    pub(super) fn transports(&self) -> Transports {
+        Transports::parse(&self.read().unwrap_or_default())
+    }
+
+    fn read(&self) -> std::io::Result<String> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.start))?;
+        let mut bytes = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    const SOCKET: &str =
+        "worker-0:7:19 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/Socket/0\n";
+    const SHARED: &str =
+        "worker-0:7:19 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\n";
+
+    #[test]
+    fn each_generation_has_its_own_lines_and_the_file_stays_small() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = paths::rank_nccl_log(directory.path(), 3);
+        let mut log = NcclLog::of(directory.path(), 3, Some(path.as_os_str())).unwrap();
+        log.begin_generation();
+        assert_eq!(log.transports(), Transports::default());
+
+        // As NCCL opens it: not for appending.
+        let mut nccl = File::create(&path).unwrap();
+        nccl.write_all(SOCKET.repeat(2_000).as_bytes()).unwrap();
+        let line = log.transports().to_line();
+        assert_eq!(line.as_deref(), Some("NET/Socket (2000 connections)"));
+        let before = std::fs::metadata(&path).unwrap().blocks();
+
+        log.begin_generation();
+        // A generation that is given up before it says anything.
+        log.begin_generation();
+        assert_eq!(log.transports(), Transports::default());
+        nccl.write_all(SHARED.as_bytes()).unwrap();
+        let line = log.transports().to_line();
+        assert_eq!(line.as_deref(), Some("SHM (1 connection)"));
+        assert!(std::fs::metadata(&path).unwrap().blocks() < before);
+    }
+
+    #[test]
+    fn a_file_that_the_user_has_named_is_not_touched() {
+        let run_dir = Path::new("/run/roundhouse");
+        assert!(NcclLog::of(run_dir, 0, None).is_none());
+        assert!(NcclLog::of(run_dir, 0, Some(OsStr::new("/tmp/nccl.log"))).is_none());
+        let other = paths::rank_nccl_log(run_dir, 1);
+        assert!(NcclLog::of(run_dir, 0, Some(other.as_os_str())).is_none());
+    }
+}
