@@ -26,7 +26,8 @@ pub use step::{Standing, StepEnd};
 /// How long a process waits at its end for peers that are in their last collective. Without one they need a second.
 const PATIENCE_AT_THE_END: Duration = Duration::from_secs(10);
 
-/// This process among its peers.
+/// This process among its peers, each of which holds the whole state. A group of the ranks that share one copy of it would
+/// stand beside `group`.
 #[derive(Debug)]
 pub struct World<G> {
     rank: u32,
