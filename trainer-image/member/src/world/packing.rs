@@ -64,27 +64,22 @@ impl Packing {
     /// What this rank adds to the sum. A list that a device goes on filling in has a loss of 0.
     #[must_use]
     pub fn pack(&self, own: &Standing, local_loss_sum: f64) -> Vec<f64> {
-        let Standing {
-            finite,
-            leaving,
-            newest_seen,
-            saving,
-            own_time,
-        } = own;
-        let count = |counts: bool| f64::from(u8::from(counts));
-        let has_loss = local_loss_sum.is_finite();
-        let mut values = vec![0.0; self.num_numbers()];
-        values[NO_LOSS] = count(!has_loss);
-        values[NOT_FINITE] = count(!(*finite && has_loss));
-        values[LEAVING] = count(*leaving);
         // Rank 0 alone has more to say than the others.
         let rank = u32::from(self.rank > 0);
-        values[SAVING..SLOTS].copy_from_slice(&saving.to_numbers(rank));
-        let slots = [
-            if has_loss { local_loss_sum } else { 0.0 },
-            *newest_seen as f64,
-            own_time.as_secs_f64(),
-        ];
+        self.spread(&own.to_numbers(rank, local_loss_sum))
+    }
+
+    /// The list of a rank from its numbers ([`Standing::to_numbers`]).
+    pub(super) fn spread(&self, numbers: &[f64; Standing::NUM_NUMBERS]) -> Vec<f64> {
+        let [loss, finite, leaving, newest_seen, own_time, saving @ ..] = numbers;
+        let count = |counts: bool| f64::from(u8::from(counts));
+        let has_loss = loss.is_finite();
+        let mut values = vec![0.0; self.num_numbers()];
+        values[NO_LOSS] = count(!has_loss);
+        values[NOT_FINITE] = count(!(*finite > 0.0 && has_loss));
+        values[LEAVING] = *leaving;
+        values[SAVING..SLOTS].copy_from_slice(saving);
+        let slots = [if has_loss { *loss } else { 0.0 }, *newest_seen, *own_time];
         for (kind, value) in slots.into_iter().enumerate() {
             values[SLOTS + kind * self.size + self.rank] = value;
         }

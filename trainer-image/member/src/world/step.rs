@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use roundhouse_elastic::Agreement;
 
+use super::packing::Packing;
 use super::saving::{Saving, SavingSum};
-use super::whole;
 
 /// What one rank brings to a step's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Standing {
     /// What this rank tells the others, for a way that keeps the numbers of the ranks apart; see
     /// [`StepEnd::of_ranks`].
     #[must_use]
-    pub fn to_numbers(&self, rank: u32, local_loss_sum: f64) -> Vec<f64> {
+    pub fn to_numbers(&self, rank: u32, local_loss_sum: f64) -> [f64; Self::NUM_NUMBERS] {
         let Self {
             finite,
             leaving,
@@ -51,14 +51,16 @@ impl Standing {
             own_time,
         } = self;
         let flag = |flag: bool| f64::from(u8::from(flag));
-        let mut numbers = vec![
+        let mut numbers = [0.0; Self::NUM_NUMBERS];
+        let (own, rest) = numbers.split_at_mut(Self::NUM_NUMBERS - Saving::NUM_NUMBERS);
+        own.copy_from_slice(&[
             local_loss_sum,
             flag(*finite),
             flag(*leaving),
             *newest_seen as f64,
             own_time.as_secs_f64(),
-        ];
-        numbers.extend(saving.to_numbers(rank));
+        ]);
+        rest.copy_from_slice(&saving.to_numbers(rank));
         numbers
     }
 }
@@ -68,32 +70,14 @@ impl StepEnd {
     /// [`Standing::to_numbers`].
     #[must_use]
     pub fn of_ranks(ranks: &[Vec<f64>]) -> Option<Self> {
-        let mut end = Self {
-            loss_sum: 0.0,
-            agreement: Agreement::of(&[], 0, 0),
-            saving: SavingSum::default(),
-            own_seconds: Vec::with_capacity(ranks.len()),
-        };
-        let (mut newest, mut num_not_finite, mut num_leaving) = (Vec::new(), 0, 0);
-        let mut saving = [0.0; Saving::NUM_NUMBERS];
-        for numbers in ranks {
-            let [loss, finite, leaving, seen, own_time, rest @ ..] = numbers.as_slice() else {
-                return None;
-            };
-            if rest.len() != saving.len() {
-                return None;
-            }
-            end.loss_sum += loss;
-            num_not_finite += u64::from(!(*finite > 0.0 && loss.is_finite()));
-            num_leaving += u64::from(*leaving > 0.0);
-            newest.push(whole(*seen));
-            end.own_seconds.push(*own_time);
-            for (sum, number) in saving.iter_mut().zip(rest) {
+        let size = u32::try_from(ranks.len()).ok()?;
+        let mut sums = vec![0.0; Packing::new(0, size).num_numbers()];
+        for (rank, numbers) in (0..size).zip(ranks) {
+            let list = Packing::new(rank, size).spread(numbers.as_slice().try_into().ok()?);
+            for (sum, number) in sums.iter_mut().zip(list) {
                 *sum += number;
             }
         }
-        end.agreement = Agreement::of(&newest, num_not_finite, num_leaving);
-        end.saving = SavingSum::of(&saving);
-        Some(end)
+        Packing::new(0, size).unpack(&sums)
     }
 }

@@ -173,7 +173,7 @@ impl Trainer<'_> {
         let mut numbers = standing.map(|standing| {
             move |local_loss| {
                 standing.leaving = ears.is_leaving();
-                standing.to_numbers(world.rank(), local_loss)
+                standing.to_numbers(world.rank(), local_loss).to_vec()
             }
         });
         let numbers = numbers.as_mut().map(|numbers| -> Numbers<'_> { numbers });

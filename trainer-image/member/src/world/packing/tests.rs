@@ -25,7 +25,7 @@ fn summed(losses: [f64; 3], standing: impl Fn(u64) -> Standing) -> (Vec<f64>, St
     let ranks = losses.iter().zip(0..).map(|(loss, rank)| {
         let own = standing(u64::from(rank));
         let packed = Packing::new(rank, 3).pack(&own, *loss);
-        (packed, own.to_numbers(rank, *loss))
+        (packed, own.to_numbers(rank, *loss).to_vec())
     });
     let (packed, apart): (Vec<_>, Vec<_>) = ranks.unzip();
     let sums = (0..packed[0].len())
