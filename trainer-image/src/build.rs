@@ -68,9 +68,9 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     if is_masked {
         let (vocabulary, seed) = (config.model.vocabulary(), config.seed);
         let masked = |source| MaskedSource::new(source, vocabulary, seed, device);
-        train = Box::new(masked(train));
+        train = Box::new(masked(train)?);
         if let Some(source) = test {
-            test = Some(Box::new(masked(source)));
+            test = Some(Box::new(masked(source)?));
         }
     }
     let optimizer = config.optimizer.clone();

@@ -143,6 +143,17 @@ pub struct StreamGuard {
     of_thread: PhantomData<*const ()>,
 }
 
+impl StreamGuard {
+    /// The stream that was the thread's current one before, and will be again.
+    #[must_use]
+    pub const fn outer(&self) -> Stream {
+        Stream {
+            device: self.device,
+            id: self.before,
+        }
+    }
+}
+
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         if self.device >= 0 {

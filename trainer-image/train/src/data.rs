@@ -14,6 +14,10 @@ use crate::batch::Batch;
 use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
+pub(crate) mod upload;
+
+use upload::Uploads;
+
 /// Samples of a data set, read ahead by threads, as tensors on a device.
 #[derive(Debug)]
 pub struct HostSource {
@@ -21,6 +25,7 @@ pub struct HostSource {
     device: Device,
     /// Mean and standard deviation `[C, 1, 1]` of pixels that come as bytes.
     normalize: Option<(Tensor, Tensor)>,
+    uploads: Uploads,
     num_skipped: u64,
     /// Samples fetched from each data set of a mix.
     num_by_part: Vec<(String, u64)>,
@@ -58,6 +63,7 @@ impl HostSource {
             prefetcher,
             device,
             normalize,
+            uploads: Uploads::new(device)?,
             num_skipped: 0,
             num_by_part,
         })
@@ -166,7 +172,7 @@ impl Source for HostSource {
         let request = Request::of(places, order);
         let host = self.prefetcher.fetch(&request)?;
         self.count(&request, &host);
-        let batch = self.batch(&host)?;
+        let batch = self.uploads.beside(|| self.batch(&host))?;
         self.prefetcher.recycle(host);
         Ok(batch)
     }

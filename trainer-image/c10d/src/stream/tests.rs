@@ -8,6 +8,7 @@ fn on_a_cpu_streams_and_events_do_nothing() {
     let guard = stream.enter().unwrap();
     let tensor = Tensor::ones([2], (Kind::Float, Device::Cpu));
     stream.uses(&tensor).unwrap();
+    guard.outer().uses(&tensor).unwrap();
     let event = Event::record(Device::Cpu).unwrap();
     assert!(event.has_passed().unwrap());
     event.block().unwrap();

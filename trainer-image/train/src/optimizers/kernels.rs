@@ -102,7 +102,7 @@ pub(crate) fn upload(tensor: &Tensor, device: tch::Device) -> Result<Tensor, Tch
 }
 
 /// What an error of the bridge is among those of tch.
-fn refused(error: roundhouse_c10d::Error) -> TchError {
+pub(crate) fn refused(error: roundhouse_c10d::Error) -> TchError {
     TchError::Torch(error.message)
 }
 

@@ -7,6 +7,7 @@ use tch::{Device, TchError, Tensor};
 
 use super::{Draw, Masked, Masking};
 use crate::batch::Batch;
+use crate::data::upload::Uploads;
 use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
@@ -19,6 +20,7 @@ pub struct MaskedSource {
     vocabulary: u32,
     seed: u64,
     device: Device,
+    uploads: Uploads,
 }
 
 impl MaskedSource {
@@ -26,14 +28,22 @@ impl MaskedSource {
     ///
     /// The source's own batches should be in host memory, where masks are drawn: a GPU's tokens would be read back, and
     /// the host would wait for the GPU in each step.
-    #[must_use]
-    pub const fn new(source: Box<dyn Source>, vocabulary: u32, seed: u64, device: Device) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// The device has failed or is not there.
+    pub fn new(
+        source: Box<dyn Source>,
+        vocabulary: u32,
+        seed: u64,
+        device: Device,
+    ) -> Result<Self, TchError> {
+        Ok(Self {
             source,
             vocabulary,
             seed,
             device,
-        }
+            uploads: Uploads::new(device)?,
+        })
     }
 }
 
@@ -93,11 +103,13 @@ impl Source for MaskedSource {
                 self.device,
             )
         };
-        Ok::<_, TchError>(Batch {
-            inputs: tensor(&inputs)?,
-            targets: tensor(&targets)?,
-            num_samples: batch.num_samples,
-        })
-        .map_err(Into::into)
+        let masked = || {
+            Ok(Batch {
+                inputs: tensor(&inputs)?,
+                targets: tensor(&targets)?,
+                num_samples: batch.num_samples,
+            })
+        };
+        Ok(self.uploads.beside(masked)?)
     }
 }
