@@ -87,6 +87,14 @@ def passes(world, generation, nodes, steps):
     world.until("steps", lambda: world.step(nodes[0]) >= before + steps)
 
 
+def steps_of(world, generation, nodes):
+    """Waits until each of these workers has made a step of its own in a generation: one that joins begins with the others'
+    count. A process that has never made a step is patient with a silent peer for as long as a first step may take."""
+    world.until("training", lambda: all((world.status(node)["generation"], world.status(node)["phase"]) == (generation, "Training") for node in nodes))
+    before = {node: world.step(node) for node in nodes}
+    world.until("steps", lambda: all(world.step(node) > before[node] for node in nodes))
+
+
 def growth(setting):
     # Slow enough for three generations, and equal bit for bit whatever the number of workers.
     config, pace = config_of("mlp", 300, slices=4, deterministic=True), setting.place / "pace-of-growth"
@@ -170,12 +178,14 @@ def kills(setting):
         world.issue(3, range(4))
         world.until("steps of four", lambda: world.status(3)["generation"] == 3 and world.step(3) > before)
         rows.append(("it comes back: until it steps", f"{time.monotonic() - began:.1f} s"))
+        steps_of(world, 3, range(4))
         before, began = world.step(), time.monotonic()
         world.kill(2, signal.SIGSTOP)
         world.issue(4, [0, 1, 3])
         world.until("steps without it", lambda: world.status(0)["generation"] == 4 and world.step() > before)
         rows.append(("a worker hangs: until the others step again, by an abort", f"{time.monotonic() - began:.1f} s"))
         world.kill(2)
+        steps_of(world, 4, [0, 1, 3])
         # Rank 0, which hosts the store, dies while the next generation forms.
         before = world.step(1)
         world.issue(5, [0, 1, 3])
