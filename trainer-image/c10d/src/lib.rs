@@ -19,6 +19,7 @@ pub mod foreach;
 pub mod format;
 mod fused;
 mod group;
+mod host_copy;
 mod observe;
 mod process;
 mod recompute;
@@ -36,6 +37,7 @@ pub use fused::{AdamWUpdate, Gate, Moments, SgdUpdate};
 #[cfg(feature = "fake-nccl")]
 pub use group::fake_nccl_aborts;
 pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp, take_sum_wait};
+pub use host_copy::HostCopy;
 pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]
 pub use observe::{NcclVersions, nccl_versions};

@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
+pub mod snapshot;
+
+pub use snapshot::{Snapshot, reused};
+
 /// Everything that a rank without it has to be sent, and that a checkpoint holds: weights, what the optimizer
 /// remembers, running statistics.
 pub trait State {
@@ -26,11 +30,43 @@ pub trait State {
     /// The range is not in the row, or the device refuses.
     fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure>;
 
+    /// Begins to copy some bytes of the row to host memory. What is written to the state after this call is not in the
+    /// copy. `former` is a snapshot that nobody reads any more, whose memory may be used again.
+    ///
+    /// # Errors
+    /// The range is not in the row, or the device refuses.
+    fn snapshot(
+        &self,
+        range: Range<u64>,
+        former: Option<Box<dyn Snapshot>>,
+    ) -> Result<Box<dyn Snapshot>, Failure> {
+        copied_at_once(self, range, former)
+    }
+
     /// Overwrites the bytes of the row from `offset` on.
     ///
     /// # Errors
     /// They are not in the row, or the device refuses: they may be overwritten in part then.
     fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
+}
+
+/// A snapshot that is complete when this returns.
+///
+/// # Errors
+/// Those of [`State::copy_out`].
+pub fn copied_at_once<S: State + ?Sized>(
+    state: &S,
+    range: Range<u64>,
+    former: Option<Box<dyn Snapshot>>,
+) -> Result<Box<dyn Snapshot>, Failure> {
+    let mut bytes: Vec<u8> = reused(former).unwrap_or_default();
+    let length = usize::try_from(range.end - range.start);
+    bytes.resize(
+        length.map_err(|error| Failure::State(error.to_string()))?,
+        0,
+    );
+    state.copy_out(range, &mut bytes)?;
+    Ok(Box::new(bytes))
 }
 
 /// The views of a state, in the order of their bytes.

@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
+use roundhouse_c10d::ErrorKind;
 use roundhouse_elastic::checkpoint::Piece;
 use roundhouse_member::failure::Failure;
 use roundhouse_member::share::{Chunk, Moved, Role, Share, garbled, seal};
-use roundhouse_member::state::{Record, State, Table};
+use roundhouse_member::state::{Record, Snapshot, State, Table, copied_at_once};
 use safetensors::Dtype;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -16,6 +17,10 @@ use crate::failure::{lost, refused};
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 use crate::update::Update;
+
+mod snapped;
+
+use snapped::Snapped;
 
 /// Bytes of a word of a digest.
 const WORD: i64 = 8;
@@ -156,6 +161,24 @@ impl State for Tensors {
             "bytes {range:?} of a state of {} bytes",
             self.table.num_bytes()
         )))
+    }
+
+    fn snapshot(
+        &self,
+        range: Range<u64>,
+        former: Option<Box<dyn Snapshot>>,
+    ) -> Result<Box<dyn Snapshot>, Failure> {
+        let device = self.tensors.first().map_or(Device::Cpu, Tensor::device);
+        // A CPU's copy is made when the call returns; it needs no room beside it.
+        if device == Device::Cpu {
+            return copied_at_once(self, range, former);
+        }
+        match Snapped::begin(self, &range, former, device) {
+            Ok(snapped) => Ok(Box::new(snapped)),
+            // The rows are gathered in memory of the device, and host memory is pinned.
+            Err(error) if error.kind == ErrorKind::OutOfMemory => copied_at_once(self, range, None),
+            Err(error) => Err(lost(error)),
+        }
     }
 
     fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {

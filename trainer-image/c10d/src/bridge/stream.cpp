@@ -99,6 +99,20 @@ int rh_upload(const at::Tensor* tensor, int device, at::Tensor** out) {
   });
 }
 
+// Bytes of host memory, each 0.
+int rh_host_bytes(int64_t length, int pinned, at::Tensor** out) {
+  return rh_guard([&] {
+    auto made = at::empty({length}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned != 0));
+    made.zero_();
+    *out = new at::Tensor(std::move(made));
+  });
+}
+
+// In the order of the current stream; the host does not wait if the memory of `to` is pinned.
+int rh_copy_later(at::Tensor* to, const at::Tensor* from) {
+  return rh_guard([&] { to->copy_(*from, /*non_blocking=*/true); });
+}
+
 #if defined(USE_C10D_NCCL)
 // 0: nothing, 1: a warning, 2: an error for each call of libtorch that makes the host wait for the device.
 int rh_sync_debug(int mode) {

@@ -198,6 +198,8 @@ unsafe extern "C" {
         device: c_int,
         out: *mut *mut C_tensor,
     ) -> c_int;
+    pub(crate) fn rh_host_bytes(length: i64, pinned: c_int, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn rh_copy_later(to: *mut C_tensor, from: *const C_tensor) -> c_int;
     #[cfg(feature = "nccl")]
     pub(crate) fn rh_sync_debug(mode: c_int) -> c_int;
 

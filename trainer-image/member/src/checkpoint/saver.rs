@@ -16,7 +16,7 @@ use super::pulse::{Pulse, Standstill};
 use super::writer::{self, Done, Job};
 use crate::failure::Failure;
 use crate::ledger::Progress;
-use crate::state::{State, Table};
+use crate::state::{Snapshot, State, Table};
 
 mod judging;
 mod news;
@@ -49,7 +49,8 @@ pub struct Saver {
     table: Table,
     jobs: Sender<Job>,
     results: Receiver<Done>,
-    buffers: Vec<Vec<u8>>,
+    /// Snapshots that are written; their memory is for the next ones. `None`: nothing was written yet.
+    buffers: Vec<Option<Box<dyn Snapshot>>>,
     num_begun: u64,
     flight: Option<Flight>,
     begun_at: Instant,
@@ -85,7 +86,7 @@ impl Saver {
             table,
             jobs,
             results,
-            buffers: vec![Vec::new(); NUM_BUFFERS],
+            buffers: (0..NUM_BUFFERS).map(|_| None).collect(),
             num_begun: 0,
             flight: None,
             begun_at: Instant::now(),
@@ -168,7 +169,7 @@ impl Saver {
         self.standstill.look(&self.pulse)
     }
 
-    /// Copies this rank's part of the state and has it written. Returns when the copy is made.
+    /// Begins a copy of this rank's part of the state and has it written. When it returns, the state may change.
     ///
     /// # Errors
     /// The device refused the copy.
@@ -179,17 +180,12 @@ impl Saver {
         world_size: u32,
         state: &dyn State,
     ) -> Result<(), Failure> {
-        let Some(mut buffer) = self.buffers.pop() else {
+        let Some(former) = self.buffers.pop() else {
             return Err(Failure::Internal("a save without a buffer".to_owned()));
         };
         let begun = Instant::now();
         let part = shard(&(0..self.table.num_bytes()), rank, world_size);
-        let size = usize::try_from(part.end - part.start);
-        buffer.resize(
-            size.map_err(|error| Failure::Internal(error.to_string()))?,
-            0,
-        );
-        state.copy_out(part, &mut buffer)?;
+        let snapshot = state.snapshot(part, former)?;
         self.num_begun += 1;
         self.standstill = Standstill::new(&self.pulse);
         self.begun_at = begun;
@@ -207,7 +203,7 @@ impl Saver {
             id,
             rank,
             world_size,
-            buffer,
+            snapshot,
         });
         Ok(())
     }

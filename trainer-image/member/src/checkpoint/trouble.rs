@@ -71,6 +71,9 @@ pub enum Reason {
     /// Its bytes were read, and something was wrong with them.
     #[error("{0}")]
     Damaged(String),
+    /// What was to be written there has not come from the device.
+    #[error("the state was not copied from the device: {0}")]
+    NotCopied(String),
     /// Some bytes are in no part, or in two.
     #[error("its parts are not the whole")]
     Parts,

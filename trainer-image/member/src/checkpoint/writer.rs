@@ -9,9 +9,10 @@ use roundhouse_elastic::CheckpointId;
 use super::complete::Retention;
 use super::manifest::Manifest;
 use super::shard::{self, Part};
+use super::trouble::Reason;
 use super::{Directory, Trouble, complete};
 use crate::ledger::{Progress, Unwritten};
-use crate::state::Table;
+use crate::state::{Snapshot, Table};
 
 /// What the thread is to do.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) enum Job {
         /// Of how many.
         world_size: u32,
         /// The part; it comes back.
-        buffer: Vec<u8>,
+        snapshot: Box<dyn Snapshot>,
     },
     /// Complete a checkpoint, once the ledger is durable up to it, and delete old ones.
     Complete {
@@ -52,7 +53,7 @@ pub(super) enum Done {
         /// Number of the save.
         save: u64,
         /// The part's memory.
-        buffer: Vec<u8>,
+        snapshot: Box<dyn Snapshot>,
         /// Why it is not.
         result: Result<(), Trouble>,
     },
@@ -123,21 +124,30 @@ impl Thread {
                 id,
                 rank,
                 world_size,
-                buffer,
+                mut snapshot,
             } => {
-                let part = Part {
-                    id,
-                    rank,
-                    world_size,
-                    table: &self.table,
-                    bytes: &buffer,
-                    pulse: self.directory.pulse(),
+                let directory = self.directory.partial(id);
+                let written = match snapshot.bytes() {
+                    Ok(bytes) => {
+                        let part = Part {
+                            id,
+                            rank,
+                            world_size,
+                            table: &self.table,
+                            bytes,
+                            pulse: self.directory.pulse(),
+                        };
+                        shard::write(&directory, &part)
+                    }
+                    Err(failure) => Err(Trouble {
+                        path: directory,
+                        reason: Reason::NotCopied(failure.to_string()),
+                    }),
                 };
-                let result = shard::write(&self.directory.partial(id), &part);
                 self.tell(Done::Written {
                     save,
-                    buffer,
-                    result,
+                    snapshot,
+                    result: written,
                 });
             }
             Job::Complete {

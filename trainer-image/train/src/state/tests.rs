@@ -40,6 +40,29 @@ fn out(state: &Tensors, range: Range<u64>) -> Vec<u8> {
     bytes
 }
 
+/// On a CPU the copies by way of pinned memory are the same but for the memory.
+#[test]
+fn a_snapshot_has_the_bytes_of_its_step_whatever_becomes_of_the_tensors() {
+    let mut trained = tensors();
+    let state = state(&trained);
+    let mut former: Option<Box<dyn Snapshot>> = None;
+    // Neighbours of one size use one memory.
+    for range in [0..129, 0..129, 5..60, 60..115, 40..40] {
+        let expected = out(&state, range.clone());
+        let snapped = Snapped::begin(&state, &range, former, Device::Cpu);
+        let mut snapped: Box<dyn Snapshot> = Box::new(snapped.unwrap());
+        let mut at_once = state.snapshot(range.clone(), None).unwrap();
+        for (_, tensor) in &mut trained {
+            let _ = tensor.fill_(0.0);
+        }
+        assert_eq!(snapped.bytes().unwrap(), expected, "{range:?}");
+        assert_eq!(at_once.bytes().unwrap(), expected, "{range:?}");
+        former = Some(snapped);
+    }
+    assert!(Snapped::begin(&state, &(100..130), None, Device::Cpu).is_err());
+    assert!(state.snapshot(100..130, None).is_err());
+}
+
 #[test]
 fn what_any_number_of_ranks_copies_out_is_copied_in() {
     let saved = tensors();

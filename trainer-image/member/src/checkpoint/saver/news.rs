@@ -52,10 +52,10 @@ impl Saver {
         match done {
             Done::Written {
                 save,
-                buffer,
+                snapshot,
                 result,
             } => {
-                self.buffers.push(buffer);
+                self.buffers.push(Some(snapshot));
                 let flight = self.flight.as_mut().filter(|flight| flight.save == save)?;
                 flight.stage = match result {
                     Ok(()) => Stage::Durable,

@@ -1,0 +1,132 @@
+//! Copies from a device to host memory that the host need not wait for.
+
+use std::ffi::c_int;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use crate::error::{Error, Result, check};
+use crate::ffi;
+use crate::stream::{Event, Stream};
+use crate::tensors::made;
+
+/// Host memory, and what is being copied to it. For a GPU the memory is pinned, and the copy runs on a stream of its own.
+#[derive(Debug)]
+pub struct HostCopy {
+    /// Bytes `[length]`. Nobody else has a handle of it.
+    memory: Tensor,
+    length: usize,
+    device: Device,
+    stream: Stream,
+    copied: Option<Event>,
+}
+
+impl HostCopy {
+    /// Memory for so many bytes of a device.
+    ///
+    /// # Errors
+    /// There is no (pinned) memory, or the device has failed or is not there.
+    pub fn new(length: usize, device: Device) -> Result<Self> {
+        let size = i64::try_from(length);
+        let size = size.map_err(|_| Error::refused(format!("a copy of {length} bytes")))?;
+        let pinned = c_int::from(device.is_cuda());
+        // SAFETY: takes numbers, `out` valid for a write.
+        let memory = made(|out| unsafe { ffi::rh_host_bytes(size, pinned, out) })?;
+        Ok(Self {
+            memory,
+            length,
+            device,
+            stream: Stream::new(device)?,
+            copied: None,
+        })
+    }
+
+    /// How many bytes there is room for.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there is room for none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Begins a copy. `gather` writes the bytes to a tensor `[length]` on the device, in the order of the thread's
+    /// current stream; what that stream does afterwards is not in the copy. An earlier copy is over then.
+    ///
+    /// # Errors
+    /// Those of `gather`; the device has too little memory for the tensor, or has failed.
+    pub fn begin(
+        &mut self,
+        gather: impl FnOnce(&Tensor) -> std::result::Result<(), TchError>,
+    ) -> Result<()> {
+        self.bytes()?;
+        let gathered = Tensor::f_empty(self.memory.size(), (Kind::Uint8, self.device))?;
+        gather(&gathered)?;
+        let is_gathered = Event::record(self.device)?;
+        let guard = self.stream.enter()?;
+        is_gathered.block()?;
+        // SAFETY: both tensors are live. `memory` belongs to this value, which is borrowed mutably.
+        check(unsafe { ffi::rh_copy_later(self.memory.as_mut_ptr(), gathered.as_ptr()) })?;
+        // Its memory goes back to the stream that it was made on, when the copy is done.
+        self.stream.uses(&gathered)?;
+        self.copied = Some(Event::record(self.device)?);
+        drop(guard);
+        Ok(())
+    }
+
+    /// Waits until the copy is complete. Before the first one the bytes are 0.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn bytes(&mut self) -> Result<&[u8]> {
+        if let Some(copied) = &self.copied {
+            copied.wait()?;
+            self.copied = None;
+        }
+        if self.length == 0 {
+            return Ok(&[]);
+        }
+        let start = self.memory.data_ptr().cast::<u8>().cast_const();
+        // SAFETY: the memory has `length` bytes, which were written when it was made, and no copy to it is on its way.
+        // Nobody else has a handle of it, and a new copy needs this value mutably.
+        Ok(unsafe { std::slice::from_raw_parts(start, self.length) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_keeps_its_bytes_while_their_source_changes() {
+        let mut copy = HostCopy::new(3, Device::Cpu).unwrap();
+        assert_eq!((copy.len(), copy.is_empty()), (3, false));
+        assert_eq!(copy.bytes().unwrap(), [0, 0, 0]);
+        let mut source = Tensor::from_slice(&[1_u8, 2, 3]);
+        let gather = |gathered: &Tensor| gathered.shallow_clone().f_copy_(&source);
+        copy.begin(gather).unwrap();
+        let _ = source.fill_(9);
+        assert_eq!(copy.bytes().unwrap(), [1, 2, 3]);
+        copy.begin(|gathered| gathered.shallow_clone().f_copy_(&source))
+            .unwrap();
+        assert_eq!(copy.bytes().unwrap(), [9, 9, 9]);
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_gathered_is_an_error() {
+        let mut copy = HostCopy::new(3, Device::Cpu).unwrap();
+        let four = Tensor::from_slice(&[1_u8, 2, 3, 4]);
+        let gather = |gathered: &Tensor| gathered.shallow_clone().f_copy_(&four);
+        assert!(copy.begin(gather).is_err());
+        assert_eq!(copy.bytes().unwrap(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_copy_of_nothing_is_empty() {
+        let mut copy = HostCopy::new(0, Device::Cpu).unwrap();
+        copy.begin(|_| Ok(())).unwrap();
+        assert!(copy.is_empty() && copy.bytes().unwrap().is_empty());
+    }
+}
