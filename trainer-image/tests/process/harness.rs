@@ -14,6 +14,7 @@ use tch::Tensor;
 use tempfile::TempDir;
 
 mod commit;
+pub(crate) mod data;
 mod evaluating;
 mod frozen;
 mod generations;

@@ -15,6 +15,7 @@ mod damage;
 mod elastic;
 mod evaluation;
 mod faults;
+mod formats;
 mod fp16;
 mod frozen;
 mod harness;
