@@ -60,6 +60,15 @@ fn a_resnet18_in_slices_has_equal_bits_for_every_number_of_processes() {
     assert_equal_for_every_world(&resnet18(), &digits());
 }
 
+#[test]
+fn a_resnet18_with_deterministic_kernels_alone_has_the_bits_of_one_without_that_switch() {
+    let plain = weights(&resnet18(), &digits(), 2, 1);
+    let mut config = resnet18();
+    // It also fills new memory with NaN, which no operation may read.
+    config["deterministic"] = json!(true);
+    assert!(weights(&config, &digits(), 2, 1) == plain, "other bits");
+}
+
 /// Writes a file of 4,000 tokens below 61.
 pub(crate) fn write_tokens(directory: &Path) {
     let tokens = (0..4_000_u32).map(|place| u16::try_from(place * place % 61).unwrap());
