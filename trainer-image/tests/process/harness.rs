@@ -33,6 +33,16 @@ pub(crate) fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/digits")
 }
 
+/// A copy of the digits that a test may change.
+pub(crate) fn digits_copy() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(digits()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, directory.path().join(path.file_name().unwrap())).unwrap();
+    }
+    directory
+}
+
 /// A small training on the digits; tests change what they are about.
 pub(crate) fn config() -> Value {
     json!({

@@ -19,6 +19,7 @@ mod formats;
 mod fp16;
 mod frozen;
 mod harness;
+mod init_from;
 mod input;
 mod layout;
 mod mount;
