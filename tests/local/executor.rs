@@ -34,6 +34,40 @@ fn a_killed_worker_is_started_again_and_the_weights_do_not_notice() {
 }
 
 #[test]
+fn a_killed_process_of_a_worker_is_started_again_beside_its_sibling() {
+    let mut wanted = job(1, 2_000);
+    wanted["spec"]["workers"]["procsPerWorker"] = 2.into();
+    let mut run = LocalRun::start(&wanted, &[]).unwrap();
+    run.slow_down(20).unwrap();
+    run.wait_for("steps", |run| run.step() > 20).unwrap();
+    let before = run.agents().remove(0);
+    let [sibling, victim] = before.ranks[..] else {
+        panic!("two processes: {before:?}");
+    };
+    assert!(send(victim, Signal::KILL));
+    run.wait_for("both in a later generation", |run| {
+        let trains = |local_rank| {
+            let told = run.statuses_of(local_rank).into_iter();
+            told.filter(|it| it.generation > 1 && it.phase == Phase::Training)
+                .count()
+                == 1
+        };
+        trains(0) && trains(1)
+    })
+    .unwrap();
+    let after = run.agents();
+    assert_eq!(after.len(), 1, "{}", run.output());
+    let after = &after[0];
+    assert_eq!(after.pid, before.pid, "{}", run.output());
+    assert_eq!(after.ranks.len(), 2);
+    assert!(after.ranks.contains(&sibling), "{}", run.output());
+    assert!(!after.ranks.contains(&victim));
+    run.slow_down(0).unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    run.audit().unwrap();
+}
+
+#[test]
 fn saving_the_file_rescales_the_job() {
     let mut run = LocalRun::start(&job(1, 1_000_000), &[]).unwrap();
     run.wait_for("steps", |run| run.step() > 5).unwrap();

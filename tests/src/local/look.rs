@@ -99,9 +99,15 @@ impl LocalRun {
     /// The last status of each worker's first process.
     #[must_use]
     pub fn statuses(&self) -> Vec<RankStatus> {
+        self.statuses_of(0)
+    }
+
+    /// The last status of each worker's process of a local rank.
+    #[must_use]
+    pub fn statuses_of(&self, local_rank: u32) -> Vec<RankStatus> {
         let workers = std::fs::read_dir(self.dir().join("workers"));
         let workers = workers.into_iter().flatten().flatten();
-        let files = workers.map(|it| paths::rank_status(&it.path().join("run"), 0));
+        let files = workers.map(|it| paths::rank_status(&it.path().join("run"), local_rank));
         files
             .filter_map(|file| serde_json::from_str(&read(&file)).ok())
             .collect()

@@ -77,6 +77,27 @@ fn training_in_fp16_does_not_depend_on_the_number_of_processes_and_is_near_that_
 }
 
 #[test]
+fn training_in_bf16_does_not_depend_on_the_number_of_processes_and_is_near_that_in_fp32() {
+    let mut config = config();
+    config["steps"] = json!(STEPS);
+    let mut exact = Job::train(&config, 1, 1);
+    exact.complete();
+    config["precision"] = json!("bf16");
+    let mut alone = Job::train(&config, 1, 1);
+    alone.complete();
+    let rounding = difference(&alone.weights(), &exact.weights());
+    println!("bf16 differs from fp32 by {rounding:.1e}");
+    assert!(rounding > 1e-4 && rounding < 0.1, "{rounding:e}");
+    for nodes in [2, 3] {
+        let mut job = Job::train(&config, nodes, 1);
+        job.complete();
+        let found = difference(&job.weights(), &alone.weights());
+        println!("{nodes} processes differ from 1 by {found:.1e}");
+        assert!(found <= 8.0 * TOLERANCE, "{found:e}");
+    }
+}
+
+#[test]
 fn a_first_scale_that_overflows_is_halved_until_it_fits() {
     let config = fp16(&json!({"initial": 2.0_f64.powi(40)}));
     let mut alone = Job::train(&config, 1, 1);

@@ -14,6 +14,7 @@ use tch::Tensor;
 use tempfile::TempDir;
 
 mod commit;
+pub(crate) mod data;
 mod evaluating;
 mod frozen;
 mod generations;
@@ -30,6 +31,16 @@ const DEADLINE: Duration = Duration::from_mins(2);
 /// The digits that the repository carries.
 pub(crate) fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/digits")
+}
+
+/// A copy of the digits that a test may change.
+pub(crate) fn digits_copy() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(digits()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, directory.path().join(path.file_name().unwrap())).unwrap();
+    }
+    directory
 }
 
 /// A small training on the digits; tests change what they are about.

@@ -6,19 +6,9 @@ use roundhouse_contract::{ExitCode, Reason};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{Job, config, digits, images_of, trainer};
+use crate::harness::{Job, config, digits, digits_copy, images_of, trainer};
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte.gz";
-
-/// A copy of the digits that a test may spoil.
-fn digits_copy() -> TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(digits()).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, directory.path().join(path.file_name().unwrap())).unwrap();
-    }
-    directory
-}
 
 fn assert_data_refused(data_dir: &Path, words: &[&str]) {
     let mut job = Job::start(&config(), data_dir, 2, 1);

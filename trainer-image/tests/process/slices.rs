@@ -60,6 +60,15 @@ fn a_resnet18_in_slices_has_equal_bits_for_every_number_of_processes() {
     assert_equal_for_every_world(&resnet18(), &digits());
 }
 
+#[test]
+fn a_resnet18_with_deterministic_kernels_alone_has_the_bits_of_one_without_that_switch() {
+    let plain = weights(&resnet18(), &digits(), 2, 1);
+    let mut config = resnet18();
+    // It also fills new memory with NaN, which no operation may read.
+    config["deterministic"] = json!(true);
+    assert!(weights(&config, &digits(), 2, 1) == plain, "other bits");
+}
+
 /// Writes a file of 4,000 tokens below 61.
 pub(crate) fn write_tokens(directory: &Path) {
     let tokens = (0..4_000_u32).map(|place| u16::try_from(place * place % 61).unwrap());
@@ -143,10 +152,12 @@ fn a_rank_of_a_resnet18_killed_at_any_point_changes_no_bit() {
     assert_kills_change_no_bit(&resnet18(), &digits(), 2, &kills);
 }
 
-#[test]
-fn a_job_that_grows_shrinks_and_is_suspended_is_equal_bit_for_bit_to_one_that_is_left_alone() {
-    const LONG: u64 = 2_000;
-    let config = sliced(&json!({"name": "mlp", "hidden": [32]}), LONG);
+const LONG: u64 = 2_000;
+
+/// Trains a job that is left alone, and one that grows, shrinks and is suspended.
+fn assert_history_changes_no_bit(optimizer: &Value) {
+    let mut config = sliced(&json!({"name": "mlp", "hidden": [32]}), LONG);
+    config["optimizer"] = optimizer.clone();
     let volumes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let keep = |at: usize| every_steps(volumes[at].path().to_owned(), 500);
 
@@ -180,6 +191,18 @@ fn a_job_that_grows_shrinks_and_is_suspended_is_equal_bit_for_bit_to_one_that_is
         "{text}"
     );
     assert!(text.contains("the state after step 2000"), "{text}");
+}
+
+#[test]
+fn a_job_that_grows_shrinks_and_is_suspended_is_equal_bit_for_bit_to_one_that_is_left_alone() {
+    assert_history_changes_no_bit(&config()["optimizer"]);
+}
+
+#[test]
+fn a_job_with_lars_or_lamb_that_grows_shrinks_and_is_suspended_is_equal_bit_for_bit() {
+    let ema = json!({"decay": 0.99});
+    assert_history_changes_no_bit(&json!({"name": "lars", "learningRate": 0.5, "ema": ema}));
+    assert_history_changes_no_bit(&json!({"name": "lamb", "learningRate": 0.002}));
 }
 
 #[test]

@@ -81,6 +81,11 @@ fn check_classifier<N: Network + 'static>(
 }
 
 #[test]
+fn linear_equals_pytorch() {
+    check_classifier("linear", [5, 3, 2, 2], 4, Mlp::linear);
+}
+
+#[test]
 fn mlp_equals_pytorch() {
     check_classifier("mlp", [5, 3, 2, 2], 4, |p, shape| {
         Mlp::new(p, &[7, 5], shape)

@@ -1,0 +1,92 @@
+//! A training that begins with the weights of another one.
+
+use std::path::Path;
+
+use roundhouse_contract::Reason;
+use serde_json::{Value, json};
+use tch::Tensor;
+
+use crate::harness::{Job, config, digits_copy};
+
+const FILE: &str = "weights.safetensors";
+
+/// One step that is too small to change any weight.
+fn first_step(init_from: &Value) -> Value {
+    let mut config = config();
+    config["seed"] = json!(8);
+    config["optimizer"]["learningRate"] = json!(1e-30);
+    config["steps"] = json!(1);
+    if !init_from.is_null() {
+        config["model"]["initFrom"] = init_from.clone();
+    }
+    config
+}
+
+fn train(config: &Value, data_dir: &Path) -> Job {
+    let mut job = Job::start(config, data_dir, 2, 1);
+    job.issue_when_ready(1);
+    job.complete();
+    job
+}
+
+/// Loss of the last step, and of the evaluation at the end.
+fn losses(job: &Job) -> [f64; 2] {
+    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    [progress.loss.unwrap(), progress.eval_loss.unwrap()]
+}
+
+fn weight<'a>(weights: &'a [(String, Tensor)], name: &str) -> &'a Tensor {
+    let found = weights.iter().find(|(own, _)| own == name);
+    &found.unwrap_or_else(|| panic!("no {name}")).1
+}
+
+#[test]
+fn a_training_goes_on_from_exported_weights_but_for_those_that_are_skipped() {
+    let data = digits_copy();
+    let mut former = train(&config(), data.path());
+    std::fs::write(data.path().join(FILE), former.complete()).unwrap();
+    let random = train(&first_step(&Value::Null), data.path());
+    let whole = train(&first_step(&json!({"path": FILE})), data.path());
+    let skip = json!({"path": FILE, "skip": ["fc2."]});
+    let in_part = train(&first_step(&skip), data.path());
+
+    // Of the same weights, the same evaluation.
+    let [_, former_loss] = losses(&former);
+    let [first_loss, loss] = losses(&whole);
+    assert!((loss - former_loss).abs() < 1e-9, "{loss}, {former_loss}");
+    let [random_loss, _] = losses(&random);
+    assert!(
+        first_loss < 0.5 * random_loss,
+        "{first_loss}, {random_loss}"
+    );
+    let [loss_in_part, _] = losses(&in_part);
+    assert!(
+        loss_in_part > 2.0 * first_loss,
+        "{loss_in_part}, {first_loss}"
+    );
+
+    let (former, random) = (former.weights(), random.weights());
+    for (job, of_fc2) in [(&whole, &former), (&in_part, &random)] {
+        let weights = job.weights();
+        for (name, expected) in [
+            ("fc1.weight", &former),
+            ("fc1.bias", &former),
+            ("fc2.weight", of_fc2),
+            ("fc2.bias", of_fc2),
+        ] {
+            let equal = weight(&weights, name).equal(weight(expected, name));
+            assert!(equal, "{name} is another one");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_weights_that_is_not_there_is_named_by_every_rank() {
+    let data = digits_copy();
+    let config = first_step(&json!({"path": FILE}));
+    let mut job = Job::start(&config, data.path(), 2, 1);
+    assert_eq!(job.exit_codes(), [Some(65), Some(65)], "{}", job.logs());
+    let failure = job.failure(1, 0);
+    assert_eq!(failure.reason, Reason::DataInvalid);
+    assert!(failure.message.contains(FILE), "{}", failure.message);
+}
