@@ -40,6 +40,8 @@ pub(crate) struct RhReducerOptions {
     pub(crate) static_graph: bool,
     pub(crate) hook: c_int,
     pub(crate) power_sgd: RhPowerSgd,
+    pub(crate) whole_count: usize,
+    pub(crate) whole_indices: *const usize,
     pub(crate) bucket_count: usize,
     pub(crate) bucket_sizes: *const usize,
     pub(crate) bucket_indices: *const usize,

@@ -27,6 +27,8 @@ pub struct ReducerOptions {
     pub gradient_as_bucket_view: bool,
     /// What of the gradients travels.
     pub hook: CommHook,
+    /// Indices of the parameters whose gradients [`CommHook::PowerSgd`] never compresses.
+    pub whole: Vec<usize>,
     /// Parameters that the loss does not depend on get no gradient, instead of making the pass wait for them for
     /// ever. Costs a walk through the graph and a small collective per pass: see
     /// [`Reducer::prepare_for_backward_from`].
@@ -47,6 +49,7 @@ impl Default for ReducerOptions {
             first_bucket_bytes: 1 << 20,
             gradient_as_bucket_view: true,
             hook: CommHook::None,
+            whole: Vec::new(),
             find_unused_parameters: false,
             static_graph: false,
             buckets: None,
@@ -97,6 +100,8 @@ impl Reducer {
             static_graph: options.static_graph,
             hook: options.hook.code(),
             power_sgd: options.hook.power_sgd(),
+            whole_count: options.whole.len(),
+            whole_indices: options.whole.as_ptr(),
             bucket_count: sizes.len(),
             bucket_sizes: sizes.as_ptr(),
             bucket_indices: indices.as_ptr(),

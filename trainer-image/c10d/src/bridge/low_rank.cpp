@@ -64,11 +64,12 @@ extern "C" int64_t rh_power_sgd_columns(int64_t rows, int64_t cols, int64_t rank
   return (rows + cols) * columns * min_compression_rate < rows * cols ? columns : 0;
 }
 
-LowRankBucket::LowRankBucket(const std::vector<at::Tensor>& gradients, const RhPowerSgd& options, uint64_t seed) {
+LowRankBucket::LowRankBucket(
+    const std::vector<at::Tensor>& gradients, const std::vector<bool>& is_whole, const RhPowerSgd& options, uint64_t seed) {
   for (size_t place = 0; place < gradients.size(); place++) {
     const auto& gradient = gradients[place];
     shapes_.push_back(gradient.sizes().vec());
-    const int64_t columns = num_columns(gradient, options);
+    const int64_t columns = is_whole[place] ? 0 : num_columns(gradient, options);
     if (columns == 0) {
       whole_.push_back(place);
       num_whole_ += gradient.numel();

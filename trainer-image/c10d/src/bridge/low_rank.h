@@ -22,8 +22,8 @@ int64_t rh_power_sgd_columns(int64_t rows, int64_t cols, int64_t rank, int64_t m
 // project(), sum second() over the ranks if it has elements, restore().
 class LowRankBucket {
  public:
-  // `seed` is the same on all ranks.
-  LowRankBucket(const std::vector<at::Tensor>& gradients, const RhPowerSgd& options, uint64_t seed);
+  // `is_whole`: of each gradient, whether it must travel uncompressed. `seed` is the same on all ranks.
+  LowRankBucket(const std::vector<at::Tensor>& gradients, const std::vector<bool>& is_whole, const RhPowerSgd& options, uint64_t seed);
 
   // Whether it was made for gradients of these shapes.
   bool fits(const std::vector<at::Tensor>& gradients) const;

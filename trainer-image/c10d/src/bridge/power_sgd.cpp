@@ -49,9 +49,11 @@ void wait(const c10::intrusive_ptr<c10d::Work>& work) {
 }
 } // namespace
 
-PowerSgdHook::PowerSgdHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RhPowerSgd& options, c10::Device device)
+PowerSgdHook::PowerSgdHook(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RhPowerSgd& options, c10::Device device, const std::vector<at::Tensor>& whole)
     : CppCommHookInterface(group), options_(options), device_(device), stream_(side_stream(device)) {
   TORCH_CHECK(options.rank >= 1, "the rank of PowerSGD must be at least 1");
+  for (const auto& parameter : whole) whole_.insert(parameter.unsafeGetTensorImpl());
   // Below 1, vectors could be compressed.
   TORCH_CHECK(options.min_compression_rate >= 1, "the least rate of compression must be at least 1");
 }
@@ -90,7 +92,9 @@ LowRankBucket& PowerSgdHook::kept(c10d::GradBucket& bucket, const std::vector<at
   if (buckets_.size() <= index) buckets_.resize(index + 1);
   auto& found = buckets_[index];
   if (!found || !found->fits(gradients)) {
-    found = std::make_unique<LowRankBucket>(gradients, options_, options_.seed + index);
+    std::vector<bool> is_whole;
+    for (const auto& parameter : bucket.getParameters()) is_whole.push_back(whole_.count(parameter.unsafeGetTensorImpl()) > 0);
+    found = std::make_unique<LowRankBucket>(gradients, is_whole, options_, options_.seed + index);
     // If the group is aborted, the buffer may be freed while the stream still works on it.
     if (stream_) bucket.getBufferRef().record_stream(*stream_);
   }

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <memory>
+#include <unordered_set>
 
 #include "low_rank.h"
 
@@ -12,7 +13,9 @@
 // the order is then that of its threads.) Waits for the first sums count as waits: see rh_count_wait.
 class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
-  PowerSgdHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RhPowerSgd& options, c10::Device device);
+  // The gradients of the parameters in `whole` are never compressed.
+  PowerSgdHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RhPowerSgd& options, c10::Device device,
+      const std::vector<at::Tensor>& whole);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
@@ -40,6 +43,7 @@ class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::
 
   const RhPowerSgd options_;
   const c10::Device device_;
+  std::unordered_set<const c10::TensorImpl*> whole_;
   // On a GPU all of it happens in a stream beside the backward pass.
   const std::optional<c10::Stream> stream_;
   uint64_t num_passes_ = 0;

@@ -126,6 +126,8 @@ struct RhReducerOptions {
   bool view, find_unused, static_graph;
   int hook; // 0: none, 1: bf16, 2: fp16, 3: PowerSGD
   RhPowerSgd power_sgd;
+  size_t whole_count; // parameters that PowerSGD never compresses
+  const size_t* whole_indices;
   size_t bucket_count;
   const size_t* bucket_sizes;
   const size_t* bucket_indices;
@@ -161,7 +163,9 @@ int rh_reducer_new(RhTensors parameters, size_t count, const RhGroup* group, con
     made->learns_graph = options->static_graph;
     if (options->static_graph) made->reducer->set_static_graph();
     if (options->hook == 3) {
-      auto hook = std::make_unique<PowerSgdHook>(made->group, options->power_sgd, made->parameters[0].device());
+      std::vector<at::Tensor> whole;
+      for (size_t i = 0; i < options->whole_count; i++) whole.push_back(made->parameters.at(options->whole_indices[i]));
+      auto hook = std::make_unique<PowerSgdHook>(made->group, options->power_sgd, made->parameters[0].device(), whole);
       made->power_sgd = hook.get();
       made->reducer->register_comm_hook(std::move(hook));
     } else if (options->hook != 0) {

@@ -28,7 +28,8 @@ pub enum CommHook {
 /// begins. Both are of one Reducer: a new one begins with errors of 0 and with random numbers in `Q`, the same on all
 /// ranks. So the gradients depend on which ranks there were, and since when.
 ///
-/// Vectors, matrices that would not shrink enough and tensors that are neither f32 nor f64 travel whole.
+/// Vectors, matrices that would not shrink enough, tensors that are neither f32 nor f64, and those of
+/// [`ReducerOptions::whole`](crate::ReducerOptions::whole) travel whole.
 ///
 /// The ranks' gradients are equal bit for bit: what each computes from the sums does not depend on its number of threads
 /// or on its vector unit. The exception is a 64-bit sum so near to a border between two 32-bit numbers that ranks round it

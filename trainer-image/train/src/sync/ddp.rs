@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor};
 use super::alone::in_pieces;
 use super::limbs;
 use super::{Finished, Pass, Sync, SyncError};
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, Role};
 
 /// More ranks tell each other their numbers in a collective of its own: the slots would be larger than that.
 const MOST_RANKS_IN_A_BUCKET: u32 = 64;
@@ -80,6 +80,7 @@ impl Ddp {
             .map(Tensor::shallow_clone)
             .collect();
         let mut packing = options.reducer.clone();
+        packing.whole = statistics(parameters);
         if carrier.is_some() {
             packing.buckets = packing.buckets.map(|layout| carried(layout, parameters));
         }
@@ -98,6 +99,17 @@ impl Ddp {
             has_told_wait: false,
         })
     }
+}
+
+/// The parameters whose gradient is a running statistic, which no later step would correct.
+fn statistics(parameters: &Parameters) -> Vec<usize> {
+    let roles = parameters.roles().iter().enumerate();
+    roles
+        .filter_map(|(index, role)| match role {
+            Role::Statistic { .. } => Some(index),
+            Role::Weight => None,
+        })
+        .collect()
 }
 
 /// The first pass of a static graph, in which each parameter gets its gradient once: a gradient of 0. The Reducer sums

@@ -193,6 +193,20 @@ pub fn memory(group: &ProcessGroup) {
     let left = greatest_difference(&means, &mean);
     assert!(left < 0.05, "{left}");
 
+    // What must not be compressed is not.
+    let options = ReducerOptions {
+        hook: CommHook::PowerSgd(PowerSgd::default()),
+        whole: vec![4, 0],
+        ..ReducerOptions::default()
+    };
+    replica.reducer = Reducer::new(&replica.parameters, group, &options).unwrap();
+    let sent = replica.pass(constant);
+    for index in [0, 4, 3] {
+        let is_exact = difference(&sent[index], &mean[index]) <= 1e-6;
+        assert_eq!(is_exact, index != 3, "parameter {index}");
+    }
+    let mut replica = Replica::compressing(group, 2);
+
     // A pass that is not finite is seen by all, and a Reducer that forgets it is as a new one.
     for poison in [f32::NAN, f32::INFINITY] {
         let spoilt = |index: usize| {
