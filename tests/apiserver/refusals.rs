@@ -204,6 +204,14 @@ fn bad_trainers() -> Vec<(Value, &'static str)> {
             "remove trainer.ddp.compression",
         ),
         (
+            json!({"trainer": {"slices": 4, "ddp": {"compression": "PowerSGD"}}}),
+            "remove trainer.ddp.compression",
+        ),
+        (
+            json!({"trainer": {"ddp": {"compression": "bf16", "powerSGD": {"rank": 4}}}}),
+            "set trainer.ddp.compression to PowerSGD",
+        ),
+        (
             json!({"trainer": {"tensorboard": true}}),
             "give checkpoint.volume",
         ),
@@ -222,6 +230,7 @@ fn good_trainers() -> Vec<Value> {
         json!({"trainer": {"data": {"format": "webdataset", "mix": [{"train": "a", "weight": 1.0}]}, "tensorboard": true},
             "checkpoint": {"volume": volume, "best": {"metric": "top1"}}}),
         json!({"trainer": {"onNonFinite": "Skip", "maxConsecutiveSkips": 5}}),
+        json!({"trainer": {"ddp": {"compression": "PowerSGD", "powerSGD": {"rank": 4}}}}),
     ]
 }
 

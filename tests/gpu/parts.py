@@ -23,6 +23,7 @@ SWITCHES = {
     "channels last": {"channelsLast": True},
     "bf16 gradients": {"ddp": {"compression": "bf16"}},
     "fp16 gradients": {"ddp": {"compression": "fp16"}},
+    "PowerSGD gradients": {"ddp": {"compression": "PowerSGD", "powerSGD": {"startStep": 4}}},
     "static graph": {"ddp": {"staticGraph": True}},
     "four slices": {"slices": 4},
     "activation checkpointing": {"activationCheckpointing": "Blocks"},

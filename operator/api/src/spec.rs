@@ -143,6 +143,8 @@ mod failure_policy;
         .message("trainer.cudnnBenchmark chooses kernels by their time, which trainer.deterministic excludes: remove one of them").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.slices) || !has(self.trainer.ddp) || !has(self.trainer.ddp.compression) || self.trainer.ddp.compression == 'none'")
         .message("trainer.slices sums 32-bit gradients: remove trainer.ddp.compression, or trainer.slices").field_path(".trainer"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.ddp) || !has(self.trainer.ddp.powerSGD) || (has(self.trainer.ddp.compression) && self.trainer.ddp.compression == 'PowerSGD')")
+        .message("trainer.ddp.powerSGD is for compression PowerSGD: remove it, or set trainer.ddp.compression to PowerSGD").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.tensorboard) || !self.trainer.tensorboard || has(self.checkpoint)")
         .message("trainer.tensorboard writes beside the checkpoints: give checkpoint.volume, or remove it").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best) || self.checkpoint.best.metric == 'loss' || self.trainer.model.name == 'custom' || (self.checkpoint.best.metric == 'perplexity') == (self.trainer.model.name in ['gpt2', 'bert'])")

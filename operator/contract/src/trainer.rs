@@ -15,7 +15,7 @@ pub mod options;
 
 pub use activations::ActivationCheckpointing;
 pub use data::{Data, DataFormat, DataVolume};
-pub use ddp::{Compression, Ddp};
+pub use ddp::{Compression, Ddp, PowerSgd};
 pub use model::{InitFrom, Model, ModelName};
 pub use numerics::{LossScaling, OnNonFinite, Precision};
 pub use optimizer::{
@@ -222,6 +222,13 @@ impl TrainerConfig {
         if self.ddp.bucket_cap_mib == 0 || self.ddp.first_bucket_mib == 0 {
             return invalid("ddp", "bucket sizes must be at least 1 MiB");
         }
+        let is_rank = |rank| (1..=PowerSgd::MAX_RANK).contains(&rank);
+        if self.ddp.power_sgd.is_some_and(|it| !is_rank(it.rank)) {
+            return invalid(
+                "ddp.powerSGD.rank",
+                format!("must be between 1 and {}", PowerSgd::MAX_RANK),
+            );
+        }
         if self
             .scale_batch
             .is_some_and(|scale| scale.reference_replicas == 0)
@@ -271,6 +278,12 @@ impl TrainerConfig {
             return invalid(
                 "cudnnBenchmark",
                 "chooses kernels by their time, which deterministic excludes: remove one of them",
+            );
+        }
+        if self.ddp.power_sgd.is_some() && self.ddp.compression != Compression::PowerSgd {
+            return invalid(
+                "ddp.powerSGD",
+                "is for compression PowerSGD: remove it, or set ddp.compression to PowerSGD",
             );
         }
         Ok(())

@@ -39,9 +39,21 @@ pub(crate) struct RhReducerOptions {
     pub(crate) find_unused: bool,
     pub(crate) static_graph: bool,
     pub(crate) hook: c_int,
+    pub(crate) power_sgd: RhPowerSgd,
+    pub(crate) whole_count: usize,
+    pub(crate) whole_indices: *const usize,
     pub(crate) bucket_count: usize,
     pub(crate) bucket_sizes: *const usize,
     pub(crate) bucket_indices: *const usize,
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct RhPowerSgd {
+    pub(crate) rank: i64,
+    pub(crate) min_compression_rate: i64,
+    pub(crate) plain_passes: u64,
+    pub(crate) seed: u64,
 }
 
 pub(crate) type Consume = extern "C" fn(*mut c_void, *const u8, usize);
@@ -183,6 +195,15 @@ unsafe extern "C" {
         consume: extern "C" fn(*mut c_void, *const usize, usize),
     ) -> c_int;
     pub(crate) fn rh_reducer_has_final_buckets(reducer: *const RhReducer) -> bool;
+    pub(crate) fn rh_reducer_forget(reducer: *mut RhReducer) -> c_int;
+    pub(crate) fn rh_reducer_rescale(reducer: *mut RhReducer, factor: f64) -> c_int;
+    pub(crate) fn rh_reducer_payload_bytes(reducer: *const RhReducer) -> i64;
+    pub(crate) fn rh_power_sgd_columns(
+        rows: i64,
+        cols: i64,
+        rank: i64,
+        min_compression_rate: i64,
+    ) -> i64;
     pub(crate) fn rh_reducer_free(reducer: *mut RhReducer) -> c_int;
     #[cfg(feature = "nccl")]
     pub(crate) fn rh_num_gpus(out: *mut c_int) -> c_int;

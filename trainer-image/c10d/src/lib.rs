@@ -45,7 +45,7 @@ pub use observe::{NcclVersions, nccl_versions};
 pub use process::num_gpus;
 pub use process::{raise_descriptor_limit, set_device};
 pub use recompute::recompute;
-pub use reducer::{CommHook, Reducer, ReducerOptions, backward, layout, zero_grad};
+pub use reducer::{CommHook, PowerSgd, Reducer, ReducerOptions, backward, layout, zero_grad};
 pub use store::Store;
 pub use stream::{Event, Stream, StreamGuard, host_syncs, upload};
 #[cfg(feature = "nccl")]

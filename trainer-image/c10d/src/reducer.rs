@@ -12,6 +12,10 @@ use crate::store::make;
 use crate::tensors::pointers;
 use tch::Tensor;
 
+mod hook;
+
+pub use hook::{CommHook, PowerSgd};
+
 /// How gradients are packed.
 #[derive(Clone, Debug)]
 pub struct ReducerOptions {
@@ -21,8 +25,10 @@ pub struct ReducerOptions {
     pub first_bucket_bytes: usize,
     /// Gradients are views of the buckets, which saves a copy.
     pub gradient_as_bucket_view: bool,
-    /// In which type gradients travel.
+    /// What of the gradients travels.
     pub hook: CommHook,
+    /// Indices of the parameters whose gradients [`CommHook::PowerSgd`] never compresses.
+    pub whole: Vec<usize>,
     /// Parameters that the loss does not depend on get no gradient, instead of making the pass wait for them for
     /// ever. Costs a walk through the graph and a small collective per pass: see
     /// [`Reducer::prepare_for_backward_from`].
@@ -35,21 +41,6 @@ pub struct ReducerOptions {
     pub buckets: Option<Vec<Vec<usize>>>,
 }
 
-/// In which type gradients travel between ranks.
-///
-/// There is no `PowerSGD` (Vogels et al. 2019): each rank would keep the error of what it has not sent, so the gradients
-/// of a world would depend on which ranks it has had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CommHook {
-    /// In their own type.
-    #[default]
-    None,
-    /// Rounded to bf16, divided by the number of ranks, summed in bf16: half the bytes, 8 bits of precision.
-    Bf16,
-    /// As [`Self::Bf16`] in fp16: 11 bits of precision, but gradients above 65,504 overflow.
-    Fp16,
-}
-
 impl Default for ReducerOptions {
     /// As PyTorch: 25 MiB, 1 MiB first, views.
     fn default() -> Self {
@@ -58,6 +49,7 @@ impl Default for ReducerOptions {
             first_bucket_bytes: 1 << 20,
             gradient_as_bucket_view: true,
             hook: CommHook::None,
+            whole: Vec::new(),
             find_unused_parameters: false,
             static_graph: false,
             buckets: None,
@@ -106,11 +98,10 @@ impl Reducer {
             view: options.gradient_as_bucket_view,
             find_unused: options.find_unused_parameters,
             static_graph: options.static_graph,
-            hook: match options.hook {
-                CommHook::None => 0,
-                CommHook::Bf16 => 1,
-                CommHook::Fp16 => 2,
-            },
+            hook: options.hook.code(),
+            power_sgd: options.hook.power_sgd(),
+            whole_count: options.whole.len(),
+            whole_indices: options.whole.as_ptr(),
             bucket_count: sizes.len(),
             bucket_sizes: sizes.as_ptr(),
             bucket_indices: indices.as_ptr(),
@@ -210,6 +201,37 @@ impl Reducer {
         // SAFETY: the reducer is live and borrowed exclusively; the number outlives the call.
         check(unsafe { ffi::rh_reducer_waited_before(self.raw.as_ptr(), &raw mut nanoseconds) })?;
         Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
+    }
+}
+
+/// What [`CommHook::PowerSgd`] keeps from pass to pass. With other hooks these calls do nothing.
+impl Reducer {
+    /// The last pass is not used: what it has left over, and what all passes before it have, goes into no later one. All
+    /// ranks must call it after the same pass, or the ranks' gradients of later passes are garbage.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn forget(&mut self) -> Result<()> {
+        // SAFETY: the reducer is live and borrowed exclusively.
+        check(unsafe { ffi::rh_reducer_forget(self.raw.as_ptr()) })
+    }
+
+    /// The gradients of later passes are larger by this factor than those before, since their loss is.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn rescale(&mut self, factor: f64) -> Result<()> {
+        // SAFETY: the reducer is live and borrowed exclusively.
+        check(unsafe { ffi::rh_reducer_rescale(self.raw.as_ptr(), factor) })
+    }
+
+    /// How many bytes of gradients this rank has given to collectives in its last pass, as [`CommHook::payload_bytes`]
+    /// foretells them. Only [`CommHook::PowerSgd`] counts them.
+    #[must_use]
+    pub fn payload_bytes(&self) -> Option<u64> {
+        // SAFETY: the reducer is live.
+        let bytes = unsafe { ffi::rh_reducer_payload_bytes(self.raw.as_ptr()) };
+        u64::try_from(bytes).ok()
     }
 }
 

@@ -23,7 +23,7 @@ fn with_ddp(ddp: &Value) -> Value {
 
 /// Trains alone, then in worlds of two and three, and with a rank that is lost and replaced; the greatest difference
 /// from the weights of the process alone.
-fn greatest_difference(config: &Value) -> f64 {
+pub(crate) fn greatest_difference(config: &Value) -> f64 {
     let mut alone = Job::train(config, 1, 1);
     alone.complete();
     let expected = alone.weights();

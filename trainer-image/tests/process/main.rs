@@ -26,6 +26,7 @@ mod mount;
 mod nccl;
 mod not_finite;
 mod parity;
+mod power_sgd;
 mod recompute;
 mod scaling;
 mod sharing;

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roundhouse_c10d::{CommHook, ReducerOptions};
+use roundhouse_c10d::{CommHook, PowerSgd, ReducerOptions};
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{Compression, Ddp as DdpConfig};
 use roundhouse_member::World;
@@ -79,15 +79,17 @@ pub enum SyncError {
 
 const BYTES_PER_MIB: usize = 1 << 20;
 
-/// How gradients are packed with a configuration.
+/// How gradients are packed and sent with a configuration, from this step of the training on.
 #[must_use]
-pub fn reducer_options(config: &TrainerConfig) -> ReducerOptions {
+pub fn reducer_options(config: &TrainerConfig, step: u64) -> ReducerOptions {
     let DdpConfig {
         bucket_cap_mib,
         first_bucket_mib,
         compression,
+        power_sgd,
         static_graph,
     } = config.ddp;
+    let power_sgd = power_sgd.unwrap_or_default();
     let bytes = |mib: u32| mib as usize * BYTES_PER_MIB;
     ReducerOptions {
         bucket_cap_bytes: bytes(bucket_cap_mib),
@@ -96,14 +98,21 @@ pub fn reducer_options(config: &TrainerConfig) -> ReducerOptions {
             Compression::None => CommHook::None,
             Compression::Bf16 => CommHook::Bf16,
             Compression::Fp16 => CommHook::Fp16,
+            Compression::PowerSgd => CommHook::PowerSgd(PowerSgd {
+                rank: power_sgd.rank,
+                // The first pass of a static graph is none of a step.
+                plain_passes: power_sgd.start_step.saturating_sub(step) + u64::from(static_graph),
+                seed: config.seed,
+                ..PowerSgd::default()
+            }),
         },
         static_graph,
         ..ReducerOptions::default()
     }
 }
 
-/// What a configuration asks for, among the ranks of a world. `parameters` are equal on all of them, and so is
-/// `layout`: see [`roundhouse_c10d::layout`].
+/// What a configuration asks for, among the ranks of a world that goes on after `step` steps. `parameters` are equal on
+/// all of them, and so is `layout`: see [`roundhouse_c10d::layout`].
 ///
 /// # Errors
 /// The ranks' parameters have different shapes or layouts, or a rank is gone.
@@ -114,6 +123,7 @@ pub fn build(
     layout: Option<&[Vec<usize>]>,
     group_size: u64,
     commit: Commit,
+    step: u64,
 ) -> Result<Box<dyn Sync>, Failure> {
     let micro_batch_size = config.micro_batch_size;
     if let Some(num_slices) = config.slices {
@@ -133,7 +143,7 @@ pub fn build(
     let options = DdpOptions {
         reducer: ReducerOptions {
             buckets: layout.map(<[_]>::to_vec),
-            ..reducer_options(config)
+            ..reducer_options(config, step)
         },
         micro_batch_size,
         group_size,
@@ -206,6 +216,23 @@ pub trait Sync: std::fmt::Debug {
         parameters: &mut Parameters,
     ) -> Result<(), SyncError>;
 
+    /// The last step was not made: its gradients must not tell in later ones. All ranks skip the same steps.
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn skipped(&mut self) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    /// The losses of later steps are multiplied by a factor that is larger by `ratio`.
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn rescaled(&mut self, ratio: f64) -> Result<(), SyncError> {
+        let _ = ratio;
+        Ok(())
+    }
+
     /// After the last pass: the parameters hold the mean gradients of the batch, the same on all ranks.
     ///
     /// # Errors
@@ -219,5 +246,37 @@ pub trait Sync: std::fmt::Debug {
     /// The device has failed.
     fn waited(&mut self) -> Result<Duration, SyncError> {
         Ok(Duration::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_c10d::CommHook;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn plain_passes(ddp: &Value, step: u64) -> u64 {
+        let config = json!({
+            "model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 8, "steps": 9, "seed": 5, "ddp": ddp,
+        });
+        let config: TrainerConfig = serde_json::from_value(config).unwrap();
+        match reducer_options(&config, step).hook {
+            CommHook::PowerSgd(settings) => {
+                assert_eq!((settings.rank, settings.seed), (3, 5));
+                settings.plain_passes
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_start_step_counts_from_the_beginning_of_the_training_and_not_of_a_generation() {
+        let ddp = json!({"compression": "PowerSGD", "powerSGD": {"rank": 3, "startStep": 100}});
+        let passes = [0, 40, 100, 5_000].map(|step| plain_passes(&ddp, step));
+        assert_eq!(passes, [100, 60, 0, 0]);
+        let mut learns = ddp;
+        learns["staticGraph"] = json!(true);
+        assert_eq!(plain_passes(&learns, 5_000), 1);
     }
 }

@@ -15,16 +15,21 @@ pub struct Ddp {
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
     #[serde(rename = "firstBucketMiB")]
     pub first_bucket_mib: u32,
-    /// In which type gradients travel between processes.
+    /// What of the gradients travels between processes: all of them (`none`), 16-bit numbers (`bf16`, `fp16`), or each large
+    /// matrix as a product of two narrow ones (`PowerSGD`, Vogels et al. 2019). With `PowerSGD` the weights depend on the
+    /// number of workers and on when it changed.
     #[serde(skip_serializing_if = "Compression::is_default")]
     pub compression: Compression,
+    /// Settings of `compression: PowerSGD`.
+    #[serde(rename = "powerSGD", skip_serializing_if = "Option::is_none")]
+    pub power_sgd: Option<PowerSgd>,
     /// Promises that each step uses the same tensors in the same way, so that the first pass of a generation can plan the
     /// later ones. All built-in models do.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub static_graph: bool,
 }
 
-/// In which type gradients travel between processes.
+/// What of the gradients travels between processes. A process alone sends none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -37,6 +42,43 @@ pub enum Compression {
     /// Rounded to 16-bit floats and summed in them: half the bytes, 11 bits of precision. A gradient above 65,504 is not
     /// finite.
     Fp16,
+    /// Each large matrix as a product of two narrow ones (`PowerSGD`, Vogels et al. 2019): many times fewer bytes. What that
+    /// leaves over each process adds to its next gradient, and forgets when the number of workers changes or a worker is
+    /// replaced. So the weights depend on how many workers there were, and when.
+    #[serde(rename = "PowerSGD")]
+    PowerSgd,
+}
+
+/// Settings of `compression: PowerSGD`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PowerSgd {
+    /// Columns of the narrow matrices. More of them keep more of the gradient and cost more bytes and time.
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 64)))]
+    pub rank: u32,
+    /// So many steps of the training send whole gradients, which change fast at its beginning. About a tenth of all steps is
+    /// usual.
+    #[cfg_attr(
+        feature = "schemars",
+        schemars(range(min = 0, max = 1_000_000_000_000_u64))
+    )]
+    pub start_step: u64,
+}
+
+impl PowerSgd {
+    /// Most columns.
+    pub const MAX_RANK: u32 = 64;
+}
+
+impl Default for PowerSgd {
+    /// The rank with which the paper trains `resnet18`, and the start of `PyTorch`.
+    fn default() -> Self {
+        Self {
+            rank: 2,
+            start_step: 1_000,
+        }
+    }
 }
 
 impl Compression {
@@ -53,6 +95,7 @@ impl Default for Ddp {
             bucket_cap_mib: 25,
             first_bucket_mib: 1,
             compression: Compression::None,
+            power_sgd: None,
             static_graph: false,
         }
     }

@@ -135,7 +135,7 @@ fn statistics_over_the_whole_batch_need_it_in_one_pass() {
 #[test]
 fn a_field_that_another_one_takes_the_effect_from_is_refused() {
     type Change = fn(&mut TrainerConfig);
-    let cases: [(&str, Change, Change); 3] = [
+    let cases: [(&str, Change, Change); 5] = [
         (
             "lossScaling",
             |c| c.loss_scaling.initial = 4.0,
@@ -151,6 +151,16 @@ fn a_field_that_another_one_takes_the_effect_from_is_refused() {
             |c| (c.slices, c.ddp.compression) = (Some(4), Compression::Bf16),
             |c| c.slices = None,
         ),
+        (
+            "ddp.compression",
+            |c| (c.slices, c.ddp.compression) = (Some(4), Compression::PowerSgd),
+            |c| c.slices = None,
+        ),
+        (
+            "ddp.powerSGD",
+            |c| c.ddp.power_sgd = Some(PowerSgd::default()),
+            |c| c.ddp.compression = Compression::PowerSgd,
+        ),
     ];
     for (field, change, remedy) in cases {
         let mut config = parse(|_| {}).unwrap();
@@ -158,5 +168,32 @@ fn a_field_that_another_one_takes_the_effect_from_is_refused() {
         assert_eq!(config.validate().unwrap_err().field, field);
         remedy(&mut config);
         assert_eq!(config.validate(), Ok(()), "{field}");
+    }
+}
+
+#[test]
+fn power_sgd_is_written_with_its_rank_and_its_start() {
+    let with = |ddp: serde_json::Value| parse(|value| value["ddp"] = ddp).unwrap();
+    let plain = with(serde_json::json!({"compression": "PowerSGD"}));
+    assert_eq!(plain.validate(), Ok(()));
+    assert_eq!(plain.ddp.compression, Compression::PowerSgd);
+    let given = with(serde_json::json!({"compression": "PowerSGD", "powerSGD": {"rank": 4}}));
+    assert_eq!(given.validate(), Ok(()));
+    let settings = PowerSgd {
+        rank: 4,
+        ..PowerSgd::default()
+    };
+    assert_eq!(given.ddp.power_sgd, Some(settings));
+    for config in [plain, given] {
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(
+            serde_json::from_str::<TrainerConfig>(&text).unwrap(),
+            config
+        );
+    }
+    for rank in [0, 65] {
+        let settings = serde_json::json!({"rank": rank});
+        let config = with(serde_json::json!({"compression": "PowerSGD", "powerSGD": settings}));
+        assert_eq!(config.validate().unwrap_err().field, "ddp.powerSGD.rank");
     }
 }

@@ -6,35 +6,14 @@
 #include <algorithm>
 #include <deque>
 
+#include "compress.h"
 #include "group.h"
+#include "power_sgd.h"
 #include "stream.h"
 #include "tensors.h"
 
 namespace {
 using Buckets = std::vector<std::vector<size_t>>;
-
-// As c10d's FP16CompressCommHook, for any type: the gradients travel rounded, divided before they are summed.
-class CompressHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
- public:
-  CompressHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::ScalarType type)
-      : CppCommHookInterface(group), type_(type) {}
-
-  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    std::vector<at::Tensor> small{bucket.getBufferRef().to(type_)};
-    small[0].div_(state_->getSize());
-    auto sum = state_->allreduce(small)->getFuture();
-    auto buffer = bucket.getBufferRef();
-    return sum->then(
-        [buffer](c10::ivalue::Future& done) {
-          buffer.copy_(done.value().toTensorVector()[0]);
-          return c10::IValue(buffer);
-        },
-        sum->elementType());
-  }
-
- private:
-  const at::ScalarType type_;
-};
 
 // Fails on all ranks alike if their layouts differ: a Reducer over such a group would hang or end the process.
 void verify_layout(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Buckets& buckets, bool is_given, const at::Device& device) {
@@ -137,6 +116,7 @@ struct RhReducer {
   c10::intrusive_ptr<c10d::ProcessGroup> group; // outlives the reducer's collectives
   std::shared_ptr<TimedReducer> reducer;
   bool learns_graph; // a static graph, before its first pass that synchronizes
+  PowerSgdHook* power_sgd = nullptr; // the reducer's
 };
 
 // As ReducerOptions in Rust. The layout has `bucket_count` buckets of `bucket_sizes[i]` indices each; none is given
@@ -144,7 +124,10 @@ struct RhReducer {
 struct RhReducerOptions {
   int64_t bucket_bytes, first_bucket_bytes;
   bool view, find_unused, static_graph;
-  int hook; // 0: none, 1: bf16, 2: fp16
+  int hook; // 0: none, 1: bf16, 2: fp16, 3: PowerSGD
+  RhPowerSgd power_sgd;
+  size_t whole_count; // parameters that PowerSGD never compresses
+  const size_t* whole_indices;
   size_t bucket_count;
   const size_t* bucket_sizes;
   const size_t* bucket_indices;
@@ -179,8 +162,15 @@ int rh_reducer_new(RhTensors parameters, size_t count, const RhGroup* group, con
     if (is_given) made->reducer->fix_buckets();
     made->learns_graph = options->static_graph;
     if (options->static_graph) made->reducer->set_static_graph();
-    if (options->hook != 0)
+    if (options->hook == 3) {
+      std::vector<at::Tensor> whole;
+      for (size_t i = 0; i < options->whole_count; i++) whole.push_back(made->parameters.at(options->whole_indices[i]));
+      auto hook = std::make_unique<PowerSgdHook>(made->group, options->power_sgd, made->parameters[0].device(), whole);
+      made->power_sgd = hook.get();
+      made->reducer->register_comm_hook(std::move(hook));
+    } else if (options->hook != 0) {
       made->reducer->register_comm_hook(std::make_unique<CompressHook>(made->group, options->hook == 1 ? at::kBFloat16 : at::kHalf));
+    }
     made->reducer->set_ddp_runtime_logging_sample_rate(1); // measures every pass
     *out = made.release();
   });
@@ -237,6 +227,24 @@ int rh_reducer_buckets(const RhReducer* reducer, void* context, void (*consume)(
 
 bool rh_reducer_has_final_buckets(const RhReducer* reducer) {
   return reducer->reducer->has_fixed_buckets();
+}
+
+// These three do something with PowerSGD alone.
+int rh_reducer_forget(RhReducer* reducer) {
+  return rh_guard([&] {
+    if (reducer->power_sgd) reducer->power_sgd->forget();
+  });
+}
+
+int rh_reducer_rescale(RhReducer* reducer, double factor) {
+  return rh_guard([&] {
+    if (reducer->power_sgd) reducer->power_sgd->rescale(factor);
+  });
+}
+
+// -1: it is not counted.
+int64_t rh_reducer_payload_bytes(const RhReducer* reducer) {
+  return reducer->power_sgd ? reducer->power_sgd->payload_bytes() : -1;
 }
 
 int rh_reducer_free(RhReducer* reducer) {

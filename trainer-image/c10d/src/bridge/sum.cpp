@@ -20,7 +20,7 @@ void sum(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor& tensor
   const auto begun = std::chrono::steady_clock::now();
   const auto work = group->allreduce(tensors);
   if (work) work->wait();
-  waited_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count();
+  rh_count_wait(std::chrono::steady_clock::now() - begun);
 }
 
 // Each rank's loss depends on the sum, so the gradient of a rank's part is the sum of the ranks' gradients. The
@@ -45,6 +45,10 @@ class SumBackward : public torch::autograd::Node {
 };
 } // namespace
 
+void rh_count_wait(std::chrono::nanoseconds waited) {
+  waited_ns += waited.count();
+}
+
 extern "C" {
 
 int rh_group_sum(const RhGroup* group, const at::Tensor* own, at::Tensor** out) {
@@ -60,7 +64,7 @@ int rh_group_sum(const RhGroup* group, const at::Tensor* own, at::Tensor** out) 
   });
 }
 
-// Nanoseconds that this process has waited in these sums, both ways, since the last call.
+// Nanoseconds that this process has waited in these sums, both ways, and in those of PowerSGD, since the last call.
 int64_t rh_take_sum_wait() {
   return waited_ns.exchange(0);
 }

@@ -35,7 +35,8 @@ impl ProcessGroup {
     }
 }
 
-/// For how long this process has waited in [`ProcessGroup::sum`], forward and backward, since the last call. Over NCCL
+/// For how long this process has waited in [`ProcessGroup::sum`], forward and backward, and within passes for the sums of
+/// [`CommHook::PowerSgd`](crate::CommHook::PowerSgd), since the last call. Over NCCL
 /// only the device waits.
 #[must_use]
 pub fn take_sum_wait() -> Duration {

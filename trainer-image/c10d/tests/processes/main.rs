@@ -120,8 +120,40 @@ fn whoever_has_its_gradients_early_knows_how_long_it_waits() {
 }
 
 #[test]
+fn gradients_of_low_rank_are_those_of_pytorchs_hook() {
+    for output in World::start(2, "power_sgd", &[]).finish() {
+        output.assert_success();
+        assert!(output.number("difference") <= 1e-5, "{}", output.text);
+    }
+}
+
+#[test]
+fn what_low_rank_leaves_over_is_sent_later_unless_its_pass_is_not_used() {
+    all_say_ok("power_sgd_memory", &[1, 2, 3], &[]);
+}
+
+#[test]
+fn gradients_without_low_rank_parts_are_sent_as_they_are() {
+    all_say_ok("power_sgd_degenerate", &[1, 3], &[]);
+}
+
+#[test]
+fn a_peer_that_is_gone_between_the_two_sums_of_a_bucket_is_an_error() {
+    all_say_ok("power_sgd_half", &[2, 3], &[]);
+}
+
+#[test]
 fn a_killed_peer_is_an_error_and_not_an_abort() {
-    let mut world = World::start(3, "train_for_ever", &[]);
+    assert_kill_is_told(&[]);
+}
+
+#[test]
+fn a_peer_killed_while_low_rank_gradients_are_summed_is_an_error_and_not_an_abort() {
+    assert_kill_is_told(&[("HOOK", "PowerSGD")]);
+}
+
+fn assert_kill_is_told(environment: &[(&str, &str)]) {
+    let mut world = World::start(3, "train_for_ever", environment);
     world.wait_for_line(2, "step 3");
     let killed = Instant::now();
     world.kill(2);

@@ -10,7 +10,11 @@ const SHORT_TIMEOUT: (&str, &str) = ("TIMEOUT_MS", "3000");
 /// Kills one of two ranks in the midst of a program, then has the other one abort; what that one printed. With a
 /// third rank its garbage could be a neighbour's, of which a group is told nothing.
 fn killed_and_aborted(program: &str) -> String {
-    let mut world = World::start(2, program, &[NCCL, SHORT_TIMEOUT]);
+    killed_and_aborted_with(program, &[NCCL, SHORT_TIMEOUT])
+}
+
+fn killed_and_aborted_with(program: &str, environment: &[(&str, &str)]) -> String {
+    let mut world = World::start(2, program, environment);
     world.wait_for_line(1, "step 3");
     world.kill(1);
     let store = world.store.prefix("gen1").unwrap().prefix(TELL).unwrap();
@@ -65,6 +69,21 @@ fn sums_within_a_pass_over_nccl_have_the_gradients_of_one_process_and_end_with_a
 fn gradients_of_an_aborted_group_are_followed_by_errors() {
     let text = killed_and_aborted("train_until_aborted");
     assert!(text.contains("garbage true"), "{text}");
+}
+
+#[test]
+fn gradients_of_low_rank_end_with_an_abort() {
+    killed_and_aborted_with(
+        "train_until_aborted",
+        &[NCCL, SHORT_TIMEOUT, ("HOOK", "PowerSGD")],
+    );
+}
+
+#[test]
+fn gradients_of_low_rank_over_nccl_are_those_of_pytorchs_hook() {
+    for output in World::start(2, "power_sgd", &[NCCL]).finish() {
+        output.assert_success();
+    }
 }
 
 #[test]

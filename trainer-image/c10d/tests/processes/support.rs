@@ -5,6 +5,7 @@ pub mod abort;
 #[cfg(feature = "fake-nccl")]
 pub mod endings;
 pub mod exchange;
+pub mod power_sgd;
 pub mod rank;
 pub mod sums;
 

@@ -2,9 +2,9 @@
 //! buckets while the backward pass still runs (Li et al., VLDB 2020).
 //!
 //! The loss of a part is `sum · W / G`, so the average is the mean over all G samples of the batch however
-//! unevenly they are split. Over Gloo, if the host commits steps and gradients are not compressed, the numbers that the
-//! ranks tell each other at the end of a step travel in a bucket, too, as the gradient of a parameter of their own: a
-//! step has no collective beside those of its gradients.
+//! unevenly they are split. Over Gloo, if the host commits steps and gradients are not rounded to 16 bits, the numbers
+//! that the ranks tell each other at the end of a step travel in a bucket, too, as the gradient of a parameter of their
+//! own: a step has no collective beside those of its gradients. That parameter is a vector, which `PowerSGD` sends whole.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor};
 use super::alone::in_pieces;
 use super::limbs;
 use super::{Finished, Pass, Sync, SyncError};
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, Role};
 
 /// More ranks tell each other their numbers in a collective of its own: the slots would be larger than that.
 const MOST_RANKS_IN_A_BUCKET: u32 = 64;
@@ -60,9 +60,12 @@ impl Ddp {
         // Over a library that does not tell its failures, the numbers have to follow the gradients: they are what
         // tells good gradients from those of an aborted group.
         // Nor can they be rounded to 16 bits.
-        let travels = group.backend().tells_failures()
-            && world_size <= MOST_RANKS_IN_A_BUCKET
-            && options.reducer.hook == CommHook::None;
+        let is_exact = match options.reducer.hook {
+            CommHook::None | CommHook::PowerSgd(_) => true,
+            CommHook::Bf16 | CommHook::Fp16 => false,
+        };
+        let travels =
+            group.backend().tells_failures() && world_size <= MOST_RANKS_IN_A_BUCKET && is_exact;
         let num_slots = options.num_numbers * limbs::LIMBS * world_size as usize;
         let carrier = (travels && num_slots > 0)
             .then(|| {
@@ -77,6 +80,7 @@ impl Ddp {
             .map(Tensor::shallow_clone)
             .collect();
         let mut packing = options.reducer.clone();
+        packing.whole = statistics(parameters);
         if carrier.is_some() {
             packing.buckets = packing.buckets.map(|layout| carried(layout, parameters));
         }
@@ -95,6 +99,17 @@ impl Ddp {
             has_told_wait: false,
         })
     }
+}
+
+/// The parameters whose gradient is a running statistic, which no later step would correct.
+fn statistics(parameters: &Parameters) -> Vec<usize> {
+    let roles = parameters.roles().iter().enumerate();
+    roles
+        .filter_map(|(index, role)| match role {
+            Role::Statistic { .. } => Some(index),
+            Role::Weight => None,
+        })
+        .collect()
 }
 
 /// The first pass of a static graph, in which each parameter gets its gradient once: a gradient of 0. The Reducer sums
@@ -176,6 +191,14 @@ impl Sync for Ddp {
         _: &mut Parameters,
     ) -> Result<(), SyncError> {
         Ok(())
+    }
+
+    fn skipped(&mut self) -> Result<(), SyncError> {
+        Ok(self.reducer.forget()?)
+    }
+
+    fn rescaled(&mut self, ratio: f64) -> Result<(), SyncError> {
+        Ok(self.reducer.rescale(ratio)?)
     }
 
     fn finish(&mut self, _: &mut Parameters) -> Result<Finished, SyncError> {

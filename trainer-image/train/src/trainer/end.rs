@@ -78,8 +78,10 @@ impl Trainer<'_> {
             verdict,
         } = *judged;
         // First, and together: an error below ends neither the step nor its line.
+        let factor = self.loss_factor(&self.member.held.mark);
         self.count(&batch, verdict, finite);
         self.member.note(&batch, loss, &end.saving);
+        self.prepare_sync(verdict, factor)?;
         let mut sections = stopwatch.read()?;
         if let Some(sync) = &mut self.sync {
             let waited = sync.waited();

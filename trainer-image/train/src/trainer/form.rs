@@ -39,6 +39,7 @@ impl Trainer<'_> {
             layout,
             group_size,
             self.commit,
+            mark.step,
         )?);
         self.work.task.train_among(ranks);
 

@@ -9,6 +9,7 @@ use super::Trainer;
 use crate::clip;
 use crate::failure::Failure;
 use crate::gradients::own_gradients;
+use crate::sync::explain;
 
 impl Trainer<'_> {
     /// The mark with which a generation goes on: with a loss scale where the configuration has one, whatever the
@@ -53,6 +54,25 @@ impl Trainer<'_> {
             let mark = &mut self.member.held.mark;
             mark.loss_scale = mark.loss_scale.map(|it| it.after(is_skipped, settings));
         }
+    }
+
+    /// Tells the sync what of a step that was counted matters to the next ones. `factor`: the loss factor of that step.
+    pub(super) fn prepare_sync(
+        &mut self,
+        verdict: Verdict,
+        factor: Option<f64>,
+    ) -> Result<(), Failure> {
+        let next = self.loss_factor(&self.member.held.mark);
+        let Some(sync) = &mut self.sync else {
+            return Ok(());
+        };
+        let told = match (verdict, factor, next) {
+            (Verdict::Skip, ..) => sync.skipped(),
+            (_, Some(factor), Some(next)) => sync.rescaled(next / factor),
+            _ => Ok(()),
+        };
+        let world = self.member.world()?;
+        told.map_err(|error| explain(world, error))
     }
 
     /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,

@@ -164,7 +164,7 @@ fn write_events(launch: &Launch, reporter: &mut Reporter) {
 
 /// How gradients are packed: the same in all processes of a training, whatever state they hold.
 fn layout(work: &mut Trained, plan: &Plan) -> Result<Vec<Vec<usize>>, Failure> {
-    let (options, order) = (sync::reducer_options(&work.config), plan.terms.order(0));
+    let (options, order) = (sync::reducer_options(&work.config, 0), plan.terms.order(0));
     let first = plan.course.batch_at(&plan.scaling.start());
     let first = first.ok_or_else(|| Failure::internal("a training without a step"))?;
     gradients::layout(&mut work.inputs(&first, &order), &options)

@@ -10,4 +10,5 @@ mod parity;
 mod random;
 mod recompute;
 mod saved;
+mod sent;
 mod synced;

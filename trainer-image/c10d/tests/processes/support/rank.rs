@@ -1,13 +1,13 @@
 //! What a rank of the tests runs.
 
-use super::{exchange, sums};
+use super::{exchange, power_sgd, sums};
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use roundhouse_c10d::{
-    Backend, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, backward,
-    zero_grad,
+    Backend, CommHook, GroupOptions, PowerSgd, ProcessGroup, ReduceOp, Reducer, ReducerOptions,
+    Store, backward, zero_grad,
 };
 use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
@@ -38,6 +38,10 @@ pub fn main() {
         "reducers" => exchange::reducers(&group),
         "layouts" => exchange::layouts(&group),
         "unused" => exchange::unused(&group),
+        "power_sgd" => power_sgd::as_pytorch(&group),
+        "power_sgd_memory" => power_sgd::memory(&group),
+        "power_sgd_half" => power_sgd::half(&group),
+        "power_sgd_degenerate" => power_sgd::degenerate(&group),
         "sums" => sums::sums(&group),
         "sums_for_ever" => sums::sums_for_ever(&group),
         "train_for_ever" => train_for_ever(&group),
@@ -248,6 +252,13 @@ fn train_for_ever(group: &ProcessGroup) {
     }
 }
 
+fn hook() -> CommHook {
+    match std::env::var("HOOK").as_deref() {
+        Ok("PowerSGD") => CommHook::PowerSgd(PowerSgd::default()),
+        _ => CommHook::None,
+    }
+}
+
 /// Computes gradients of a small network, again and again.
 pub struct Trainer {
     vars: nn::VarStore,
@@ -262,7 +273,11 @@ impl Trainer {
         tch::manual_seed(3);
         let vars = nn::VarStore::new(Device::Cpu);
         let model = network(&vars.root());
-        let reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets());
+        let options = ReducerOptions {
+            hook: hook(),
+            ..small_buckets()
+        };
+        let reducer = Reducer::new(&vars.trainable_variables(), group, &options);
         Self {
             model,
             images: Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu)),

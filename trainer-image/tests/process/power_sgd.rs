@@ -1,0 +1,106 @@
+//! Gradients that travel as products of narrow matrices: `ddp.compression: PowerSGD`.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Job, assert_proven, config, on_device};
+use crate::layout::greatest_difference;
+use crate::parity::difference;
+
+const STEPS: u64 = 200;
+const START: u64 = 10;
+
+fn compressed(start_step: u64) -> Value {
+    let mut config = config();
+    config["steps"] = json!(STEPS);
+    config["ddp"] = json!({
+        "compression": "PowerSGD", "powerSGD": {"rank": 2, "startStep": start_step},
+    });
+    config
+}
+
+fn accuracy(job: &Job) -> f64 {
+    let progress = job.status(0, 0).and_then(|status| status.progress);
+    progress.unwrap().eval_accuracy.unwrap()
+}
+
+fn num_skipped(job: &Job) -> u64 {
+    let progress = job.status(0, 0).and_then(|status| status.progress);
+    progress.unwrap().skipped_steps
+}
+
+#[test]
+fn low_rank_gradients_train_as_well_as_whole_ones_also_after_a_rank_is_killed() {
+    let config = compressed(START);
+    // A process alone sends nothing.
+    let mut alone = Job::train(&config, 1, 1);
+    alone.complete();
+    let [first, second] = [(), ()].map(|()| {
+        let mut job = Job::train(&config, 3, 1);
+        let bytes = job.complete();
+        let found = accuracy(&job);
+        println!(
+            "accuracy {found} of 3 processes, {} alone",
+            accuracy(&alone)
+        );
+        assert!(found >= accuracy(&alone) - 0.03, "{found}");
+        let found = difference(&job.weights(), &alone.weights());
+        assert!(found > 1e-3, "nothing was left out: {found:e}");
+        bytes
+    });
+    assert!(first == second, "three processes come to other bits");
+    for (victim, point) in [(0, "Backward"), (2, "Commit")] {
+        let mut job = Job::doomed(&config, 3, victim, &format!("{victim}:40:{point}"));
+        assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
+        let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+        job.issue_to(2, &survivors);
+        job.wait_for_nodes(&survivors, "a step of generation 2", |status| {
+            status.generation == 2 && status.step > 41
+        });
+        job.respawn(victim);
+        job.issue_to(3, &[survivors.as_slice(), &[victim]].concat());
+        job.complete();
+        assert_proven(job.volume(), STEPS);
+        let found = accuracy(&job);
+        println!("accuracy {found} with a kill");
+        assert!(found >= accuracy(&alone) - 0.03, "{found}\n{}", job.logs());
+    }
+}
+
+#[test]
+fn gradients_travel_whole_before_the_start_step() {
+    let mut config = compressed(60);
+    config["steps"] = json!(60);
+    let found = greatest_difference(&config);
+    assert!(found <= 1e-6, "{found:e}");
+    config["ddp"]["staticGraph"] = json!(true);
+    let found = greatest_difference(&config);
+    assert!(found <= 1e-6, "{found:e}");
+}
+
+#[test]
+fn a_skipped_step_and_a_changed_loss_scale_leave_nothing_wrong_in_what_is_sent_later() {
+    let mut config = compressed(0);
+    config["onNonFinite"] = json!("Skip");
+    config["ddp"]["staticGraph"] = json!(true);
+    let mut scaled = config.clone();
+    scaled["precision"] = json!("fp16");
+    scaled["lossScaling"] = json!({"initial": 1024.0, "growthInterval": 20});
+    for config in [config, scaled] {
+        let train = |spoilt| {
+            // Sums of three would depend on where a number lies in its bucket, where the host's numbers are, too.
+            let mut job = Job::spoilt(&config, 2, 1, spoilt, None);
+            let bytes = job.complete();
+            (job, bytes)
+        };
+        let (usual, _) = train("");
+        let (host, bytes) = train("1,30,31");
+        let (device, same) = on_device(|| train("1,30,31"));
+        for job in [&host, &device] {
+            assert_eq!(num_skipped(job), 3);
+            let (found, wanted) = (accuracy(job), accuracy(&usual));
+            println!("accuracy {found} with skipped steps, {wanted} without");
+            assert!(found >= wanted - 0.03, "{found}");
+        }
+        assert!(bytes == same, "the device comes to other bits");
+    }
+}
