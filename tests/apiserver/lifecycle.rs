@@ -92,7 +92,7 @@ async fn jobs_of_one_name_in_two_namespaces_do_not_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_elses_service_is_named_and_left_alone() {
+async fn a_service_of_another_owner_is_named_and_left_alone() {
     let stage = Stage::new().await;
     let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
     let theirs = json!({"metadata": {"name": "digits"}, "spec": {"ports": [{"port": 80}]}});

@@ -206,7 +206,7 @@ fn a_job_whose_volume_hangs_says_so_and_succeeds_only_once_its_result_is_saved()
 }
 
 #[test]
-fn whoever_ends_the_executor_ends_all_its_processes() {
+fn the_end_of_the_executor_ends_all_its_processes() {
     let mut run = LocalRun::start(&job(2, 1_000_000), &[]).unwrap();
     run.wait_for("steps", |run| run.step() > 5).unwrap();
     let agents = run.agents();

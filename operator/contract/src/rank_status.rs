@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn who_prepares_or_has_lost_its_peers_is_not_ready() {
+    fn a_rank_that_prepares_or_has_lost_its_peers_is_not_ready() {
         assert!(!Phase::Preparing.is_ready() && !Phase::Stranded.is_ready());
         assert!(Phase::Lobby.is_ready() && Phase::Done.is_ready());
     }

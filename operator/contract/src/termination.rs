@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_message_is_not_ours() {
+    fn a_message_of_another_program_is_not_ours() {
         assert_eq!(TerminationMessage::parse("OOM"), None);
     }
 

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_trains_is_said_to_train_and_what_was_refused_is_said_beside_it() {
+    fn a_job_that_trains_says_so_and_names_what_was_refused() {
         let cases = [
             (
                 true,

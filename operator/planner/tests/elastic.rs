@@ -43,7 +43,7 @@ fn places(world: &World) -> Vec<Option<u32>> {
 }
 
 #[test]
-fn survivors_go_on_at_once_and_whoever_comes_back_joins_them() {
+fn survivors_go_on_at_once_and_a_worker_that_comes_back_joins_them() {
     let mut world = elastic(3);
     world.ends(0, 137, 40);
     assert_eq!(world.settle().reason, PlanReason::Training);

@@ -167,7 +167,7 @@ fn the_job_succeeds_when_every_member_has_ended_and_one_completed() {
 }
 
 #[test]
-fn who_dies_after_another_completed_takes_nothing_away() {
+fn a_death_after_another_worker_completed_takes_nothing_away() {
     let mut world = world(2).training();
     world.ends(0, 0, 100);
     world.ends(1, 137, 100);
@@ -196,7 +196,7 @@ fn clean_pod_policy_all_deletes_the_completed_too() {
 }
 
 #[test]
-fn clean_pod_policy_none_keeps_who_trained_and_nobody_who_waits_for_ever() {
+fn clean_pod_policy_none_keeps_workers_that_trained_and_none_that_waits_for_ever() {
     let mut world = world(1).training();
     world.job.clean_pod_policy = CleanPodPolicy::None;
     world.job.max_replicas = 2;

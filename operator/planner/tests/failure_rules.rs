@@ -137,7 +137,7 @@ fn a_rule_may_look_at_the_pods_conditions() {
 }
 
 #[test]
-fn who_was_told_to_leave_is_judged_by_no_rule() {
+fn a_worker_that_was_told_to_leave_is_judged_by_no_rule() {
     let mut world = trains();
     world.job.rules = vec![on_codes(
         FailureAction::FailJob,
@@ -232,7 +232,7 @@ fn a_container_that_restarts_on_a_bad_node_is_not_taken_in_again() {
 }
 
 #[test]
-fn a_node_is_avoided_for_a_while_and_whoever_waited_for_it_is_made_anew() {
+fn a_node_is_avoided_for_a_while_and_a_pod_that_waited_for_it_is_made_anew() {
     let mut world = trains();
     world.ends(1, 77, 40);
     world.settle();
@@ -296,7 +296,7 @@ fn a_disruption_costs_nothing_whatever_the_container_said() {
 }
 
 #[test]
-fn the_last_failure_says_who_where_when_and_why() {
+fn the_last_failure_says_which_worker_failed_where_when_and_why() {
     let mut world = trains();
     world.ends(1, 137, 40);
     world.observed.pods[1]

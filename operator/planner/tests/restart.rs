@@ -158,7 +158,7 @@ fn a_script_that_does_not_end_is_ended_by_a_suspension_or_by_the_deadline() {
 }
 
 #[test]
-fn once_a_worker_has_completed_nobody_is_taken_away() {
+fn once_a_worker_has_completed_no_worker_is_taken_away() {
     let mut world = script_world(3).training();
     world.ends(0, 0, 100);
     world.ends(1, 0, 100);

@@ -94,7 +94,7 @@ fn a_resumed_job_has_fresh_workers_in_the_next_generation() {
 }
 
 #[test]
-fn who_still_leaves_is_waited_for_until_its_grace_is_over() {
+fn a_worker_that_still_leaves_is_waited_for_until_its_grace_is_over() {
     let mut world = trains();
     (world.lingering, world.job.suspend) = (true, true);
     world.settle();

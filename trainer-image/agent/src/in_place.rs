@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_in_which_nobody_holds_the_state_ends() {
+    fn a_worker_in_which_no_process_holds_the_state_ends() {
         let started_anew = sibling(Phase::Lobby, 0);
         let done = sibling(Phase::Done, 3);
         for siblings in [&[][..], &[started_anew], &[done]] {

@@ -137,19 +137,19 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_peer_is_not_the_cause_if_somebody_died() {
+    fn a_lost_peer_is_not_the_cause_if_a_process_died() {
         let both = [ended(0, End::Exited(75)), ended(1, End::Signaled(9))];
         assert_eq!(cause(&both).unwrap().local_rank, 1);
     }
 
     #[test]
-    fn a_lost_peer_is_the_cause_if_nobody_else_failed() {
+    fn a_lost_peer_is_the_cause_if_no_process_failed() {
         let both = [ended(0, End::Exited(0)), ended(1, End::Exited(75))];
         assert_eq!(cause(&both).unwrap().local_rank, 1);
     }
 
     #[test]
-    fn who_was_asked_to_go_is_never_the_cause() {
+    fn a_process_that_was_asked_to_go_is_never_the_cause() {
         let asked = Ended {
             on_request: true,
             ..ended(0, End::Signaled(15))

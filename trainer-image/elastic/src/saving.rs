@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_others_moves_as_long_as_none_of_them_is_stuck() {
+    fn a_rank_that_waits_for_others_moves_as_long_as_none_of_them_is_stuck() {
         use Stage::{Busy, Durable, Idle};
         let one_writes = Stages::one(Busy);
         for (what, own, stages, num_stuck, expected) in [

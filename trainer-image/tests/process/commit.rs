@@ -77,7 +77,7 @@ fn training(optimizer: &Value) -> Value {
 }
 
 #[test]
-fn a_training_has_the_same_bits_whoever_commits_its_steps() {
+fn a_training_has_the_same_bits_if_the_device_commits_its_steps() {
     for optimizer in optimizers() {
         let config = training(&optimizer);
         for nodes in [1, 2, 3] {
@@ -89,7 +89,7 @@ fn a_training_has_the_same_bits_whoever_commits_its_steps() {
 }
 
 #[test]
-fn two_processes_over_gloo_have_the_same_bits_whoever_commits_their_steps() {
+fn two_processes_over_gloo_have_the_same_bits_if_the_device_commits_their_steps() {
     let volume = || tempfile::tempdir().unwrap().keep();
     for optimizer in optimizers() {
         let config = training(&optimizer);
@@ -100,7 +100,7 @@ fn two_processes_over_gloo_have_the_same_bits_whoever_commits_their_steps() {
 }
 
 #[test]
-fn a_training_in_slices_has_the_same_bits_whoever_commits_its_steps() {
+fn a_training_in_slices_has_the_same_bits_if_the_device_commits_its_steps() {
     let mut config = training(&optimizers()[1]);
     config["slices"] = json!(4);
     let mut host = Job::train(&config, 1, 1);
@@ -184,7 +184,7 @@ fn a_checkpoint_that_is_saved_when_the_last_is_old_enough_is_of_a_whole_step() {
 #[test]
 fn evaluations_come_between_steps() {
     on_device(evaluation::a_newer_generation_waits_for_an_evaluation_and_comes_right_after_it);
-    on_device(evaluation::all_who_are_asked_to_leave_in_a_long_evaluation_save_and_leave);
+    on_device(evaluation::ranks_that_are_all_asked_to_leave_in_a_long_evaluation_save_and_leave);
 }
 
 #[test]

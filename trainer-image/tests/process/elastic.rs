@@ -231,7 +231,7 @@ pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
 }
 
 #[test]
-fn a_rank_that_never_hears_of_a_generation_holds_nobody_up_for_ever() {
+fn a_rank_that_never_hears_of_a_generation_holds_the_others_up_for_a_while_only() {
     let mut config = config();
     config["steps"] = json!(10_000_000);
     let job = Job::start(&config, &crate::harness::digits(), 3, 1);

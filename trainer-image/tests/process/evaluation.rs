@@ -80,7 +80,7 @@ fn an_evaluation_that_breaks_is_done_in_the_next_generation() {
 }
 
 #[test]
-fn who_leaves_in_an_evaluation_before_a_newer_generation_strands_the_others() {
+fn a_rank_that_leaves_in_an_evaluation_before_a_newer_generation_strands_the_others() {
     let mut job = Job::evaluating(&training(), 3, 400, 20);
     job.issue_to(1, &[0, 1, 2]);
     job.wait_for("an evaluation", |status| status.phase == Phase::Evaluating);
@@ -99,7 +99,7 @@ fn who_leaves_in_an_evaluation_before_a_newer_generation_strands_the_others() {
 }
 
 #[test]
-pub(crate) fn all_who_are_asked_to_leave_in_a_long_evaluation_save_and_leave() {
+pub(crate) fn ranks_that_are_all_asked_to_leave_in_a_long_evaluation_save_and_leave() {
     // Twenty seconds each; a checkpoint is saved at the end only.
     let mut job = evaluating(2_000, 1_000);
     let asked_at = Instant::now();

@@ -102,7 +102,7 @@ fn a_result_may_take_as_long_as_bytes_move() {
 }
 
 #[test]
-fn who_is_asked_to_leave_does_not_wait_for_a_volume_for_ever() {
+fn a_rank_that_is_asked_to_leave_does_not_wait_for_a_volume_for_ever() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let mut job = patient(&endless(), path, 600, "");

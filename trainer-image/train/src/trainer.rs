@@ -29,6 +29,8 @@ mod numerics;
 mod prepare;
 mod step;
 
+use host_syncs::HostSyncs;
+
 /// What is trained.
 #[derive(Debug)]
 struct Trained {
@@ -97,6 +99,7 @@ pub struct Trainer<'reporter> {
     /// The step that was launched and whose end is not known, where the device decides.
     pending: Option<ahead::Pending>,
     tracer: Tracer,
+    host_syncs: HostSyncs,
 }
 
 impl Trainer<'_> {

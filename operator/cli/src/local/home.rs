@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_to_keep_is_kept_for_a_failure_alone() {
+    fn a_directory_that_was_not_asked_for_is_kept_for_a_failure_alone() {
         for (outcome, is_kept) in [
             (Outcome::Succeeded, false),
             (Outcome::Interrupted, false),

@@ -266,7 +266,7 @@ fn in_the_lobby_only_a_newer_generation_counts() {
 }
 
 #[test]
-fn who_leaves_the_lobby_ends_at_once() {
+fn a_process_that_leaves_the_lobby_ends_at_once() {
     let mut machine = Machine::new(2, 0, PATIENCE);
     let actions = machine.apply(Event::LeaveRequested, Instant::now());
     assert_eq!(actions, [Action::Exit(Outcome::Left)]);

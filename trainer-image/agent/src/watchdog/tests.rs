@@ -224,7 +224,7 @@ fn peers_give_up_before_the_watchdog_judges() {
 }
 
 #[test]
-fn time_in_which_nobody_looked_does_not_count() {
+fn time_between_two_looks_that_are_far_apart_does_not_count() {
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(3, 1);
     assert_eq!(watch.says(&training(3), 5), None);

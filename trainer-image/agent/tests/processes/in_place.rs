@@ -94,7 +94,7 @@ fn a_process_that_dies_is_started_anew_and_its_sibling_lives_on() {
 }
 
 #[test]
-fn a_worker_that_is_asked_to_leave_starts_nobody_anew() {
+fn a_worker_that_is_asked_to_leave_starts_no_process_anew() {
     let trap = "trap '[ $LOCAL_RANK = 1 ] && kill -9 $$; exit 143' TERM";
     let mut agent = worker(&format!("{trap}; {TRAINER}"));
     life(&agent, 0, 1);

@@ -112,7 +112,7 @@ fn ddp_with_uneven_shards_and_micro_batches_equals_one_process() {
 }
 
 #[test]
-fn whoever_has_its_gradients_early_knows_how_long_it_waits() {
+fn a_rank_with_early_gradients_knows_how_long_it_waits() {
     for output in World::start(3, "slow_rank", &[]).finish() {
         output.assert_success();
         assert!(output.text.contains("slow rank ok"), "{}", output.text);

@@ -13,7 +13,7 @@ fn connect(host: &str, port: u16) -> Store {
 }
 
 #[test]
-fn a_store_that_nobody_serves_is_an_error_within_the_timeout() {
+fn a_store_that_is_not_served_is_an_error_within_the_timeout() {
     let port = Store::host_at(LOCAL, 0, TIMEOUT).unwrap().port();
     let error = Store::connect("127.0.0.1", port, Duration::from_secs(1)).unwrap_err();
     assert!(error.is_peer_lost(), "{error:?}");

@@ -153,7 +153,7 @@ fn a_fault_of_a_generation_says_nothing_about_the_next() {
 }
 
 #[test]
-fn who_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
+fn a_rank_that_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
     let mut machine = training(1);
     machine.apply(Event::LeaveRequested);
     assert_eq!(training_generation(&machine), Some(1));

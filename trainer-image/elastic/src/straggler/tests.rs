@@ -89,7 +89,7 @@ fn the_middle_of_the_window_counts_and_not_its_worst_step() {
 }
 
 #[test]
-fn the_factor_is_told_and_who_recovers_is_one_no_more() {
+fn the_factor_is_told_and_a_rank_that_recovers_is_no_straggler_any_more() {
     let mut times = StepTimes::new(1);
     let add = |times: &mut StepTimes, seconds: f64, steps: usize| {
         (0..steps).for_each(|_| times.add(&[0.02, seconds, 0.02], Some(1.0)));
@@ -107,7 +107,7 @@ fn the_factor_is_told_and_who_recovers_is_one_no_more() {
 }
 
 #[test]
-fn steps_in_which_somebody_has_nothing_to_tell_do_not_count() {
+fn steps_in_which_a_rank_has_nothing_to_tell_do_not_count() {
     let mut times = StepTimes::new(1);
     for _ in 0..WINDOW {
         times.add(&[0.02, 0.0], Some(1.0));

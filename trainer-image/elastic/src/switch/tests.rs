@@ -110,7 +110,7 @@ fn what_was_known_long_before_an_evaluation_ends_gives_the_next_steps_their_time
 }
 
 #[test]
-fn short_evaluations_between_steps_keep_nobody_deaf_for_ever() {
+fn short_evaluations_between_steps_keep_no_rank_deaf_for_ever() {
     let (mut motion, begun) = motion(Instant::now(), 10, Activity::Steps);
     motion.know(begun);
     // Half of the time each.

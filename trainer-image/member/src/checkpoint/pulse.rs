@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_moves_is_waited_for_and_whoever_does_not_is_left() {
+    fn a_writer_that_moves_is_waited_for_and_one_that_does_not_is_left() {
         let patience = Patience::new(Duration::from_millis(300));
         let pulse = Pulse::default();
         let shared = pulse.clone();

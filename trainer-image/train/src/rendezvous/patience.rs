@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_wait_learn_how_long_the_steps_of_the_host_are() {
+    fn ranks_that_wait_learn_how_long_the_steps_of_the_host_are() {
         let patience = Duration::from_secs(10);
         let host = Store::host_at(Ipv4Addr::LOCALHOST.into(), 0, patience).unwrap();
         let guest = Store::connect("127.0.0.1", host.port(), patience).unwrap();

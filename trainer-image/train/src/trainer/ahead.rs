@@ -18,7 +18,7 @@ use roundhouse_member::world::StepEnd;
 
 use super::ballot::{Agreement, Read, Told};
 use super::step::Begun;
-use super::{Trainer, host_syncs};
+use super::Trainer;
 use crate::clip::{self, Norms};
 use crate::failure::Failure;
 use crate::gradients::{Gradients, OwnLoss};
@@ -53,7 +53,8 @@ impl Trainer<'_> {
         }
         // The first step of a generation tunes kernels and connects.
         let launched = if self.last_step.ended.is_some() {
-            host_syncs::watched(|| self.launch(batch, mark))?
+            let watch = self.host_syncs;
+            watch.watch(|| self.launch(batch, mark))?
         } else {
             self.launch(batch, mark)?
         };

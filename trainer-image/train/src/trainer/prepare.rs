@@ -141,6 +141,7 @@ impl<'reporter> Trainer<'reporter> {
             commit: device::commit(device),
             pending: None,
             tracer,
+            host_syncs: HostSyncs::from_environment()?,
         })
     }
 }

@@ -32,7 +32,7 @@ fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn the_agent_is_brought_to_somebody_elses_image_and_runs_its_command() {
+fn the_agent_is_brought_to_any_image_and_runs_its_command() {
     let pod = script(json!({}));
     let spec = &pod["spec"];
     let installer = &spec["initContainers"][0];
@@ -76,7 +76,7 @@ fn the_agent_is_brought_to_somebody_elses_image_and_runs_its_command() {
 }
 
 #[test]
-fn somebody_elses_image_keeps_its_user_and_is_admitted_under_the_restricted_standard() {
+fn an_image_of_the_users_own_keeps_its_user_and_is_admitted_under_the_restricted_standard() {
     let spec = &script(json!({}))["spec"];
     let pod = &spec["securityContext"];
     assert_eq!(pod["runAsNonRoot"], true);

@@ -76,7 +76,7 @@ fn a_directory_that_cannot_be_made_drops_events_and_nothing_else() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_dropped_at_once() {
+fn events_that_are_not_taken_are_dropped_at_once() {
     let (events, received) = sync_channel(2);
     let mut board = Board {
         events,
