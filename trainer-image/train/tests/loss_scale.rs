@@ -1,4 +1,4 @@
-//! Training in 16-bit floats with a scaled loss has the numbers of `torch.autocast` and `torch.amp.GradScaler`.
+//! Training in 16-bit floats has the numbers of `torch.autocast`; with a scaled loss, of `torch.amp.GradScaler`, too.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,9 +26,20 @@ const NAMES: [&str; 4] = ["0.weight", "0.bias", "1.weight", "1.bias"];
 struct Fixture(Vec<(String, Tensor)>);
 
 impl Fixture {
-    fn read() -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fp16.safetensors");
+    fn read(name: &str) -> Self {
+        let file = format!("fixtures/{name}.safetensors");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         Self(Tensor::read_safetensors(path).unwrap())
+    }
+
+    /// The weights before the first step.
+    fn initial(&self) -> Parameters {
+        let mut parameters = Parameters::default();
+        for name in NAMES {
+            let initial = self.get(&format!("{name}.initial"));
+            parameters.push(name, Role::Weight, initial).unwrap();
+        }
+        parameters
     }
 
     fn get(&self, name: &str) -> &Tensor {
@@ -41,9 +52,9 @@ impl Fixture {
     }
 }
 
-fn loss(parameters: &Parameters, fixture: &Fixture) -> Tensor {
+fn loss(parameters: &Parameters, fixture: &Fixture, kind: Kind) -> Tensor {
     let at = |place| parameters.at(place);
-    let _autocast = Autocast::enter(Device::Cpu, Kind::Half).unwrap();
+    let _autocast = Autocast::enter(Device::Cpu, kind).unwrap();
     let hidden = fixture.get("inputs").linear(at(0), Some(at(1))).relu();
     let scores = hidden.linear(at(2), Some(at(3)));
     let labels = fixture.get("labels");
@@ -56,24 +67,16 @@ fn close(found: f64, expected: f64, tolerance: f64) -> bool {
 
 #[test]
 fn a_training_in_fp16_has_the_losses_norms_scales_and_weights_of_pytorch() {
-    let fixture = Fixture::read();
-    let mut parameters = Parameters::default();
-    for name in NAMES {
-        let initial = fixture.get(&format!("{name}.initial"));
-        parameters.push(name, Role::Weight, initial).unwrap();
-    }
-    let config = Optimizer {
-        learning_rate: 0.1,
-        momentum: 0.9,
-        ..Optimizer::default()
-    };
+    let fixture = Fixture::read("fp16");
+    let mut parameters = fixture.initial();
+    let config = optimizer();
     let mut update = optimizers::build(&config, &parameters).unwrap();
     let mut scale = LossScale::start(&SETTINGS);
     let [losses, norms, scales] = ["losses", "norms", "scales"].map(|name| fixture.numbers(name));
     let (mut num_skipped, mut num_updated) = (0, 0);
     for (step, expected) in losses.iter().zip(&norms).enumerate() {
         roundhouse_c10d::zero_grad(parameters.tensors_mut()).unwrap();
-        let loss = loss(&parameters, &fixture);
+        let loss = loss(&parameters, &fixture, Kind::Half);
         roundhouse_c10d::backward(&(&loss * scale.scale)).unwrap();
         let Measured {
             norm,
@@ -102,13 +105,63 @@ fn a_training_in_fp16_has_the_losses_norms_scales_and_weights_of_pytorch() {
         assert_eq!(scale.scale.to_bits(), scales[step].to_bits(), "step {step}");
     }
     assert_eq!((num_skipped, num_updated), (8, 32));
+    assert_weights(&parameters, &fixture, 1e-4);
+}
+
+/// The settings of `fixtures/loss_scale.py`.
+fn optimizer() -> Optimizer {
+    Optimizer {
+        learning_rate: 0.1,
+        momentum: 0.9,
+        ..Optimizer::default()
+    }
+}
+
+/// Asserts the final weights, with a tolerance relative to the largest of each tensor.
+fn assert_weights(parameters: &Parameters, fixture: &Fixture, tolerance: f64) {
     for (name, found) in parameters.iter() {
         let expected = fixture.get(name);
         let difference = (found - expected).abs().max() / expected.abs().max();
         let difference = difference.double_value(&[]);
         println!("{name}: {difference:.1e}");
-        assert!(difference <= 1e-4, "{name} differs by {difference:e}");
+        assert!(difference <= tolerance, "{name} differs by {difference:e}");
     }
+}
+
+#[test]
+fn a_training_in_bf16_has_the_losses_norms_and_weights_of_pytorch() {
+    let fixture = Fixture::read("bf16");
+    let mut parameters = fixture.initial();
+    let config = optimizer();
+    let mut update = optimizers::build(&config, &parameters).unwrap();
+    let [losses, norms] = ["losses", "norms"].map(|name| fixture.numbers(name));
+    for (step, (expected_loss, expected_norm)) in (1..).zip(losses.iter().zip(&norms)) {
+        roundhouse_c10d::zero_grad(parameters.tensors_mut()).unwrap();
+        let loss = loss(&parameters, &fixture, Kind::BFloat16);
+        roundhouse_c10d::backward(&loss).unwrap();
+        let Measured { norm, divisor, .. } =
+            clip::measure(&parameters, None, Some(MAX_NORM)).unwrap();
+        let loss = loss.double_value(&[]);
+        assert!(
+            close(loss, *expected_loss, 1e-3),
+            "step {step}: loss {loss}"
+        );
+        assert!(
+            close(norm, *expected_norm, 5e-3),
+            "step {step}: norm {norm}"
+        );
+        let rate = Rate {
+            learning_rate: config.learning_rate,
+            step,
+        };
+        let signals = Signals {
+            divisor: divisor.as_ref(),
+            ..Signals::default()
+        };
+        update.apply(&mut parameters, rate, signals).unwrap();
+    }
+    assert_eq!(losses.len(), 40);
+    assert_weights(&parameters, &fixture, 1e-3);
 }
 
 #[test]
