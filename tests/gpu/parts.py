@@ -36,9 +36,9 @@ MODEL_OF_SWITCH = {
 }
 # Of 32-bit sums in another order, before training makes more of it: of a loss, and of the greatest weight of a tensor.
 FIRST_STEPS, TOLERANCE = 2, 1e-5
-# Rounding decides whether an activation next to 0 passes a ReLU. Each that does is one of the 32,768 addends of which a
-# channel's bias has its gradient, which begins with 0. The losses have to agree as those of other models.
-TOLERANCE_OF_WEIGHTS = {"resnet18": 1e-2}
+# In a ResNet, rounding decides whether an activation next to 0 passes a ReLU. Each that does is one of the 32,768 addends of
+# which a channel's bias has its gradient, which begins with 0. With slices it is compared bit for bit.
+TOLERANCES = {"resnet18": (1e-4, 5e-2)}
 # AdamW turns the rounding of a gradient near 0 into a whole step, so it is not compared by weights.
 PLAIN = {"name": "sgd", "learningRate": 0.01, "momentum": 0.9}
 
@@ -53,8 +53,8 @@ def worlds(setting):
         if not setting.is_small():
             others.append(("2 workers over Gloo on CPUs", 2, on_cpu))
         cases.append((f"{name}, {FIRST_STEPS} steps: {', '.join(other[0] for other in others)} beside 1", alike(setting, config, others)))
-    for name in ("mlp", "gpt2"):
-        steps = 6 if setting.is_small() and name != "mlp" else STEPS
+    for name in ("mlp", "gpt2", "resnet18"):
+        steps = 3 if setting.is_small() and name != "mlp" else STEPS
         config = config_of(name, steps, slices=4, deterministic=True)
         cases.append((f"{name}, {steps} steps, 4 slices: 4 workers beside 1", equal(setting, config)))
     sync = config_of("resnet18", FIRST_STEPS, optimizer=PLAIN)
@@ -66,14 +66,14 @@ def worlds(setting):
 def alike(setting, config, others):
     """Trains with one worker and otherwise, and compares losses and weights."""
 
-    most = TOLERANCE_OF_WEIGHTS.get(config["model"]["name"], TOLERANCE)
+    most = TOLERANCES.get(config["model"]["name"], (TOLERANCE, TOLERANCE))
 
     def tried():
         one, words = trained(setting, config, 1), []
         for what, nodes, here in others:
             other = trained(setting, config, nodes, here)
             loss, weights = losses_apart(other.losses, one.losses), apart(other.weights, one.weights)
-            assert loss <= TOLERANCE and weights <= most, f"{what}: losses differ by {loss:.1e}, weights by {weights:.1e}"
+            assert loss <= most[0] and weights <= most[1], f"{what}: losses differ by {loss:.1e}, weights by {weights:.1e}"
             words.append(f"losses {loss:.0e}, weights {weights:.0e}")
         return "; ".join(words)
 
@@ -179,7 +179,7 @@ def throughput(setting):
             peer = [sys.executable, speed.PEER, "--model", name, "--device", setting.here.device, "--seconds", str(seconds)]
             if not setting.is_small():
                 peer += ["--precision", "bf16"]
-            found = subprocess.run(peer, capture_output=True, text=True, timeout=180)
+            found = subprocess.run(peer, capture_output=True, text=True, timeout=600)
             assert found.returncode == 0, found.stderr[-1500:]
             theirs.append(per_step * float(found.stdout))
         own, other = statistics.median(mine), statistics.median(theirs)
