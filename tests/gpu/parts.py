@@ -180,7 +180,7 @@ def throughput(setting):
             peer = [sys.executable, speed.PEER, "--model", name, "--device", setting.here.device, "--seconds", str(seconds)]
             if not setting.is_small():
                 peer += ["--precision", "bf16"]
-            found = subprocess.run(peer, capture_output=True, text=True, timeout=180)
+            found = subprocess.run(peer, capture_output=True, text=True, timeout=600)
             assert found.returncode == 0, found.stderr[-1500:]
             theirs.append(per_step * float(found.stdout))
         own, other = statistics.median(mine), statistics.median(theirs)

@@ -1,7 +1,6 @@
 """What the trainer does in a second: shapes, synthetic data, and steps counted from outside."""
 import io
 import json
-import os
 import pathlib
 import statistics
 import struct
