@@ -16,9 +16,9 @@ use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::Section;
 use roundhouse_member::world::StepEnd;
 
+use super::Trainer;
 use super::ballot::{Agreement, Read, Told};
 use super::step::Begun;
-use super::Trainer;
 use crate::clip::{self, Norms};
 use crate::failure::Failure;
 use crate::gradients::{Gradients, OwnLoss};

@@ -16,7 +16,7 @@ use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
 use tch::Device;
 
-use super::{LastStep, Plan, Trained, Trainer};
+use super::{HostSyncs, LastStep, Plan, Trained, Trainer};
 use crate::config;
 use crate::device;
 use crate::failure::Failure;
