@@ -203,7 +203,7 @@ fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
 #[test]
 pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
     let mut config = short();
-    config["steps"] = json!(6_000);
+    config["steps"] = json!(2_000);
     let expected = undisturbed(&config);
     let mut job = Job::train(&config, 3, 1);
     job.wait_for("committed steps", |status| status.step > 5);

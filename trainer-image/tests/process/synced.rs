@@ -11,21 +11,20 @@ use tempfile::TempDir;
 use crate::harness::{Job, assert_proven, config, digits, images_of};
 use crate::parity::difference;
 
-const STEPS: u64 = 2;
-/// Of the largest weight of each tensor, after the first steps.
+/// After one step, weights differ by the rounding of the gradients' sums. In later steps a value at the border of a
+/// `ReLU` may come to lie on its other side, which changes gradients by percents, also in one process with another
+/// `microBatchSize`. Trainings in slices show that later steps are equal, too.
+const STEPS: u64 = 1;
+/// Of the largest weight of each tensor.
 const TOLERANCE: f64 = 1e-5;
 
 fn synced(global_batch_size: u32) -> Value {
     resnet18(global_batch_size, &json!({"batchNorm": "Sync"}))
 }
 
-/// One step of four groups of four images. After it, weights differ by the rounding of the gradients' sums. In later
-/// steps a value at the border of a `ReLU` may come to lie on its other side, which changes gradients by percents;
-/// trainings in slices show that these are equal, too.
+/// Four groups of four images.
 fn ghost() -> Value {
-    let mut config = resnet18(16, &json!({"ghostBatch": 4}));
-    config["steps"] = json!(1);
-    config
+    resnet18(16, &json!({"ghostBatch": 4}))
 }
 
 /// Images for [`ghost`], larger than the digits: the last layers normalize 16 values of a group.

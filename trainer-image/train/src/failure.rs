@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use roundhouse_c10d::ErrorKind;
+use crate::weights::WeightsError;
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::environment::EnvironmentInvalid;
 use roundhouse_contract::trainer::{ConfigInvalid, OptionsInvalid};
 use roundhouse_data::DataError;
 use roundhouse_member::failure::{self, Ending};
-use tch::TchError;
 
-use crate::models::BuildError;
-use crate::source::SourceError;
-use crate::weights::WeightsError;
+mod from;
+
+pub(crate) use from::{lost, refused};
 
 /// One sentence for people, and what it means for a retry.
 #[derive(Debug, thiserror::Error)]
@@ -188,190 +187,5 @@ impl Failure {
     }
 }
 
-impl From<SourceError> for Failure {
-    fn from(error: SourceError) -> Self {
-        match error {
-            SourceError::Data { path, reason } => Self::Data { path, reason },
-            SourceError::Torch(error) => error.into(),
-            SourceError::Format(error) => error.into(),
-        }
-    }
-}
-
-impl From<DataError> for Failure {
-    fn from(error: DataError) -> Self {
-        match error {
-            DataError::Config { field, reason } => Self::Config(ConfigInvalid {
-                field,
-                message: reason,
-            }),
-            DataError::NoSuchSample { .. } | DataError::ReaderPanicked { .. } => {
-                Self::internal(error.to_string())
-            }
-            DataError::Io { path, source } if is_passing(source.kind()) => Self::io(&path)(source),
-            DataError::Io { .. }
-            | DataError::Invalid { .. }
-            | DataError::Corrupt { .. }
-            | DataError::TooManyCorrupt { .. } => Self::Unreadable(error),
-        }
-    }
-}
-
-/// Whether another try may end otherwise: the system refuses to read a file that is there.
-fn is_passing(kind: std::io::ErrorKind) -> bool {
-    use std::io::ErrorKind::{
-        InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied,
-        UnexpectedEof,
-    };
-    !matches!(
-        kind,
-        NotFound
-            | PermissionDenied
-            | InvalidData
-            | InvalidInput
-            | IsADirectory
-            | NotADirectory
-            | UnexpectedEof
-    )
-}
-
-impl From<BuildError> for Failure {
-    fn from(error: BuildError) -> Self {
-        match error {
-            BuildError::Config(invalid) => invalid.into(),
-            BuildError::Torch(error) => error.into(),
-        }
-    }
-}
-
-impl From<WeightsError> for Failure {
-    fn from(error: WeightsError) -> Self {
-        match error {
-            WeightsError::Torch(error) => error.into(),
-            other => Self::Weights(other),
-        }
-    }
-}
-
-impl From<TchError> for Failure {
-    fn from(error: TchError) -> Self {
-        let words = error.to_string();
-        Self::of_kind(ErrorKind::of_message(&words), words).unwrap_or_else(Self::Torch)
-    }
-}
-
-impl From<roundhouse_c10d::Error> for Failure {
-    fn from(error: roundhouse_c10d::Error) -> Self {
-        match Self::of_kind(error.kind, error.message) {
-            Ok(failure) => failure,
-            Err(message) => lost(roundhouse_c10d::Error {
-                kind: error.kind,
-                message,
-            })
-            .into(),
-        }
-    }
-}
-
-impl Failure {
-    /// A failure of memory or of the device; the words are given back if it is neither.
-    fn of_kind(kind: ErrorKind, words: String) -> Result<Self, String> {
-        match kind {
-            ErrorKind::OutOfMemory => Ok(Self::OutOfMemory { rank: None, words }),
-            ErrorKind::Device => Ok(Self::Device(words)),
-            ErrorKind::ConnectionLost | ErrorKind::Timeout | ErrorKind::Other => Err(words),
-        }
-    }
-
-    /// The same, on a rank.
-    #[must_use]
-    pub fn on_rank(self, rank: u32) -> Self {
-        match self {
-            Self::OutOfMemory { words, .. } => Self::OutOfMemory {
-                rank: Some(rank),
-                words,
-            },
-            other => other,
-        }
-    }
-
-    /// Whether memory or the device has failed: no peer is the cause.
-    #[must_use]
-    pub const fn is_own(&self) -> bool {
-        matches!(self, Self::OutOfMemory { .. } | Self::Device(_))
-    }
-}
-
-/// What an error of c10d means for a member.
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
-    match error.kind {
-        ErrorKind::ConnectionLost | ErrorKind::Timeout => {
-            failure::Failure::PeerLost(error.to_string())
-        }
-        ErrorKind::OutOfMemory | ErrorKind::Device | ErrorKind::Other => {
-            failure::Failure::Internal(error.to_string())
-        }
-    }
-}
-
-/// What an error of libtorch means where the bytes of the state are copied.
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(crate) fn refused(error: TchError) -> failure::Failure {
-    failure::Failure::State(format!("libtorch: {error}"))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_and_devices_that_fail_are_told_from_defects_and_from_peers() {
-        let memory = "CUDA out of memory. Tried to allocate 20.00 MiB";
-        let device = "CUDA error: uncorrectable ECC error encountered";
-        for (words, code) in [
-            (memory, ExitCode::Internal),
-            (device, ExitCode::HardwareFault),
-            ("shapes do not fit", ExitCode::Internal),
-        ] {
-            let failure = Failure::from(TchError::Torch(words.to_owned()));
-            assert_eq!(failure.exit_code(), code, "{failure}");
-            assert!(failure.to_string().contains(words), "{failure}");
-        }
-        let failure = Failure::from(TchError::Torch(memory.to_owned())).on_rank(3);
-        let text = failure.to_string();
-        assert!(
-            text.contains("rank 3") && text.contains("trainer.microBatchSize"),
-            "{text}"
-        );
-        assert!(failure.is_own() && !failure.is_peer_lost());
-    }
-
-    #[test]
-    fn wrong_data_is_named_and_permanent() {
-        let failure = Failure::data(Path::new("/data/x"), "is missing");
-        assert_eq!(failure.to_string(), "/data/x: is missing");
-        assert!(failure.exit_code().is_permanent());
-    }
-
-    #[test]
-    fn a_training_that_diverges_names_the_ranks_that_did() {
-        let words = |ranks: &[u32]| {
-            let failure = Failure::Diverged {
-                step: 3,
-                loss: f64::NAN,
-                gradient_norm: 2.0,
-                skipped_before: 0,
-                ranks: ranks.to_vec(),
-            };
-            failure.to_string()
-        };
-        assert!(
-            words(&[]).contains("training diverges; lower"),
-            "{}",
-            words(&[])
-        );
-        assert!(words(&[4]).contains("diverges on rank 4; lower"));
-        assert!(words(&[0, 2]).contains("diverges on ranks 0, 2; lower"));
-    }
-}
+mod tests;
