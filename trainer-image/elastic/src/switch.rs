@@ -119,6 +119,18 @@ impl Motion {
         }
     }
 
+    /// What the ranks together have learned of earlier generations. A newcomer, which knows nothing, has their patience
+    /// then, and does not hold up the others when one of them hangs before its first step.
+    pub fn expect(&mut self, learned: Learned) {
+        self.before = learned.in_world_of(self.own.world_size);
+    }
+
+    /// What was learned before this generation.
+    #[must_use]
+    pub const fn learned_before(&self) -> Learned {
+        self.before
+    }
+
     /// What the next generation can expect.
     #[must_use]
     pub fn learned(&self) -> Learned {

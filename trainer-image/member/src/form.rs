@@ -165,6 +165,9 @@ impl<R: Rendezvous> Member<'_, R> {
         if let Some(keeping) = &mut self.keeping {
             keeping.count_from(agreed.first_generation);
         }
+        if let Some(peers) = &self.peers {
+            peers.interrupter.expect(agreed.learned);
+        }
         if agreed.source.must_send {
             self.share(world, &agreed, state)?;
         }
@@ -180,6 +183,11 @@ impl<R: Rendezvous> Member<'_, R> {
             chain_bytes: self.held.words().len(),
             first_generation: keeping.map_or(0, crate::Keeping::first_generation),
             evaluated: self.held.evaluated,
+            learned: self
+                .peers
+                .as_ref()
+                .map(|peers| peers.interrupter.learned())
+                .unwrap_or_default(),
         })
     }
 

@@ -90,6 +90,19 @@ impl Interrupter {
         }));
     }
 
+    /// What this process has learned of steps, for a world of this generation's size.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        let watched = lock(&self.watched);
+        let motion = watched.as_ref().map(|watched| &watched.motion);
+        motion.map(Motion::learned_before).unwrap_or_default()
+    }
+
+    /// What the ranks of this generation have learned together.
+    pub fn expect(&self, learned: Learned) {
+        self.tell(|motion, _| motion.expect(learned));
+    }
+
     /// Whether a newer generation has waited long enough. In a world of one nobody else would end what it waits
     /// for.
     #[must_use]

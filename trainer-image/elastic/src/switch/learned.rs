@@ -35,6 +35,28 @@ impl Learned {
         }
     }
 
+    /// The first and the longest step in milliseconds, for other ranks; 0 where nothing is known.
+    #[must_use]
+    pub fn to_millis(self) -> [u64; 2] {
+        [self.first_step, self.longest_step].map(|span| {
+            span.map_or(0, |span| {
+                u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
+            })
+        })
+    }
+
+    /// The inverse of [`Self::to_millis`], of a world of this size.
+    #[must_use]
+    pub fn of_millis(millis: [u64; 2], world_size: u32) -> Self {
+        let [first_step, longest_step] =
+            millis.map(|millis| (millis > 0).then(|| Duration::from_millis(millis)));
+        Self {
+            first_step,
+            longest_step,
+            world_size,
+        }
+    }
+
     /// How long a rank waits at the store for the others of its generation, given the longest step of the world that
     /// they still train in: they leave it at a step boundary, two steps after the newcomer has arrived, or four where
     /// hosts run ahead of their devices.

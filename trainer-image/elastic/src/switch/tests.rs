@@ -396,3 +396,23 @@ fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_take
         world.go_on();
     }
 }
+
+#[test]
+fn a_newcomer_has_the_patience_of_those_that_know_the_steps() {
+    let now = Instant::now();
+    let knows = taught(Learned::default(), 2, 5, 1, 3).in_world_of(3);
+    let told = Learned::of_millis(knows.to_millis(), 3);
+    assert_eq!(told, knows);
+    let nothing = Learned::default().to_millis();
+    assert_eq!(
+        Learned::of_millis(nothing, 3),
+        Learned::default().in_world_of(3)
+    );
+    let mut newcomer = Motion::begin(now, Learned::default(), 3);
+    newcomer.expect(told);
+    newcomer.prepare_steps(now);
+    newcomer.know(now);
+    // Three times the first step that the others know.
+    assert_eq!(newcomer.is_over(now + seconds(14)), None);
+    assert!(newcomer.is_over(now + seconds(15)).is_some());
+}

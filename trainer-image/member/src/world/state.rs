@@ -1,7 +1,7 @@
 //! What the ranks of a new generation tell each other before its first step.
 
 use roundhouse_elastic::state::{Lost, StateSource};
-use roundhouse_elastic::{Claim, Origin};
+use roundhouse_elastic::{Claim, Learned, Origin};
 
 use super::{World, whole};
 use crate::failure::Failure;
@@ -18,6 +18,8 @@ pub struct Own {
     pub first_generation: u64,
     /// Committed samples at its last evaluation.
     pub evaluated: u64,
+    /// What it knows of steps, in a world of this size.
+    pub learned: Learned,
 }
 
 /// What the ranks of a new generation agree on.
@@ -32,10 +34,12 @@ pub struct Agreed {
     pub first_generation: u64,
     /// Committed samples at the last evaluation of the rank that has the state.
     pub evaluated: u64,
+    /// What the ranks know of steps: the longest that any of them has seen.
+    pub learned: Learned,
 }
 
 /// Numbers that an [`Own`] takes.
-const OWN: usize = 6;
+const OWN: usize = 8;
 
 impl<G: Group> World<G> {
     /// Which rank has the state to go on with and what goes with it, and from where the job's generations are
@@ -54,7 +58,9 @@ impl<G: Group> World<G> {
             chain_bytes,
             first_generation,
             evaluated,
+            learned,
         } = *own;
+        let [first_step, longest_step] = learned.to_millis();
         // Each rank has slots of its own.
         let mut values = vec![0.0; OWN * self.size as usize];
         let numbers = [
@@ -64,6 +70,8 @@ impl<G: Group> World<G> {
             chain_bytes as u64,
             first_generation,
             evaluated,
+            first_step,
+            longest_step,
         ];
         let own = numbers.map(|value| value as f64);
         values[OWN * self.rank as usize..][..OWN].copy_from_slice(&own);
@@ -76,13 +84,16 @@ impl<G: Group> World<G> {
                 step: slots[2],
             })
             .collect();
-        let first_generations = sums.iter().skip(4).step_by(OWN);
-        let first_generation = first_generations.copied().max().unwrap_or_default();
+        let highest = |place| {
+            let of_ranks = sums.iter().skip(place).step_by(OWN);
+            of_ranks.copied().max().unwrap_or_default()
+        };
         Ok(StateSource::of(&claims).map(|source| Agreed {
             source,
             chain_bytes: usize::try_from(sums[OWN * source.rank + 3]).unwrap_or_default(),
-            first_generation,
+            first_generation: highest(4),
             evaluated: sums[OWN * source.rank + 5],
+            learned: Learned::of_millis([highest(6), highest(7)], self.size),
         }))
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use roundhouse_elastic::saving::Stage;
-use roundhouse_elastic::{Claim, Origin};
+use roundhouse_elastic::{Claim, Learned, Origin};
 
 use super::*;
 use crate::group::threads::Threads;
@@ -49,6 +49,7 @@ fn a_world_of_one_agrees_with_itself() {
         chain_bytes: 48,
         first_generation: 9,
         evaluated: 64,
+        learned: Learned::of_millis([5_000, 0], 1),
     };
     let agreed = world.agree_on_state(&own).unwrap().unwrap();
     let numbers = (
@@ -57,6 +58,7 @@ fn a_world_of_one_agrees_with_itself() {
         agreed.evaluated,
     );
     assert_eq!((agreed.source.claim, numbers), (claim, (48, 9, 64)));
+    assert_eq!(agreed.learned, own.learned);
     let agreement = world.agree(5, true).unwrap();
     assert!(agreement.newest_generation == 5 && agreement.all_leave);
 }
