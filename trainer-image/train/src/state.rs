@@ -144,14 +144,13 @@ impl State for Tensors {
     fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
         let mut rest = into;
         for piece in self.table.pieces(&range) {
-            let copy = || {
+            let mut copy = || {
                 let bytes = bytes_of(&self.tensors[piece.tensor])?;
                 let own = narrow(&bytes, &piece)?.f_to_device(Device::Cpu)?;
                 let (now, after) = std::mem::take(&mut rest).split_at_mut(own.numel());
                 rest = after;
                 own.f_copy_data_u8(now, own.numel())
             };
-            let mut copy = copy;
             copy().map_err(refused)?;
         }
         if rest.is_empty() {
