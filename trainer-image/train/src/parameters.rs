@@ -185,11 +185,17 @@ impl Parameters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::seeded;
+
+    /// Other tests draw from libtorch's generator at the same time.
+    fn add_layer(parameters: &mut Parameters, name: &str, shape: &[i64]) {
+        seeded(1, || parameters.add_layer(name, shape)).unwrap();
+    }
 
     #[test]
     fn a_layer_is_uniform_within_one_over_the_root_of_its_fan_in() {
         let mut parameters = Parameters::default();
-        parameters.add_layer("conv1", &[8, 4, 3, 3]).unwrap();
+        add_layer(&mut parameters, "conv1", &[8, 4, 3, 3]);
         let names: Vec<_> = parameters.iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["conv1.weight", "conv1.bias"]);
         assert_eq!(parameters.tensors()[1].size(), [8]);
@@ -202,7 +208,7 @@ mod tests {
     fn a_window_has_other_tensors_at_the_same_places() {
         let mut parameters = Parameters::default();
         for layer in ["fc1", "fc2"] {
-            parameters.add_layer(layer, &[2, 3]).unwrap();
+            add_layer(&mut parameters, layer, &[2, 3]);
         }
         let others = parameters.in_places(&(2..4)).iter().map(Tensor::detach);
         let window = Parameters::window(2, others.collect());
@@ -216,7 +222,7 @@ mod tests {
     #[test]
     fn the_gradient_norm_is_that_of_one_long_vector() {
         let mut parameters = Parameters::default();
-        parameters.add_layer("fc1", &[1, 2]).unwrap();
+        add_layer(&mut parameters, "fc1", &[1, 2]);
         let [weight, bias] = parameters.tensors() else {
             panic!("two tensors");
         };
@@ -228,7 +234,7 @@ mod tests {
     #[test]
     fn a_running_statistic_is_no_weight_and_does_not_count_in_the_norm() {
         let mut parameters = Parameters::default();
-        parameters.add_layer("fc1", &[1, 1]).unwrap();
+        add_layer(&mut parameters, "fc1", &[1, 1]);
         let role = Role::Statistic { momentum: 0.1 };
         let place = parameters
             .push("bn1.running_mean", role, &Tensor::from_slice(&[5.0_f32]))
@@ -249,7 +255,7 @@ mod tests {
     #[test]
     fn the_loss_of_an_empty_batch_has_gradients_of_0_even_beside_infinite_weights() {
         let mut parameters = Parameters::default();
-        parameters.add_layer("fc1", &[2, 3]).unwrap();
+        add_layer(&mut parameters, "fc1", &[2, 3]);
         tch::no_grad(|| {
             let _ = parameters.tensors_mut()[0].fill_(f64::INFINITY);
         });
