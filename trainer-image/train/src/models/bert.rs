@@ -181,10 +181,11 @@ mod tests {
     use roundhouse_contract::trainer::model::ModelName;
 
     use super::*;
+    use crate::random::seeded;
 
     #[test]
     fn the_published_base_size_has_110_million_weights() {
-        let model = Bert::new(&ModelConfig::new(ModelName::Bert), 512).unwrap();
+        let model = seeded(1, || Bert::new(&ModelConfig::new(ModelName::Bert), 512)).unwrap();
         // BertForMaskedLM of bert-base-uncased.
         assert_eq!(model.parameters().num_weights(), 109_514_298);
     }

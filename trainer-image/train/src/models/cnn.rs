@@ -95,6 +95,7 @@ mod tests {
 
     use super::*;
     use crate::models::Classifier;
+    use crate::random::seeded;
     use crate::task::{Mode, Task};
 
     const SHAPE: ImageShape = ImageShape {
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn scores_are_those_computed_by_hand() {
-        let mut model = Classifier::new(0.0, |p| Cnn::new(p, &[1], &SHAPE)).unwrap();
+        let mut model = seeded(1, || Classifier::new(0.0, |p| Cnn::new(p, &[1], &SHAPE))).unwrap();
         // The convolution doubles the pixel (only its middle weight is set) and adds one; the
         // class weights are all one, so each score is the sum of the pooled maxima and its bias.
         tch::no_grad(|| {

@@ -88,6 +88,7 @@ impl Network for Mlp {
 mod tests {
     use super::*;
     use crate::models::Classifier;
+    use crate::random::seeded;
     use crate::task::{Mode, Task};
 
     const SHAPE: ImageShape = ImageShape {
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn scores_are_those_computed_by_hand() {
-        let mut model = Classifier::new(0.0, |p| Mlp::new(p, &[2], &SHAPE)).unwrap();
+        let mut model = seeded(1, || Classifier::new(0.0, |p| Mlp::new(p, &[2], &SHAPE))).unwrap();
         assert_eq!(
             names(&model),
             ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]

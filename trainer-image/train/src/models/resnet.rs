@@ -151,6 +151,7 @@ mod tests {
 
     use super::*;
     use crate::models::Classifier;
+    use crate::random::seeded;
     use crate::task::{Mode, Task};
 
     fn network(depth: Depth, side: i64, change: impl FnOnce(&mut ModelConfig)) -> Classifier {
@@ -162,7 +163,10 @@ mod tests {
             width: side,
             num_classes: 1000,
         };
-        Classifier::new(0.0, |p| ResNet::new(p, depth, &config, &shape)).unwrap()
+        seeded(1, || {
+            Classifier::new(0.0, |p| ResNet::new(p, depth, &config, &shape))
+        })
+        .unwrap()
     }
 
     #[test]
