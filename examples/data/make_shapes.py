@@ -3,8 +3,8 @@
 
 usage: examples/data/make_shapes.py DIR [IMAGES_PER_CLASS]
 
-Each image has one shape at a random place, of a random size, angle and color, on a noisy ground of another color. One
-image in five is for validation. The same numbers give the same images.
+Each image has one bright shape at a random place, of a random size, angle and color, on a dark and noisy ground. One image
+in five is for validation. The same numbers give the same images.
 """
 import math
 import pathlib
@@ -25,17 +25,15 @@ SHAPES = {
 }
 
 
-def color():
-    return [random.randrange(256) for _ in range(3)]
+def color(lowest, highest):
+    return [random.randint(lowest, highest) for _ in range(3)]
 
 
 def image(inside):
     """Rows of an image, three bytes for each pixel."""
-    size, angle = random.uniform(7, 12), random.uniform(0, 2 * math.pi)
+    size, angle = random.uniform(8, 13), random.uniform(0, 2 * math.pi)
     left, top = (random.uniform(size, SIZE - size) for _ in range(2))
-    ground, shape = color(), color()
-    while sum(abs(a - b) for a, b in zip(ground, shape)) < 200:
-        shape = color()
+    ground, shape = color(0, 90), color(165, 255)
     cos, sin = math.cos(angle) / size, math.sin(angle) / size
     rows = []
     for row in range(SIZE):
