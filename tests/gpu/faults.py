@@ -2,7 +2,7 @@
 import signal
 import time
 
-from setting import apart, config_of, left, trained
+from setting import apart, config_of, left, same_bits, trained
 
 AT, STEPS = 20, 60
 # Of 60 steps in worlds of other sizes, of the greatest weight of a tensor: 32-bit sums in another order.
@@ -54,8 +54,8 @@ def histories(setting):
     expected = trained(setting, config, 1)
     cases = {
         "the sender of the state is killed within the broadcast": lambda: sender(setting, config, expected),
-        "1 worker grows to 2 and to 4": lambda: growth(setting),
-        "all workers are suspended and resume": lambda: suspension(setting),
+        "1 worker grows to 2 and to 4": lambda: paced(setting, 300, 4, growth),
+        "all workers are suspended and resume": lambda: paced(setting, 200, 2, suspension),
         "evaluation of 2 workers beside 1": lambda: evaluation(setting),
         "onNonFinite Skip: 2 of 40 steps are NaN, 2 workers beside 1": lambda: skips(setting),
     }
@@ -89,52 +89,47 @@ def passes(world, generation, nodes, steps):
 
 def steps_of(world, generation, nodes):
     """Waits until each of these workers has made a step of its own in a generation: one that joins begins with the others'
-    count. A process that has never made a step is patient with a silent peer for as long as a first step may take."""
+    count."""
     world.until("training", lambda: all((world.status(node)["generation"], world.status(node)["phase"]) == (generation, "Training") for node in nodes))
     before = {node: world.step(node) for node in nodes}
     world.until("steps", lambda: all(world.step(node) > before[node] for node in nodes))
 
 
-def growth(setting):
-    # Slow enough for three generations, and equal bit for bit whatever the number of workers.
-    config, pace = config_of("mlp", 300, slices=4, deterministic=True), setting.place / "pace-of-growth"
+def paced(setting, steps, nodes, history):
+    """A training whose steps take 20 ms longer, so that there is time for a history. After `history(world, go_on)`, which calls
+    `go_on` to end the delay, it is equal bit for bit to an undisturbed one, whatever the number of workers was."""
+    config = config_of("mlp", steps, slices=4, deterministic=True)
     expected = trained(setting, config, 1)
+    pace = setting.place / f"pace-of-{history.__name__}"
     pace.write_text("20")
-    told = {node: {"ROUNDHOUSE_FAULT_STEP_FILE": str(pace)} for node in range(4)}
-    with setting.world(config, 4, told=told, trainer=setting.faulty) as world:
-        world.prepared(range(4))
-        passes(world, 1, [0], 10)
-        passes(world, 2, [0, 1], 10)
-        passes(world, 3, [0, 1, 2, 3], 10)
-        pace.write_text("0")
-        world.complete(range(4))
+    told = {node: {"ROUNDHOUSE_FAULT_STEP_FILE": str(pace)} for node in range(nodes)}
+    with setting.world(config, nodes, told=told, trainer=setting.faulty) as world:
+        world.prepared(range(nodes))
+        history(world, lambda: pace.write_text("0"))
+        world.complete(range(nodes))
         found = left(setting, world)
-    assert apart(found.weights, expected.weights) == 0 and found.losses == expected.losses, "other bits"
-    return "with 4 slices equal bit for bit to an undisturbed training"
+    return f"with 4 slices {same_bits(found, expected)} to an undisturbed training"
 
 
-def suspension(setting):
-    config, pace = config_of("mlp", 200, slices=4, deterministic=True), setting.place / "pace-of-suspension"
-    expected = trained(setting, config, 1)
-    pace.write_text("20")
-    told = {node: {"ROUNDHOUSE_FAULT_STEP_FILE": str(pace)} for node in range(2)}
-    with setting.world(config, 2, told=told, trainer=setting.faulty) as world:
-        world.prepared(range(2))
-        passes(world, 1, [0, 1], 10)
-        for node in (0, 1):
-            world.kill(node, signal.SIGTERM)
-        for node in (0, 1):
-            world.until("the end", lambda: world.processes[node].poll() is not None)
-            assert world.processes[node].returncode == 143, world.logs()
-        pace.write_text("0")
-        for node in (0, 1):
-            world.start(node)
-        world.prepared(range(2))
-        world.issue(2, [0, 1])
-        world.complete(range(2))
-        found = left(setting, world)
-    assert apart(found.weights, expected.weights) == 0 and found.losses == expected.losses, "other bits"
-    return "with 4 slices equal bit for bit to an undisturbed training"
+def growth(world, go_on):
+    passes(world, 1, [0], 10)
+    passes(world, 2, [0, 1], 10)
+    passes(world, 3, [0, 1, 2, 3], 10)
+    go_on()
+
+
+def suspension(world, go_on):
+    passes(world, 1, [0, 1], 10)
+    for node in (0, 1):
+        world.kill(node, signal.SIGTERM)
+    for node in (0, 1):
+        world.until("the end", lambda: world.processes[node].poll() is not None)
+        assert world.processes[node].returncode == 143, world.logs()
+    go_on()
+    for node in (0, 1):
+        world.start(node)
+    world.prepared(range(2))
+    world.issue(2, [0, 1])
 
 
 def evaluation(setting):

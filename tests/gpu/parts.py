@@ -12,7 +12,7 @@ import machine
 import numpy
 import ours
 import speed
-from setting import STEPS, apart, config_of, losses_apart, trained
+from setting import apart, config_of, losses_apart, same_bits, trained
 
 SWITCHES = {
     "bf16": {"precision": "bf16"},
@@ -55,7 +55,7 @@ def worlds(setting):
             others.append(("2 workers over Gloo on CPUs", 2, on_cpu))
         cases.append((f"{name}, {FIRST_STEPS} steps: {', '.join(other[0] for other in others)} beside 1", alike(setting, config, others)))
     for name in ("mlp", "gpt2", "resnet18"):
-        steps = 3 if setting.is_small() and name != "mlp" else STEPS
+        steps = setting.num_steps(name, few=3)
         config = config_of(name, steps, slices=4, deterministic=True)
         cases.append((f"{name}, {steps} steps, 4 slices: 4 workers beside 1", equal(setting, config)))
     sync = config_of("resnet18", FIRST_STEPS, optimizer=PLAIN)
@@ -86,9 +86,7 @@ def equal(setting, config):
 
     def tried():
         one, four = trained(setting, config, 1), trained(setting, config, 4)
-        found = apart(four.weights, one.weights)
-        assert found == 0 and four.losses == one.losses, f"4 workers differ from one by {found:.1e}"
-        return "equal bit for bit"
+        return same_bits(four, one)
 
     return tried
 
@@ -99,7 +97,7 @@ def waits(setting):
 
     def case(name, nodes):
         def tried():
-            trained(setting, config_of(name, 4 if setting.is_small() and name != "mlp" else STEPS), nodes, here)
+            trained(setting, config_of(name, setting.num_steps(name)), nodes, here)
             return "a CPU's host never waits" if setting.here.device == "cpu" else "none"
 
         return f"calls that make the host wait in a step: {name}, {nodes} workers", tried
@@ -115,7 +113,7 @@ def switches(setting):
         model = MODEL_OF_SWITCH.get(name, "mlp")
 
         def tried():
-            found = trained(setting, config_of(model, 4 if setting.is_small() and model != "mlp" else STEPS, **extra), 2)
+            found = trained(setting, config_of(model, setting.num_steps(model), **extra), 2)
             assert all(numpy.isfinite(tensor).all() for tensor in found.weights.values()), "weights are not finite"
             return "trained, audit proven"
 

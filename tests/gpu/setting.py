@@ -53,6 +53,10 @@ class Setting:
     def is_small(self):
         return self.here.device == "cpu"
 
+    def num_steps(self, name, few=4):
+        """Of a model of which a CPU makes few steps."""
+        return few if self.is_small() and name != "mlp" else STEPS
+
     def each(self, cases):
         """Runs cases, pairs of a name and a function that returns what was found. One that fails does not stop the others."""
 
@@ -156,6 +160,13 @@ def apart(mine, theirs):
     assert mine.keys() == theirs.keys()
     each = [numpy.abs(mine[name] - theirs[name]).max() / max(numpy.abs(theirs[name]).max(), LEAST_WEIGHT) for name in mine]
     return float(numpy.max(each))
+
+
+def same_bits(found, expected):
+    """Two trainings are equal bit for bit."""
+    difference = apart(found.weights, expected.weights)
+    assert difference == 0 and found.losses == expected.losses, f"other bits: weights differ by {difference:.1e}"
+    return "equal bit for bit"
 
 
 def losses_apart(mine, theirs):

@@ -47,6 +47,13 @@ impl From<tch::TchError> for Error {
     }
 }
 
+/// Where tch's own calls fail, too. The message still tells the kind: [`ErrorKind::of_message`].
+impl From<Error> for tch::TchError {
+    fn from(error: Error) -> Self {
+        Self::Torch(error.message)
+    }
+}
+
 /// Turns the status of a bridge call into a result.
 pub(crate) fn check(status: c_int) -> Result<()> {
     if status == ffi::OK {

@@ -47,9 +47,7 @@ pub use process::{raise_descriptor_limit, set_device};
 pub use recompute::recompute;
 pub use reducer::{CommHook, PowerSgd, Reducer, ReducerOptions, backward, layout, zero_grad};
 pub use store::Store;
-pub use stream::{Event, Stream, StreamGuard, host_syncs, upload};
-#[cfg(feature = "nccl")]
-pub use stream::{HostSyncs, watch_host_syncs};
+pub use stream::{Event, HostSyncs, Stream, StreamGuard, host_syncs, upload, watch_host_syncs};
 pub use trace::{Recording, Trace};
 
 #[cfg(test)]

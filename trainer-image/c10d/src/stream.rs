@@ -23,7 +23,6 @@ pub fn host_syncs() -> u64 {
 }
 
 /// What libtorch does when one of its calls makes the host wait for the GPU.
-#[cfg(feature = "nccl")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostSyncs {
     /// Nothing.
@@ -34,14 +33,17 @@ pub enum HostSyncs {
     Refuse = 2,
 }
 
-/// As `torch.cuda.set_sync_debug_mode`, for the whole process.
+/// As `torch.cuda.set_sync_debug_mode`, for the whole process. A build without CUDA has nothing to watch.
 ///
 /// # Errors
 /// None that a caller can cause.
-#[cfg(feature = "nccl")]
 pub fn watch_host_syncs(mode: HostSyncs) -> Result<()> {
+    let mode = mode as c_int;
     // SAFETY: takes a number.
-    check(unsafe { ffi::rh_sync_debug(mode as c_int) })
+    #[cfg(feature = "nccl")]
+    check(unsafe { ffi::rh_sync_debug(mode) })?;
+    let _ = mode;
+    Ok(())
 }
 
 /// A tensor of host memory on a device, without making the host wait for the device: a GPU gets it by way of pinned

@@ -125,12 +125,6 @@ impl Motion {
         self.before = learned.in_world_of(self.own.world_size);
     }
 
-    /// What was learned before this generation.
-    #[must_use]
-    pub const fn learned_before(&self) -> Learned {
-        self.before
-    }
-
     /// What the next generation can expect.
     #[must_use]
     pub fn learned(&self) -> Learned {

@@ -82,7 +82,7 @@ impl Interrupter {
     /// The group of a generation, if it has one, whose collectives are waited for from now on. It has `size` ranks.
     pub fn guard(&self, generation: u64, size: u32, group: Option<Arc<dyn Abort>>) {
         // Another world has other steps, but those of the last one tell what to expect.
-        let learned = *lock(&self.learned);
+        let learned = self.learned();
         self.replace(Some(Watched {
             generation,
             group,
@@ -90,12 +90,10 @@ impl Interrupter {
         }));
     }
 
-    /// What this process has learned of steps, for a world of this generation's size.
+    /// What this process has learned of steps.
     #[must_use]
     pub fn learned(&self) -> Learned {
-        let watched = lock(&self.watched);
-        let motion = watched.as_ref().map(|watched| &watched.motion);
-        motion.map(Motion::learned_before).unwrap_or_default()
+        *lock(&self.learned)
     }
 
     /// What the ranks of this generation have learned together.

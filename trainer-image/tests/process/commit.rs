@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoints::{EVERY, beyond, checkpoints, endless, parts, start, wait_for_checkpoint};
 use crate::elastic::{short, survive, undisturbed};
-use crate::harness::{Job, assert_proven, compared, config, digits, every_steps, on_device};
+use crate::harness::{Job, assert_proven, compared, config, every_steps, on_device};
 use crate::{checkpoints as saves, elastic, evaluation, faults, fp16, nccl, not_finite, straggler};
 
 /// Longer than a test.
@@ -216,8 +216,7 @@ fn a_training_of_one_step_and_of_two_ends() {
     for steps in [1, 2] {
         let mut config = config();
         config["steps"] = json!(steps);
-        let mut job = on_device(|| Job::start(&config, &digits(), 2, 1));
-        job.issue_when_ready(1);
+        let mut job = on_device(|| Job::train(&config, 2, 1));
         job.complete();
         assert_eq!(job.step(), steps);
     }

@@ -53,7 +53,7 @@ pub(crate) fn survive(world: u32, victim: u32, point: &str, expected: &[(String,
         "{what}\n{}",
         job.logs()
     );
-    let survivors: Vec<u32> = (0..world).filter(|node| *node != victim).collect();
+    let survivors = job.others(victim);
     let begun = Instant::now();
     job.issue_to(2, &survivors);
     job.wait_for_nodes(&survivors, "a step of generation 2", |status| {
@@ -92,7 +92,7 @@ fn a_rank_killed_while_a_generation_is_formed_is_gone_before_the_next() {
         // Generation 1 shares the state at step 0, where this rank dies.
         let mut job = Job::doomed(&config, 3, victim, &format!("{victim}:0:Share"));
         assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
-        let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+        let survivors = job.others(victim);
         job.issue_to(2, &survivors);
         job.wait_for_nodes(&survivors, "generation 2", |status| {
             status.generation == 2 && status.step > 5

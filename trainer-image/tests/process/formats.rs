@@ -107,8 +107,7 @@ fn a_process_killed_while_files_of_any_format_are_read_ahead_changes_nothing() {
         files,
     } in cases()
     {
-        let mut alone = Job::start(&config, files.path(), 1, 1);
-        alone.issue_when_ready(1);
+        let mut alone = Job::train_on(&config, files.path(), 1, 1);
         alone.complete();
         let mut job = Job::doomed_on(&config, files.path(), 2, 1, "1:5:Backward");
         assert_eq!(job.exit_code(1), None, "{name}\n{}", job.logs());

@@ -25,16 +25,6 @@ fn loss_scale(job: &Job) -> f64 {
     job.metric(0, "roundhouse_train_loss_scale")
 }
 
-fn num_skipped(job: &Job) -> u64 {
-    let progress = job.status(0, 0).and_then(|status| status.progress);
-    progress.unwrap().skipped_steps
-}
-
-fn accuracy(job: &Job) -> f64 {
-    let progress = job.status(0, 0).and_then(|status| status.progress);
-    progress.unwrap().eval_accuracy.unwrap()
-}
-
 fn saved_scale(volume: &Path) -> (u64, Value) {
     let checkpoint = checkpoints(volume).pop().unwrap();
     let text = std::fs::read_to_string(checkpoint.join("manifest.json")).unwrap();
@@ -55,7 +45,7 @@ fn training_in_fp16_does_not_depend_on_the_number_of_processes_and_is_near_that_
     let config = fp16(&json!({"growthInterval": 20}));
     let mut alone = Job::train(&config, 1, 1);
     alone.complete();
-    assert_eq!(num_skipped(&alone), 0);
+    assert_eq!(alone.progress().skipped_steps, 0);
     assert_scale(&alone, 524_288.0);
     let mut fp32 = config.clone();
     fp32["precision"] = json!("fp32");
@@ -102,7 +92,7 @@ fn a_first_scale_that_overflows_is_halved_until_it_fits() {
     let config = fp16(&json!({"initial": 2.0_f64.powi(40)}));
     let mut alone = Job::train(&config, 1, 1);
     alone.complete();
-    let skipped = num_skipped(&alone);
+    let skipped = alone.progress().skipped_steps;
     assert!((10..30).contains(&skipped), "{skipped}");
     let scale_after = |halvings: u64| 2.0_f64.powi(40 - i32::try_from(halvings).unwrap());
     assert_scale(&alone, scale_after(skipped));
@@ -111,11 +101,11 @@ fn a_first_scale_that_overflows_is_halved_until_it_fits() {
         job.complete();
         // A rank with fewer samples has smaller sums, so steps near the border overflow in one world and not in
         // another.
-        let own = num_skipped(&job);
+        let own = job.progress().skipped_steps;
         assert!(own.abs_diff(skipped) <= 2, "{own} and {skipped} skipped");
         assert_scale(&job, scale_after(own));
         for job in [&alone, &job] {
-            let found = accuracy(job);
+            let found = job.accuracy();
             assert!(found > 0.6, "{nodes} processes: {found}");
         }
     }
@@ -127,11 +117,11 @@ fn fp16_in_slices_has_equal_bits_for_every_number_of_processes() {
     config["slices"] = json!(4);
     let mut alone = Job::train(&config, 1, 1);
     let expected = alone.complete();
-    assert!(num_skipped(&alone) > 10);
+    assert!(alone.progress().skipped_steps > 10);
     for nodes in [2, 3] {
         let mut job = Job::train(&config, nodes, 1);
         assert!(job.complete() == expected, "{nodes} processes: other bits");
-        assert_eq!(num_skipped(&job), num_skipped(&alone));
+        assert_eq!(job.progress().skipped_steps, alone.progress().skipped_steps);
         assert_scale(&job, loss_scale(&alone));
     }
 }
@@ -180,7 +170,7 @@ fn a_loss_that_is_not_finite_ends_a_training_in_fp16_unless_it_may_be_skipped() 
     config["onNonFinite"] = json!("Skip");
     let mut job = Job::spoilt(&config, 2, 1, "20", None);
     job.complete();
-    assert_eq!(num_skipped(&job), 1);
+    assert_eq!(job.progress().skipped_steps, 1);
     // It did not overflow.
     assert_scale(&job, 65_536.0);
 }

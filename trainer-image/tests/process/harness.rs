@@ -128,9 +128,29 @@ impl Job {
 
     /// Starts a job and gives it its first generation when all are in the lobby.
     pub(crate) fn train(config: &Value, nodes: u32, procs_per_worker: u32) -> Self {
-        let job = Self::start(config, &digits(), nodes, procs_per_worker);
-        job.issue_when_ready(1);
-        job
+        Self::train_on(config, &digits(), nodes, procs_per_worker)
+    }
+
+    /// The same on other data.
+    pub(crate) fn train_on(
+        config: &Value,
+        data_dir: &Path,
+        nodes: u32,
+        procs_per_worker: u32,
+    ) -> Self {
+        Self::new(config, nodes, procs_per_worker).begin(data_dir)
+    }
+
+    /// Starts the processes of a job, and its first generation when they are in the lobby.
+    fn begin(mut self, data_dir: &Path) -> Self {
+        self.spawn(data_dir);
+        self.issue_when_ready(1);
+        self
+    }
+
+    /// All workers but one.
+    pub(crate) fn others(&self, node: u32) -> Vec<u32> {
+        (0..self.nodes).filter(|other| *other != node).collect()
     }
 
     fn command(&self, node: u32, local_rank: u32, data_dir: &Path) -> Command {

@@ -23,15 +23,14 @@ fn first_step(init_from: &Value) -> Value {
 }
 
 fn train(config: &Value, data_dir: &Path) -> Job {
-    let mut job = Job::start(config, data_dir, 2, 1);
-    job.issue_when_ready(1);
+    let mut job = Job::train_on(config, data_dir, 2, 1);
     job.complete();
     job
 }
 
 /// Loss of the last step, and of the evaluation at the end.
 fn losses(job: &Job) -> [f64; 2] {
-    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    let progress = job.progress();
     [progress.loss.unwrap(), progress.eval_loss.unwrap()]
 }
 

@@ -112,7 +112,7 @@ fn digits_reach_95_percent_with_two_workers() {
     config["steps"] = json!(480);
     let mut job = Job::train(&config, 2, 1);
     job.complete();
-    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    let progress = job.progress();
     let accuracy = progress.eval_accuracy.unwrap();
     assert!(accuracy >= 0.95, "{accuracy}\n{}", job.logs());
     assert_eq!(
@@ -204,8 +204,7 @@ fn a_corrupt_image_of_few_is_named_or_skipped_and_counted() {
     assert!(message.contains("dogs/3.png"), "{message}");
 
     config["data"]["reading"] = json!({"onCorrupt": "Skip"});
-    let mut job = Job::start(&config, data.path(), 1, 1);
-    job.issue_when_ready(1);
+    let mut job = Job::train_on(&config, data.path(), 1, 1);
     job.complete();
     // Each of four epochs meets it once.
     let skipped = job.metric(0, "roundhouse_train_corrupt_samples_total");

@@ -38,7 +38,7 @@ pub(crate) fn survive(
     let mut job = Job::over_nccl(config, 3, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
     assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
-    let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+    let survivors = job.others(victim);
     let begun = Instant::now();
     job.issue_to(2, &survivors);
     assert_done(&mut job, &survivors, &what);
@@ -102,7 +102,7 @@ fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, deaf: u32) -> bool {
     let mut job = Job::over_nccl(&short(), nodes, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
     assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
-    let survivors: Vec<u32> = (0..nodes).filter(|node| *node != victim).collect();
+    let survivors = job.others(victim);
     let others: Vec<u32> = survivors
         .iter()
         .copied()

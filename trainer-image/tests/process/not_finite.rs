@@ -24,8 +24,7 @@ fn skipping(steps: u64) -> Value {
 }
 
 fn assert_skipped(job: &Job, num: u64) {
-    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
-    assert_eq!(progress.skipped_steps, num);
+    assert_eq!(job.progress().skipped_steps, num);
     let found = job.metric(0, "roundhouse_train_skipped_steps");
     assert!((found - num as f64).abs() < 0.5, "{found}");
 }
@@ -98,7 +97,7 @@ pub(crate) fn skipped_steps_in_slices_have_equal_bits_for_every_number_of_proces
         let fault = format!("{victim}:20:{point}");
         let mut job = Job::spoilt(&config, 3, 1, SPOILT, Some((victim, &fault)));
         assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
-        let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+        let survivors = job.others(victim);
         job.issue_to(2, &survivors);
         for survivor in &survivors {
             assert_eq!(job.exit_code(*survivor as usize), Some(0), "{}", job.logs());

@@ -18,16 +18,6 @@ fn compressed(start_step: u64) -> Value {
     config
 }
 
-fn accuracy(job: &Job) -> f64 {
-    let progress = job.status(0, 0).and_then(|status| status.progress);
-    progress.unwrap().eval_accuracy.unwrap()
-}
-
-fn num_skipped(job: &Job) -> u64 {
-    let progress = job.status(0, 0).and_then(|status| status.progress);
-    progress.unwrap().skipped_steps
-}
-
 #[test]
 fn low_rank_gradients_train_as_well_as_whole_ones_also_after_a_rank_is_killed() {
     let config = compressed(START);
@@ -37,12 +27,12 @@ fn low_rank_gradients_train_as_well_as_whole_ones_also_after_a_rank_is_killed() 
     let [first, second] = [(), ()].map(|()| {
         let mut job = Job::train(&config, 3, 1);
         let bytes = job.complete();
-        let found = accuracy(&job);
+        let found = job.accuracy();
         println!(
             "accuracy {found} of 3 processes, {} alone",
-            accuracy(&alone)
+            alone.accuracy()
         );
-        assert!(found >= accuracy(&alone) - 0.03, "{found}");
+        assert!(found >= alone.accuracy() - 0.03, "{found}");
         let found = difference(&job.weights(), &alone.weights());
         assert!(found > 1e-3, "nothing was left out: {found:e}");
         bytes
@@ -51,7 +41,7 @@ fn low_rank_gradients_train_as_well_as_whole_ones_also_after_a_rank_is_killed() 
     for (victim, point) in [(0, "Backward"), (2, "Commit")] {
         let mut job = Job::doomed(&config, 3, victim, &format!("{victim}:40:{point}"));
         assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
-        let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+        let survivors = job.others(victim);
         job.issue_to(2, &survivors);
         job.wait_for_nodes(&survivors, "a step of generation 2", |status| {
             status.generation == 2 && status.step > 41
@@ -60,9 +50,9 @@ fn low_rank_gradients_train_as_well_as_whole_ones_also_after_a_rank_is_killed() 
         job.issue_to(3, &[survivors.as_slice(), &[victim]].concat());
         job.complete();
         assert_proven(job.volume(), STEPS);
-        let found = accuracy(&job);
+        let found = job.accuracy();
         println!("accuracy {found} with a kill");
-        assert!(found >= accuracy(&alone) - 0.03, "{found}\n{}", job.logs());
+        assert!(found >= alone.accuracy() - 0.03, "{found}\n{}", job.logs());
     }
 }
 
@@ -96,8 +86,8 @@ fn a_skipped_step_and_a_changed_loss_scale_leave_nothing_wrong_in_what_is_sent_l
         let (host, bytes) = train("1,30,31");
         let (device, same) = on_device(|| train("1,30,31"));
         for job in [&host, &device] {
-            assert_eq!(num_skipped(job), 3);
-            let (found, wanted) = (accuracy(job), accuracy(&usual));
+            assert_eq!(job.progress().skipped_steps, 3);
+            let (found, wanted) = (job.accuracy(), usual.accuracy());
             println!("accuracy {found} with skipped steps, {wanted} without");
             assert!(found >= wanted - 0.03, "{found}");
         }

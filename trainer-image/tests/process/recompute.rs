@@ -23,11 +23,7 @@ fn gpt2() -> Value {
 fn a_gpt2_on_two_ranks_trains_to_the_bits_of_one_that_keeps_its_activations() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());
-    let weights = |config: &Value| {
-        let mut job = Job::start(config, directory.path(), 2, 1);
-        job.issue_when_ready(1);
-        job.complete()
-    };
+    let weights = |config: &Value| Job::train_on(config, directory.path(), 2, 1).complete();
     let mut config = gpt2();
     for static_graph in [false, true] {
         config["ddp"] = json!({"staticGraph": static_graph});

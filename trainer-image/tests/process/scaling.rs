@@ -60,7 +60,7 @@ fn the_batch_follows_the_workers_and_each_sample_is_used_once_per_epoch() {
         let end = NUM_SAMPLES.min(line.start + whole);
         assert_eq!(line.end, end, "{line:?}");
     }
-    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    let progress = job.progress();
     assert_eq!(progress.step, lines.len() as u64);
     assert_eq!(
         (progress.total_steps, progress.epoch),

@@ -22,9 +22,7 @@ fn mlp() -> Value {
 
 /// A training of this many workers: the bytes of its weights.
 fn weights(config: &Value, data_dir: &Path, nodes: u32, procs_per_worker: u32) -> Vec<u8> {
-    let mut job = Job::start(config, data_dir, nodes, procs_per_worker);
-    job.issue_when_ready(1);
-    job.complete()
+    Job::train_on(config, data_dir, nodes, procs_per_worker).complete()
 }
 
 fn assert_equal_for_every_world(config: &Value, data_dir: &Path) {

@@ -52,8 +52,7 @@ fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) {
 }
 
 fn trained(config: &Value, data_dir: &Path, nodes: u32) -> Job {
-    let mut job = Job::start(config, data_dir, nodes, 1);
-    job.issue_when_ready(1);
+    let mut job = Job::train_on(config, data_dir, nodes, 1);
     job.complete();
     job
 }
@@ -100,7 +99,7 @@ fn assert_same_after_kills(config: &Value, data_dir: &Path, kills: [(u32, &str);
         let fault = format!("{victim}:{steps}:{point}");
         let mut job = Job::doomed_on(config, data_dir, 3, victim, &fault);
         assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
-        let survivors: Vec<u32> = (0..3).filter(|node| *node != victim).collect();
+        let survivors = job.others(victim);
         job.issue_to(2, &survivors);
         for survivor in &survivors {
             assert_eq!(job.exit_code(*survivor as usize), Some(0), "{}", job.logs());

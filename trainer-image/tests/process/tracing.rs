@@ -149,8 +149,7 @@ fn a_step_that_the_device_commits_reads_no_number_on_the_host() {
         } else {
             digits()
         };
-        let job = on_device(|| Job::start(&config, &data_dir, 2, 1));
-        job.issue_when_ready(1);
+        let job = on_device(|| Job::train_on(&config, &data_dir, 2, 1));
         let names = names(&job, 3);
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         assert!(has("c10d::allreduce_"), "{name}: no step in {names:?}");

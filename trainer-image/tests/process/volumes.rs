@@ -201,7 +201,7 @@ fn a_training_whose_result_cannot_be_saved_has_not_succeeded() {
     );
     // The training was done, in spite of all.
     assert_same(&job, &undisturbed(&config), "without a volume");
-    let progress = job.status(0, 0).and_then(|status| status.progress).unwrap();
+    let progress = job.progress();
     assert_eq!(progress.checkpoint_step, None);
     assert!(job.metric(0, "roundhouse_train_checkpoint_failures_total") >= 1.0);
     // Said when it begins, not each time.

@@ -11,7 +11,6 @@ use roundhouse_member::report::say_error;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch;
-use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
 pub(crate) mod upload;
@@ -138,7 +137,7 @@ impl HostSource {
     }
 
     fn uploaded(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
-        kernels::upload(tensor, self.device)
+        Ok(roundhouse_c10d::upload(tensor, self.device)?)
     }
 }
 

@@ -7,7 +7,6 @@ use roundhouse_elastic::Permutation;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch;
-use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
 /// Most bytes of pixels that a process keeps.
@@ -82,7 +81,8 @@ impl Source for InMemory {
             .map(u64::cast_signed)
             .collect();
         let device = self.images_nchw.device();
-        let index = kernels::upload(&Tensor::f_from_slice(&samples)?, device)?;
+        let host = Tensor::f_from_slice(&samples)?;
+        let index = roundhouse_c10d::upload(&host, device).map_err(TchError::from)?;
         let images = self.images_nchw.f_index_select(0, &index)?;
         Ok(Batch {
             inputs: normalized(&images, &self.scale, &self.shift)?,

@@ -29,8 +29,6 @@ mod numerics;
 mod prepare;
 mod step;
 
-use host_syncs::HostSyncs;
-
 /// What is trained.
 #[derive(Debug)]
 struct Trained {
@@ -99,7 +97,7 @@ pub struct Trainer<'reporter> {
     /// The step that was launched and whose end is not known, where the device decides.
     pending: Option<ahead::Pending>,
     tracer: Tracer,
-    host_syncs: HostSyncs,
+    host_syncs: roundhouse_c10d::HostSyncs,
 }
 
 impl Trainer<'_> {

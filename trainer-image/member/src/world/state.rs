@@ -18,7 +18,7 @@ pub struct Own {
     pub first_generation: u64,
     /// Committed samples at its last evaluation.
     pub evaluated: u64,
-    /// What it knows of steps, in a world of this size.
+    /// What it knows of steps.
     pub learned: Learned,
 }
 
@@ -60,7 +60,7 @@ impl<G: Group> World<G> {
             evaluated,
             learned,
         } = *own;
-        let [first_step, longest_step] = learned.to_millis();
+        let [first_step, longest_step] = learned.in_world_of(self.size).to_millis();
         // Each rank has slots of its own.
         let mut values = vec![0.0; OWN * self.size as usize];
         let numbers = [

@@ -27,9 +27,7 @@ impl Job {
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
         job.variables
             .push((node, "ROUNDHOUSE_FAULT", fault.to_owned()));
-        job.spawn(data_dir);
-        job.issue_when_ready(1);
-        job
+        job.begin(data_dir)
     }
 
     /// A job whose loss is NaN in some steps, such as `20,21`. It saves a checkpoint every ten steps. `fault` kills a
@@ -46,9 +44,7 @@ impl Job {
         steps.clone_into(&mut job.spoilt);
         let fault = fault.map(|(node, fault)| (node, "ROUNDHOUSE_FAULT", fault.to_owned()));
         job.variables.extend(fault);
-        job.spawn(&digits());
-        job.issue_when_ready(1);
-        job
+        job.begin(&digits())
     }
 
     /// Starts workers of one process, some of which are doomed as in [`Self::doomed`], that send a state in chunks
@@ -80,9 +76,7 @@ impl Job {
         let mut job = Self::new(config, nodes, 1);
         job.variables
             .push((rank, "ROUNDHOUSE_FAULT_DEVICE", format!("{rank}:{step}")));
-        job.spawn(&digits());
-        job.issue_when_ready(1);
-        job
+        job.begin(&digits())
     }
 
     /// A job each of whose steps takes so many seconds longer, with a grace of four minutes. It saves a checkpoint
@@ -93,9 +87,7 @@ impl Job {
         let grace = |node| (node, TERMINATION_GRACE_SECONDS, "240".to_owned());
         job.variables.extend((0..nodes).map(grace));
         job.pace_steps(seconds * 1_000);
-        job.spawn(&digits());
-        job.issue_when_ready(1);
-        job
+        job.begin(&digits())
     }
 
     /// Leaves a process so many bytes of address space beside those that it has.
@@ -121,9 +113,7 @@ impl Job {
         let pace = pace.to_string_lossy().into_owned();
         job.variables
             .push((node, "ROUNDHOUSE_FAULT_STEP_FILE", pace));
-        job.spawn(&digits());
-        job.issue_when_ready(1);
-        job
+        job.begin(&digits())
     }
 
     /// Starts the processes of a job that keeps checkpoints; they enter the lobby by themselves.

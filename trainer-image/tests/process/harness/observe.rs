@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{RankStatus, TerminationMessage, TraceRequest, paths};
+use roundhouse_contract::{Progress, RankStatus, TerminationMessage, TraceRequest, paths};
 
 use super::{DEADLINE, Job};
 
@@ -42,6 +42,18 @@ impl Job {
     pub(crate) fn status(&self, node: u32, local_rank: u32) -> Option<RankStatus> {
         let text = std::fs::read_to_string(paths::rank_status(&self.run_dir(node), local_rank));
         text.ok().map(|text| serde_json::from_str(&text).unwrap())
+    }
+
+    /// What rank 0 has told last of the training.
+    pub(crate) fn progress(&self) -> Progress {
+        self.status(0, 0)
+            .and_then(|status| status.progress)
+            .unwrap()
+    }
+
+    /// Of the last evaluation.
+    pub(crate) fn accuracy(&self) -> f64 {
+        self.progress().eval_accuracy.unwrap()
     }
 
     /// Why a process fails, if it has said so.

@@ -5,7 +5,6 @@ use roundhouse_c10d::{Event, Stream};
 use tch::{Device, TchError};
 
 use crate::batch::Batch;
-use crate::optimizers::kernels::refused;
 
 /// A stream for uploads to one device. On a CPU it does nothing.
 #[derive(Debug)]
@@ -20,9 +19,9 @@ impl Uploads {
     /// # Errors
     /// The device has failed or is not there.
     pub(crate) fn new(device: Device) -> Result<Self, TchError> {
-        let stream = Stream::new(device).map_err(refused)?;
+        let stream = Stream::new(device)?;
         let uploads = Self { device, stream };
-        uploads.wait_for_others().map_err(refused)?;
+        uploads.wait_for_others()?;
         Ok(uploads)
     }
 
@@ -41,15 +40,15 @@ impl Uploads {
         &self,
         make: impl FnOnce() -> Result<Batch, TchError>,
     ) -> Result<Batch, TchError> {
-        let guard = self.stream.enter().map_err(refused)?;
+        let guard = self.stream.enter()?;
         let outer = guard.outer();
         let batch = make()?;
-        let uploaded = Event::record(self.device).map_err(refused)?;
+        let uploaded = Event::record(self.device)?;
         drop(guard);
-        uploaded.block().map_err(refused)?;
+        uploaded.block()?;
         // Its memory belongs to the side stream, which must not write to it again while a step reads it.
         for tensor in [&batch.inputs, &batch.targets] {
-            outer.uses(tensor).map_err(refused)?;
+            outer.uses(tensor)?;
         }
         Ok(batch)
     }

@@ -69,7 +69,7 @@ pub(crate) fn norm(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     if tensors.is_empty() {
         return Tensor::f_zeros([0_i64; 0], (Kind::Float, tch::Device::Cpu));
     }
-    roundhouse_c10d::foreach::total_norm(tensors).map_err(refused)
+    Ok(roundhouse_c10d::foreach::total_norm(tensors)?)
 }
 
 /// `average = average + weight · (value - average)` for each pair.
@@ -87,23 +87,13 @@ pub(crate) fn average(
 
 /// The norm of each tensor, `[n]`.
 fn norms(tensors: &[Tensor]) -> Result<Tensor, TchError> {
-    let norms = roundhouse_c10d::foreach::norms(tensors, 2.0).map_err(refused)?;
+    let norms = roundhouse_c10d::foreach::norms(tensors, 2.0)?;
     Tensor::f_stack(&norms, 0)
 }
 
 /// Handles of some tensors, to be changed in place.
 fn handles(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(Tensor::shallow_clone).collect()
-}
-
-/// A tensor of host memory on a device, without making the host wait for the device.
-pub(crate) fn upload(tensor: &Tensor, device: tch::Device) -> Result<Tensor, TchError> {
-    roundhouse_c10d::upload(tensor, device).map_err(refused)
-}
-
-/// What an error of the bridge is among those of tch.
-pub(crate) fn refused(error: roundhouse_c10d::Error) -> TchError {
-    TchError::Torch(error.message)
 }
 
 /// A scalar on the device of a tensor; made there, without a copy from the host.

@@ -16,9 +16,9 @@ use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::Section;
 use roundhouse_member::world::StepEnd;
 
-use super::Trainer;
 use super::ballot::{Agreement, Read, Told};
 use super::step::Begun;
+use super::{Trainer, host_syncs};
 use crate::clip::{self, Norms};
 use crate::failure::Failure;
 use crate::gradients::{Gradients, OwnLoss};
@@ -53,8 +53,7 @@ impl Trainer<'_> {
         }
         // The first step of a generation tunes kernels and connects.
         let launched = if self.last_step.ended.is_some() {
-            let watch = self.host_syncs;
-            watch.watch(|| self.launch(batch, mark))?
+            host_syncs::watched(self.host_syncs, || self.launch(batch, mark))?
         } else {
             self.launch(batch, mark)?
         };
@@ -123,15 +122,11 @@ impl Trainer<'_> {
             .stopwatch
             .time(Section::Communication, || Agreement::launch(&told, world))?;
         faults::point(Point::Update, rank, step);
-        let rate = begun.rate;
-        begun.stopwatch.time(Section::Optimizer, || {
-            let parameters = self.work.task.parameters_mut();
-            let signals = Signals {
-                skip: Some(agreement.found_inf()),
-                divisor: divisor.as_ref(),
-            };
-            self.work.update.apply(parameters, rate, signals)
-        })?;
+        let signals = Signals {
+            skip: Some(agreement.found_inf()),
+            divisor: divisor.as_ref(),
+        };
+        self.update(&mut begun, signals)?;
         faults::point(Point::Commit, rank, step);
         self.tracer.step_ends();
         Ok(Pending {

@@ -8,7 +8,6 @@ use tch::{Kind, TchError, Tensor};
 
 use crate::failure::Failure;
 use crate::group::C10dGroup;
-use crate::optimizers::kernels;
 use crate::sync::explain;
 
 /// What a rank tells. Tensors are on the device; all but the flag are f64, one dimension.
@@ -112,7 +111,7 @@ fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
     } = told;
     let host = Tensor::f_from_slice(&packing.pack(standing, 0.0))?;
     // On a CPU this is the host's own memory, which nothing else reads.
-    let values = kernels::upload(&host, loss.device())?;
+    let values = roundhouse_c10d::upload(&host, loss.device())?;
     let dropped = match dropped {
         Some(flag) => flag.f_to_kind(Kind::Double)?.f_view([1])?,
         None => loss.f_zeros_like()?,

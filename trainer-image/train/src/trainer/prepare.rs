@@ -16,7 +16,7 @@ use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
 use tch::Device;
 
-use super::{HostSyncs, LastStep, Plan, Trained, Trainer};
+use super::{LastStep, Plan, Trained, Trainer, host_syncs};
 use crate::config;
 use crate::device;
 use crate::failure::Failure;
@@ -141,7 +141,7 @@ impl<'reporter> Trainer<'reporter> {
             commit: device::commit(device),
             pending: None,
             tracer,
-            host_syncs: HostSyncs::from_environment()?,
+            host_syncs: host_syncs::from_environment()?,
         })
     }
 }

@@ -98,20 +98,32 @@ impl Trainer<'_> {
         let judged = self.judge(&begun.batch, &end, local_loss, norm)?;
         faults::point(Point::Update, rank, begun.batch.step);
         if judged.updates() {
-            let rate = begun.rate;
-            begun.stopwatch.time(Section::Optimizer, || {
-                let parameters = self.work.task.parameters_mut();
-                let signals = Signals {
-                    skip: None,
-                    divisor: divisor.as_ref(),
-                };
-                self.work.update.apply(parameters, rate, signals)
-            })?;
+            let signals = Signals {
+                skip: None,
+                divisor: divisor.as_ref(),
+            };
+            self.update(&mut begun, signals)?;
         }
         faults::point(Point::Commit, rank, begun.batch.step);
         self.conclude(begun, &end, &judged)?;
         self.tracer.step_ends();
         self.act(&end)
+    }
+
+    /// Applies the gradients.
+    pub(super) fn update(
+        &mut self,
+        begun: &mut Begun,
+        signals: Signals<'_>,
+    ) -> Result<(), Failure> {
+        let Begun {
+            stopwatch, rate, ..
+        } = begun;
+        let parameters = self.work.task.parameters_mut();
+        stopwatch.time(Section::Optimizer, || {
+            self.work.update.apply(parameters, *rate, signals)
+        })?;
+        Ok(())
     }
 
     /// A step begins, at this mark: what this rank will bring to its end, as far as it is known now.

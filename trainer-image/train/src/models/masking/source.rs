@@ -8,7 +8,6 @@ use tch::{Device, TchError, Tensor};
 use super::{Draw, Masked, Masking};
 use crate::batch::Batch;
 use crate::data::upload::Uploads;
-use crate::optimizers::kernels;
 use crate::source::{Source, SourceError};
 
 /// Sequences of another source with tokens to predict: a function of (seed, epoch, sample).
@@ -97,11 +96,9 @@ impl Source for MaskedSource {
             inputs.extend(own);
             targets.extend(wanted);
         }
-        let tensor = |values: &[i64]| {
-            kernels::upload(
-                &Tensor::f_from_slice(values)?.f_reshape(&size)?,
-                self.device,
-            )
+        let tensor = |values: &[i64]| -> Result<Tensor, TchError> {
+            let host = Tensor::f_from_slice(values)?.f_reshape(&size)?;
+            Ok(roundhouse_c10d::upload(&host, self.device)?)
         };
         let masked = || {
             Ok(Batch {

@@ -3,7 +3,7 @@
 use roundhouse_c10d::{AdamWUpdate, Gate, Moments};
 use tch::{TchError, Tensor};
 
-use super::{Select, divided, handles, refused, scalar};
+use super::{Select, divided, handles, scalar};
 use crate::optimizers::groups::Members;
 
 /// One step on one group.
@@ -79,8 +79,7 @@ pub(in crate::optimizers) fn adamw(
         grad_scale: divisor,
         found_inf: found_inf.as_ref(),
     };
-    let applied = update.apply(&mut handles(weights), gradients, &mut moments, gate);
-    applied.map_err(refused)
+    Ok(update.apply(&mut handles(weights), gradients, &mut moments, gate)?)
 }
 
 /// Updates the moments and gives `m̂ / (√v̂ + ε) + decay·w` for each tensor.

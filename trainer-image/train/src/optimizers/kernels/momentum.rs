@@ -3,7 +3,7 @@
 use roundhouse_c10d::{Gate, SgdUpdate};
 use tch::{TchError, Tensor};
 
-use super::{Select, handles, refused, scalar};
+use super::{Select, handles, scalar};
 use crate::optimizers::groups::Members;
 
 /// One step of SGD on one group.
@@ -35,13 +35,12 @@ pub(in crate::optimizers) fn sgd(
         grad_scale: divisor,
         found_inf: found_inf.as_ref(),
     };
-    let applied = update.apply(
+    Ok(update.apply(
         &mut handles(weights),
         gradients,
         &mut handles(buffers),
         gate,
-    );
-    applied.map_err(refused)
+    )?)
 }
 
 /// `b = momentum·b + rate·ratio·(g + decay·w); w = w - b`, with a ratio for each tensor.
