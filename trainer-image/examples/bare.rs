@@ -63,24 +63,30 @@ fn main() -> Result<(), Failure> {
     let batch_size = u64::from(config.global_batch_size);
     let num_batches = train.num_samples() / batch_size;
     let mut began = Instant::now();
-    for number in 0..WARM_UP + num_steps {
-        if number == WARM_UP {
-            began = Instant::now();
-        }
+    let num_samples = train.num_samples();
+    let order = |batch: &Batch| Permutation::new(num_samples, config.seed, batch.epoch);
+    let batch = |number: u64| {
         let (epoch, place) = (number / num_batches, number % num_batches);
-        let order = Permutation::new(train.num_samples(), config.seed, epoch);
-        let batch = Batch {
+        Batch {
             step: number + 1,
             epoch,
             places: place * batch_size..(place + 1) * batch_size,
             ends_epoch: place + 1 == num_batches,
-        };
+        }
+    };
+    for number in 0..WARM_UP + num_steps {
+        if number == WARM_UP {
+            began = Instant::now();
+        }
+        let (batch, next) = (batch(number), batch(number + 1));
+        let (order, order_of_next) = (order(&batch), order(&next));
         let mut inputs = Inputs {
             task: task.as_mut(),
             source: train.as_mut(),
             order: &order,
             batch: &batch,
-            next: None,
+            // As the trainer does: the source reads ahead.
+            next: Some((&next, &order_of_next)),
             seed: config.seed,
             precision: config.precision,
             loss_factor: None,
