@@ -1,4 +1,4 @@
-"""Workers that are killed, hang, leave and come back. What is trained must not notice."""
+"""Workers that are killed, hang, leave and come back. The trained weights are the same."""
 import signal
 import time
 

@@ -3,34 +3,39 @@ import dataclasses
 import pathlib
 import statistics
 import math
+import os
 import subprocess
 import sys
 import time
 
 import faults
 import machine
-import numpy
 import ours
 import speed
 from setting import apart, config_of, losses_apart, same_bits, trained
 
+# AdamW turns the rounding of a gradient near 0 into a whole step, so it is not compared by weights.
+PLAIN = {"name": "sgd", "learningRate": 0.01, "momentum": 0.9}
+# What a setting does to the weights of a short training: nothing but the order of sums ("sums"), 16 bits in place of 32
+# ("rounds"), or something else on purpose ("other"). What rounds or is something else must be seen.
 SWITCHES = {
-    "bf16": {"precision": "bf16"},
-    "fp16": {"precision": "fp16"},
-    "tf32": {"precision": "tf32"},
-    "deterministic": {"deterministic": True},
-    "no measuring of kernels": {"cudnnBenchmark": False},
-    "channels last": {"channelsLast": True},
-    "bf16 gradients": {"ddp": {"compression": "bf16"}},
-    "fp16 gradients": {"ddp": {"compression": "fp16"}},
-    "PowerSGD gradients": {"ddp": {"compression": "PowerSGD", "powerSGD": {"startStep": 4}}},
-    "static graph": {"ddp": {"staticGraph": True}},
-    "four slices": {"slices": 4},
-    "activation checkpointing": {"activationCheckpointing": "Blocks"},
-    "micro-batches": {"microBatchSize": 4},
-    "clipping": {"optimizer": {"name": "adamw", "learningRate": 0.001, "maxGradNorm": 1.0}},
-    "moving average": {"optimizer": {"name": "sgd", "learningRate": 0.01, "ema": {"decay": 0.9}}},
+    "bf16": ("rounds", {"precision": "bf16"}),
+    "fp16": ("rounds", {"precision": "fp16"}),
+    "tf32": ("rounds on GPUs", {"precision": "tf32"}),
+    "deterministic": ("sums", {"deterministic": True}),
+    "no measuring of kernels": ("sums", {"cudnnBenchmark": False}),
+    "channels last": ("sums", {"channelsLast": True}),
+    "bf16 gradients": ("rounds", {"ddp": {"compression": "bf16"}}),
+    "fp16 gradients": ("rounds", {"ddp": {"compression": "fp16"}}),
+    "PowerSGD gradients": ("other", {"ddp": {"compression": "PowerSGD", "powerSGD": {"startStep": 2}}}),
+    "static graph": ("sums", {"ddp": {"staticGraph": True}}),
+    "four slices": ("sums", {"slices": 4}),
+    "activation checkpointing": ("sums", {"activationCheckpointing": "Blocks"}),
+    "micro-batches": ("sums", {"microBatchSize": 4}),
+    "clipping": ("other", {"optimizer": PLAIN | {"maxGradNorm": 0.01}}),
+    "moving average": ("other", {"optimizer": PLAIN | {"ema": {"decay": 0.9}}}),
 }
+STEPS_OF_A_SWITCH, MOST_OF_A_SWITCH = 6, 5e-2
 MODEL_OF_SWITCH = {
     "channels last": "resnet18", "no measuring of kernels": "resnet18",
     "bf16": "gpt2", "fp16": "gpt2", "activation checkpointing": "gpt2",
@@ -40,8 +45,6 @@ FIRST_STEPS, TOLERANCE = 2, 1e-5
 # In a ResNet, rounding decides whether an activation next to 0 passes a ReLU. Each that does is one of the 32,768 addends of
 # which a channel's bias has its gradient, which begins with 0. With slices it is compared bit for bit.
 TOLERANCES = {"resnet18": (1e-4, 5e-2)}
-# AdamW turns the rounding of a gradient near 0 into a whole step, so it is not compared by weights.
-PLAIN = {"name": "sgd", "learningRate": 0.01, "momentum": 0.9}
 
 
 def worlds(setting):
@@ -107,19 +110,27 @@ def waits(setting):
 
 
 def switches(setting):
-    """Every setting of the step trains with two workers."""
+    """Every setting of the step does with two workers what it says, seen beside a training without it."""
+    steps = STEPS_OF_A_SWITCH
+    plain = {}
+    for model in sorted({MODEL_OF_SWITCH.get(name, "mlp") for name in SWITCHES}):
+        plain[model] = trained(setting, config_of(model, steps, optimizer=PLAIN), 2)
 
-    def case(name, extra):
+    def case(name, kind, extra):
         model = MODEL_OF_SWITCH.get(name, "mlp")
 
         def tried():
-            found = trained(setting, config_of(model, setting.num_steps(model), **extra), 2)
-            assert all(numpy.isfinite(tensor).all() for tensor in found.weights.values()), "weights are not finite"
-            return "trained, audit proven"
+            found = trained(setting, config_of(model, steps, **{"optimizer": PLAIN, **extra}), 2)
+            difference = apart(found.weights, plain[model].weights)
+            seen = kind in ("rounds", "other") or (kind == "rounds on GPUs" and setting.here.device == "cuda")
+            assert not seen or difference > 0, "the weights are the same bits as without it"
+            assert kind == "other" or difference <= MOST_OF_A_SWITCH, f"the weights differ by {difference:.1e}"
+            assert math.isfinite(difference), "weights are not finite"
+            return f"weights differ by {difference:.0e}"
 
-        return f"{name}: {model}, 2 workers", tried
+        return f"{name}: {model}, 2 workers, {steps} steps beside those without it", tried
 
-    return setting.each([case(name, extra) for name, extra in SWITCHES.items()])
+    return setting.each([case(name, kind, extra) for name, (kind, extra) in SWITCHES.items()])
 
 
 def reforms(setting):
@@ -133,6 +144,8 @@ def reforms(setting):
             process = pathlib.Path("/proc") / str(world.processes[node].pid)
             found[f"descriptors of worker {node}"] = len(list((process / "fd").iterdir()))
             found[f"threads of worker {node}"] = len(list((process / "task").iterdir()))
+            resident_pages = int((process / "statm").read_text().split()[1])
+            found[f"host memory of worker {node}, MiB"] = resident_pages * os.sysconf("SC_PAGE_SIZE") // 2**20
             memory = world.metric(node, "device_memory_reserved_bytes")
             if memory is not None:
                 found[f"GPU memory of worker {node}, MiB"] = round(memory / 2**20)

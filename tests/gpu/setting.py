@@ -30,6 +30,7 @@ class Setting:
     deadline: float = float("inf")
     """No case begins after it (`time.monotonic`), where a part may leave some out."""
     num_failed: int = 0
+    num_left_out: int = 0
 
     def __post_init__(self):
         self.data = self.place / "data"
@@ -63,6 +64,7 @@ class Setting:
         def found(case):
             what, tried = case
             if time.monotonic() > self.deadline:
+                self.num_left_out += 1
                 return what, "not tried, for want of time"
             try:
                 return what, tried()

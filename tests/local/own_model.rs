@@ -44,11 +44,6 @@ impl Example {
     }
 }
 
-fn generation(run: &LocalRun) -> u64 {
-    let statuses = run.statuses().into_iter();
-    statuses.map(|status| status.generation).max().unwrap_or(0)
-}
-
 /// What a job that cannot train says.
 fn failure(mut run: LocalRun) -> String {
     assert_eq!(run.end().unwrap().code(), Some(1), "{}", run.output());
@@ -69,7 +64,7 @@ fn a_custom_model_on_custom_data_ends_with_the_weights_of_an_undisturbed_run_whe
     run.wait_for("steps", |run| run.step() > 20).unwrap();
     assert!(send(run.agents()[0].ranks[0], Signal::KILL));
     run.wait_for("both again", |run| {
-        generation(run) >= 3 && run.agents().len() == 2
+        run.generation() >= 3 && run.agents().len() == 2
     })
     .unwrap();
     run.slow_down(0).unwrap();

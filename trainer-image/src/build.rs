@@ -8,6 +8,7 @@ use roundhouse_contract::trainer::ModelName;
 use roundhouse_contract::trainer::data::{Data, OnCorrupt, Reading};
 use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, Item, Splits};
+use roundhouse_member::report::say;
 use roundhouse_trainer::memory::InMemory;
 use roundhouse_trainer::models::masking::MaskedSource;
 use roundhouse_trainer::models::{self, ImageShape, Samples, TokenShape};
@@ -45,13 +46,14 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
             None => data_dir,
         };
         let path = root.join(&init_from.path);
-        weights::load(&path, task.parameters_mut(), &init_from.skip)?;
+        let loaded = weights::load(&path, task.parameters_mut(), &init_from.skip)?;
+        say(&loaded.words(&path));
     }
     // Tokens are masked in host memory.
     let is_masked = config.model.name == ModelName::Bert;
     let place = if is_masked { tch::Device::Cpu } else { device };
     let source = |dataset: Arc<dyn Dataset>| -> Result<Box<dyn Source>, Failure> {
-        // Samples that may be replaced by others are read by those who count them.
+        // A source that may replace corrupt samples counts them, which samples in memory do not.
         let may_skip = config.data.reading.on_corrupt == OnCorrupt::Skip;
         if InMemory::fits(dataset.as_ref()) && !is_augmented(&config.data) && !may_skip {
             let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), place)?;

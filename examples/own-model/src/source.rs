@@ -5,7 +5,7 @@ use std::ops::Range;
 use roundhouse_trainer::random::mix;
 use roundhouse_trainer::source::SourceError;
 use roundhouse_trainer::tch::{Device, Kind, TchError, Tensor};
-use roundhouse_trainer::{Batch, Permutation, Source};
+use roundhouse_trainer::{Batch, Permutation, Source, upload};
 
 use crate::harbour::Harbour;
 use crate::options::Options;
@@ -70,7 +70,8 @@ impl Source for Windows {
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
         let samples = places.filter_map(|place| order.at(place));
         let samples: Vec<i64> = samples.map(u64::cast_signed).collect();
-        let index = Tensor::f_from_slice(&samples)?.f_to_device(self.levels_nt.device())?;
+        // Not `to_device`, which would make the host wait for the GPU in each step.
+        let index = upload(&Tensor::f_from_slice(&samples)?, self.levels_nt.device())?;
         let levels_bt = self.levels_nt.f_index_select(0, &index)?;
         Ok(Batch {
             inputs: levels_bt.f_narrow(1, 0, self.past_hours)?,

@@ -189,7 +189,7 @@ fn invalid<T>(field: &'static str, message: impl Into<String>) -> Result<T, Conf
 
 impl TrainerConfig {
     /// Says what no field's type can say. The schema refuses the same at the API server; this is
-    /// for everybody who comes another way.
+    /// for configurations that come another way.
     ///
     /// # Errors
     /// The first field that cannot be run, and what to change.

@@ -116,7 +116,7 @@ fn is_ignored_in_place(generation: u64, failure: &Failure<'_>) -> bool {
         && document.is_some_and(|document| document.generation == generation)
 }
 
-/// Counts an incident; `told`: the step that whoever failed has come to, as far as it says.
+/// Counts an incident; `told`: the step that the worker that failed has come to, as far as it says.
 fn count(draft: &mut Draft<'_>, told: u64) {
     let shown = draft
         .status

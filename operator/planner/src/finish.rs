@@ -42,8 +42,8 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
         let goes = match draft.job.clean_pod_policy {
             CleanPodPolicy::All => true,
             CleanPodPolicy::Running => runs,
-            // A container of a failed job would be restarted for ever, and who waits for a node or for peers
-            // would wait for ever: both would keep a GPU.
+            // A container of a failed job would be restarted for ever, and a worker that waits for a node
+            // or for peers would wait for ever: both would keep a GPU.
             CleanPodPolicy::None => runs && (failed || !completed),
         };
         if goes {
@@ -71,7 +71,7 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let is_ending = match draft.job.program {
         Program::Trainer(_) => trainer_is_ending(draft, first),
         Program::Script(_) if !draft.members.are_whole() => return None,
-        // One that never ends is ended by whoever suspends the job, or by its deadline.
+        // One that never ends is ended by a suspension or by the job's deadline.
         Program::Script(_) if has_running_member(draft) && draft.job.suspend => return None,
         Program::Script(_) if has_running_member(draft) => {
             return deadlines::too_late(draft).or(Some(PlanReason::Finishing));
@@ -106,7 +106,7 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
 }
 
 /// A member of the built-in trainer completes only when all have committed the last step and the results
-/// are written, so whoever died since takes nothing away. The others are given time to end by themselves.
+/// are written, so a worker that dies after that takes nothing away. The others are given time to end by themselves.
 /// (A process of a script ends when it likes: there, all members must complete.)
 fn trainer_is_ending(draft: &mut Draft<'_>, first: Option<Timestamp>) -> bool {
     let left = first.and_then(|first| time_left(first, ENDING, draft.now));

@@ -1,4 +1,4 @@
-//! Which pod is whose worker, and who belongs to the newest generation.
+//! Which pod is which worker, and which workers belong to the newest generation.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,9 +108,9 @@ impl<'a> Members<'a> {
         self.condemned.contains(pod.uid.as_str())
     }
 
-    /// Who could form the next generation, in node-rank order. A place that was given stays with its
-    /// holder; then come survivors in their old order, then those who are new by index: so node rank 0
-    /// is a survivor, which has the state, if there is one.
+    /// The workers that could form the next generation, in node-rank order. A worker keeps a place that it was given;
+    /// then come survivors in their old order, then new workers by index. So node rank 0 is a survivor, which has
+    /// the state, if there is one.
     #[must_use]
     pub fn able(&self) -> Vec<&'a Pod> {
         let (members, mut others): (Vec<&Pod>, Vec<&Pod>) = self
@@ -147,9 +147,9 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Who goes when fewer are wanted: first whoever will have to go anyway, because the node is cordoned or
-/// does not answer, then who has not trained yet and thus has no part in it, then who holds the others up,
-/// then the highest index.
+/// The workers that go when fewer are wanted: first those that have to go anyway, because their node is cordoned or
+/// does not answer, then those that have not trained yet, which have no state, then the straggler, then the highest
+/// index.
 fn victims(workers: &BTreeMap<u32, &Pod>, wanted: u32, straggler: Option<u32>) -> Vec<u32> {
     let excess = workers.len().saturating_sub(wanted as usize);
     let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();

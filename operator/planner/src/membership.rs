@@ -1,4 +1,4 @@
-//! Generations: who trains together next, and when.
+//! Generations: which workers train together next, and when.
 //!
 //! A generation is raised in the status, with the fingerprint of those it is for, and stored before any
 //! pod hears of it; it is issued only to those. So whatever happens in between, one generation never

@@ -48,8 +48,8 @@ pub(crate) const REFUSED: &str = "Refused";
 /// What the API server's words follow in a message.
 const PREFIX: &str = "the API server refused: ";
 
-/// A plan that the API server did not let happen, or not all of it: told in its words, once. What the plan has
-/// decided is stored, so that nothing is decided twice, and who trains goes on and is said to. `before`: the
+/// A plan that the API server has refused, or a part of it: the status says so in its words, once. What the plan has
+/// decided is stored, so that nothing is decided twice. Workers that train go on, and the status says so. `before`: the
 /// status as last written.
 #[must_use]
 pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: Timestamp) -> Plan {

@@ -34,7 +34,8 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     if fingerprint(&members) != draft.members.raised_for {
         return None;
     }
-    // Those who save the results let newcomers wait, who are not Ready then; it is no failure before nobody is.
+    // Members that save the results let newcomers wait, which are not Ready then. That is a failure only if no member
+    // is Ready.
     if progress::is_complete(draft) && members.iter().any(|pod| pod.ready) {
         return None;
     }

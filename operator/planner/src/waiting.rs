@@ -1,4 +1,4 @@
-//! Why a job does not train yet, in the words of whoever holds it up.
+//! Why a job does not train yet, in the words of the component that holds it up, such as the scheduler.
 
 use std::time::Duration;
 

@@ -124,7 +124,7 @@ fn a_clock_that_runs_backwards_ends_nothing() {
 }
 
 #[test]
-fn workers_that_end_after_they_were_told_to_go_are_no_incident_whatever_they_say() {
+fn exit_of_a_worker_removed_by_scale_down_is_not_an_incident() {
     for code in [0, 1, 64, 75, 77, 137, 143] {
         let mut world = trains(3);
         world.lingering = true;

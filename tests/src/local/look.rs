@@ -113,6 +113,13 @@ impl LocalRun {
             .collect()
     }
 
+    /// The newest generation that a rank is in; 0 in the lobby.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        let generations = self.statuses().into_iter().map(|status| status.generation);
+        generations.max().unwrap_or(0)
+    }
+
     /// The most steps that any worker has committed.
     #[must_use]
     pub fn step(&self) -> u64 {

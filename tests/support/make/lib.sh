@@ -5,6 +5,11 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 cd "$repo"
 : "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
 : "${CARGO_TARGET_DIR:=$(tests/support/make/target-dir)}"
+# While a script runs, its programs are not deleted to make room for those of another checkout: see target-dir.
+if [ -e "$CARGO_TARGET_DIR/.used" ]; then
+  exec {in_use}< "$CARGO_TARGET_DIR/.used"
+  flock -s "$in_use"
+fi
 : "${LIBTORCH:=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu}"
 : "${CLUSTER:=local}" "${NODES:=1}" "${NAMESPACE:=default}"
 # Of what images hold. With dev, which the tests have built already, an image takes seconds; see make images.

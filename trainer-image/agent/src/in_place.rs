@@ -95,7 +95,7 @@ fn is_temporary(end: End) -> bool {
             ExitCode::Done
             | ExitCode::ConfigInvalid
             | ExitCode::DataInvalid
-            // All ranks end with it, so that whoever looks at the job sees the volume's name.
+            // All ranks end with it, so that the job's condition names the volume.
             | ExitCode::VolumeFailed
             | ExitCode::Stalled
             | ExitCode::HardwareFault

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use roundhouse_contract::paths;
 
-/// Copies this program into a directory, so that whoever finds it there finds all of it.
+/// Copies this program into a directory, so that a process that finds it there finds all of it.
 ///
 /// # Errors
 /// The program cannot be read, or the directory not be written.

@@ -142,9 +142,7 @@ impl Options {
         let half = Policy::from_seconds(self.stall_timeout_seconds).collective_timeout();
         CollectiveTimeouts {
             connect: Duration::from_secs(self.connect_timeout_seconds),
-            first_step: given(self.first_step_timeout_seconds)
-                .or(half)
-                .unwrap_or(CollectiveTimeouts::default().first_step),
+            first_step: given(self.first_step_timeout_seconds).or(half),
             later: given(self.collective_timeout_seconds).or(half),
         }
     }

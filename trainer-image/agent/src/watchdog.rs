@@ -1,11 +1,11 @@
 //! When a process counts as hung. Pure: what the processes last said and the time go in, a stall
 //! comes out.
 //!
-//! A sign of progress is any change of phase, generation or step; for who loads or saves a checkpoint, any
-//! byte of it, too: in training a save must not hide a hang. How long may pass without one is
+//! A sign of progress is any change of phase, generation or step. For a process that loads or saves a checkpoint it is
+//! any byte of it, too, but not in training, where a save must not hide a hang. How long may pass without one is
 //! learned from the longest span seen in the same phase ([`limits`]). Time counts only while the
 //! watchdog itself looks: what passes between two looks is capped, so that a suspended machine or a
-//! stopped agent accuses nobody.
+//! stopped agent does not count a process as hung.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The TCP connections of a Gloo group. Gloo has no abort, so a group is cut off by cutting these: whoever
-//! waits for data on one of them, here or at its other end, gets an error at once.
+//! The TCP connections of a Gloo group. Gloo has no abort, so a group is cut off by cutting these: a
+//! thread that waits for data on one of them, here or at its other end, gets an error at once.
 
 use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};

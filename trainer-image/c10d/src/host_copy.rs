@@ -18,6 +18,8 @@ pub struct HostCopy {
     device: Device,
     stream: Stream,
     copied: Option<Event>,
+    /// A copy was launched, and nothing tells when it is complete.
+    is_torn: bool,
 }
 
 impl HostCopy {
@@ -37,6 +39,7 @@ impl HostCopy {
             device,
             stream: Stream::new(device)?,
             copied: None,
+            is_torn: false,
         })
     }
 
@@ -67,11 +70,14 @@ impl HostCopy {
         let is_gathered = Event::record(self.device)?;
         let guard = self.stream.enter()?;
         is_gathered.block()?;
-        // SAFETY: both tensors are live. `memory` belongs to this value, which is borrowed mutably.
-        check(unsafe { ffi::rh_copy_later(self.memory.as_mut_ptr(), gathered.as_ptr()) })?;
-        // Its memory goes back to the stream that it was made on, when the copy is done.
+        // When it is freed, its memory goes back to the stream that it was made on only after the copy.
         self.stream.uses(&gathered)?;
+        self.is_torn = true;
+        // SAFETY: both tensors are live. `memory` belongs to this value, which is borrowed mutably, and is not read
+        // before the copy is complete.
+        check(unsafe { ffi::rh_copy_later(self.memory.as_mut_ptr(), gathered.as_ptr()) })?;
         self.copied = Some(Event::record(self.device)?);
+        self.is_torn = false;
         drop(guard);
         Ok(())
     }
@@ -79,8 +85,12 @@ impl HostCopy {
     /// Waits until the copy is complete. Before the first one the bytes are 0.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device has failed, now or when the copy was launched.
     pub fn bytes(&mut self) -> Result<&[u8]> {
+        if self.is_torn {
+            let words = "a copy to host memory was launched, and the device cannot tell when it is complete";
+            return Err(Error::refused(words));
+        }
         if let Some(copied) = &self.copied {
             copied.wait()?;
             self.copied = None;

@@ -1,13 +1,13 @@
 //! Random numbers of one sample in one epoch. They are a function of (seed, epoch, sample), so that
 //! every rank, thread and process draws the same.
 
+use roundhouse_elastic::splitmix::{INCREMENT, finalize as mix};
+
 /// A stream of random numbers: `SplitMix64` (Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
-
-const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Random {
     /// The stream of a sample in an epoch.
@@ -46,12 +46,6 @@ impl Random {
     pub const fn coin(&mut self) -> bool {
         self.bits() >> 63 == 1
     }
-}
-
-const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

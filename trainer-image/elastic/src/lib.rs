@@ -21,6 +21,7 @@ pub mod scaling;
 pub mod schedule;
 pub mod shard;
 pub mod slices;
+pub mod splitmix;
 pub mod state;
 pub mod straggler;
 pub mod switch;

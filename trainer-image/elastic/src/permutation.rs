@@ -9,6 +9,7 @@ pub mod blocks;
 
 pub use blocks::Blocks;
 
+use crate::splitmix::{INCREMENT, finalize as mix};
 use blocks::Windows;
 
 /// Rounds of the network. Four give a strong pseudo-random permutation; more mix small domains.
@@ -87,11 +88,11 @@ struct Feistel {
 impl Feistel {
     fn new(len: u64, seed: u64, epoch: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
-        let key = mix(seed ^ mix(epoch.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+        let key = mix(seed ^ mix(epoch.wrapping_add(INCREMENT)));
         let mut round_keys = [0; NUM_ROUNDS];
         let mut state = key;
         for round_key in &mut round_keys {
-            state = mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
+            state = mix(state.wrapping_add(INCREMENT));
             *round_key = state;
         }
         Self {
@@ -144,14 +145,6 @@ impl Feistel {
         }
         (left << self.half_bits) | right
     }
-}
-
-/// The finalizer of `SplitMix64` (Steele, Lea and Flood, 2014): every input bit reaches every
-/// output bit.
-const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -22,13 +22,13 @@ const STEPS_OF_PATIENCE: u32 = 3;
 const PATIENCE_WITH_AN_UNKNOWN_STEP: Duration = Duration::from_secs(300);
 /// Patience with the first bytes of a state: the sender may have to compute a digest and connect first.
 const PATIENCE_WITH_FIRST_BYTES: Duration = Duration::from_secs(30);
-/// After this time, or [`STEPS_OF_PATIENCE_WITH_THE_DEAF`] of the longest step, a rank that has not heard of a newer
+/// After this time, or [`STEPS_UNTIL_ALL_KNOW`] of the longest step, a rank that has not heard of a newer
 /// generation is left behind. A kubelet tells it within a second. The time is longer than a [`Door`] stays open (a
 /// step and [`door::PATIENCE`]) plus the step in which the generation was heard of, and the two steps more that a world
 /// needs whose hosts run a step ahead of their devices.
-const PATIENCE_WITH_THE_DEAF: Duration = Duration::from_secs(15);
-/// See [`PATIENCE_WITH_THE_DEAF`].
-const STEPS_OF_PATIENCE_WITH_THE_DEAF: u32 = 6;
+const PATIENCE_UNTIL_ALL_KNOW: Duration = Duration::from_secs(15);
+/// See [`PATIENCE_UNTIL_ALL_KNOW`].
+const STEPS_UNTIL_ALL_KNOW: u32 = 6;
 /// How long an evaluation or a save may delay a newer generation. It is less than newcomers wait at the store. A
 /// peer that is dead ends the collective earlier, as without a newer generation.
 const PATIENCE_BESIDE_STEPS: Duration = Duration::from_secs(90);
@@ -205,11 +205,12 @@ impl Motion {
         let since = self.known_since?;
         let known = now.saturating_duration_since(since);
         let still = now.saturating_duration_since(since.max(self.moved_at));
-        let deaf =
-            PATIENCE_WITH_THE_DEAF.max(self.longest_step() * STEPS_OF_PATIENCE_WITH_THE_DEAF);
+        let until_all_know =
+            PATIENCE_UNTIL_ALL_KNOW.max(self.longest_step() * STEPS_UNTIL_ALL_KNOW);
         if still >= self.patience() {
             Some(Cut::Stuck(still))
-        } else if self.activity == Activity::Steps && self.num_ended > 0 && known >= deaf {
+        } else if self.activity == Activity::Steps && self.num_ended > 0 && known >= until_all_know
+        {
             Some(Cut::Unheard(known))
         } else {
             None

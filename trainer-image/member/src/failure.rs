@@ -102,6 +102,12 @@ pub enum Failure {
         /// What it said.
         error: std::io::Error,
     },
+    /// The device or its driver has failed, in the words of the library that trains.
+    #[error("{0}")]
+    Device(String),
+    /// The host or the device has too little memory, in the words of the library that trains.
+    #[error("{0}")]
+    OutOfMemory(String),
     /// The bytes of the state could not be copied from or to where they are trained on; in the words of the library
     /// that trains.
     #[error("{0}")]
@@ -111,7 +117,7 @@ pub enum Failure {
     Internal(String),
 }
 
-/// How a process ends, for those who read its exit code and its last words.
+/// How a process ends: its exit code and its last words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// The code that it exits with.
@@ -132,7 +138,10 @@ impl Failure {
             Self::PeerLost(_) | Self::StateLost { .. } | Self::Fenced { .. } => ExitCode::PeerLost,
             Self::Unsaved { .. } | Self::VolumeSilent { .. } => ExitCode::VolumeFailed,
             Self::Left { .. } => ExitCode::Left,
-            Self::Io { .. } | Self::State(_) | Self::Internal(_) => ExitCode::Internal,
+            Self::Device(_) => ExitCode::HardwareFault,
+            Self::Io { .. } | Self::OutOfMemory(_) | Self::State(_) | Self::Internal(_) => {
+                ExitCode::Internal
+            }
         }
     }
 

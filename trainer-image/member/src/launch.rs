@@ -1,4 +1,4 @@
-//! What a process is told at its start, whoever started it.
+//! What a process is told at its start, by the agent or on the command line.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

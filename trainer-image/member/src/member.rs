@@ -44,9 +44,9 @@ pub struct Member<'reporter, R: Rendezvous> {
     generation: u64,
 }
 
-/// How a process comes to hear of generations.
+/// What tells a process what to do: its place in the generations, its peers, and the request to leave.
 #[derive(Debug)]
-pub struct Hearing<R> {
+pub struct Control<R> {
     /// From [`crate::lobby::enter`].
     pub machine: Machine,
     /// Its peers; `None` for a process that trains alone.
@@ -58,16 +58,16 @@ pub struct Hearing<R> {
 impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     /// A process that is prepared: from now on it is in the lobby. `keeping` is there if it writes checkpoints.
     pub fn prepared(
-        hearing: Hearing<R>,
+        control: Control<R>,
         held: Held,
         keeping: Option<Keeping>,
         reporter: &'reporter mut Reporter,
     ) -> Self {
-        let Hearing {
+        let Control {
             machine,
             peers,
             leave,
-        } = hearing;
+        } = control;
         reporter.enter(Phase::Lobby);
         Self {
             held,
@@ -206,31 +206,33 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.reporter.enter(phase);
     }
 
-    /// The ranks, and at the same time what hears of the outside while they compute.
+    /// The ranks, and at the same time what sees a request to leave while they compute.
     ///
     /// # Errors
     /// There are none: a defect of the caller.
-    pub fn world_and_ears(&mut self) -> Result<(&World<R::Group>, Ears<'_, R>), Failure> {
+    pub fn world_and_leave_watch(
+        &mut self,
+    ) -> Result<(&World<R::Group>, LeaveWatch<'_, R>), Failure> {
         let world = self.world.as_ref();
         let world = world.ok_or_else(|| Failure::Internal("no world was formed".to_owned()))?;
-        let ears = Ears {
+        let leave_watch = LeaveWatch {
             machine: &mut self.machine,
             peers: self.peers.as_mut(),
             leave: &self.leave,
         };
-        Ok((world, ears))
+        Ok((world, leave_watch))
     }
 }
 
-/// Hears of the outside in the middle of a step.
+/// Sees a request to leave in the middle of a step.
 #[derive(Debug)]
-pub struct Ears<'a, R> {
+pub struct LeaveWatch<'a, R> {
     machine: &'a mut Machine,
     peers: Option<&'a mut Peers<R>>,
     leave: &'a LeaveRequest,
 }
 
-impl<R> Ears<'_, R> {
+impl<R> LeaveWatch<'_, R> {
     /// Whether this process was asked to leave by now. A request that is heard before the end of a step does not wait
     /// for the end of the next one.
     pub fn is_leaving(&mut self) -> bool {

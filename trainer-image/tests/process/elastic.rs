@@ -1,4 +1,4 @@
-//! Nobody restarts because somebody else failed, and the weights do not notice: every fault ends in the
+//! No rank restarts because another one failed, and the final weights are the same: every fault ends in the
 //! weights of an undisturbed training.
 
 use std::time::{Duration, Instant};

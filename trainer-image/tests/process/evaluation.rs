@@ -1,5 +1,5 @@
 //! An evaluation is a long collective between steps: a newer generation waits for it, a lost peer does not cost it,
-//! and who is asked to leave does not wait for its end.
+//! and a rank that is asked to leave does not wait for its end.
 
 use std::time::{Duration, Instant};
 

@@ -22,7 +22,7 @@ impl Volume {
         Self::mount(&format!("mount -t tmpfs -o size={kib}k tmpfs \"$0\""))
     }
 
-    /// A file system on a disk image, which can be frozen: whoever writes to it waits in the kernel, where no
+    /// A file system on a disk image, which can be frozen: a process that writes to it waits in the kernel, where no
     /// signal reaches it.
     pub(crate) fn of_disk() -> Option<Self> {
         Self::mount(

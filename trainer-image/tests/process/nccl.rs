@@ -91,13 +91,13 @@ fn a_rank_killed_while_a_generation_is_formed_over_nccl_is_gone_before_the_next(
 
 /// One of the survivors does not hear of the next generation, but the others abort, and that ends its collective
 /// with garbage. Nothing but that garbage tells it.
-fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, deaf: u32) {
+fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, unaware: u32) {
     // On a busy machine the victim may be gone before all others are connected to it: then there is no collective yet.
-    assert!((0..5).any(|_| is_told_by_garbage(nodes, victim, fault, deaf)));
+    assert!((0..5).any(|_| is_told_by_garbage(nodes, victim, fault, unaware)));
 }
 
 /// Whether all were connected when the victim died.
-fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, deaf: u32) -> bool {
+fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, unaware: u32) -> bool {
     let expected = undisturbed(&short());
     let mut job = Job::over_nccl(&short(), nodes, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
@@ -106,20 +106,20 @@ fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, deaf: u32) -> bool {
     let others: Vec<u32> = survivors
         .iter()
         .copied()
-        .filter(|node| *node != deaf)
+        .filter(|node| *node != unaware)
         .collect();
     job.tell(2, &survivors, &others);
-    job.wait_for_nodes(&[deaf], "word of the abort", |status| {
+    job.wait_for_nodes(&[unaware], "word of the abort", |status| {
         status.phase == Phase::Stranded
     });
-    job.tell(2, &survivors, &[deaf]);
+    job.tell(2, &survivors, &[unaware]);
     assert_done(&mut job, &survivors, fault);
     assert_same(&job, &expected, fault);
     assert_proven(job.volume(), STEPS);
     if job.logs().contains("connectFullMesh failed") {
         return false;
     }
-    assert_eq!(job.num_aborts(deaf, 1), 1, "{}", job.logs());
+    assert_eq!(job.num_aborts(unaware, 1), 1, "{}", job.logs());
     true
 }
 

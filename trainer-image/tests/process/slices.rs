@@ -140,13 +140,25 @@ fn a_rank_killed_at_any_point_changes_no_bit() {
 fn a_rank_of_a_gpt2_with_dropout_killed_at_any_point_changes_no_bit() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());
-    let kills = [("Backward", 3, 1), ("Agree", 4, 0), ("Commit", 2, 0)];
+    let kills = [
+        ("Forward", 2, 1),
+        ("Backward", 3, 1),
+        ("Agree", 4, 0),
+        ("Update", 3, 2),
+        ("Commit", 2, 0),
+    ];
     assert_kills_change_no_bit(&gpt2(3), directory.path(), 2, &kills);
 }
 
 #[test]
 fn a_rank_of_a_resnet18_killed_at_any_point_changes_no_bit() {
-    let kills = [("Backward", 2, 1), ("Commit", 3, 0)];
+    let kills = [
+        ("Forward", 2, 0),
+        ("Backward", 2, 1),
+        ("Agree", 3, 2),
+        ("Update", 2, 1),
+        ("Commit", 3, 0),
+    ];
     assert_kills_change_no_bit(&resnet18(), &digits(), 2, &kills);
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn wait_until_saved_beyond(job: &Job, step: u64) {
     });
 }
 
-/// All leave, with what they have saved; whoever comes next goes on from it, and all is proven.
+/// All leave, with what they have saved; the next processes go on from it, and the ledger is proven.
 pub(crate) fn leave_and_go_on(mut job: Job, volume: &Path, generation: u64) {
     for rank in 0..2 {
         job.signal(rank, "-TERM");

@@ -22,6 +22,9 @@ enum Unproven {
     /// Its lines do not hold together.
     #[error(transparent)]
     Finding(#[from] Finding),
+    /// Two ledgers have no step in common.
+    #[error("one has {} steps and the other {}: there is no step to compare", .0[0], .0[1])]
+    NothingInCommon([u64; 2]),
     /// There is none.
     #[error("{}: {}{}", .0.display(), Finding::Empty, .1)]
     Empty(PathBuf, String),

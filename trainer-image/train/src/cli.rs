@@ -34,8 +34,9 @@ come from the membership file, the rest from the environment (LOCAL_RANK, ROUNDH
 
 What it can do besides: roundhouse-train audit --help
 
-Exit codes: 0 done; 64 wrong configuration; 65 wrong data; 70 a defect; 75 lost a peer, or a newer
-generation has taken over (try again); 143 left on request.";
+Exit codes: 0 done; 64 wrong configuration; 65 wrong data; 70 a defect, or out of memory; 74 the checkpoint
+volume has failed; 75 lost a peer, or a newer generation has taken over (try again); 77 a GPU has failed, or one
+that was asked for cannot be used; 143 left on request.";
 
 /// Trains a model on data, alone or with the other workers of a TrainingJob.
 #[derive(Clone, Debug, Parser)]
@@ -64,7 +65,7 @@ pub enum Command {
         dir: Option<PathBuf>,
         /// Instead, say in one line whether two trainings are the same bit for bit: the samples and losses of all steps
         /// that both have, and the newest checkpoint of one step. Generations may differ. With `trainer.slices` they
-        /// are the same whatever the number of workers was and whoever was killed.
+        /// are the same for every number of workers and every history of kills.
         #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "dir")]
         compare: Option<Vec<PathBuf>>,
     },

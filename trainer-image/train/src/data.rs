@@ -137,7 +137,7 @@ impl HostSource {
     }
 
     fn uploaded(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
-        Ok(roundhouse_c10d::upload(tensor, self.device)?)
+        upload::upload(tensor, self.device)
     }
 }
 
@@ -147,9 +147,9 @@ impl Source for HostSource {
     }
 
     fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
-        let request = |(places, order): &(Range<u64>, _)| Request::of(places.clone(), order);
-        let plan: Vec<Request> = coming.iter().map(request).collect();
-        self.prefetcher.expect(plan.into_iter());
+        let coming = coming.to_vec().into_iter();
+        let plan = coming.map(|(places, order)| Request::of(places, &order));
+        self.prefetcher.expect(plan);
     }
 
     fn tokens_per_sample(&self) -> Option<u64> {

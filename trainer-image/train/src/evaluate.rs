@@ -1,5 +1,6 @@
 //! An evaluation, computed by all ranks together: each takes its own part, so no sample counts twice.
 
+use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::Permutation;
 use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::shard::shard;
@@ -7,14 +8,15 @@ use roundhouse_member::report::Evaluation;
 use roundhouse_member::{Group, World, faults};
 
 use crate::failure::Failure;
+use crate::gradients::loss;
 use crate::source::Source;
 use crate::task::{Mode, Task};
 
 /// What tasks count, and an evaluation makes something of.
 const COUNTS: [&str; 4] = ["top1", "top5", "nll", "tokens"];
 
-/// Evaluates a task in passes of at most `piece_size` samples. A collective: every rank calls it at the same step.
-/// `None` when a rank has broken it off, because its `is_over` became true between two batches.
+/// Evaluates a task in passes of at most `piece_size` samples, in the precision in which it is trained. A collective:
+/// every rank calls it at the same step. `None` when a rank has broken it off, because its `is_over` became true between two batches.
 ///
 /// # Errors
 /// [`Failure::PeerLost`] when a rank is gone, or the wait for it was given up.
@@ -23,6 +25,7 @@ pub fn evaluate<G: Group>(
     source: &mut dyn Source,
     world: &World<G>,
     piece_size: u32,
+    precision: Precision,
     is_over: impl Fn() -> bool,
 ) -> Result<Option<Evaluation>, Failure> {
     let num_samples = source.num_samples();
@@ -32,10 +35,11 @@ pub fn evaluate<G: Group>(
     let (mut losses, mut num_labelled) = (0.0, 0_u64);
     let mut broken_off = 0.0;
     let _guard = tch::no_grad_guard();
-    for piece in micro_batches(&part, Some(piece_size)) {
-        if piece.is_empty() {
-            continue;
-        }
+    let mut pieces = micro_batches(&part, Some(piece_size));
+    pieces.retain(|piece| !piece.is_empty());
+    let coming = pieces.iter().map(|piece| (piece.clone(), order.clone()));
+    source.expect(&coming.collect::<Vec<_>>());
+    for piece in pieces {
         if is_over() {
             broken_off = 1.0;
             break;
@@ -43,7 +47,7 @@ pub fn evaluate<G: Group>(
         world.check()?;
         faults::slow_evaluation_down();
         let batch = source.fetch(piece, &order)?;
-        let sums = task.loss(&batch, Mode::Evaluate)?;
+        let sums = loss(task, &batch, precision, Mode::Evaluate)?;
         losses += sums.loss.f_double_value(&[])?;
         for (name, count) in &sums.counts {
             if let Some(place) = COUNTS.iter().position(|known| known == name) {

@@ -99,7 +99,7 @@ pub enum Failure {
     Torch(String),
     /// It can no longer be a member of a generation.
     #[error(transparent)]
-    Member(#[from] failure::Failure),
+    Member(failure::Failure),
 }
 
 /// Which ranks, in words.

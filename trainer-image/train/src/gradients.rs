@@ -229,8 +229,8 @@ fn told_in_pass(world: &World<C10dGroup>, failure: Failure) -> Failure {
     }
 }
 
-/// The loss of a pass.
-fn loss(
+/// The loss of a pass, in some precision.
+pub(crate) fn loss(
     task: &dyn Task,
     samples: &Samples,
     precision: Precision,

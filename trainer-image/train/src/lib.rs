@@ -48,6 +48,7 @@ pub mod weights;
 
 pub use batch::Batch;
 pub use data::HostSource;
+pub use data::upload::upload;
 pub use failure::Failure;
 pub use job::{Job, Setup};
 pub use parameters::{Parameters, Role};

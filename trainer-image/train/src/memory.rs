@@ -82,7 +82,7 @@ impl Source for InMemory {
             .collect();
         let device = self.images_nchw.device();
         let host = Tensor::f_from_slice(&samples)?;
-        let index = roundhouse_c10d::upload(&host, device).map_err(TchError::from)?;
+        let index = upload(&host, device)?;
         let images = self.images_nchw.f_index_select(0, &index)?;
         Ok(Batch {
             inputs: normalized(&images, &self.scale, &self.shift)?,

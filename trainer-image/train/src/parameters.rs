@@ -23,7 +23,9 @@ pub enum Role {
     },
 }
 
-/// Named 32-bit float tensors that require gradients.
+/// Named 32-bit float tensors that require gradients: all that a checkpoint holds of a model, and all that a rank is sent
+/// that joins. A model has no other memory between steps. A weight that stays as it is belongs to the model's
+/// constants, which each rank builds for itself; a counter follows from the step, which [`crate::Mode::Train`] tells.
 #[derive(Debug, Default)]
 pub struct Parameters {
     /// Place of the first tensor: more than 0 in a window.

@@ -78,7 +78,8 @@ impl StoreRendezvous {
     ) -> Result<Option<C10dGroup>, Failure> {
         let options = GroupOptions {
             backend: device::backend(self.device),
-            timeout: self.timeouts.of_step(None),
+            // The trainer sets another one when it knows what earlier generations have taught.
+            timeout: self.timeouts.of_first_step(Duration::ZERO),
             address: self.own_address,
             own_store_port: self.own_store.as_ref().map(Store::port),
             name: format!("gen{}", place.generation),

@@ -1,4 +1,4 @@
-//! Where the time of a step goes, on the clock of whoever does the work.
+//! Where the time of a step goes, on the clock of the host or of the device, whichever does the work.
 //!
 //! If the host waits for each part of a step, the host's clock tells how long the parts take. If it only launches them,
 //! events in the device's stream do: the time between two events is that of the part that was launched between them,

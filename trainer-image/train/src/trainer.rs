@@ -25,6 +25,7 @@ mod boundary;
 mod end;
 mod form;
 mod host_syncs;
+mod identity;
 mod numerics;
 mod prepare;
 mod step;
@@ -111,6 +112,7 @@ impl Trainer<'_> {
                 Todo::Form(place) => {
                     self.tracer.steps_end();
                     self.form(&place)
+                        .map_err(|failure| failure.on_rank(place.rank))
                 }
                 Todo::Step => self.step(),
                 Todo::Exit(outcome) => return self.end(outcome),

@@ -44,6 +44,17 @@ pub enum WeightsError {
         /// Its shape in the model.
         model: Vec<i64>,
     },
+    /// A beginning of names that are to be skipped is none of the model's.
+    #[error(
+        "no tensor of the model begins with {beginning}; there are {}",
+        listed(names)
+    )]
+    NothingToSkip {
+        /// What was given.
+        beginning: String,
+        /// Names of the model's tensors.
+        names: Vec<String>,
+    },
     /// A tensor has another shape in the file.
     #[error("{}: tensor {tensor} has shape {file:?}, and the model needs {model:?}; change the model's size, or add the name to initFrom.skip", path.display())]
     Shape {
@@ -80,6 +91,35 @@ pub struct Loaded {
     pub unused: Vec<String>,
 }
 
+impl Loaded {
+    /// What a person should know of it, in one line.
+    #[must_use]
+    pub fn words(&self, path: &Path) -> String {
+        let Self { skipped, unused } = self;
+        let mut words = format!("initFrom: the model begins with {}", path.display());
+        if !skipped.is_empty() {
+            words += &format!(
+                "; random, because initFrom.skip says so: {}",
+                listed(skipped)
+            );
+        }
+        if !unused.is_empty() {
+            words += &format!("; the model has no place for: {}", listed(unused));
+        }
+        words
+    }
+}
+
+/// The first few names, and how many there are.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 5;
+    let first = names[..names.len().min(MOST)].join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
 /// Overwrites the values of a model with those of a file, on whatever device they are. `skip` are beginnings of names
 /// of tensors that keep their values.
 ///
@@ -93,6 +133,14 @@ pub fn load(
     parameters: &mut Parameters,
     skip: &[String],
 ) -> Result<Loaded, WeightsError> {
+    let names = || parameters.iter().map(|(name, _)| name);
+    let in_vain = |beginning: &&String| !names().any(|name| name.starts_with(*beginning));
+    if let Some(beginning) = skip.iter().find(in_vain) {
+        return Err(WeightsError::NothingToSkip {
+            beginning: beginning.clone(),
+            names: names().map(str::to_owned).collect(),
+        });
+    }
     let bytes = std::fs::read(path).map_err(|source| WeightsError::File {
         path: path.to_owned(),
         source,

@@ -2,8 +2,8 @@
 //! Pure.
 //!
 //! Connecting grows with the number of ranks, and the first step of a generation compiles, allocates and tunes on
-//! some ranks while others wait. Only later steps tell how long a step takes, so their timeout is learned from
-//! them unless it is set.
+//! some ranks while others wait. Steps tell how long a step takes, so timeouts are learned from them unless they are
+//! set: that of the first step of a generation from earlier generations.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{
     FIRST_STEP_TIMEOUT_SECONDS, number,
 };
 
-/// How many times the longest step so far a later collective waits.
+/// How many times the longest step so far a collective waits.
 const FACTOR: u32 = 3;
 /// How long a rank waits for the slowest one in the first evaluation of a generation, or while results are written: less
 /// than the agent lets them last, so that a rank whose peer is gone without a word is back in the lobby by then.
@@ -24,8 +24,8 @@ const BESIDE_STEPS: Duration = Duration::from_mins(29);
 pub struct CollectiveTimeouts {
     /// To connect all ranks of a generation.
     pub connect: Duration,
-    /// Of a collective before the first step of a generation is committed.
-    pub first_step: Duration,
+    /// Of a collective before the first step of a generation is committed; `None`: learned from earlier generations.
+    pub first_step: Option<Duration>,
     /// Of a collective after it; `None`: learned.
     pub later: Option<Duration>,
 }
@@ -34,31 +34,36 @@ impl Default for CollectiveTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(DEFAULT_CONNECT_TIMEOUT_SECONDS),
-            first_step: Duration::from_secs(DEFAULT_FIRST_STEP_TIMEOUT_SECONDS),
+            first_step: None,
             later: None,
         }
     }
 }
 
 impl CollectiveTimeouts {
-    /// The timeout of a collective in a step. `longest`: the longest step of this generation; `None` before its first
-    /// step is committed. Learned is three times the longest step, at least
-    /// [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
+    /// The timeout of a collective before the first step of a generation is committed. `expected`: how long that step is
+    /// expected to take, from earlier generations; 0 if nothing is known. Learned is three times that, at least
+    /// [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
     #[must_use]
-    pub fn of_step(&self, longest: Option<Duration>) -> Duration {
+    pub fn of_first_step(&self, expected: Duration) -> Duration {
+        let least = Duration::from_secs(DEFAULT_FIRST_STEP_TIMEOUT_SECONDS);
+        self.first_step
+            .unwrap_or_else(|| least.max(FACTOR * expected))
+    }
+
+    /// The timeout of a collective after the first step. `longest`: the longest step of this generation. Learned is three
+    /// times the longest step, at least [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
+    #[must_use]
+    pub fn of_step(&self, longest: Duration) -> Duration {
         let least = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
-        match (longest, self.later) {
-            (None, _) => self.first_step,
-            (Some(_), Some(later)) => later,
-            (Some(longest), None) => least.max(FACTOR * longest),
-        }
+        self.later.unwrap_or_else(|| least.max(FACTOR * longest))
     }
 
     /// The same for a collective that a host launches while the device still computes the step before, for which the
     /// collective waits, too.
     #[must_use]
     pub fn of_step_launched_ahead(&self, longest: Duration) -> Duration {
-        self.of_step(Some(longest)) + longest
+        self.of_step(longest) + longest
     }
 
     /// The timeout of a collective in an evaluation, or while results are written, which take ranks differently long.
@@ -66,7 +71,7 @@ impl CollectiveTimeouts {
     #[must_use]
     pub fn beside_steps(&self, longest: Option<Duration>) -> Duration {
         match longest {
-            Some(longest) => self.of_step(Some(longest)),
+            Some(longest) => self.of_step(longest),
             None => self.later.unwrap_or(BESIDE_STEPS),
         }
     }
@@ -81,7 +86,7 @@ impl CollectiveTimeouts {
         } = self;
         [
             (CONNECT_TIMEOUT_SECONDS, Some(connect)),
-            (FIRST_STEP_TIMEOUT_SECONDS, Some(first_step)),
+            (FIRST_STEP_TIMEOUT_SECONDS, first_step.as_ref()),
             (COLLECTIVE_TIMEOUT_SECONDS, later.as_ref()),
         ]
         .into_iter()
@@ -105,9 +110,7 @@ impl CollectiveTimeouts {
         let later = read(COLLECTIVE_TIMEOUT_SECONDS)?;
         Ok(Self {
             connect: read(CONNECT_TIMEOUT_SECONDS)?.unwrap_or(default.connect),
-            first_step: read(FIRST_STEP_TIMEOUT_SECONDS)?
-                .or(later)
-                .unwrap_or(default.first_step),
+            first_step: read(FIRST_STEP_TIMEOUT_SECONDS)?.or(later),
             later,
         })
     }
@@ -123,10 +126,14 @@ mod tests {
 
     #[test]
     fn timeouts_read_back_as_themselves() {
-        for later in [None, Some(seconds(7))] {
+        for (first_step, later) in [
+            (None, None),
+            (Some(seconds(90)), None),
+            (Some(seconds(90)), Some(seconds(7))),
+        ] {
             let timeouts = CollectiveTimeouts {
                 connect: seconds(300),
-                first_step: seconds(90),
+                first_step,
                 later,
             };
             let pairs = timeouts.to_pairs();
@@ -143,22 +150,25 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_of_later_steps_grows_with_the_longest_step() {
+    fn the_timeout_of_a_step_grows_with_the_longest_step() {
         let timeouts = CollectiveTimeouts::default();
-        assert_eq!(timeouts.of_step(None), seconds(120));
-        assert_eq!(
-            timeouts.of_step(Some(Duration::from_millis(5))),
-            seconds(30)
-        );
-        assert_eq!(timeouts.of_step(Some(seconds(60))), seconds(180));
+        assert_eq!(timeouts.of_first_step(Duration::ZERO), seconds(120));
+        assert_eq!(timeouts.of_first_step(seconds(60)), seconds(180));
+        assert_eq!(timeouts.of_step(Duration::from_millis(5)), seconds(30));
+        assert_eq!(timeouts.of_step(seconds(60)), seconds(180));
         let set = CollectiveTimeouts {
             later: Some(seconds(5)),
             ..timeouts
         };
-        assert_eq!(set.of_step(Some(seconds(60))), seconds(5));
+        assert_eq!(set.of_step(seconds(60)), seconds(5));
         assert_eq!(timeouts.of_step_launched_ahead(seconds(60)), seconds(240));
         assert_eq!(set.of_step_launched_ahead(seconds(60)), seconds(65));
-        assert_eq!(set.of_step(None), seconds(120));
+        assert_eq!(set.of_first_step(Duration::ZERO), seconds(120));
+        let first = CollectiveTimeouts {
+            first_step: Some(seconds(9)),
+            ..timeouts
+        };
+        assert_eq!(first.of_first_step(seconds(60)), seconds(9));
         assert_eq!(set.beside_steps(None), seconds(5));
         assert_eq!(timeouts.beside_steps(Some(seconds(60))), seconds(180));
     }
@@ -167,7 +177,7 @@ mod tests {
     fn a_timeout_that_is_set_for_later_steps_holds_for_the_first_one_too() {
         let set = |name: &str| (name == COLLECTIVE_TIMEOUT_SECONDS).then(|| "7".to_owned());
         let timeouts = CollectiveTimeouts::read(set).unwrap();
-        assert_eq!(timeouts.of_step(None), seconds(7));
+        assert_eq!(timeouts.of_first_step(seconds(60)), seconds(7));
     }
 
     #[test]

@@ -66,6 +66,21 @@ pub struct PowerSgd {
     pub start_step: u64,
 }
 
+impl DdpConfig {
+    /// What to say of a training of so many steps that ends before its gradients are compressed; `None`: they are, or need
+    /// not be.
+    #[must_use]
+    pub fn ends_before_compression(&self, total_steps: u64) -> Option<String> {
+        let start_step = self.power_sgd.unwrap_or_default().start_step;
+        let is_in_vain = self.compression == Compression::PowerSgd && total_steps <= start_step;
+        is_in_vain.then(|| {
+            format!(
+                "nothing is compressed: the training has {total_steps} steps, and ddp.powerSGD.startStep is {start_step}"
+            )
+        })
+    }
+}
+
 impl PowerSgd {
     /// Most columns.
     pub const MAX_RANK: u32 = 64;
@@ -97,6 +112,28 @@ impl Default for Ddp {
             compression: Compression::None,
             power_sgd: None,
             static_graph: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_training_that_ends_before_its_gradients_are_compressed_is_told_so() {
+        let ddp = |compression, start_step| DdpConfig {
+            compression,
+            power_sgd: Some(PowerSgd {
+                start_step,
+                ..PowerSgd::default()
+            }),
+            ..DdpConfig::default()
+        };
+        let short = ddp(Compression::PowerSgd, 100).ends_before_compression(100);
+        assert!(short.is_some_and(|words| words.contains("startStep is 100")));
+        for ddp in [ddp(Compression::PowerSgd, 99), ddp(Compression::Bf16, 100)] {
+            assert_eq!(ddp.ends_before_compression(100), None);
         }
     }
 }

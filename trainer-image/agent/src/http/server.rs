@@ -1,4 +1,4 @@
-//! Serves HTTP in a thread of its own, so that whoever can reach the port cannot hold up the supervision.
+//! Serves HTTP in a thread of its own, so that a client cannot hold up the supervision of the processes.
 //!
 //! The port is open to every pod that the NetworkPolicy lets in. So the number of connections is bounded, and each has
 //! little time to take the next bytes: when there are too many, the oldest one is closed, never the newest refused.

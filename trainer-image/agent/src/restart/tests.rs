@@ -100,7 +100,7 @@ fn generations_come_and_go() {
             vec![(100, Action::Terminate), (300, start(3))],
         ),
         (
-            "who ignores SIGTERM is killed after the grace",
+            "a process that ignores SIGTERM is killed after the grace",
             vec![(0, join(3)), (40_000, killed(0, 9)), (40_001, killed(1, 9))],
             vec![
                 (0, Action::Terminate),

@@ -27,7 +27,7 @@ pub(crate) fn parent_to_end_with() -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// Its processes end with an agent that ends with whoever started it.
+/// If the agent ends with its parent process, its own processes end with the agent.
 fn end_with_this() -> Option<(&'static str, String)> {
     parent_to_end_with().map(|_| (END_WITH_PARENT, std::process::id().to_string()))
 }

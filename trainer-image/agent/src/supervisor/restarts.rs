@@ -45,7 +45,7 @@ impl Restarts {
         self.waiting.push(ended);
     }
 
-    /// Nothing is to be started anew: who waited for it has ended.
+    /// Nothing is to be started anew: the processes that waited for it have ended.
     pub(super) fn give_up(&mut self) -> Vec<Ended> {
         self.due = None;
         std::mem::take(&mut self.waiting)

@@ -98,18 +98,19 @@ impl Limits {
             // Not learned: bytes move all the time, and then a volume is away for a while.
             Phase::Preparing | Phase::Saving => return LONG,
             Phase::Forming => {
-                return GATHERING + self.timeouts.connect + self.timeouts.of_step(None);
+                return GATHERING
+                    + self.timeouts.connect
+                    + self.timeouts.of_first_step(Duration::ZERO);
             }
             Phase::Evaluating => LONG,
             Phase::Lobby | Phase::Stranded | Phase::Training | Phase::Done => UNLEARNED,
         };
         let Some(longest) = longest else {
-            let peers_give_up = self.timeouts.of_step(None) + MARGIN;
-            return unlearned
-                .max(FACTOR * before.unwrap_or_default())
-                .max(peers_give_up);
+            let before = before.unwrap_or_default();
+            let peers_give_up = self.timeouts.of_first_step(before) + MARGIN;
+            return unlearned.max(FACTOR * before).max(peers_give_up);
         };
-        let peers_give_up = self.timeouts.of_step(Some(longest)) + longest + MARGIN;
+        let peers_give_up = self.timeouts.of_step(longest) + longest + MARGIN;
         FLOOR.max(FACTOR * longest).max(peers_give_up)
     }
 }

@@ -31,7 +31,7 @@ impl Watch {
         let default = CollectiveTimeouts::default();
         let half = policy.collective_timeout();
         let timeouts = CollectiveTimeouts {
-            first_step: half.unwrap_or(default.first_step),
+            first_step: half,
             later: half,
             ..default
         };
@@ -212,7 +212,13 @@ fn peers_give_up_before_the_watchdog_judges() {
     };
     for longest in std::iter::once(None).chain((0..2_000).map(|n| Some(SECOND * n))) {
         let judged = limits.of(Phase::Training, longest, None).unwrap();
-        assert!(judged > timeouts.of_step(longest) + longest.unwrap_or_default());
+        let step = longest.map_or_else(
+            || timeouts.of_first_step(Duration::ZERO),
+            |longest| timeouts.of_step(longest),
+        );
+        assert!(judged > step + longest.unwrap_or_default());
+        let first = limits.of(Phase::Training, None, longest).unwrap();
+        assert!(first > timeouts.of_first_step(longest.unwrap_or_default()));
         // Launched at the end of the last step that was told.
         let ahead = longest.map(|longest| timeouts.of_step_launched_ahead(longest));
         assert!(judged > ahead.unwrap_or_default());

@@ -37,8 +37,8 @@ pub struct GroupOptions {
     pub timeout: Duration,
     /// This process's own address, where Gloo listens.
     pub address: IpAddr,
-    /// Port of the store that this process serves, if it serves one and the group meets in another: who is
-    /// connected to it does not belong to the group.
+    /// Port of the store that this process serves, if it serves one and the group meets in another.
+    /// Connections to this port do not belong to the group.
     pub own_store_port: Option<u16>,
     /// Name of the group, in messages.
     pub name: String,

@@ -102,7 +102,7 @@ fn checked(bytes: &[u8]) -> Result<&[u8], String> {
     }
 }
 
-/// A record as it stands in a file; for tests and for those who write such files.
+/// A record as it stands in a file; for tests and for programs that write such files.
 #[must_use]
 pub fn frame(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();

@@ -1,6 +1,6 @@
 //! The end of the ledger as every rank holds it: the lines that may not be durable yet.
 //!
-//! Rank 0 writes them; should it be lost, whoever is rank 0 then still has those that the disk lacks.
+//! Rank 0 writes them. If it is lost, the next rank 0 still has the lines that the disk lacks.
 
 use std::collections::VecDeque;
 

@@ -70,6 +70,6 @@ pub enum Verdict {
     Accepted,
     /// It is not newer than what is known, or was there before this process started.
     Old,
-    /// It gives this process no place: a defect of who wrote it.
+    /// It gives this process no place: a defect of the program that wrote it.
     Invalid,
 }

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Feistel;
+use crate::splitmix::finalize;
 
 /// Sizes of the two levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +63,7 @@ impl Windows {
         }
         let (number, start, end) = self.window_of(place);
         // The window's number is a seed of its own, unlike those of epochs and blocks.
-        let key = super::mix(self.seed ^ super::mix(!number));
+        let key = finalize(self.seed ^ finalize(!number));
         let mixed = Feistel::new(end - start, key, self.epoch).at(place - start)?;
         let in_line = self.padded(start + mixed);
         let block = self.blocks.at(in_line / self.block)?;

@@ -16,7 +16,7 @@ fn one_worker_is_a_straggler_or_none_is() {
     // Processes per worker, milliseconds of each rank, unevenness, node rank.
     type Case<'a> = (&'a str, u32, &'a [f64], f64, Option<u32>);
     let cases: [Case<'_>; 14] = [
-        ("whoever is alone is none", 1, &[50.0], 1.0, None),
+        ("a rank that is alone is none", 1, &[50.0], 1.0, None),
         ("all are alike", 1, &[20.0, 21.0, 19.0], 1.0, None),
         ("one of three is slow", 1, &[20.0, 46.0, 20.0], 1.0, Some(1)),
         ("rank 0 can be it", 1, &[46.0, 20.0, 20.0], 1.0, Some(0)),

@@ -62,6 +62,6 @@ impl Learned {
     /// hosts run ahead of their devices.
     #[must_use]
     pub fn patience_at_the_store(longest_step: Duration) -> Duration {
-        PATIENCE_AT_THE_STORE + longest_step * super::STEPS_OF_PATIENCE_WITH_THE_DEAF
+        PATIENCE_AT_THE_STORE + longest_step * super::STEPS_UNTIL_ALL_KNOW
     }
 }

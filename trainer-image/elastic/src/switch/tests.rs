@@ -47,7 +47,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             None,
         ),
         (
-            "steps go on, and somebody is deaf",
+            "steps go on, and a rank does not hear of the generation",
             Activity::Steps,
             10,
             15_000,
@@ -71,7 +71,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             Some(Cut::Stuck(seconds(90))),
         ),
         (
-            "a save that moves is not deaf",
+            "a save that moves is waited for",
             Activity::Saving,
             10,
             600_000,
@@ -110,7 +110,7 @@ fn what_was_known_long_before_an_evaluation_ends_gives_the_next_steps_their_time
 }
 
 #[test]
-fn short_evaluations_between_steps_keep_no_rank_deaf_for_ever() {
+fn short_evaluations_between_steps_do_not_put_off_a_newer_generation_for_ever() {
     let (mut motion, begun) = motion(Instant::now(), 10, Activity::Steps);
     motion.know(begun);
     // Half of the time each.
@@ -281,7 +281,7 @@ fn each_generation_has_a_patience_of_its_own_at_the_door() {
 /// Whoever it is for waits in vain here: the door is open as long as ever, in a step of any length, and the
 /// newer generation is heard of at any place in one.
 #[test]
-fn the_door_closes_before_the_others_take_its_rank_for_deaf() {
+fn the_door_closes_before_the_others_give_its_rank_up() {
     const PARTS: u32 = 20;
     for milliseconds in (10..=1_000)
         .step_by(90)
@@ -368,7 +368,7 @@ fn a_launch_is_not_taken_for_a_step_before_the_second_step_has_ended() {
 }
 
 #[test]
-fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_taken_for_deaf() {
+fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_given_up() {
     for milliseconds in (10..=1_000)
         .step_by(90)
         .chain((1_250..=30_000).step_by(250))

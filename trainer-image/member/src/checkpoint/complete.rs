@@ -70,7 +70,7 @@ fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
 }
 
 /// A part whose rank says that it is durable may be cut short all the same, by a volume that lies about its
-/// syncs; its checksum is left to whoever loads it.
+/// syncs; the rank that loads it verifies the checksum.
 pub(super) fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result<(), Reason> {
     // Opened, because a network volume may remember the size of a name from before it was written.
     let found = std::fs::File::open(partial.join(&shard.file))

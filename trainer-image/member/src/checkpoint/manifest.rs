@@ -1,5 +1,6 @@
 //! `manifest.json`: what a checkpoint holds, and how to tell that it still does.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use roundhouse_elastic::best::Scores;
@@ -70,6 +71,11 @@ pub struct Identity {
     /// Samples of the data, samples per step, seed, and how many steps are meant to be done. The
     /// last of these may change.
     pub course: Terms,
+    /// What else of the configuration changes what is computed and no tensor's shape, such as the heads of a
+    /// transformer: fields with their values in words. One that is not in a checkpoint was written by an older program,
+    /// and is not compared.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// One rank's part.
@@ -103,7 +109,12 @@ impl Identity {
         let course = self.course.genesis();
         let names = serde_json::to_vec(&(&self.model, &self.optimizer)).unwrap_or_default();
         let tensors = serde_json::to_vec(tensors).unwrap_or_default();
-        Digest::of(&[course.bytes(), &names, &tensors])
+        let mut parts = vec![course.bytes().as_slice(), &names, &tensors];
+        let settings = serde_json::to_vec(&self.settings).unwrap_or_default();
+        if !self.settings.is_empty() {
+            parts.push(&settings);
+        }
+        Digest::of(&parts)
     }
 
     /// What keeps this training from going on with a checkpoint of `saved`; `None` if nothing does.
@@ -158,6 +169,12 @@ impl Identity {
                     })
                 };
                 named("data.shuffle", words(before), words(now))
+            })
+            .or_else(|| {
+                saved.settings.iter().find_map(|(field, before)| {
+                    let now = self.settings.get(field)?;
+                    named(field, before.clone(), now.clone())
+                })
             })
     }
 }
@@ -248,7 +265,35 @@ mod tests {
             model: "mlp".to_owned(),
             optimizer: "sgd".to_owned(),
             course,
+            settings: BTreeMap::from([("model.heads".to_owned(), "12".to_owned())]),
         }
+    }
+
+    #[test]
+    fn a_setting_that_no_shape_shows_is_compared_if_the_checkpoint_has_it() {
+        let now = identity(|_| {});
+        let with = |settings: &[(&str, &str)]| Identity {
+            settings: settings
+                .iter()
+                .map(|(field, value)| ((*field).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..now.clone()
+        };
+        for (saved, expected) in [
+            (with(&[("model.heads", "12")]), None),
+            (with(&[]), None),
+            (with(&[("model.heads", "8")]), Some("model.heads 8")),
+        ] {
+            let found = now.difference(&saved);
+            assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
+            assert!(
+                found
+                    .unwrap_or_default()
+                    .contains(expected.unwrap_or_default())
+            );
+        }
+        let hash = |identity: &Identity| identity.hash(&Table::default());
+        assert_ne!(hash(&with(&[("model.heads", "8")])), hash(&now));
     }
 
     #[test]

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use roundhouse_contract::Master;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::ledger::{Head, Terms};
@@ -8,7 +10,7 @@ use roundhouse_elastic::{
 use super::*;
 use crate::checkpoint::{Identity, Manifest};
 use crate::group::threads::{Made, Threads};
-use crate::member::Hearing;
+use crate::member::Control;
 use crate::membership::MembershipWatch;
 use crate::share::{Moved, move_in_host_memory};
 use crate::signals::LeaveRequest;
@@ -30,6 +32,7 @@ fn identity() -> Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
         course: Terms::of(&course(), 7),
+        settings: BTreeMap::new(),
     }
 }
 
@@ -145,12 +148,12 @@ fn form_one(process: Process, group: Threads) -> Formed {
     let (watch, _) = MembershipWatch::start(file);
     let made = Made::default();
     made.give(group);
-    let hearing = Hearing {
+    let control = Control {
         machine: Machine::new(0, 0),
         peers: Some(Peers::meet(file, watch, made).unwrap()),
         leave: LeaveRequest::default(),
     };
-    let mut member = Member::prepared(hearing, held, keeping, &mut reporter);
+    let mut member = Member::prepared(control, held, keeping, &mut reporter);
     let result = member.form(&place, &mut bytes);
     let keeping = member.keeping.as_ref();
     let num_read = keeping.map_or(0, |keeping| keeping.directory.pulse().num_read());

@@ -140,8 +140,8 @@ impl Appender {
         Ok(())
     }
 
-    /// Begins the file. It must not be there: a generation is formed once, so whoever wrote it belongs
-    /// to another life of the job.
+    /// Begins the file. It must not be there: a generation is formed once, so a process that has written it
+    /// belongs to another life of the job.
     fn create(&mut self) -> io::Result<()> {
         let directory = self.directory.ledger();
         std::fs::create_dir_all(&directory)?;

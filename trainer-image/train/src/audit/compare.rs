@@ -45,10 +45,20 @@ fn verdict(left: &Path, right: &Path) -> Result<(bool, String), Unproven> {
         Comparison::Differs { step, lines } => return Ok((false, difference(step, lines))),
     };
     let steps = num_steps[0].min(num_steps[1]);
+    if steps == 0 {
+        return Err(Unproven::NothingInCommon(num_steps));
+    }
     let equal =
         format!("equal bit for bit: samples and losses of {steps} steps (SHA-256 {digest})");
+    let equal = if num_steps[0] == num_steps[1] {
+        equal
+    } else {
+        let [own, other] = num_steps;
+        format!("{equal} of the {own} and {other} that they have")
+    };
     let Some((step, ids)) = common(&directories) else {
-        return Ok((true, format!("{equal}; no step has a checkpoint in both")));
+        let words = "weights were not compared, because no step has a checkpoint in both";
+        return Ok((true, format!("{equal}; {words}")));
     };
     let [own, other] = [
         weights(&directories[0], ids[0])?,
@@ -121,4 +131,58 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> 
     Err(Unproven::Unread(
         "the thread that reads a checkpoint has ended".to_owned(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_elastic::ledger::{Chain, Head, Header, Terms, file_name};
+    use roundhouse_elastic::{Batch, Course};
+
+    use super::*;
+
+    /// A checkpoint directory with a ledger of so many steps of 10 samples, at most 10.
+    fn trained(num_steps: u64) -> tempfile::TempDir {
+        let terms = Terms::of(&Course::of_steps(100, 10, 10), 7);
+        let mut chain = Chain::from(Head::start(&terms));
+        for step in 1..=num_steps {
+            let batch = Batch {
+                step,
+                epoch: 0,
+                places: 10 * (step - 1)..10 * step,
+                ends_epoch: step == 10,
+            };
+            chain.push(chain.head().next(&batch, 1, 0.5));
+        }
+        let header = Header {
+            generation: 1,
+            previous: None,
+            course: terms,
+        };
+        let lines = chain.lines().iter().map(Line::to_text);
+        let text: String = std::iter::once(header.to_text()).chain(lines).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let ledger = Directory::new(directory.path().to_owned()).ledger();
+        std::fs::create_dir_all(&ledger).unwrap();
+        std::fs::write(ledger.join(file_name(1)), text).unwrap();
+        directory
+    }
+
+    #[test]
+    fn trainings_without_a_step_in_common_are_not_compared() {
+        let found = verdict(trained(0).path(), trained(5).path());
+        let error = found.unwrap_err();
+        assert!(
+            matches!(error, Unproven::NothingInCommon([0, 5])),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_verdict_says_how_many_steps_were_compared_and_that_weights_were_not() {
+        let (is_equal, words) = verdict(trained(3).path(), trained(5).path()).unwrap();
+        assert!(is_equal, "{words}");
+        for part in ["3 steps", "of the 3 and 5", "weights were not compared"] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+    }
 }

@@ -2,9 +2,18 @@
 //! still computes the one before, so the copy runs meanwhile, and the stream that computes waits for its event alone.
 
 use roundhouse_c10d::{Event, Stream};
-use tch::{Device, TchError};
+use tch::{Device, TchError, Tensor};
 
 use crate::batch::Batch;
+
+/// Copies a tensor of the host to a device, by way of pinned memory, so that the host does not wait for the copy. On a
+/// CPU it is the tensor itself.
+///
+/// # Errors
+/// The device has failed, or has too little memory.
+pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor, TchError> {
+    Ok(roundhouse_c10d::upload(tensor, device)?)
+}
 
 /// A stream for uploads to one device. On a CPU it does nothing.
 #[derive(Debug)]
@@ -56,8 +65,6 @@ impl Uploads {
 
 #[cfg(test)]
 mod tests {
-    use tch::Tensor;
-
     use super::*;
 
     #[test]

@@ -1,5 +1,6 @@
 use std::ops::Range;
 
+use roundhouse_contract::trainer::Precision;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::*;
@@ -57,7 +58,14 @@ fn alone() -> World<C10dGroup> {
 #[test]
 fn accuracy_and_loss_are_those_computed_by_hand() {
     for bound in [3, 1, 2] {
-        let found = evaluate(&Identity::default(), &mut Three, &alone(), bound, || false);
+        let found = evaluate(
+            &Identity::default(),
+            &mut Three,
+            &alone(),
+            bound,
+            Precision::Fp32,
+            || false,
+        );
         let found = found.unwrap().unwrap();
         assert!((found.accuracy.unwrap() - 2.0 / 3.0).abs() < 1e-9);
         assert_eq!((found.top5, found.perplexity), (Some(1.0), None));
@@ -71,7 +79,14 @@ fn accuracy_and_loss_are_those_computed_by_hand() {
 fn an_evaluation_that_is_broken_off_has_no_result() {
     let num_batches = std::cell::Cell::new(0);
     let is_over = || num_batches.replace(num_batches.get() + 1) == 2;
-    let found = evaluate(&Identity::default(), &mut Three, &alone(), 1, is_over);
+    let found = evaluate(
+        &Identity::default(),
+        &mut Three,
+        &alone(),
+        1,
+        Precision::Fp32,
+        is_over,
+    );
     assert_eq!((found.unwrap(), num_batches.get()), (None, 3));
 }
 
@@ -105,7 +120,14 @@ impl Task for Uniform {
 
 #[test]
 fn the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary() {
-    let found = evaluate(&Uniform::default(), &mut Three, &alone(), 2, || false);
+    let found = evaluate(
+        &Uniform::default(),
+        &mut Three,
+        &alone(),
+        2,
+        Precision::Fp32,
+        || false,
+    );
     let found = found.unwrap().unwrap();
     assert!((found.perplexity.unwrap() - 4.0).abs() < 1e-6, "{found:?}");
     assert_eq!((found.accuracy, found.top5), (None, None));
@@ -114,8 +136,78 @@ fn the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary() {
 #[test]
 fn scores_that_are_not_finite_give_no_perplexity_that_a_checkpoint_could_be_judged_by() {
     let task = Uniform(Parameters::default(), f64::NAN);
-    let found = evaluate(&task, &mut Three, &alone(), 2, || false);
+    let found = evaluate(&task, &mut Three, &alone(), 2, Precision::Fp32, || false);
     let found = found.unwrap().unwrap();
     assert!(found.perplexity.unwrap().is_nan(), "{found:?}");
     assert!(found.loss.is_nan(), "{found:?}");
+}
+
+/// Scores by a product of matrices, which autocast computes in 16 bits, and tells the kind of the scores.
+#[derive(Debug, Default)]
+struct Product(Parameters, std::cell::Cell<Option<Kind>>);
+
+impl Task for Product {
+    fn loss(&self, batch: &Batch, _: Mode) -> Result<LossSum, TchError> {
+        let scores_nc = batch
+            .inputs
+            .f_matmul(&Tensor::eye(2, (Kind::Float, Device::Cpu)))?;
+        self.1.set(Some(scores_nc.kind()));
+        Ok(LossSum {
+            loss: loss::of_classes(&scores_nc, &batch.targets, 0.0)?,
+            counts: loss::count_classes(&scores_nc, &batch.targets)?,
+        })
+    }
+    fn parameters(&self) -> &Parameters {
+        &self.0
+    }
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.0
+    }
+}
+
+#[test]
+fn a_model_is_evaluated_in_the_precision_in_which_it_is_trained() {
+    for (precision, kind) in [
+        (Precision::Fp32, Kind::Float),
+        (Precision::Bf16, Kind::BFloat16),
+    ] {
+        let task = Product::default();
+        let found = evaluate(&task, &mut Three, &alone(), 3, precision, || false);
+        assert_eq!(task.1.get(), Some(kind), "{precision:?}");
+        assert_eq!(found.unwrap().unwrap().top5, Some(1.0));
+    }
+}
+
+/// Three samples, and the places that were expected.
+#[derive(Debug, Default)]
+struct Expected(Vec<Range<u64>>);
+
+impl Source for Expected {
+    fn num_samples(&self) -> u64 {
+        3
+    }
+    fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
+        self.0
+            .extend(coming.iter().map(|(places, _)| places.clone()));
+    }
+    fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
+        assert!(self.0.contains(&places), "{places:?} of {:?}", self.0);
+        Three.fetch(places, order)
+    }
+}
+
+#[test]
+fn the_source_of_an_evaluation_knows_which_batches_come() {
+    let mut source = Expected::default();
+    let task = Identity::default();
+    let found = evaluate(&task, &mut source, &alone(), 2, Precision::Fp32, || false);
+    assert!(found.unwrap().is_some());
+    assert_eq!(
+        source
+            .0
+            .iter()
+            .map(|places| places.end - places.start)
+            .sum::<u64>(),
+        3
+    );
 }

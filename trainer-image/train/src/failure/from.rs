@@ -14,6 +14,16 @@ use crate::weights::WeightsError;
 /// Words of libtorch where `deterministic: true` meets an operation that is not.
 const NOT_DETERMINISTIC: &str = "does not have a deterministic implementation";
 
+impl From<failure::Failure> for Failure {
+    fn from(error: failure::Failure) -> Self {
+        match error {
+            failure::Failure::Device(words) => Self::Device(words),
+            failure::Failure::OutOfMemory(words) => Self::OutOfMemory { rank: None, words },
+            other => Self::Member(other),
+        }
+    }
+}
+
 impl From<SourceError> for Failure {
     fn from(error: SourceError) -> Self {
         match error {
@@ -74,6 +84,10 @@ impl From<WeightsError> for Failure {
     fn from(error: WeightsError) -> Self {
         match error {
             WeightsError::Torch(error) => error.into(),
+            WeightsError::NothingToSkip { .. } => Self::Config(ConfigInvalid {
+                field: "model.initFrom.skip",
+                message: error.to_string(),
+            }),
             other => Self::Weights(other),
         }
     }
@@ -142,18 +156,24 @@ impl Failure {
 /// What an error of c10d means for a member.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
+    let words = error.to_string();
     match error.kind {
-        ErrorKind::ConnectionLost | ErrorKind::Timeout => {
-            failure::Failure::PeerLost(error.to_string())
-        }
-        ErrorKind::OutOfMemory | ErrorKind::Device | ErrorKind::Other => {
-            failure::Failure::Internal(error.to_string())
-        }
+        ErrorKind::ConnectionLost | ErrorKind::Timeout => failure::Failure::PeerLost(words),
+        ErrorKind::OutOfMemory => failure::Failure::OutOfMemory(words),
+        ErrorKind::Device => failure::Failure::Device(words),
+        ErrorKind::Other => failure::Failure::Internal(words),
     }
 }
 
 /// What an error of libtorch means where the bytes of the state are copied.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn refused(error: TchError) -> failure::Failure {
-    failure::Failure::State(format!("libtorch: {error}"))
+    let words = error.to_string();
+    match ErrorKind::of_message(&words) {
+        ErrorKind::OutOfMemory => failure::Failure::OutOfMemory(words),
+        ErrorKind::Device => failure::Failure::Device(words),
+        ErrorKind::ConnectionLost | ErrorKind::Timeout | ErrorKind::Other => {
+            failure::Failure::State(format!("libtorch: {words}"))
+        }
+    }
 }

@@ -27,6 +27,29 @@ fn memory_and_devices_that_fail_are_told_from_defects_and_from_peers() {
 }
 
 #[test]
+fn memory_and_devices_that_fail_in_a_collective_or_a_copy_are_told_from_lost_peers() {
+    let collective = |words: &str| {
+        lost(roundhouse_c10d::Error {
+            kind: roundhouse_c10d::ErrorKind::of_message(words),
+            message: words.to_owned(),
+        })
+    };
+    let copy = |words: &str| refused(TchError::Torch(words.to_owned()));
+    let of = [&collective as &dyn Fn(&str) -> failure::Failure, &copy];
+    for failure in of.map(|of| of("CUDA error: uncorrectable ECC error encountered")) {
+        let failure = Failure::from(failure);
+        assert_eq!(failure.exit_code(), ExitCode::HardwareFault, "{failure}");
+        assert!(failure.is_own() && failure.to_string().contains("ECC"));
+    }
+    for failure in of.map(|of| of("CUDA out of memory")) {
+        let text = Failure::from(failure).on_rank(3).to_string();
+        assert!(text.contains("rank 3: out of memory"), "{text}");
+        assert!(text.contains("trainer.microBatchSize"), "{text}");
+    }
+    assert!(Failure::from(collective("connection reset by peer")).is_peer_lost());
+}
+
+#[test]
 fn wrong_data_is_named_and_permanent() {
     let failure = Failure::data(Path::new("/data/x"), "is missing");
     assert_eq!(failure.to_string(), "/data/x: is missing");

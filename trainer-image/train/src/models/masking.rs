@@ -7,6 +7,7 @@
 
 use crate::loss::IGNORED;
 use crate::random::mix;
+use roundhouse_elastic::splitmix::INCREMENT;
 
 mod source;
 
@@ -101,7 +102,7 @@ impl Random {
 
     /// A number below a bound, by multiplication (Lemire 2019); the bias is below bound / 2⁶⁴.
     fn below(&mut self, bound: usize) -> usize {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.state = self.state.wrapping_add(INCREMENT);
         let product = u128::from(mix(self.state)) * bound as u128;
         usize::try_from(product >> 64).unwrap_or(0)
     }

@@ -9,8 +9,8 @@ use crate::parameters::{Parameters, Role};
 #[derive(Debug)]
 pub(super) struct Groups {
     weights: Vec<Group>,
-    /// Places of running statistics, and the weight of the newest batch.
-    statistics: Vec<(usize, f64)>,
+    /// Running statistics by the weight of the newest batch: their places.
+    statistics: Vec<(f64, Vec<usize>)>,
 }
 
 /// Weights that are updated alike.
@@ -48,11 +48,19 @@ impl Groups {
                     groups.weights[0].places.push(place);
                 }
                 Role::Weight => groups.weights[1].places.push(place),
-                Role::Statistic { momentum } => groups.statistics.push((place, *momentum)),
+                Role::Statistic { momentum } => groups.add_statistic(place, *momentum),
             }
         }
         groups.weights.retain(|group| !group.places.is_empty());
         groups
+    }
+
+    fn add_statistic(&mut self, place: usize, momentum: f64) {
+        let same = |(known, _): &&mut (f64, _)| known.to_bits() == momentum.to_bits();
+        match self.statistics.iter_mut().find(same) {
+            Some((_, places)) => places.push(place),
+            None => self.statistics.push((momentum, vec![place])),
+        }
     }
 
     /// The groups of weights.
@@ -66,10 +74,14 @@ impl Groups {
         parameters: &Parameters,
         select: &Select,
     ) -> Result<(), TchError> {
-        for (place, momentum) in &self.statistics {
-            let of_batch = [gradient(parameters, *place)?];
-            let own = &parameters.tensors()[*place..=*place];
-            kernels::average(own, &of_batch, *momentum, select)?;
+        for (momentum, places) in &self.statistics {
+            let own: Vec<Tensor> = places
+                .iter()
+                .map(|place| parameters.tensors()[*place].shallow_clone())
+                .collect();
+            let of_batch = places.iter().map(|place| gradient(parameters, *place));
+            let of_batch = of_batch.collect::<Result<Vec<_>, _>>()?;
+            kernels::average(&own, &of_batch, *momentum, select)?;
         }
         Ok(())
     }

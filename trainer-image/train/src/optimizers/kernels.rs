@@ -3,6 +3,7 @@
 //! Tensors are changed in place. If an update can be skipped, new values are computed beside the old ones, and
 //! one of the two is selected on the device: NaN times 0 is NaN, so nothing is masked by a multiplication.
 
+use roundhouse_c10d::foreach;
 use tch::{Kind, TchError, Tensor};
 
 mod adam;
@@ -49,6 +50,28 @@ impl Select {
         let _ = in_place(&mut changed)?;
         target.f_where_self_out(target, keeps, &changed).map(drop)
     }
+
+    /// The same for a list of tensors, with one kernel for all but the selection.
+    fn write_all(
+        &self,
+        targets: &[Tensor],
+        in_place: impl FnOnce(&mut [Tensor]) -> roundhouse_c10d::Result<()>,
+    ) -> Result<(), TchError> {
+        let Some(keeps) = &self.keeps else {
+            return Ok(in_place(&mut handles(targets))?);
+        };
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let empty = targets.iter().map(Tensor::f_empty_like);
+        let mut changed = empty.collect::<Result<Vec<_>, _>>()?;
+        foreach::copy_(&mut changed, targets)?;
+        in_place(&mut changed)?;
+        for (target, changed) in targets.iter().zip(&changed) {
+            let _ = target.f_where_self_out(target, keeps, changed)?;
+        }
+        Ok(())
+    }
 }
 
 /// The gradient of a parameter; the name is for the error.
@@ -69,7 +92,7 @@ pub(crate) fn norm(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     if tensors.is_empty() {
         return Tensor::f_zeros([0_i64; 0], (Kind::Float, tch::Device::Cpu));
     }
-    Ok(roundhouse_c10d::foreach::total_norm(tensors)?)
+    Ok(foreach::total_norm(tensors)?)
 }
 
 /// `average = average + weight · (value - average)` for each pair.
@@ -79,15 +102,14 @@ pub(crate) fn average(
     weight: f64,
     select: &Select,
 ) -> Result<(), TchError> {
-    for (average, value) in averages.iter().zip(values) {
-        select.write(average, |average| average.f_lerp_(value, weight))?;
-    }
-    Ok(())
+    select.write_all(averages, |averages| {
+        foreach::lerp_(averages, values, weight)
+    })
 }
 
 /// The norm of each tensor, `[n]`.
 fn norms(tensors: &[Tensor]) -> Result<Tensor, TchError> {
-    let norms = roundhouse_c10d::foreach::norms(tensors, 2.0)?;
+    let norms = foreach::norms(tensors, 2.0)?;
     Tensor::f_stack(&norms, 0)
 }
 

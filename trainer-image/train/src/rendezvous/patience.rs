@@ -1,5 +1,5 @@
-//! How long ranks wait at a store for the others of their generation. The world that the others still train in leaves
-//! it at the end of a step alone, so its longest step is written in the store, where those who wait read it.
+//! How long ranks wait at a store for the others of their generation. The others may still train in the generation before,
+//! which they can leave only at the end of a step. So its longest step is written in the store, for the ranks that wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Tells those who wait at `store`. Only a step that is longer by a quarter, or far shorter, is worth a request.
+    /// Tells the ranks that wait at `store`. Only a step that is longer by a quarter, or far shorter, is worth a request.
     /// Without an answer they wait as long as for the last one.
     pub(super) fn tell(&self, store: &Store, longest: Duration) {
         let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);

@@ -106,7 +106,7 @@ impl Trainer<'_> {
             clip::norms(self.work.task.parameters(), loss_factor, most)
         })?;
         faults::point(Point::Agree, rank, step);
-        standing.leaving = self.member.world_and_ears()?.1.is_leaving();
+        standing.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
         let told = Told {
             standing: &standing,
             loss: &loss,

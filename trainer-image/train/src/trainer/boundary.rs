@@ -74,7 +74,14 @@ impl Trainer<'_> {
         let averages = self.work.update.averages();
         let evaluation = ema::in_place_of_weights(task.parameters(), averages, || {
             let is_over = || self.member.must_break_off();
-            evaluate(task, test.as_mut(), world, piece_size, is_over)
+            evaluate(
+                task,
+                test.as_mut(),
+                world,
+                piece_size,
+                self.work.config.precision,
+                is_over,
+            )
         })??;
         let mark = self.member.held.mark;
         if let Some(evaluation) = &evaluation {

@@ -138,7 +138,7 @@ impl Trainer<'_> {
         let longest = self.member.longest_step();
         let timeouts = &self.launch.timeouts;
         let timeout = Some(match self.commit {
-            Commit::Host => timeouts.of_step(Some(longest)),
+            Commit::Host => timeouts.of_step(longest),
             Commit::Device => timeouts.of_step_launched_ahead(longest),
         });
         if let (Some(group), Some(new)) = (

@@ -28,6 +28,10 @@ impl Trainer<'_> {
         self.member.held.mark = mark;
 
         let world = self.member.world()?;
+        if let Some(group) = world.group() {
+            let expected = self.member.longest_step();
+            group.set_timeout(self.launch.timeouts.of_first_step(expected));
+        }
         let ranks = world.shared().map(Ranks::of);
         let work = &self.work;
         let (parameters, group_size) = (work.task.parameters(), work.task.group_size());

@@ -4,18 +4,18 @@ use roundhouse_c10d::Numerics;
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{ConfigInvalid, Precision};
 use roundhouse_elastic::course::Length;
-use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{Blocks, Chain, Course, RateSchedule, Scaling};
-use roundhouse_member::checkpoint::Identity;
+use roundhouse_elastic::ledger::Head;
+use roundhouse_elastic::{Chain, Course, RateSchedule, Scaling};
 use roundhouse_member::launch;
 use roundhouse_member::lobby::{self, Peers};
-use roundhouse_member::member::Hearing;
+use roundhouse_member::member::Control;
 use roundhouse_member::membership::MembershipWatch;
-use roundhouse_member::report::{Reporter, Work, say_error};
+use roundhouse_member::report::{Reporter, Work, say, say_error};
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Held, Keeping, Launch, Member, State};
 use tch::Device;
 
+use super::identity::identity_of;
 use super::{LastStep, Plan, Trained, Trainer, host_syncs};
 use crate::config;
 use crate::device;
@@ -53,6 +53,9 @@ impl<'reporter> Trainer<'reporter> {
             // Kernels may split their sums by the number of threads, which must not depend on how many processes share
             // a machine.
             tch::set_num_threads(1);
+            say(
+                "slices: this process computes with one thread; OMP_NUM_THREADS sets another number",
+            );
         }
         let device = device::own(launch.local_rank, launch.expected_device)?;
         device::enter(device)?;
@@ -105,7 +108,11 @@ impl<'reporter> Trainer<'reporter> {
             },
             Some(Box::new(device::Memory(device))),
         );
-        reporter.set_total_steps(held.mark.step + course.steps_to_come(&held.mark));
+        let total_steps = held.mark.step + course.steps_to_come(&held.mark);
+        reporter.set_total_steps(total_steps);
+        if let Some(words) = config.ddp.ends_before_compression(total_steps) {
+            say_error(&words);
+        }
         let mut work = Trained {
             config,
             task,
@@ -123,7 +130,7 @@ impl<'reporter> Trainer<'reporter> {
         // A world of slices has no buckets.
         let has_buckets = peers.is_some() && work.config.slices.is_none();
         let layout = has_buckets.then(|| layout(&mut work, &plan)).transpose()?;
-        let hearing = Hearing {
+        let control = Control {
             machine,
             peers,
             leave,
@@ -133,7 +140,7 @@ impl<'reporter> Trainer<'reporter> {
             launch,
             work,
             plan,
-            member: Member::prepared(hearing, held, keeping, reporter),
+            member: Member::prepared(control, held, keeping, reporter),
             sync: None,
             layout,
             last_step: LastStep::default(),
@@ -192,28 +199,6 @@ fn meet_peers(
         launch.timeouts,
     )?;
     Ok(Peers::meet(file, watch, rendezvous)?)
-}
-
-/// What has to be equal for a state to be gone on with.
-fn identity_of(config: &TrainerConfig, course: &Course, blocks: Option<Blocks>) -> Identity {
-    let TrainerConfig {
-        model, optimizer, ..
-    } = config;
-    Identity {
-        model: name(&model.name),
-        optimizer: name(&optimizer.name),
-        course: Terms {
-            reference_replicas: config.scale_batch.map(|scale| scale.reference_replicas),
-            blocks,
-            ..Terms::of(course, config.seed)
-        },
-    }
-}
-
-/// A value of a closed set as the configuration writes it.
-fn name(value: &impl serde::Serialize) -> String {
-    let text = serde_json::to_value(value).unwrap_or_default();
-    text.as_str().unwrap_or_default().to_owned()
 }
 
 fn course_of(config: &TrainerConfig, num_samples: u64) -> Course {

@@ -181,10 +181,10 @@ impl Trainer<'_> {
         let mut inputs = work.inputs(batch, &order);
         inputs.loss_factor = loss_factor;
         inputs.next = next.as_ref().map(|(order, next)| (next, order));
-        let (world, mut ears) = member.world_and_ears()?;
+        let (world, mut leave_watch) = member.world_and_leave_watch()?;
         let mut numbers = standing.map(|standing| {
             move |local_loss| {
-                standing.leaving = ears.is_leaving();
+                standing.leaving = leave_watch.is_leaving();
                 standing.to_numbers(world.rank(), local_loss).to_vec()
             }
         });
@@ -210,7 +210,7 @@ impl Trainer<'_> {
         let mut end = if let Some(numbers) = numbers {
             self.member.end_step_with(&numbers, standing.finite)?
         } else {
-            standing.leaving = self.member.world_and_ears()?.1.is_leaving();
+            standing.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
             self.member.end_step(local_loss, &standing)?
         };
         if let Some(loss_sum) = loss_sum {

@@ -92,6 +92,13 @@ fn a_skipped_tensor_keeps_its_values_and_a_foreign_one_is_told() {
     let loaded = load(&path, &mut parameters, &["fc.".to_owned()]).unwrap();
     assert_eq!(loaded.skipped, ["fc.bias"]);
     assert_eq!(loaded.unused, ["score.weight"]);
+    let words = loaded.words(&path);
+    for name in ["fc.bias", "score.weight"] {
+        assert!(words.contains(name), "{words}");
+    }
+    let error = load(&path, &mut parameters, &["fd.".to_owned()]).unwrap_err();
+    assert!(error.to_string().contains("fd."), "{error}");
+    assert!(matches!(error, WeightsError::NothingToSkip { .. }));
     assert!((sum(&parameters) - 6.0).abs() < 1e-9);
 }
 

@@ -29,6 +29,7 @@ fn written(root: &Path) -> (Directory, Manifest) {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
         course,
+        settings: std::collections::BTreeMap::new(),
     };
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,

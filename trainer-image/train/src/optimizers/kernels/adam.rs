@@ -3,7 +3,7 @@
 use roundhouse_c10d::{AdamWUpdate, Gate, Moments};
 use tch::{TchError, Tensor};
 
-use super::{Select, divided, handles, scalar};
+use super::{Select, average, divided, handles, scalar};
 use crate::optimizers::groups::Members;
 
 /// One step on one group.
@@ -31,14 +31,14 @@ impl AdamStep {
     /// `m = β₁·m + (1-β₁)·g; v = β₂·v + (1-β₂)·g²`.
     fn update_moments(
         &self,
-        gradient: &Tensor,
-        first: &Tensor,
-        second: &Tensor,
+        gradients: &[Tensor],
+        [firsts, seconds]: [&[Tensor]; 2],
         select: &Select,
     ) -> Result<(), TchError> {
-        let square = gradient.f_mul(gradient)?;
-        select.write(first, |first| first.f_lerp_(gradient, 1.0 - self.beta1))?;
-        select.write(second, |second| second.f_lerp_(&square, 1.0 - self.beta2))
+        let squares = gradients.iter().map(|gradient| gradient.f_mul(gradient));
+        let squares = squares.collect::<Result<Vec<_>, _>>()?;
+        average(firsts, gradients, 1.0 - self.beta1, select)?;
+        average(seconds, &squares, 1.0 - self.beta2, select)
     }
 
     /// `√v + ε·√(1-β₂ᵗ)`: the denominator of the corrected moments, times `√(1-β₂ᵗ)`.
@@ -91,12 +91,12 @@ pub(in crate::optimizers) fn lamb_directions(
     select: &Select,
 ) -> Result<Vec<Tensor>, TchError> {
     let (first_correction, root) = step.corrections();
-    let moments = firsts.iter().zip(seconds);
-    let tensors = weights.iter().zip(gradients).zip(moments);
+    let gradients = gradients.iter().map(|gradient| divided(gradient, divisor));
+    let gradients = gradients.collect::<Result<Vec<_>, _>>()?;
+    step.update_moments(&gradients, [firsts, seconds], select)?;
+    let tensors = weights.iter().zip(firsts).zip(seconds);
     tensors
-        .map(|((weight, gradient), (first, second))| {
-            let gradient = divided(gradient, divisor)?;
-            step.update_moments(&gradient, first, second, select)?;
+        .map(|((weight, first), second)| {
             let numerator = first.f_mul_scalar(root / first_correction)?;
             let denominator = step.denominator(second)?;
             if step.weight_decay > 0.0 {

@@ -1,5 +1,6 @@
 //! Ranks that train over a volume, each in a thread, for the tests of the best checkpoint.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -13,7 +14,7 @@ use roundhouse_elastic::{Chain, Course, Event, Machine, Origin, Place, Scaling};
 use crate::checkpoint::Identity;
 use crate::group::threads::{Made, Threads};
 use crate::lobby::{Peers, document};
-use crate::member::{Hearing, Member, Todo};
+use crate::member::{Control, Member, Todo};
 use crate::membership::MembershipWatch;
 use crate::report::Reporter;
 use crate::signals::LeaveRequest;
@@ -151,6 +152,7 @@ fn with_member<T>(
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
         course: Terms::of(&course(), 7),
+        settings: BTreeMap::new(),
     };
     let start = Chain::from(Head::start(&identity.course));
     let launch = by_loss(volume);
@@ -158,14 +160,14 @@ fn with_member<T>(
     let keeping = Keeping::prepare(&launch, identity, table(), &mut reporter).unwrap();
     let file = Path::new("/nonexistent/membership");
     let (watch, _) = MembershipWatch::start(file);
-    let hearing = Hearing {
+    let control = Control {
         machine: Machine::new(0, 0),
         peers: Some(Peers::meet(file, watch, Made::default()).unwrap()),
         leave: LeaveRequest::default(),
     };
     let held = Held::fresh(Scaling::new(None, &course()).start(), start);
     let mut trainee = Trainee {
-        member: Member::prepared(hearing, held, keeping, &mut reporter),
+        member: Member::prepared(control, held, keeping, &mut reporter),
         bytes: Bytes::filled(1),
         rank,
         num_ranks,
