@@ -67,11 +67,19 @@ pub enum Pixels {
 }
 
 /// Opens the data that a configuration names, below `data_dir` unless its path is absolute. `seed` is that of
-/// augmentation.
+/// augmentation. `vocabulary` is how many different tokens the model takes from the data, `None` if that is not
+/// known. It holds where `data.tokens.vocabulary` is not set and the format has no tokenizer: a token that is not
+/// below it is a corrupt record.
 ///
 /// # Errors
 /// Names the file or the field and what is wrong with it.
-pub fn open(data: &Data, data_dir: &Path, pixels: Pixels, seed: u64) -> Result<Splits, DataError> {
+pub fn open(
+    data: &Data,
+    data_dir: &Path,
+    pixels: Pixels,
+    seed: u64,
+    vocabulary: Option<u32>,
+) -> Result<Splits, DataError> {
     data.validate()
         .map_err(|invalid| DataError::config(invalid.field, invalid.message))?;
     if data.format == DataFormat::Custom {
@@ -89,6 +97,7 @@ pub fn open(data: &Data, data_dir: &Path, pixels: Pixels, seed: u64) -> Result<S
         root,
         pixels,
         seed,
+        vocabulary,
         blocks: data.shuffle.map(|shuffle| Blocks {
             num_samples: shuffle.block,
             num_mixed: shuffle.window,
@@ -103,6 +112,8 @@ struct Opener<'a> {
     root: PathBuf,
     pixels: Pixels,
     seed: u64,
+    /// Of the model.
+    vocabulary: Option<u32>,
     blocks: Option<Blocks>,
 }
 
@@ -268,7 +279,7 @@ impl Opener<'_> {
     }
 
     fn tokens(&self, path: &Path, options: &TokenOptions) -> Result<Arc<dyn Dataset>, DataError> {
-        let mut vocabulary = options.vocabulary;
+        let mut vocabulary = options.vocabulary.or(self.vocabulary);
         let mut streams: Vec<(PathBuf, Box<dyn Stream>)> = Vec::new();
         let mut samples_per_block = 1;
         match self.data.format {
@@ -287,7 +298,7 @@ impl Opener<'_> {
                 let tokenizer = crate::format::text::TextTokenizer::open(
                     &self.root.join(name),
                     end,
-                    vocabulary,
+                    options.vocabulary,
                 )?;
                 vocabulary = Some(tokenizer.vocabulary());
                 for file in crate::files::find(path, &[".txt"])? {
