@@ -18,8 +18,10 @@ use crate::error::{DataError, Place};
 const ENDS_OF_TEXT: [&str; 4] = ["<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>"];
 /// Lines that are tokenized at once, in all threads.
 const LINES_AT_ONCE: usize = 1_024;
-/// Longest line.
-const MAX_LINE_BYTES: u64 = 1 << 28;
+/// Fewer lines are tokenized at once if they have so many bytes, so that memory is bounded.
+const BYTES_AT_ONCE: usize = 16 << 20;
+/// Most bytes of a line, with its end.
+const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// A tokenizer and the token between documents.
 pub struct TextTokenizer {
@@ -134,15 +136,15 @@ impl TextTokenizer {
         let mut writer = BufWriter::with_capacity(1 << 20, file);
         let mut reader =
             BufReader::with_capacity(1 << 20, File::open(path).map_err(DataError::io(path))?);
-        let mut lines = Vec::new();
-        let mut number = 0;
-        loop {
-            let line = next_line(&mut reader, path, number)?;
+        let (mut lines, mut num_bytes) = (Vec::new(), 0);
+        for number in 1.. {
+            let line = next_line(&mut reader, path, number, MAX_LINE_BYTES)?;
             let is_end = line.is_none();
+            num_bytes += line.as_ref().map_or(0, String::len);
             lines.extend(line.filter(|line| !line.is_empty()));
-            number += 1;
-            if lines.len() == LINES_AT_ONCE || is_end {
+            if is_end || lines.len() == LINES_AT_ONCE || num_bytes >= BYTES_AT_ONCE {
                 self.append(path, std::mem::take(&mut lines), &mut writer)?;
+                num_bytes = 0;
             }
             if is_end {
                 break;
@@ -177,19 +179,28 @@ impl TextTokenizer {
     }
 }
 
+/// The next line of a text without its end, `None` after the last one. `number` is its number, from 1.
+///
+/// # Errors
+/// The line with its end has more than `max_bytes` bytes, or it is not UTF-8.
 fn next_line(
     reader: &mut impl BufRead,
     path: &Path,
     number: u64,
+    max_bytes: u64,
 ) -> Result<Option<String>, DataError> {
     let mut bytes = Vec::new();
-    let mut limited = std::io::Read::take(reader, MAX_LINE_BYTES);
-    if limited
+    // One byte more than a line may have shows that it is too long.
+    let num_bytes = std::io::Read::take(reader, max_bytes + 1)
         .read_until(b'\n', &mut bytes)
-        .map_err(DataError::io(path))?
-        == 0
-    {
+        .map_err(DataError::io(path))?;
+    if num_bytes == 0 {
         return Ok(None);
+    }
+    let place = Place::Line(number);
+    if num_bytes as u64 > max_bytes {
+        let reason = format!("the line is longer than {max_bytes} bytes, the most that is read");
+        return Err(DataError::corrupt(path, place, reason));
     }
     while bytes
         .last()
@@ -197,7 +208,6 @@ fn next_line(
     {
         bytes.pop();
     }
-    let place = Place::Record(number);
     String::from_utf8(bytes)
         .map(Some)
         .map_err(|_| DataError::corrupt(path, place, "the line is not UTF-8"))
@@ -285,6 +295,23 @@ mod tests {
     }
 
     #[test]
+    fn a_line_above_the_limit_is_an_error_that_names_it_and_is_not_cut() {
+        let lines = |text: &str| {
+            let mut reader = text.as_bytes();
+            let next = |number| next_line(&mut reader, Path::new("a.txt"), number, 6).transpose();
+            (1..).map_while(next).collect::<Result<Vec<_>, _>>()
+        };
+        assert_eq!(lines("12345\n1234\r\n123456").unwrap().len(), 3);
+        for too_long in ["123456\n", "12345\r\n", "1234567", "123456789"] {
+            let text = lines(&format!("1\n{too_long}")).unwrap_err().to_string();
+            assert!(
+                text.contains("a.txt at line 2: the line is longer than 6 bytes"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn text_that_is_not_utf_8_is_named_with_its_line() {
         let (_directory, tokenizer, file) = case("");
         std::fs::write(&file, b"a\nb\xff\n").unwrap();
@@ -294,7 +321,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            text.contains("a.txt at record 1: the line is not UTF-8"),
+            text.contains("a.txt at line 2: the line is not UTF-8"),
             "{text}"
         );
     }
