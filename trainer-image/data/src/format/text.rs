@@ -1,18 +1,20 @@
 //! Text files through a Hugging Face tokenizer. Each line is a document; documents are joined with the end-of-text
-//! token between them. A file is tokenized once; the tokens are kept as a file of 32-bit tokens beside it or in
-//! the cache directory, so that text may be larger than memory.
+//! token between them. One process of a node tokenizes a file once; the tokens are kept as a file of 32-bit tokens
+//! beside it or in the cache directory, so that text may be larger than memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use roundhouse_contract::trainer::data::TokenType;
 use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer;
 
 use super::tokens::TokenFile;
-use crate::cache::{Cache, Stamp};
+use crate::cache::{Cache, hex};
 use crate::error::{DataError, Place};
+
+mod kept;
 
 /// Tokens that end a text, as the usual tokenizers name them.
 const ENDS_OF_TEXT: [&str; 4] = ["<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>"];
@@ -28,8 +30,8 @@ pub struct TextTokenizer {
     tokenizer: Tokenizer,
     end_of_text: u32,
     vocabulary: u32,
-    /// What the tokens depend on beside the text.
-    key: Vec<u8>,
+    /// A hash of what the tokens depend on beside the text.
+    hash: String,
 }
 
 impl std::fmt::Debug for TextTokenizer {
@@ -81,13 +83,12 @@ impl TextTokenizer {
             );
             return Err(DataError::config("data.tokens.vocabulary", reason));
         }
-        let mut key = Sha256::digest(&bytes).to_vec();
-        key.extend(end_of_text.to_le_bytes());
+        let hash = Sha256::new_with_prefix(&bytes).chain_update(end_of_text.to_le_bytes());
         Ok(Self {
             tokenizer,
             end_of_text,
             vocabulary: vocabulary.unwrap_or(highest + 1),
-            key,
+            hash: hex(&hash.finalize())[..16].to_owned(),
         })
     }
 
@@ -100,40 +101,17 @@ impl TextTokenizer {
     /// The tokens of a text file, tokenized now if that has not been done.
     ///
     /// # Errors
-    /// The text is not UTF-8, or the tokens can be written nowhere.
+    /// The text is not UTF-8, a line is too long, or the tokens can be written nowhere.
     pub fn tokens_of(&self, path: &Path, cache: &Cache) -> Result<TokenFile, DataError> {
-        let stamp = Stamp::of(path, &self.key)?;
-        let places = cache.places(path, &format!("{}.tokens", stamp.short()));
-        // A file of this name is complete: it got its name after all was written.
-        if let Some(place) = places.iter().find(|place| place.is_file()) {
-            return TokenFile::open(place, TokenType::U32);
-        }
-        let mut refused = None;
-        for place in places {
-            let directory = place.parent().unwrap_or(Path::new(".")).to_owned();
-            let created = std::fs::create_dir_all(&directory)
-                .and_then(|()| tempfile::NamedTempFile::new_in(&directory));
-            match created {
-                Ok(file) => return self.write(path, file, &place),
-                Err(error) => refused = Some((directory, error)),
-            }
-        }
-        let (directory, error) =
-            refused.unwrap_or_else(|| (PathBuf::new(), std::io::ErrorKind::NotFound.into()));
-        let reason = format!(
-            "{} cannot be written ({error}); name a directory for tokenized text",
-            directory.display()
-        );
-        Err(DataError::config("data.reading.cacheDir", reason))
+        let tokens = kept::tokens_of(path, &self.hash, cache, |writer| self.write(path, writer))?;
+        TokenFile::open(&tokens, TokenType::U32)
     }
 
     fn write(
         &self,
         path: &Path,
-        file: tempfile::NamedTempFile,
-        place: &Path,
-    ) -> Result<TokenFile, DataError> {
-        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        writer: &mut BufWriter<tempfile::NamedTempFile>,
+    ) -> Result<(), DataError> {
         let mut reader =
             BufReader::with_capacity(1 << 20, File::open(path).map_err(DataError::io(path))?);
         let (mut lines, mut num_bytes) = (Vec::new(), 0);
@@ -143,20 +121,14 @@ impl TextTokenizer {
             num_bytes += line.as_ref().map_or(0, String::len);
             lines.extend(line.filter(|line| !line.is_empty()));
             if is_end || lines.len() == LINES_AT_ONCE || num_bytes >= BYTES_AT_ONCE {
-                self.append(path, std::mem::take(&mut lines), &mut writer)?;
+                self.append(path, std::mem::take(&mut lines), writer)?;
                 num_bytes = 0;
             }
             if is_end {
                 break;
             }
         }
-        let file = writer
-            .into_inner()
-            .map_err(|error| DataError::io(place)(error.into_error()))?;
-        file.as_file().sync_all().map_err(DataError::io(place))?;
-        file.persist(place)
-            .map_err(|error| DataError::io(place)(error.error))?;
-        TokenFile::open(place, TokenType::U32)
+        Ok(())
     }
 
     fn append(
@@ -215,6 +187,8 @@ fn next_line(
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::batch::HostBatch;
     use crate::format::tokens::{Stream, Windows};
@@ -268,7 +242,7 @@ mod tests {
             tokenizer.tokens_of(&file, &Cache::default()).unwrap(),
             &file,
         );
-        assert_eq!((found, count()), (vec![1, 1, 1, 3], 4));
+        assert_eq!((found, count()), (vec![1, 1, 1, 3], 3));
     }
 
     #[test]
