@@ -14,9 +14,13 @@ use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::format::folder::Folder;
 use crate::format::idx;
+#[cfg(feature = "parquet")]
+use crate::format::parquet::TokenLists;
 use crate::format::shards::Shards;
+#[cfg(feature = "text")]
+use crate::format::text::TextTokenizer;
 use crate::format::tfrecord::TfRecord;
-use crate::format::tokens::{Stream, TokenFile, Windows};
+use crate::format::tokens::{TokenFiles, Tokens, Windows};
 use crate::format::webdataset::WebDataset;
 use crate::image::{Images, Output, Records, Size, Transform};
 use crate::mix::{Mix, Part, Share};
@@ -280,53 +284,41 @@ impl Opener<'_> {
 
     fn tokens(&self, path: &Path, options: &TokenOptions) -> Result<Arc<dyn Dataset>, DataError> {
         let mut vocabulary = options.vocabulary.or(self.vocabulary);
-        let mut streams: Vec<(PathBuf, Box<dyn Stream>)> = Vec::new();
-        let mut samples_per_block = 1;
-        match self.data.format {
+        let tokens: Box<dyn Tokens> = match self.data.format {
             DataFormat::Tokens => {
-                for file in crate::files::find(path, &[".bin"])? {
-                    streams.push((
-                        file.clone(),
-                        Box::new(TokenFile::open(&file, options.dtype)?),
-                    ));
-                }
+                let paths = crate::files::find(path, &[".bin"])?;
+                Box::new(TokenFiles::open(paths, options.dtype)?)
             }
             #[cfg(feature = "text")]
             DataFormat::Text => {
-                let name = options.tokenizer.as_deref().unwrap_or("tokenizer.json");
-                let end = options.end_of_text.as_deref();
-                let tokenizer = crate::format::text::TextTokenizer::open(
-                    &self.root.join(name),
-                    end,
-                    options.vocabulary,
-                )?;
+                let tokenizer = self.tokenizer(options)?;
                 vocabulary = Some(tokenizer.vocabulary());
-                for file in crate::files::find(path, &[".txt"])? {
-                    let tokens = tokenizer.tokens_of(&file, &self.cache)?;
-                    streams.push((file, Box::new(tokens)));
-                }
+                let texts = crate::files::find(path, &[".txt"])?;
+                Box::new(tokenizer.tokens_of(&texts, &self.cache)?)
             }
             #[cfg(feature = "parquet")]
             DataFormat::Parquet => {
                 let column = options.column.as_deref().unwrap_or("input_ids");
-                for file in crate::files::find(path, &[".parquet"])? {
-                    let lists =
-                        crate::format::parquet::TokenLists::open(&file, column, &self.cache)?;
-                    samples_per_block =
-                        (lists.tokens_per_group() / u64::from(options.context)).max(1);
-                    streams.push((file, Box::new(lists)));
-                }
+                let paths = crate::files::find(path, &[".parquet"])?;
+                Box::new(TokenLists::open(&paths, column, &self.cache)?)
             }
             other => {
-                let _ = (&mut vocabulary, &mut samples_per_block);
+                let _ = &mut vocabulary;
                 return Err(DataError::config(
                     "data.format",
                     format!("{other:?} was not built in, or has no tokens"),
                 ));
             }
-        }
-        let windows = Windows::new(path, streams, options.context, vocabulary)?;
-        Ok(Arc::new(windows.in_blocks_of(samples_per_block)))
+        };
+        let windows = Windows::new(path, tokens, options.context, vocabulary)?;
+        Ok(Arc::new(windows))
+    }
+
+    #[cfg(feature = "text")]
+    fn tokenizer(&self, options: &TokenOptions) -> Result<TextTokenizer, DataError> {
+        let name = options.tokenizer.as_deref().unwrap_or("tokenizer.json");
+        let end = options.end_of_text.as_deref();
+        TextTokenizer::open(&self.root.join(name), end, options.vocabulary)
     }
 
     fn transform(

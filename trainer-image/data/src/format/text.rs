@@ -4,13 +4,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use roundhouse_contract::trainer::data::TokenType;
 use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer;
 
-use super::tokens::TokenFile;
+use super::tokens::TokenFiles;
 use crate::cache::{Cache, hex};
 use crate::error::{DataError, Place};
 
@@ -98,13 +98,16 @@ impl TextTokenizer {
         self.vocabulary
     }
 
-    /// The tokens of a text file, tokenized now if that has not been done.
+    /// The tokens of texts. A text is tokenized now if that has not been done.
     ///
     /// # Errors
-    /// The text is not UTF-8, a line is too long, or the tokens can be written nowhere.
-    pub fn tokens_of(&self, path: &Path, cache: &Cache) -> Result<TokenFile, DataError> {
-        let tokens = kept::tokens_of(path, &self.hash, cache, |writer| self.write(path, writer))?;
-        TokenFile::open(&tokens, TokenType::U32)
+    /// A text is not UTF-8, a line is too long, or the tokens can be written nowhere.
+    pub fn tokens_of(&self, texts: &[PathBuf], cache: &Cache) -> Result<TokenFiles, DataError> {
+        let file = |text: &PathBuf| {
+            kept::tokens_of(text, &self.hash, cache, |writer| self.write(text, writer))
+        };
+        let files = texts.iter().map(file).collect::<Result<_, _>>()?;
+        TokenFiles::open(files, TokenType::U32)
     }
 
     fn write(
@@ -187,11 +190,9 @@ fn next_line(
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::batch::HostBatch;
-    use crate::format::tokens::{Stream, Windows};
+    use crate::format::tokens::{Tokens, Windows};
 
     const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
         {"id": 3, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -210,10 +211,14 @@ mod tests {
         (directory, tokenizer, file)
     }
 
-    fn tokens(file: TokenFile, path: &Path) -> Vec<u32> {
-        let context = u32::try_from(file.num_tokens() - 1).unwrap();
-        let windows =
-            Windows::new(path, vec![(path.to_owned(), Box::new(file))], context, None).unwrap();
+    fn tokens_of(tokenizer: &TextTokenizer, text: &Path) -> Result<TokenFiles, DataError> {
+        tokenizer.tokens_of(&[text.to_owned()], &Cache::default())
+    }
+
+    fn tokens(tokenizer: &TextTokenizer, text: &Path) -> Vec<u32> {
+        let tokens = tokens_of(tokenizer, text).unwrap();
+        let context = u32::try_from(tokens.num_tokens()[0] - 1).unwrap();
+        let windows = Windows::new(text, Box::new(tokens), context, None).unwrap();
         HostBatch::read(&windows, &[0], 0).unwrap().tokens()
     }
 
@@ -221,10 +226,7 @@ mod tests {
     fn documents_are_joined_with_the_end_of_text_between_them() {
         let (_directory, tokenizer, file) = case("a b A\n\nb\r\nx <|endoftext|> a");
         let tokenizer = TextTokenizer::open(&tokenizer, None, Some(4)).unwrap();
-        let found = tokens(
-            tokenizer.tokens_of(&file, &Cache::default()).unwrap(),
-            &file,
-        );
+        let found = tokens(&tokenizer, &file);
         assert_eq!(found, [0, 1, 0, 3, 1, 3, 2, 3, 0, 3]);
     }
 
@@ -233,15 +235,12 @@ mod tests {
         let (directory, tokenizer, file) = case("a b");
         let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();
         let count = || std::fs::read_dir(directory.path()).unwrap().count();
-        tokenizer.tokens_of(&file, &Cache::default()).unwrap();
+        tokens_of(&tokenizer, &file).unwrap();
         assert_eq!(count(), 3);
-        tokenizer.tokens_of(&file, &Cache::default()).unwrap();
+        tokens_of(&tokenizer, &file).unwrap();
         assert_eq!(count(), 3);
         std::fs::write(&file, "b b b").unwrap();
-        let found = tokens(
-            tokenizer.tokens_of(&file, &Cache::default()).unwrap(),
-            &file,
-        );
+        let found = tokens(&tokenizer, &file);
         assert_eq!((found, count()), (vec![1, 1, 1, 3], 3));
     }
 
@@ -290,10 +289,7 @@ mod tests {
         let (_directory, tokenizer, file) = case("");
         std::fs::write(&file, b"a\nb\xff\n").unwrap();
         let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();
-        let text = tokenizer
-            .tokens_of(&file, &Cache::default())
-            .unwrap_err()
-            .to_string();
+        let text = tokens_of(&tokenizer, &file).unwrap_err().to_string();
         assert!(
             text.contains("a.txt at line 2: the line is not UTF-8"),
             "{text}"
