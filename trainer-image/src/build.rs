@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use roundhouse_contract::paths::WEIGHTS_DIR;
-use roundhouse_contract::trainer::ModelName;
 use roundhouse_contract::trainer::data::{Data, OnCorrupt, Reading};
+use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, Item, Splits};
 use roundhouse_member::report::say;
@@ -32,7 +32,13 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
         normalize,
         blocks,
         shares: _,
-    } = roundhouse_data::open(&config.data, data_dir, pixels, config.seed)?;
+    } = roundhouse_data::open(
+        &config.data,
+        data_dir,
+        pixels,
+        config.seed,
+        vocabulary(&config.model),
+    )?;
     let samples = samples(train.as_ref());
     let mut task = models::build(
         &config.model,
@@ -85,6 +91,20 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     })
 }
 
+/// How many different tokens a model takes from the data. `bert` keeps its last token for masked places.
+fn vocabulary(model: &Model) -> Option<u32> {
+    match model.name {
+        ModelName::Gpt2 => Some(model.vocabulary()),
+        ModelName::Bert => Some(model.vocabulary().saturating_sub(1)),
+        ModelName::Linear
+        | ModelName::Mlp
+        | ModelName::Cnn
+        | ModelName::Resnet18
+        | ModelName::Resnet50
+        | ModelName::Custom => None,
+    }
+}
+
 /// Whether samples differ from epoch to epoch.
 fn is_augmented(data: &Data) -> bool {
     let image = data.image.as_ref();
@@ -129,5 +149,22 @@ fn samples(dataset: &dyn Dataset) -> Samples {
             length: context.into(),
             vocabulary: num_classes.into(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bert_takes_no_token_from_the_data_that_is_its_mask() {
+        let taken = |name| {
+            let mut model = Model::new(name);
+            model.vocabulary = Some(64);
+            vocabulary(&model)
+        };
+        assert_eq!(taken(ModelName::Gpt2), Some(64));
+        assert_eq!(taken(ModelName::Bert), Some(63));
+        assert_eq!(taken(ModelName::Mlp), None);
     }
 }

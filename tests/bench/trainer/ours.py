@@ -38,7 +38,7 @@ CONFIGURATIONS = {
         "model": {
             "name": "bert", "layers": 2, "heads": 4, "width": 128, "context": 128, "vocabulary": 512, "dropout": 0,
         },
-        "data": {"format": "tokens", "path": "gpt2", "train": "train.bin", "tokens": {"context": 128}},
+        "data": {"format": "tokens", "path": "gpt2", "train": "train.bin", "tokens": {"context": 128, "vocabulary": 512}},
         "optimizer": {"name": "adamw", "learningRate": 0.0001},
         "globalBatchSize": 8,
     },

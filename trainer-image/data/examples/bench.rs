@@ -46,7 +46,7 @@ fn data() -> Data {
 
 fn measure(directory: &Path, num_threads: usize) -> Result<(), Box<dyn Error>> {
     for (name, pixels) in [("floats", Pixels::Normalized), ("bytes", Pixels::Bytes)] {
-        let splits = open(&data(), directory, pixels, 1)?;
+        let splits = open(&data(), directory, pixels, 1, None)?;
         let options = Options {
             num_threads,
             num_ahead: 2,
@@ -86,7 +86,7 @@ fn fetch(prefetcher: &mut Prefetcher, plan: &[Request]) -> Result<(), Box<dyn Er
 }
 
 fn dump(directory: &Path, file: &Path) -> Result<(), Box<dyn Error>> {
-    let splits = open(&data(), directory, Pixels::Bytes, 1)?;
+    let splits = open(&data(), directory, Pixels::Bytes, 1, None)?;
     let validation = splits.validation.ok_or("there is no validation split")?;
     let mut file = std::fs::File::create(file)?;
     for sample in 0..validation.num_samples() {

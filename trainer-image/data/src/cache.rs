@@ -95,9 +95,26 @@ impl Cache {
         more: &[u8],
         build: impl FnOnce() -> Result<T, DataError>,
     ) -> Result<T, DataError> {
+        self.get_if(path, kind, more, |_| true, build)
+    }
+
+    /// As [`Self::get`]; a value that was kept is used only if it is current, as the caller says. It is for values that
+    /// depend on more than one file or directory.
+    ///
+    /// # Errors
+    /// Those of [`Self::get`].
+    pub fn get_if<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &Path,
+        kind: &str,
+        more: &[u8],
+        is_current: impl Fn(&T) -> bool,
+        build: impl FnOnce() -> Result<T, DataError>,
+    ) -> Result<T, DataError> {
         let stamp = Stamp::of(path, more)?;
         let places = self.places(path, kind);
-        if let Some(value) = places.iter().find_map(|place| load(place, &stamp)) {
+        let mut kept = places.iter().filter_map(|place| load(place, &stamp));
+        if let Some(value) = kept.find(&is_current) {
             return Ok(value);
         }
         let value = build()?;
@@ -213,6 +230,20 @@ mod tests {
         case.get(&Cache::default(), b"");
         case.get(&Cache::default(), b"other");
         assert_eq!(case.built.get(), 3);
+    }
+
+    #[test]
+    fn an_index_that_is_not_current_is_built_again() {
+        let case = Case::new();
+        case.get(&Cache::default(), b"");
+        let get = |is_current: bool| {
+            let build = || Ok(vec![4]);
+            let cache = Cache::default();
+            cache.get_if(&case.data(), "index", b"", |_: &Vec<u64>| is_current, build)
+        };
+        assert_eq!(get(true).unwrap(), [1, 2, 3]);
+        assert_eq!(get(false).unwrap(), [4]);
+        assert_eq!(get(true).unwrap(), [4]);
     }
 
     #[test]

@@ -10,8 +10,10 @@ pub enum Place {
     File,
     /// At this byte.
     Byte(u64),
-    /// This record, row or line, from 0.
+    /// This record or row, from 0.
     Record(u64),
+    /// This line of a text, from 1.
+    Line(u64),
 }
 
 impl std::fmt::Display for Place {
@@ -20,6 +22,7 @@ impl std::fmt::Display for Place {
             Self::File => Ok(()),
             Self::Byte(offset) => write!(f, " at byte {offset}"),
             Self::Record(number) => write!(f, " at record {number}"),
+            Self::Line(number) => write!(f, " at line {number}"),
         }
     }
 }

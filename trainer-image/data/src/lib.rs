@@ -12,6 +12,8 @@ pub mod error;
 pub mod files;
 pub mod format;
 pub mod image;
+#[cfg(feature = "text")]
+mod lock;
 pub mod mix;
 pub mod open;
 pub mod prefetch;

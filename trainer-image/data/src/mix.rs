@@ -4,6 +4,10 @@
 //! weight by the largest remainder, so that the numbers add up. A data set with a high weight is passed several
 //! times in an epoch, one with a low weight in part; the next epoch goes on where this one ends, and each pass has
 //! an order of its own.
+//!
+//! The order of a mix has two levels if a data set is read in blocks, such as the row groups of Parquet. Its blocks are
+//! then consecutive places of the passes, and its windows mix several of them. So that few row groups are needed at a
+//! time, a pass only permutes the blocks of its data set and the samples within each: the mix's windows do the rest.
 
 use std::sync::Arc;
 
@@ -43,7 +47,8 @@ pub struct Mix {
     item: Item,
     num_classes: Option<u32>,
     seed: u64,
-    blocks: Option<Blocks>,
+    /// The order in two levels of a pass over each part, if it has one.
+    blocks: Vec<Option<Blocks>>,
 }
 
 /// Divides a number in proportion to weights. The parts add up: what rounding down leaves goes to those with the
@@ -76,8 +81,18 @@ const fn whole(exact: f64) -> u64 {
     exact as u64
 }
 
+/// One block after the other: the order of the mix has windows of several.
+fn natural_blocks(dataset: &dyn Dataset) -> Option<Blocks> {
+    let num_samples = dataset.samples_per_block();
+    (num_samples > 1).then_some(Blocks {
+        num_samples,
+        num_mixed: 1,
+    })
+}
+
 impl Mix {
-    /// Mixes data sets. `blocks` is the order in two levels of each, if it has one.
+    /// Mixes data sets. `blocks` is the configured order in two levels of each. Without it a data set that is read in
+    /// blocks is passed block by block, and any other in an order of one level.
     ///
     /// # Errors
     /// There is no part, or the samples of the parts have different shapes.
@@ -105,13 +120,16 @@ impl Mix {
         for count in divide(total, &weights) {
             starts.push(starts.last().unwrap_or(&0) + count);
         }
+        let blocks = parts
+            .iter()
+            .map(|part| blocks.or_else(|| natural_blocks(part.dataset.as_ref())));
         Ok(Self {
+            blocks: blocks.collect(),
             parts,
             starts,
             item,
             num_classes,
             seed,
-            blocks,
         })
     }
 
@@ -138,7 +156,7 @@ impl Mix {
         let num_samples = part.dataset.num_samples();
         let (pass, place) = (place / num_samples, place % num_samples);
         let seed = self.seed.wrapping_add(at as u64);
-        let order = match self.blocks {
+        let order = match self.blocks[at] {
             Some(blocks) => Permutation::in_blocks(num_samples, seed, pass, blocks),
             None => Permutation::new(num_samples, seed, pass),
         };

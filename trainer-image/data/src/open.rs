@@ -3,29 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use roundhouse_contract::trainer::data::{
-    Data, DataFormat, ImageOptions, Part as MixPart, TokenOptions,
-};
+use roundhouse_contract::trainer::data::{Data, DataFormat, Part as MixPart};
 use roundhouse_contract::trainer::options::NEEDS_OWN_PROGRAM;
 use roundhouse_elastic::{Blocks, Permutation};
 
 use crate::cache::Cache;
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::format::folder::Folder;
-use crate::format::idx;
-use crate::format::shards::Shards;
-use crate::format::tfrecord::TfRecord;
-use crate::format::tokens::{Stream, TokenFile, Windows};
-use crate::format::webdataset::WebDataset;
-use crate::image::{Images, Output, Records, Size, Transform};
 use crate::mix::{Mix, Part, Share};
 
+mod images;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
-/// Width and height of images where nothing else is said.
-const SIZE: u32 = 224;
+use images::Known;
+
 /// Blocks that are mixed where the format has blocks and the configuration says nothing.
 const NUM_MIXED: u64 = 16;
 
@@ -67,11 +60,19 @@ pub enum Pixels {
 }
 
 /// Opens the data that a configuration names, below `data_dir` unless its path is absolute. `seed` is that of
-/// augmentation.
+/// augmentation. `vocabulary` is how many different tokens the model takes from the data, `None` if that is not
+/// known. It holds where `data.tokens.vocabulary` is not set and the format has no tokenizer: a token that is not
+/// below it is a corrupt record.
 ///
 /// # Errors
 /// Names the file or the field and what is wrong with it.
-pub fn open(data: &Data, data_dir: &Path, pixels: Pixels, seed: u64) -> Result<Splits, DataError> {
+pub fn open(
+    data: &Data,
+    data_dir: &Path,
+    pixels: Pixels,
+    seed: u64,
+    vocabulary: Option<u32>,
+) -> Result<Splits, DataError> {
     data.validate()
         .map_err(|invalid| DataError::config(invalid.field, invalid.message))?;
     if data.format == DataFormat::Custom {
@@ -89,6 +90,7 @@ pub fn open(data: &Data, data_dir: &Path, pixels: Pixels, seed: u64) -> Result<S
         root,
         pixels,
         seed,
+        vocabulary,
         blocks: data.shuffle.map(|shuffle| Blocks {
             num_samples: shuffle.block,
             num_mixed: shuffle.window,
@@ -103,14 +105,9 @@ struct Opener<'a> {
     root: PathBuf,
     pixels: Pixels,
     seed: u64,
+    /// Of the model.
+    vocabulary: Option<u32>,
     blocks: Option<Blocks>,
-}
-
-/// What the validation split has to know about the training split.
-#[derive(Default)]
-struct Known {
-    classes: Option<Vec<String>>,
-    num_classes: Option<u32>,
 }
 
 impl Opener<'_> {
@@ -127,31 +124,6 @@ impl Opener<'_> {
         });
         splits.blocks = self.blocks.or(natural);
         Ok(splits)
-    }
-
-    fn idx(&self) -> Result<Splits, DataError> {
-        let (train, test) = idx::open(&self.root)?;
-        let options = self.data.image.clone().unwrap_or_default();
-        let own = train.size();
-        let edge = |own| options.size.unwrap_or(own);
-        let size = Size {
-            width: edge(own.width),
-            height: edge(own.height),
-            num_channels: 1,
-        };
-        let num_classes = options.num_classes;
-        let images = |records: idx::Idx, is_train| {
-            let transform = self.transform(&options, size, is_train)?;
-            let images = Images::new(Box::new(records), transform, num_classes, self.seed);
-            Ok::<Arc<dyn Dataset>, DataError>(Arc::new(images))
-        };
-        Ok(Splits {
-            train: images(train, true)?,
-            validation: Some(images(test, false)?),
-            normalize: self.normalize(&options),
-            blocks: None,
-            shares: Vec::new(),
-        })
     }
 
     fn others(&self) -> Result<Splits, DataError> {
@@ -183,11 +155,10 @@ impl Opener<'_> {
         let validation = validation
             .map(|path| self.split(&path, false, &mut known))
             .transpose()?;
-        let options = self.data.image.clone().unwrap_or_default();
         Ok(Splits {
             train,
             validation,
-            normalize: self.normalize(&options),
+            normalize: self.normalize(),
             blocks: None,
             shares,
         })
@@ -211,165 +182,6 @@ impl Opener<'_> {
         if let Some(options) = &self.data.tokens {
             return self.tokens(path, options);
         }
-        let options = self.data.image.clone().unwrap_or_default();
-        let edge = options.size.unwrap_or(SIZE);
-        let size = Size {
-            width: edge,
-            height: edge,
-            num_channels: 3,
-        };
-        let transform = self.transform(&options, size, is_train)?;
-        let records = self.records(path, &options, known)?;
-        // A validation split may lack the highest class; the training split's number holds.
-        let num_classes = options.num_classes.or(known.num_classes);
-        Ok(Arc::new(Images::new(
-            records,
-            transform,
-            num_classes,
-            self.seed,
-        )))
-    }
-
-    fn records(
-        &self,
-        path: &Path,
-        options: &ImageOptions,
-        known: &mut Known,
-    ) -> Result<Box<dyn Records>, DataError> {
-        Ok(match self.data.format {
-            DataFormat::ImageFolder => {
-                let folder = Folder::open(path, known.classes.as_deref(), &self.cache)?;
-                known
-                    .classes
-                    .get_or_insert_with(|| folder.classes().to_vec());
-                Box::new(folder)
-            }
-            DataFormat::WebDataset => Box::new(Shards::open(WebDataset, path, &self.cache)?),
-            DataFormat::TfRecord => Box::new(Shards::open(TfRecord, path, &self.cache)?),
-            #[cfg(feature = "parquet")]
-            DataFormat::Parquet => {
-                let image = options.column.as_deref().unwrap_or("image");
-                let label = options.label_column.as_deref().unwrap_or("label");
-                Box::new(crate::format::parquet::Parquet::open(
-                    path,
-                    image,
-                    label,
-                    &self.cache,
-                )?)
-            }
-            other => {
-                let _ = options;
-                return Err(DataError::config(
-                    "data.format",
-                    format!("{other:?} was not built in, or has no images"),
-                ));
-            }
-        })
-    }
-
-    fn tokens(&self, path: &Path, options: &TokenOptions) -> Result<Arc<dyn Dataset>, DataError> {
-        let mut vocabulary = options.vocabulary;
-        let mut streams: Vec<(PathBuf, Box<dyn Stream>)> = Vec::new();
-        let mut samples_per_block = 1;
-        match self.data.format {
-            DataFormat::Tokens => {
-                for file in crate::files::find(path, &[".bin"])? {
-                    streams.push((
-                        file.clone(),
-                        Box::new(TokenFile::open(&file, options.dtype)?),
-                    ));
-                }
-            }
-            #[cfg(feature = "text")]
-            DataFormat::Text => {
-                let name = options.tokenizer.as_deref().unwrap_or("tokenizer.json");
-                let end = options.end_of_text.as_deref();
-                let tokenizer = crate::format::text::TextTokenizer::open(
-                    &self.root.join(name),
-                    end,
-                    vocabulary,
-                )?;
-                vocabulary = Some(tokenizer.vocabulary());
-                for file in crate::files::find(path, &[".txt"])? {
-                    let tokens = tokenizer.tokens_of(&file, &self.cache)?;
-                    streams.push((file, Box::new(tokens)));
-                }
-            }
-            #[cfg(feature = "parquet")]
-            DataFormat::Parquet => {
-                let column = options.column.as_deref().unwrap_or("input_ids");
-                for file in crate::files::find(path, &[".parquet"])? {
-                    let lists =
-                        crate::format::parquet::TokenLists::open(&file, column, &self.cache)?;
-                    samples_per_block =
-                        (lists.tokens_per_group() / u64::from(options.context)).max(1);
-                    streams.push((file, Box::new(lists)));
-                }
-            }
-            other => {
-                let _ = (&mut vocabulary, &mut samples_per_block);
-                return Err(DataError::config(
-                    "data.format",
-                    format!("{other:?} was not built in, or has no tokens"),
-                ));
-            }
-        }
-        let windows = Windows::new(path, streams, options.context, vocabulary)?;
-        Ok(Arc::new(windows.in_blocks_of(samples_per_block)))
-    }
-
-    fn transform(
-        &self,
-        options: &ImageOptions,
-        size: Size,
-        is_train: bool,
-    ) -> Result<Transform, DataError> {
-        let edge = size.width.max(size.height);
-        if let (Some(resize), None) = (options.resize, options.size)
-            && resize < edge
-        {
-            return Err(DataError::config(
-                "data.image.resize",
-                format!("must be at least {edge}"),
-            ));
-        }
-        let num_channels = size.num_channels as usize;
-        if ![0, num_channels].contains(&options.mean.len()) {
-            let reason = format!("the images have {num_channels} channels; give as many numbers");
-            return Err(DataError::config("data.image.mean", reason));
-        }
-        let single = |values: &[f64], default: f32| -> Vec<f32> {
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "a mean needs no more digits"
-            )]
-            let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
-            if values.is_empty() {
-                vec![default; num_channels]
-            } else {
-                values
-            }
-        };
-        Ok(Transform {
-            size,
-            // As 256 is to 224.
-            resize: options.resize.unwrap_or(edge * 8 / 7),
-            augment: if is_train {
-                options.augment.clone()
-            } else {
-                Vec::new()
-            },
-            output: match self.pixels {
-                Pixels::Bytes => Output::Pixels,
-                Pixels::Normalized => {
-                    Output::normalized(&single(&options.mean, 0.0), &single(&options.std, 1.0))
-                }
-            },
-        })
-    }
-
-    fn normalize(&self, options: &ImageOptions) -> Option<(Vec<f64>, Vec<f64>)> {
-        let is_left = self.pixels == Pixels::Bytes && !options.mean.is_empty();
-        is_left.then(|| (options.mean.clone(), options.std.clone()))
+        self.images(path, is_train, known)
     }
 }

@@ -212,6 +212,36 @@ fn a_corrupt_image_of_few_is_named_or_skipped_and_counted() {
 }
 
 #[test]
+fn a_token_that_the_model_does_not_have_is_named_or_its_sample_skipped_and_counted() {
+    // Twenty samples of eight tokens; the token at byte 102 is in the seventh.
+    let data = tempfile::tempdir().unwrap();
+    let mut tokens: Vec<u16> = (0..161).map(|at| at % 64).collect();
+    tokens[51] = 64;
+    let bytes: Vec<u8> = tokens.into_iter().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(data.path().join("train.bin"), bytes).unwrap();
+    let mut config = config();
+    config["model"] = json!({
+        "name": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 8, "vocabulary": 64,
+    });
+    config["data"] = json!({"format": "tokens", "train": "train.bin", "tokens": {"context": 8}});
+    config["globalBatchSize"] = json!(4);
+    config["steps"] = json!(5);
+    let mut job = Job::train_on(&config, data.path(), 1, 1);
+    assert_eq!(job.exit_codes(), [Some(65)], "{}", job.logs());
+    let message = job.failure(0, 0).message;
+    assert!(
+        message.contains("train.bin at byte 102: token 64 is out of range"),
+        "{message}"
+    );
+
+    config["data"]["reading"] = json!({"onCorrupt": "Skip"});
+    let mut job = Job::train_on(&config, data.path(), 1, 1);
+    job.complete();
+    let skipped = job.metric(0, "roundhouse_train_corrupt_samples_total");
+    assert!((skipped - 1.0).abs() < 0.5, "{skipped}\n{}", job.logs());
+}
+
+#[test]
 fn a_batch_that_does_not_fit_into_memory_is_told_with_the_rank_and_what_to_change() {
     // The hidden layer of a rank's 4,000 images takes 1 GB.
     const LEFT: u64 = 700 << 20;

@@ -37,18 +37,10 @@ impl Folder {
     /// A directory cannot be read, a class has no image, or there are classes that the training split does not have.
     pub fn open(root: &Path, classes: Option<&[String]>, cache: &Cache) -> Result<Self, DataError> {
         let names = directories(root)?;
-        let mut times = Vec::new();
-        for name in &names {
-            times.extend(name.as_bytes());
-            let path = root.join(name);
-            let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
-            let modified = modified.map_err(DataError::io(&path))?;
-            let since = modified
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap_or_default();
-            times.extend(since.as_nanos().to_le_bytes());
-        }
-        let mut listing = cache.get(root, "folder-index", &times, || Listing::of(root, names))?;
+        let is_current = |kept: &Kept| kept.is_current(root);
+        let build = || Kept::of(root, names);
+        let kept = cache.get_if(root, "folder-index", b"", is_current, build)?;
+        let mut listing = kept.listing;
         if let Some(classes) = classes {
             listing = listing.numbered_as(classes, root)?;
         }
@@ -92,25 +84,52 @@ impl Folder {
     }
 }
 
-impl Listing {
+/// A listing, and the directories that it was made from. A file that is added to a directory or removed from it
+/// changes the time of that directory alone.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    listing: Listing,
+    /// Path below the root and time of the last change, of every directory below the root.
+    directories: Vec<(String, u128)>,
+}
+
+impl Kept {
     fn of(root: &Path, classes: Vec<String>) -> Result<Self, DataError> {
-        let mut images = Vec::new();
+        let (mut images, mut directories) = (Vec::new(), Vec::new());
         for class in &classes {
-            let directory = root.join(class);
-            let mut found = Vec::new();
-            walk(&directory, "", &mut found)?;
-            if found.is_empty() {
+            let mut walk = Walk {
+                class: root.join(class),
+                images: Vec::new(),
+                directories: Vec::new(),
+            };
+            walk.list("")?;
+            if walk.images.is_empty() {
                 return Err(DataError::invalid(
-                    &directory,
+                    &walk.class,
                     "holds no .jpg, .jpeg or .png file",
                 ));
             }
-            found.sort();
-            images.push(found);
+            walk.images.sort();
+            images.push(walk.images);
+            let found = walk.directories.into_iter();
+            directories.extend(found.map(|(path, time)| (format!("{class}/{path}"), time)));
         }
-        Ok(Self { classes, images })
+        Ok(Self {
+            listing: Listing { classes, images },
+            directories,
+        })
     }
 
+    /// Whether no directory has changed since. Classes that were added or removed change the root, whose time is in
+    /// the cache's stamp.
+    fn is_current(&self, root: &Path) -> bool {
+        self.directories
+            .iter()
+            .all(|(path, time)| modified(&root.join(path)).is_ok_and(|now| now == *time))
+    }
+}
+
+impl Listing {
     fn numbered_as(self, classes: &[String], root: &Path) -> Result<Self, DataError> {
         let mut images = vec![Vec::new(); classes.len()];
         for (name, found) in self.classes.iter().zip(self.images) {
@@ -146,29 +165,52 @@ fn directories(root: &Path) -> Result<Vec<String>, DataError> {
     Ok(names)
 }
 
-fn walk(directory: &Path, prefix: &str, found: &mut Vec<String>) -> Result<(), DataError> {
-    for entry in std::fs::read_dir(directory).map_err(DataError::io(directory))? {
-        let entry = entry.map_err(DataError::io(directory))?;
-        let name = name(&entry)?;
-        let kind = entry.file_type().map_err(DataError::io(directory))?;
-        // Links to directories are not followed, so that a loop does not matter.
-        if kind.is_dir() {
-            walk(&entry.path(), &format!("{prefix}{name}/"), found)?;
-            continue;
+/// The images and directories of a class. All paths are below the class's directory.
+struct Walk {
+    class: PathBuf,
+    images: Vec<String>,
+    directories: Vec<(String, u128)>,
+}
+
+impl Walk {
+    /// Lists a directory and those in it. `below` is its path, which ends with `/` or is empty.
+    fn list(&mut self, below: &str) -> Result<(), DataError> {
+        let directory = self.class.join(below);
+        // Before the directory is read: a file that is added meanwhile makes the listing stale.
+        let time = modified(&directory).map_err(DataError::io(&directory))?;
+        self.directories.push((below.to_owned(), time));
+        for entry in std::fs::read_dir(&directory).map_err(DataError::io(&directory))? {
+            let entry = entry.map_err(DataError::io(&directory))?;
+            let name = name(&entry)?;
+            let kind = entry.file_type().map_err(DataError::io(&directory))?;
+            // Links to directories are not followed, so that a loop does not matter.
+            if kind.is_dir() {
+                self.list(&format!("{below}{name}/"))?;
+            } else if is_image(&name) {
+                self.images.push(format!("{below}{name}"));
+            }
         }
-        let ending = Path::new(&name)
-            .extension()
-            .and_then(|ending| ending.to_str());
-        let is_image = ending.is_some_and(|ending| {
-            ENDINGS
-                .iter()
-                .any(|known| ending.eq_ignore_ascii_case(known))
-        });
-        if is_image && !name.starts_with('.') {
-            found.push(format!("{prefix}{name}"));
-        }
+        Ok(())
     }
-    Ok(())
+}
+
+fn is_image(name: &str) -> bool {
+    let ending = Path::new(name)
+        .extension()
+        .and_then(|ending| ending.to_str());
+    let is_known = |ending: &str| {
+        ENDINGS
+            .iter()
+            .any(|known| ending.eq_ignore_ascii_case(known))
+    };
+    ending.is_some_and(is_known) && !name.starts_with('.')
+}
+
+/// When a directory was last changed, in nanoseconds since 1970.
+fn modified(directory: &Path) -> std::io::Result<u128> {
+    let modified = std::fs::metadata(directory)?.modified()?;
+    let since = modified.duration_since(std::time::UNIX_EPOCH);
+    Ok(since.unwrap_or_default().as_nanos())
 }
 
 fn name(entry: &std::fs::DirEntry) -> Result<String, DataError> {
@@ -262,22 +304,40 @@ mod tests {
     }
 
     #[test]
-    fn a_new_image_is_found_although_the_list_was_kept() {
-        let directory = folder(&["a/1.jpg", "b/1.jpg"]);
-        let cache = Cache::default();
-        assert_eq!(
-            Folder::open(directory.path(), None, &cache)
-                .unwrap()
-                .num_records(),
-            2
-        );
-        std::fs::write(directory.path().join("b/2.jpg"), "b/2.jpg").unwrap();
-        assert_eq!(
-            Folder::open(directory.path(), None, &cache)
-                .unwrap()
-                .num_records(),
-            3
-        );
+    fn a_new_or_removed_image_is_seen_in_every_directory_although_the_list_was_kept() {
+        for changed in ["b", "b/nested", "b/nested/deep"] {
+            let directory = folder(&["a/1.jpg", "b/nested/deep/1.jpg"]);
+            let num_images = || {
+                let found = Folder::open(directory.path(), None, &Cache::default());
+                found.unwrap().num_records()
+            };
+            let changed = directory.path().join(changed);
+            // A time of long ago, because two changes within one tick of the clock have the same.
+            let make_old = || {
+                let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+                let opened = std::fs::File::open(&changed).unwrap();
+                opened.set_modified(time).unwrap();
+            };
+            make_old();
+            assert_eq!((num_images(), num_images()), (2, 2));
+            std::fs::write(changed.join("2.jpg"), "2.jpg").unwrap();
+            assert_eq!(num_images(), 3, "{}", changed.display());
+            make_old();
+            assert_eq!(num_images(), 3);
+            std::fs::remove_file(changed.join("2.jpg")).unwrap();
+            assert_eq!(num_images(), 2, "{}", changed.display());
+        }
+    }
+
+    #[test]
+    fn a_list_is_kept_as_long_as_no_directory_changes() {
+        let directory = folder(&["a/nested/1.jpg"]);
+        let kept = Kept::of(directory.path(), vec!["a".to_owned()]).unwrap();
+        assert!(kept.is_current(directory.path()));
+        let paths: Vec<_> = kept.directories.iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["a/", "a/nested/"]);
+        std::fs::remove_dir_all(directory.path().join("a/nested")).unwrap();
+        assert!(!kept.is_current(directory.path()));
     }
 
     #[test]

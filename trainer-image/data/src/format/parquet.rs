@@ -23,7 +23,7 @@ use columns::{bytes_of, find, numbers_of};
 use groups::Groups;
 pub use tokens::TokenLists;
 
-/// Memory of the row groups that are kept.
+/// Memory of the row groups that are kept of a data set. Each thread that reads one needs its memory beside this.
 const MAX_KEPT_BYTES: usize = 512 << 20;
 
 /// What is kept of a file.
@@ -51,7 +51,7 @@ pub struct Parquet {
     groups: Vec<(usize, usize, u64)>,
     num_rows: u64,
     num_classes: u32,
-    kept: Groups<Group>,
+    kept: Groups<usize, Group>,
 }
 
 fn reader(path: &Path) -> Result<SerializedFileReader<File>, DataError> {

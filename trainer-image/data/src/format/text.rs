@@ -1,6 +1,6 @@
 //! Text files through a Hugging Face tokenizer. Each line is a document; documents are joined with the end-of-text
-//! token between them. A file is tokenized once; the tokens are kept as a file of 32-bit tokens beside it or in
-//! the cache directory, so that text may be larger than memory.
+//! token between them. One process of a node tokenizes a file once; the tokens are kept as a file of 32-bit tokens
+//! beside it or in the cache directory, so that text may be larger than memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -10,24 +10,28 @@ use roundhouse_contract::trainer::data::TokenType;
 use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer;
 
-use super::tokens::TokenFile;
-use crate::cache::{Cache, Stamp};
+use super::tokens::TokenFiles;
+use crate::cache::{Cache, hex};
 use crate::error::{DataError, Place};
+
+mod kept;
 
 /// Tokens that end a text, as the usual tokenizers name them.
 const ENDS_OF_TEXT: [&str; 4] = ["<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>"];
 /// Lines that are tokenized at once, in all threads.
 const LINES_AT_ONCE: usize = 1_024;
-/// Longest line.
-const MAX_LINE_BYTES: u64 = 1 << 28;
+/// Fewer lines are tokenized at once if they have so many bytes, so that memory is bounded.
+const BYTES_AT_ONCE: usize = 16 << 20;
+/// Most bytes of a line, with its end.
+const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// A tokenizer and the token between documents.
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
     end_of_text: u32,
     vocabulary: u32,
-    /// What the tokens depend on beside the text.
-    key: Vec<u8>,
+    /// A hash of what the tokens depend on beside the text.
+    hash: String,
 }
 
 impl std::fmt::Debug for TextTokenizer {
@@ -79,13 +83,12 @@ impl TextTokenizer {
             );
             return Err(DataError::config("data.tokens.vocabulary", reason));
         }
-        let mut key = Sha256::digest(&bytes).to_vec();
-        key.extend(end_of_text.to_le_bytes());
+        let hash = Sha256::new_with_prefix(&bytes).chain_update(end_of_text.to_le_bytes());
         Ok(Self {
             tokenizer,
             end_of_text,
             vocabulary: vocabulary.unwrap_or(highest + 1),
-            key,
+            hash: hex(&hash.finalize())[..16].to_owned(),
         })
     }
 
@@ -95,66 +98,40 @@ impl TextTokenizer {
         self.vocabulary
     }
 
-    /// The tokens of a text file, tokenized now if that has not been done.
+    /// The tokens of texts. A text is tokenized now if that has not been done.
     ///
     /// # Errors
-    /// The text is not UTF-8, or the tokens can be written nowhere.
-    pub fn tokens_of(&self, path: &Path, cache: &Cache) -> Result<TokenFile, DataError> {
-        let stamp = Stamp::of(path, &self.key)?;
-        let places = cache.places(path, &format!("{}.tokens", stamp.short()));
-        // A file of this name is complete: it got its name after all was written.
-        if let Some(place) = places.iter().find(|place| place.is_file()) {
-            return TokenFile::open(place, TokenType::U32);
-        }
-        let mut refused = None;
-        for place in places {
-            let directory = place.parent().unwrap_or(Path::new(".")).to_owned();
-            let created = std::fs::create_dir_all(&directory)
-                .and_then(|()| tempfile::NamedTempFile::new_in(&directory));
-            match created {
-                Ok(file) => return self.write(path, file, &place),
-                Err(error) => refused = Some((directory, error)),
-            }
-        }
-        let (directory, error) =
-            refused.unwrap_or_else(|| (PathBuf::new(), std::io::ErrorKind::NotFound.into()));
-        let reason = format!(
-            "{} cannot be written ({error}); name a directory for tokenized text",
-            directory.display()
-        );
-        Err(DataError::config("data.reading.cacheDir", reason))
+    /// A text is not UTF-8, a line is too long, or the tokens can be written nowhere.
+    pub fn tokens_of(&self, texts: &[PathBuf], cache: &Cache) -> Result<TokenFiles, DataError> {
+        let file = |text: &PathBuf| {
+            kept::tokens_of(text, &self.hash, cache, |writer| self.write(text, writer))
+        };
+        let files = texts.iter().map(file).collect::<Result<_, _>>()?;
+        TokenFiles::open(files, TokenType::U32)
     }
 
     fn write(
         &self,
         path: &Path,
-        file: tempfile::NamedTempFile,
-        place: &Path,
-    ) -> Result<TokenFile, DataError> {
-        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        writer: &mut BufWriter<tempfile::NamedTempFile>,
+    ) -> Result<(), DataError> {
         let mut reader =
             BufReader::with_capacity(1 << 20, File::open(path).map_err(DataError::io(path))?);
-        let mut lines = Vec::new();
-        let mut number = 0;
-        loop {
-            let line = next_line(&mut reader, path, number)?;
+        let (mut lines, mut num_bytes) = (Vec::new(), 0);
+        for number in 1.. {
+            let line = next_line(&mut reader, path, number, MAX_LINE_BYTES)?;
             let is_end = line.is_none();
+            num_bytes += line.as_ref().map_or(0, String::len);
             lines.extend(line.filter(|line| !line.is_empty()));
-            number += 1;
-            if lines.len() == LINES_AT_ONCE || is_end {
-                self.append(path, std::mem::take(&mut lines), &mut writer)?;
+            if is_end || lines.len() == LINES_AT_ONCE || num_bytes >= BYTES_AT_ONCE {
+                self.append(path, std::mem::take(&mut lines), writer)?;
+                num_bytes = 0;
             }
             if is_end {
                 break;
             }
         }
-        let file = writer
-            .into_inner()
-            .map_err(|error| DataError::io(place)(error.into_error()))?;
-        file.as_file().sync_all().map_err(DataError::io(place))?;
-        file.persist(place)
-            .map_err(|error| DataError::io(place)(error.error))?;
-        TokenFile::open(place, TokenType::U32)
+        Ok(())
     }
 
     fn append(
@@ -177,19 +154,28 @@ impl TextTokenizer {
     }
 }
 
+/// The next line of a text without its end, `None` after the last one. `number` is its number, from 1.
+///
+/// # Errors
+/// The line with its end has more than `max_bytes` bytes, or it is not UTF-8.
 fn next_line(
     reader: &mut impl BufRead,
     path: &Path,
     number: u64,
+    max_bytes: u64,
 ) -> Result<Option<String>, DataError> {
     let mut bytes = Vec::new();
-    let mut limited = std::io::Read::take(reader, MAX_LINE_BYTES);
-    if limited
+    // One byte more than a line may have shows that it is too long.
+    let num_bytes = std::io::Read::take(reader, max_bytes + 1)
         .read_until(b'\n', &mut bytes)
-        .map_err(DataError::io(path))?
-        == 0
-    {
+        .map_err(DataError::io(path))?;
+    if num_bytes == 0 {
         return Ok(None);
+    }
+    let place = Place::Line(number);
+    if num_bytes as u64 > max_bytes {
+        let reason = format!("the line is longer than {max_bytes} bytes, the most that is read");
+        return Err(DataError::corrupt(path, place, reason));
     }
     while bytes
         .last()
@@ -197,7 +183,6 @@ fn next_line(
     {
         bytes.pop();
     }
-    let place = Place::Record(number);
     String::from_utf8(bytes)
         .map(Some)
         .map_err(|_| DataError::corrupt(path, place, "the line is not UTF-8"))
@@ -207,7 +192,7 @@ fn next_line(
 mod tests {
     use super::*;
     use crate::batch::HostBatch;
-    use crate::format::tokens::{Stream, Windows};
+    use crate::format::tokens::{Tokens, Windows};
 
     const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
         {"id": 3, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -226,10 +211,14 @@ mod tests {
         (directory, tokenizer, file)
     }
 
-    fn tokens(file: TokenFile, path: &Path) -> Vec<u32> {
-        let context = u32::try_from(file.num_tokens() - 1).unwrap();
-        let windows =
-            Windows::new(path, vec![(path.to_owned(), Box::new(file))], context, None).unwrap();
+    fn tokens_of(tokenizer: &TextTokenizer, text: &Path) -> Result<TokenFiles, DataError> {
+        tokenizer.tokens_of(&[text.to_owned()], &Cache::default())
+    }
+
+    fn tokens(tokenizer: &TextTokenizer, text: &Path) -> Vec<u32> {
+        let tokens = tokens_of(tokenizer, text).unwrap();
+        let context = u32::try_from(tokens.num_tokens()[0] - 1).unwrap();
+        let windows = Windows::new(text, Box::new(tokens), context, None).unwrap();
         HostBatch::read(&windows, &[0], 0).unwrap().tokens()
     }
 
@@ -237,10 +226,7 @@ mod tests {
     fn documents_are_joined_with_the_end_of_text_between_them() {
         let (_directory, tokenizer, file) = case("a b A\n\nb\r\nx <|endoftext|> a");
         let tokenizer = TextTokenizer::open(&tokenizer, None, Some(4)).unwrap();
-        let found = tokens(
-            tokenizer.tokens_of(&file, &Cache::default()).unwrap(),
-            &file,
-        );
+        let found = tokens(&tokenizer, &file);
         assert_eq!(found, [0, 1, 0, 3, 1, 3, 2, 3, 0, 3]);
     }
 
@@ -249,16 +235,13 @@ mod tests {
         let (directory, tokenizer, file) = case("a b");
         let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();
         let count = || std::fs::read_dir(directory.path()).unwrap().count();
-        tokenizer.tokens_of(&file, &Cache::default()).unwrap();
+        tokens_of(&tokenizer, &file).unwrap();
         assert_eq!(count(), 3);
-        tokenizer.tokens_of(&file, &Cache::default()).unwrap();
+        tokens_of(&tokenizer, &file).unwrap();
         assert_eq!(count(), 3);
         std::fs::write(&file, "b b b").unwrap();
-        let found = tokens(
-            tokenizer.tokens_of(&file, &Cache::default()).unwrap(),
-            &file,
-        );
-        assert_eq!((found, count()), (vec![1, 1, 1, 3], 4));
+        let found = tokens(&tokenizer, &file);
+        assert_eq!((found, count()), (vec![1, 1, 1, 3], 3));
     }
 
     #[test]
@@ -285,16 +268,30 @@ mod tests {
     }
 
     #[test]
+    fn a_line_above_the_limit_is_an_error_that_names_it_and_is_not_cut() {
+        let lines = |text: &str| {
+            let mut reader = text.as_bytes();
+            let next = |number| next_line(&mut reader, Path::new("a.txt"), number, 6).transpose();
+            (1..).map_while(next).collect::<Result<Vec<_>, _>>()
+        };
+        assert_eq!(lines("12345\n1234\r\n123456").unwrap().len(), 3);
+        for too_long in ["123456\n", "12345\r\n", "1234567", "123456789"] {
+            let text = lines(&format!("1\n{too_long}")).unwrap_err().to_string();
+            assert!(
+                text.contains("a.txt at line 2: the line is longer than 6 bytes"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn text_that_is_not_utf_8_is_named_with_its_line() {
         let (_directory, tokenizer, file) = case("");
         std::fs::write(&file, b"a\nb\xff\n").unwrap();
         let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();
-        let text = tokenizer
-            .tokens_of(&file, &Cache::default())
-            .unwrap_err()
-            .to_string();
+        let text = tokens_of(&tokenizer, &file).unwrap_err().to_string();
         assert!(
-            text.contains("a.txt at record 1: the line is not UTF-8"),
+            text.contains("a.txt at line 2: the line is not UTF-8"),
             "{text}"
         );
     }

@@ -1,7 +1,7 @@
 //! Tokens in a row, cut into samples: sample i has the tokens from i·T to i·T + T, so that consecutive samples
 //! share one token, the last target of one and the first input of the next.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use roundhouse_contract::trainer::data::TokenType;
 
@@ -9,48 +9,61 @@ use crate::dataset::{Dataset, Item, Scratch};
 use crate::error::{DataError, Place};
 use crate::files::Files;
 
-/// Tokens of one file, by position.
-pub trait Stream: std::fmt::Debug + Send + Sync {
-    /// Number of tokens.
-    fn num_tokens(&self) -> u64;
+/// The tokens of some files, by file and position.
+pub trait Tokens: std::fmt::Debug + Send + Sync {
+    /// Number of tokens of each file.
+    fn num_tokens(&self) -> &[u64];
 
-    /// Reads tokens from a position into a buffer of 32-bit numbers in native byte order.
+    /// Path of a file.
+    fn path(&self, file: usize) -> &Path;
+
+    /// Reads tokens of a file from a position into a buffer of 32-bit numbers in native byte order.
     ///
     /// # Errors
     /// The file cannot be read.
-    fn read(&self, start: u64, scratch: &mut Vec<u8>, into: &mut [u8]) -> Result<(), DataError>;
+    fn read(
+        &self,
+        file: usize,
+        start: u64,
+        scratch: &mut Vec<u8>,
+        into: &mut [u8],
+    ) -> Result<(), DataError>;
 
-    /// Where a token is.
+    /// Where a token is in its file.
     fn place(&self, token: u64) -> Place;
+
+    /// Consecutive tokens that it is best to read together; 1: any.
+    fn tokens_per_block(&self) -> u64 {
+        1
+    }
 }
 
 /// Samples of T + 1 tokens, of the files one after the other. No sample reaches over the end of a file; up to T
 /// tokens at the end of each are left out.
 #[derive(Debug)]
 pub struct Windows {
-    streams: Vec<(std::path::PathBuf, Box<dyn Stream>)>,
+    tokens: Box<dyn Tokens>,
     /// Number of the first sample of each file, and the number of samples at the end.
     starts: Vec<u64>,
     item: Item,
     context: u32,
     vocabulary: Option<u32>,
-    samples_per_block: u64,
 }
 
 impl Windows {
-    /// Cuts the tokens of some files. Tokens from `vocabulary` on are corrupt.
+    /// Cuts the tokens of some files below `path`. Tokens from `vocabulary` on are corrupt.
     ///
     /// # Errors
     /// No file has T + 1 tokens.
     pub fn new(
         path: &Path,
-        streams: Vec<(std::path::PathBuf, Box<dyn Stream>)>,
+        tokens: Box<dyn Tokens>,
         context: u32,
         vocabulary: Option<u32>,
     ) -> Result<Self, DataError> {
         let mut starts = vec![0];
-        for (_, stream) in &streams {
-            let num_samples = stream.num_tokens().saturating_sub(1) / u64::from(context.max(1));
+        for num_tokens in tokens.num_tokens() {
+            let num_samples = num_tokens.saturating_sub(1) / u64::from(context.max(1));
             starts.push(starts.last().unwrap_or(&0) + num_samples);
         }
         if starts.last() == Some(&0) {
@@ -61,20 +74,12 @@ impl Windows {
             return Err(DataError::invalid(path, reason));
         }
         Ok(Self {
-            streams,
+            tokens,
             starts,
             item: Item::Tokens { context },
             context,
             vocabulary,
-            samples_per_block: 1,
         })
-    }
-
-    /// Says how many consecutive samples it is best to read together.
-    #[must_use]
-    pub const fn in_blocks_of(mut self, num_samples: u64) -> Self {
-        self.samples_per_block = num_samples;
-        self
     }
 }
 
@@ -102,14 +107,14 @@ impl Dataset for Windows {
             .starts
             .partition_point(|start| *start <= sample)
             .saturating_sub(1);
-        let Some((path, stream)) = self.streams.get(file) else {
+        if file >= self.tokens.num_tokens().len() {
             return Err(DataError::NoSuchSample {
                 sample,
                 num_samples: self.num_samples(),
             });
-        };
+        }
         let start = (sample - self.starts[file]) * u64::from(self.context);
-        stream.read(start, &mut scratch.record, into)?;
+        self.tokens.read(file, start, &mut scratch.record, into)?;
         if let Some(vocabulary) = self.vocabulary {
             let tokens = into
                 .as_chunks::<4>()
@@ -120,60 +125,70 @@ impl Dataset for Windows {
                 let highest = vocabulary.saturating_sub(1);
                 let reason =
                     format!("token {token} is out of range; the vocabulary is 0 to {highest}");
-                return Err(DataError::corrupt(
-                    path,
-                    stream.place(start + at as u64),
-                    reason,
-                ));
+                let place = self.tokens.place(start + at as u64);
+                return Err(DataError::corrupt(self.tokens.path(file), place, reason));
             }
         }
         Ok(0)
     }
 
     fn samples_per_block(&self) -> u64 {
-        self.samples_per_block
+        (self.tokens.tokens_per_block() / u64::from(self.context.max(1))).max(1)
     }
 }
 
-/// A file of tokens without a header, little-endian.
+/// Files of tokens without a header, little-endian.
 #[derive(Debug)]
-pub struct TokenFile {
+pub struct TokenFiles {
     files: Files,
     kind: TokenType,
-    num_tokens: u64,
+    num_tokens: Vec<u64>,
 }
 
-impl TokenFile {
-    /// Opens a file.
+impl TokenFiles {
+    /// Opens files. Few of them are open at a time.
     ///
     /// # Errors
-    /// It cannot be read, or its size is no multiple of a token's.
-    pub fn open(path: &Path, kind: TokenType) -> Result<Self, DataError> {
-        let num_bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
+    /// One cannot be read, or its size is no multiple of a token's.
+    pub fn open(paths: Vec<PathBuf>, kind: TokenType) -> Result<Self, DataError> {
         let size = kind.num_bytes() as u64;
-        if !num_bytes.is_multiple_of(size) {
-            let reason = format!(
-                "is truncated, or has another dtype: {num_bytes} bytes are no multiple of {size}"
-            );
-            return Err(DataError::invalid(path, reason));
-        }
+        let num_tokens = |path: &PathBuf| {
+            let num_bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
+            if !num_bytes.is_multiple_of(size) {
+                let reason = format!(
+                    "is truncated, or has another dtype: {num_bytes} bytes are no multiple of {size}"
+                );
+                return Err(DataError::invalid(path, reason));
+            }
+            Ok(num_bytes / size)
+        };
         Ok(Self {
-            files: Files::new(vec![path.to_owned()]),
+            num_tokens: paths.iter().map(num_tokens).collect::<Result<_, _>>()?,
+            files: Files::new(paths),
             kind,
-            num_tokens: num_bytes / size,
         })
     }
 }
 
-impl Stream for TokenFile {
-    fn num_tokens(&self) -> u64 {
-        self.num_tokens
+impl Tokens for TokenFiles {
+    fn num_tokens(&self) -> &[u64] {
+        &self.num_tokens
     }
 
-    fn read(&self, start: u64, scratch: &mut Vec<u8>, into: &mut [u8]) -> Result<(), DataError> {
+    fn path(&self, file: usize) -> &Path {
+        self.files.path(file)
+    }
+
+    fn read(
+        &self,
+        file: usize,
+        start: u64,
+        scratch: &mut Vec<u8>,
+        into: &mut [u8],
+    ) -> Result<(), DataError> {
         let size = self.kind.num_bytes();
         scratch.resize(into.len() / 4 * size, 0);
-        self.files.read_at(0, start * size as u64, scratch)?;
+        self.files.read_at(file, start * size as u64, scratch)?;
         let tokens = into.as_chunks_mut::<4>().0;
         match self.kind {
             TokenType::U16 => {
@@ -206,7 +221,7 @@ mod tests {
         context: u32,
     ) -> Result<(tempfile::TempDir, Windows), DataError> {
         let directory = tempfile::tempdir().unwrap();
-        let mut streams: Vec<(_, Box<dyn Stream>)> = Vec::new();
+        let mut paths = Vec::new();
         for (number, tokens) in files.iter().enumerate() {
             let path = directory.path().join(format!("{number}.bin"));
             let bytes: Vec<u8> = match kind {
@@ -220,9 +235,10 @@ mod tests {
                     .collect(),
             };
             std::fs::write(&path, bytes).unwrap();
-            streams.push((path.clone(), Box::new(TokenFile::open(&path, kind)?)));
+            paths.push(path);
         }
-        let windows = Windows::new(directory.path(), streams, context, Some(100_000))?;
+        let tokens = Box::new(TokenFiles::open(paths, kind)?);
+        let windows = Windows::new(directory.path(), tokens, context, Some(100_000))?;
         Ok((directory, windows))
     }
 
@@ -244,6 +260,20 @@ mod tests {
     }
 
     #[test]
+    fn few_of_many_token_files_are_open_at_a_time() {
+        let tokens: Vec<[u32; 3]> = (0..200).map(|number| [number, number, number]).collect();
+        let files: Vec<&[u32]> = tokens.iter().map(|tokens| &tokens[..]).collect();
+        let (directory, windows) = windows(TokenType::U16, &files, 2).unwrap();
+        assert_eq!(samples(&windows), tokens);
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let open = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+        let num_open = open
+            .filter(|path| path.starts_with(directory.path()))
+            .count();
+        assert!((1..=128).contains(&num_open), "{num_open}");
+    }
+
+    #[test]
     fn a_token_outside_the_vocabulary_is_named_with_its_place() {
         let (_directory, windows) = windows(TokenType::U32, &[&[1, 2, 3, 100_000, 5]], 2).unwrap();
         let text = HostBatch::read(&windows, &[1], 0).unwrap_err().to_string();
@@ -262,7 +292,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.bin");
         std::fs::write(&path, [1, 2, 3]).unwrap();
-        let text = TokenFile::open(&path, TokenType::U16)
+        let text = TokenFiles::open(vec![path], TokenType::U16)
             .unwrap_err()
             .to_string();
         assert!(

@@ -6,15 +6,23 @@ use super::*;
 
 /// A data set whose samples are one byte; the label is the sample's number and the pass.
 #[derive(Debug)]
-struct Numbers(u64, Item);
+struct Numbers {
+    num_samples: u64,
+    item: Item,
+    samples_per_block: u64,
+}
 
 impl Dataset for Numbers {
     fn num_samples(&self) -> u64 {
-        self.0
+        self.num_samples
     }
 
     fn item(&self) -> &Item {
-        &self.1
+        &self.item
+    }
+
+    fn samples_per_block(&self) -> u64 {
+        self.samples_per_block
     }
 
     fn num_classes(&self) -> Option<u32> {
@@ -34,6 +42,11 @@ impl Dataset for Numbers {
 }
 
 fn part(name: &str, num_samples: u64, weight: f64) -> Part {
+    in_blocks(1, name, num_samples, weight)
+}
+
+/// A part that is best read in blocks of so many samples.
+fn in_blocks(samples_per_block: u64, name: &str, num_samples: u64, weight: f64) -> Part {
     let item = Item::Pixels {
         height: 1,
         width: 1,
@@ -41,7 +54,11 @@ fn part(name: &str, num_samples: u64, weight: f64) -> Part {
     };
     Part {
         name: name.to_owned(),
-        dataset: Arc::new(Numbers(num_samples, item)),
+        dataset: Arc::new(Numbers {
+            num_samples,
+            item,
+            samples_per_block,
+        }),
         weight,
     }
 }
@@ -93,53 +110,133 @@ fn epochs_of_gpt_3_give_the_weights_of_its_table() {
     }
 }
 
-#[test]
-fn each_data_set_gives_its_exact_share_in_passes_of_all_its_samples() {
-    let mix = Mix::new(
-        vec![part("a", 90, 0.2), part("b", 10, 0.7), part("c", 3, 0.1)],
-        5,
-        None,
-    )
-    .unwrap();
-    let shares = mix.shares();
-    let counts: Vec<u64> = shares.iter().map(|share| share.num_samples).collect();
-    assert_eq!(counts, [21, 72, 10]);
-    assert!((shares[1].epochs - 7.2).abs() < 1e-12);
-    let mut passes: BTreeMap<(u64, i64), Vec<i64>> = BTreeMap::new();
+/// Part, sample of the part and pass over it, of a sample of a mix.
+fn read(mix: &Mix, sample: u64, epoch: u64) -> (usize, u64, u64) {
     let (mut scratch, mut byte) = (Scratch::default(), [0]);
+    let label = mix.read(sample, epoch, &mut scratch, &mut byte).unwrap();
+    let label = u64::try_from(label).unwrap();
+    let part = mix.part_of(sample).unwrap();
+    (part, label % 1_000_000, label / 1_000_000)
+}
+
+/// The samples of each pass over each part, in five epochs.
+fn passes(mix: &Mix) -> BTreeMap<(usize, u64), Vec<u64>> {
+    let mut passes: BTreeMap<_, Vec<u64>> = BTreeMap::new();
     for epoch in 0..5 {
         for sample in 0..mix.num_samples() {
-            let part = mix.starts.partition_point(|start| *start <= sample) as u64;
-            let label = mix.read(sample, epoch, &mut scratch, &mut byte).unwrap();
-            passes
-                .entry((part, label / 1_000_000))
-                .or_default()
-                .push(label % 1_000_000);
+            let (part, sample, pass) = read(mix, sample, epoch);
+            passes.entry((part, pass)).or_default().push(sample);
         }
     }
-    // 360 samples of "b" are 36 passes, each with every sample once and in an order of its own.
-    let of_b: Vec<_> = passes
-        .iter()
-        .filter(|((part, _), _)| *part == 2)
-        .map(|(_, samples)| samples)
-        .collect();
-    assert_eq!(of_b.len(), 36);
-    assert_ne!(of_b[0], of_b[1]);
-    for samples in of_b {
-        let mut samples = samples.clone();
-        samples.sort_unstable();
-        assert_eq!(samples, (0..10).collect::<Vec<_>>());
+    passes
+}
+
+#[test]
+fn each_data_set_gives_its_exact_share_in_passes_of_all_its_samples() {
+    for samples_per_block in [1, 4] {
+        let part =
+            |name, num_samples, weight| in_blocks(samples_per_block, name, num_samples, weight);
+        let parts = vec![part("a", 90, 0.2), part("b", 10, 0.7), part("c", 3, 0.1)];
+        let mix = Mix::new(parts, 5, None).unwrap();
+        let shares = mix.shares();
+        let counts: Vec<u64> = shares.iter().map(|share| share.num_samples).collect();
+        assert_eq!(counts, [21, 72, 10]);
+        assert!((shares[1].epochs - 7.2).abs() < 1e-12);
+        let passes = passes(&mix);
+        // 360 samples of "b" are 36 passes, each with every sample once and in an order of its own.
+        let of_b: Vec<_> = passes
+            .iter()
+            .filter(|((part, _), _)| *part == 1)
+            .map(|(_, samples)| samples)
+            .collect();
+        assert_eq!(of_b.len(), 36);
+        assert_ne!(of_b[0], of_b[1]);
+        for samples in of_b {
+            let mut samples = samples.clone();
+            samples.sort_unstable();
+            assert_eq!(samples, (0..10).collect::<Vec<_>>());
+        }
+        // 105 samples of "a" are one pass and the beginning of another.
+        assert_eq!((passes[&(0, 0)].len(), passes[&(0, 1)].len()), (90, 15));
     }
-    // 105 samples of "a" are one pass and the beginning of another.
-    assert_eq!((passes[&(1, 0)].len(), passes[&(1, 1)].len()), (90, 15));
+}
+
+#[test]
+fn a_data_set_without_blocks_is_passed_in_an_order_of_one_level_also_beside_one_with_blocks() {
+    let parts = vec![part("a", 50, 1.0), in_blocks(8, "b", 50, 1.0)];
+    let passes = passes(&Mix::new(parts, 5, None).unwrap());
+    for pass in 0..5 {
+        let order = Permutation::new(50, 5, pass);
+        let expected: Vec<u64> = (0..50).filter_map(|place| order.at(place)).collect();
+        assert_eq!(passes[&(0, pass)], expected);
+    }
+}
+
+#[test]
+fn a_configured_order_in_two_levels_goes_before_the_blocks_of_the_data_sets() {
+    let blocks = Blocks {
+        num_samples: 3,
+        num_mixed: 4,
+    };
+    let parts = vec![in_blocks(8, "a", 50, 1.0)];
+    let passes = passes(&Mix::new(parts, 5, Some(blocks)).unwrap());
+    let order = Permutation::in_blocks(50, 5, 2, blocks);
+    let expected: Vec<u64> = (0..50).filter_map(|place| order.at(place)).collect();
+    assert_eq!(passes[&(0, 2)], expected);
+}
+
+/// How often a block is read that is not among the last `num_kept` of its part.
+fn num_loads(mix: &Mix, order: &Permutation, samples_per_block: u64, num_kept: usize) -> usize {
+    let mut kept = vec![Vec::new(); mix.part_names().len()];
+    let mut num_loads = 0;
+    for sample in (0..mix.num_samples()).filter_map(|place| order.at(place)) {
+        let (part, sample, _) = read(mix, sample, order.epoch());
+        let (block, kept) = (sample / samples_per_block, &mut kept[part]);
+        if let Some(at) = kept.iter().position(|other| *other == block) {
+            kept.remove(at);
+        } else {
+            num_loads += 1;
+        }
+        kept.push(block);
+        if kept.len() > num_kept {
+            kept.remove(0);
+        }
+    }
+    num_loads
+}
+
+#[test]
+fn a_mix_of_data_sets_in_blocks_reads_a_block_a_few_times_and_not_for_each_sample() {
+    const BLOCK: u64 = 50;
+    let parts = vec![
+        in_blocks(BLOCK, "a", 5_020, 3.0),
+        in_blocks(BLOCK, "b", 4_990, 1.0),
+    ];
+    let mix = Mix::new(parts, 5, None).unwrap();
+    assert_eq!(mix.samples_per_block(), BLOCK);
+    // As the opener orders a data set in blocks.
+    let windows = Blocks {
+        num_samples: BLOCK,
+        num_mixed: 16,
+    };
+    for epoch in 0..3 {
+        let order = Permutation::in_blocks(mix.num_samples(), 5, epoch, windows);
+        // A window needs at most 2 blocks for each of its 16, and 3 where a pass ends.
+        let num_loads = num_loads(&mix, &order, BLOCK, 48);
+        let num_blocks = usize::try_from(mix.num_samples() / BLOCK).unwrap();
+        assert!(num_loads <= 3 * num_blocks, "{num_loads} of {num_blocks}");
+    }
 }
 
 #[test]
 fn data_sets_of_different_shapes_do_not_mix() {
-    let other = Item::Tokens { context: 8 };
     let other = Part {
         name: "b".to_owned(),
-        dataset: Arc::new(Numbers(3, other)),
+        dataset: Arc::new(Numbers {
+            num_samples: 3,
+            item: Item::Tokens { context: 8 },
+            samples_per_block: 1,
+        }),
         weight: 1.0,
     };
     let text = Mix::new(vec![part("a", 3, 1.0), other], 0, None)

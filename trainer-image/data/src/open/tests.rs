@@ -58,6 +58,7 @@ fn the_shipped_digits_are_read_as_before() {
         &root,
         Pixels::Bytes,
         0,
+        None,
     )
     .unwrap();
     let test = splits.validation.clone().unwrap();
@@ -90,7 +91,7 @@ fn the_same_images_in_each_format_are_the_same_samples() {
         ("tfrecord", "record"),
     ] {
         let data = configured(json!({"format": format, "path": path, "image": {"size": 24}}));
-        let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+        let splits = open(&data, root.path(), Pixels::Bytes, 0, None).unwrap();
         assert_eq!(
             (splits.train.num_samples(), splits.train.num_classes()),
             (6, Some(2))
@@ -116,7 +117,7 @@ fn augmentation_depends_on_seed_epoch_and_sample_alone() {
     let data = configured(json!({"format": "webdataset", "path": "tar",
         "image": {"size": 16, "augment": ["resizedCrop", "flip", "randAugment"]}}));
     let read = |seed, epoch, threads| {
-        let splits = open(&data, root.path(), Pixels::Normalized, seed).unwrap();
+        let splits = open(&data, root.path(), Pixels::Normalized, seed, None).unwrap();
         let options = Options {
             num_threads: threads,
             num_ahead: 1,
@@ -142,8 +143,8 @@ fn normalized_floats_are_the_bytes_normalized() {
     let root = images();
     let data = configured(json!({"format": "tfrecord", "path": "record",
         "image": {"size": 8, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.1]}}));
-    let bytes = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
-    let floats = open(&data, root.path(), Pixels::Normalized, 0).unwrap();
+    let bytes = open(&data, root.path(), Pixels::Bytes, 0, None).unwrap();
+    let floats = open(&data, root.path(), Pixels::Normalized, 0, None).unwrap();
     assert_eq!(
         bytes.normalize,
         Some((vec![0.5, 0.4, 0.3], vec![0.2, 0.3, 0.1]))
@@ -171,7 +172,7 @@ fn a_corrupt_image_fails_with_its_file_or_is_replaced_and_counted() {
     );
     let data = configured(json!({"format": "imagefolder", "path": "folder", "image": {"size": 8}}));
     let fetch = |on_corrupt| {
-        let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+        let splits = open(&data, root.path(), Pixels::Bytes, 0, None).unwrap();
         let options = Options {
             on_corrupt,
             ..Options::default()
@@ -206,7 +207,7 @@ fn a_label_beyond_the_configured_classes_is_named() {
     let data = configured(
         json!({"format": "webdataset", "path": "tar", "image": {"size": 8, "numClasses": 2}}),
     );
-    let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+    let splits = open(&data, root.path(), Pixels::Bytes, 0, None).unwrap();
     let text = HostBatch::read(splits.train.as_ref(), &[6], 0)
         .unwrap_err()
         .to_string();
@@ -224,7 +225,7 @@ fn a_mix_of_token_files_says_what_each_gives() {
     write(root.path(), "b.bin", &tokens(21));
     let data = configured(json!({"format": "tokens", "tokens": {"context": 8},
         "mix": [{"train": "a.bin", "weight": 1}, {"train": "b.bin", "weight": 1}], "shuffle": {"block": 2, "window": 2}}));
-    let splits = open(&data, root.path(), Pixels::Bytes, 0).unwrap();
+    let splits = open(&data, root.path(), Pixels::Bytes, 0, None).unwrap();
     let counts: Vec<_> = splits
         .shares
         .iter()
@@ -239,6 +240,40 @@ fn a_mix_of_token_files_says_what_each_gives() {
     )
     .unwrap();
     assert_eq!(batch.tokens().len(), 12 * 9);
+}
+
+/// Opens ten tokens, of which the last is 64, for a model with 64.
+fn tokens_up_to_64(vocabulary: Option<u32>) -> (tempfile::TempDir, Result<Splits, DataError>) {
+    let root = tempfile::tempdir().unwrap();
+    let tokens: Vec<u8> = (55..65_u16).flat_map(u16::to_le_bytes).collect();
+    write(root.path(), "train/a.bin", &tokens);
+    let mut data = configured(json!({"format": "tokens", "tokens": {"context": 3}}));
+    data.tokens.as_mut().unwrap().vocabulary = vocabulary;
+    let splits = open(&data, root.path(), Pixels::Bytes, 0, Some(64));
+    (root, splits)
+}
+
+#[test]
+fn a_token_that_the_model_does_not_have_is_a_corrupt_record_with_file_and_place() {
+    let (_root, splits) = tokens_up_to_64(None);
+    let train = splits.unwrap().train;
+    assert_eq!(train.num_classes(), Some(64));
+    HostBatch::read(train.as_ref(), &[0, 1], 0).unwrap();
+    let error = HostBatch::read(train.as_ref(), &[2], 0).unwrap_err();
+    assert!(error.is_one_record());
+    let text = error.to_string();
+    assert!(
+        text.contains("a.bin at byte 18: token 64 is out of range"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_vocabulary_of_the_configuration_goes_before_that_of_the_model() {
+    let (_root, splits) = tokens_up_to_64(Some(65));
+    let train = splits.unwrap().train;
+    assert_eq!(train.num_classes(), Some(65));
+    HostBatch::read(train.as_ref(), &[2], 0).unwrap();
 }
 
 #[test]
@@ -271,7 +306,7 @@ fn what_is_missing_is_named_with_the_field() {
         ),
     ];
     for (value, expected) in cases {
-        let text = open(&configured(value), root.path(), Pixels::Bytes, 0)
+        let text = open(&configured(value), root.path(), Pixels::Bytes, 0, None)
             .unwrap_err()
             .to_string();
         assert!(text.contains(expected), "{expected}: {text}");

@@ -7,7 +7,7 @@ use roundhouse_data::open::{Pixels, open};
 use super::*;
 
 fn source(data: &Data, root: &Path, normalize: Option<(&[f64], &[f64])>) -> HostSource {
-    let splits = open(data, root, Pixels::Bytes, 0).unwrap();
+    let splits = open(data, root, Pixels::Bytes, 0, None).unwrap();
     HostSource::new(splits.train, Options::default(), normalize, Device::Cpu).unwrap()
 }
 

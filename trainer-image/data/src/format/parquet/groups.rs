@@ -8,21 +8,21 @@ use crate::error::DataError;
 type Slot<G> = Arc<Mutex<Option<Arc<G>>>>;
 
 #[derive(Debug)]
-struct Kept<G> {
-    number: usize,
+struct Kept<K, G> {
+    key: K,
     slot: Slot<G>,
     num_bytes: usize,
 }
 
-/// The row groups that were needed last.
+/// The row groups that were needed last, each by a key that says which it is.
 #[derive(Debug)]
-pub(super) struct Groups<G> {
+pub(super) struct Groups<K, G> {
     max_bytes: usize,
     /// The newest last.
-    kept: Mutex<Vec<Kept<G>>>,
+    kept: Mutex<Vec<Kept<K, G>>>,
 }
 
-impl<G> Groups<G> {
+impl<K: Copy + Eq, G> Groups<K, G> {
     pub(super) const fn new(max_bytes: usize) -> Self {
         Self {
             max_bytes,
@@ -33,10 +33,10 @@ impl<G> Groups<G> {
     /// A row group: kept, or read by `load`, which also says its size in bytes.
     pub(super) fn get(
         &self,
-        number: usize,
+        key: K,
         load: impl FnOnce() -> Result<(G, usize), DataError>,
     ) -> Result<Arc<G>, DataError> {
-        let slot = self.slot(number);
+        let slot = self.slot(key);
         let mut content = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(group) = content.as_ref() {
             return Ok(Arc::clone(group));
@@ -45,15 +45,15 @@ impl<G> Groups<G> {
         let group = Arc::new(group);
         *content = Some(Arc::clone(&group));
         drop(content);
-        self.account(number, num_bytes);
+        self.account(key, num_bytes);
         Ok(group)
     }
 
-    fn slot(&self, number: usize) -> Slot<G> {
+    fn slot(&self, key: K) -> Slot<G> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.iter().position(|kept| kept.number == number);
+        let found = kept.iter().position(|kept| kept.key == key);
         let new = || Kept {
-            number,
+            key,
             slot: Slot::default(),
             num_bytes: 0,
         };
@@ -64,15 +64,24 @@ impl<G> Groups<G> {
     }
 
     /// Drops the oldest until the bound is kept; the newest stays in any case.
-    fn account(&self, number: usize, num_bytes: usize) {
+    fn account(&self, key: K, num_bytes: usize) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = kept.iter_mut().find(|kept| kept.number == number) {
+        if let Some(found) = kept.iter_mut().find(|kept| kept.key == key) {
             found.num_bytes = num_bytes;
         }
         let mut sum: usize = kept.iter().map(|kept| kept.num_bytes).sum();
         while sum > self.max_bytes && kept.len() > 1 {
             sum -= kept.remove(0).num_bytes;
         }
+    }
+}
+
+#[cfg(test)]
+impl<K, G> Groups<K, G> {
+    /// Bytes that are kept.
+    pub(super) fn num_bytes(&self) -> usize {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().map(|kept| kept.num_bytes).sum()
     }
 }
 
@@ -92,6 +101,7 @@ mod tests {
             assert_eq!(*groups.get(number, load).unwrap(), number);
         }
         assert_eq!(loads, [0, 1, 2, 1, 2]);
+        assert_eq!(groups.num_bytes(), 20);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use ::parquet::schema::parser::parse_message_type;
 
 use super::*;
 use crate::batch::HostBatch;
-use crate::format::tokens::{Stream, Windows};
+use crate::dataset::Dataset;
+use crate::format::tokens::{Tokens, Windows};
 
 /// Rows of (image, label); a null image is `None`. Each inner slice is a row group.
 fn images(path: &Path, groups: &[&[(Option<&str>, i64)]]) {
@@ -141,19 +142,51 @@ fn a_missing_column_or_a_truncated_file_is_named() {
 #[test]
 fn token_lists_are_joined_over_rows_and_row_groups() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("a.parquet");
-    tokens(&path, &[&[&[1, 2, 3], &[], &[4]], &[&[5, 6], &[7]]]);
+    let paths = [directory.path().join("a.parquet")];
+    tokens(&paths[0], &[&[&[1, 2, 3], &[], &[4]], &[&[5, 6], &[7]]]);
     for _ in 0..2 {
-        let lists = TokenLists::open(&path, "input_ids", &Cache::default()).unwrap();
-        assert_eq!(lists.num_tokens(), 7);
-        let windows = Windows::new(&path, vec![(path.clone(), Box::new(lists))], 3, None).unwrap();
+        let lists = TokenLists::open(&paths, "input_ids", &Cache::default()).unwrap();
+        assert_eq!(lists.num_tokens(), [7]);
+        let windows = Windows::new(&paths[0], Box::new(lists), 3, None).unwrap();
         assert_eq!(
             HostBatch::read(&windows, &[1, 0], 0).unwrap().tokens(),
             [4, 5, 6, 7, 1, 2, 3, 4]
         );
     }
-    let text = TokenLists::open(&path, "tokens", &Cache::default())
+    let text = TokenLists::open(&paths, "tokens", &Cache::default())
         .unwrap_err()
         .to_string();
     assert!(text.contains("no column tokens"), "{text}");
+}
+
+#[test]
+fn token_lists_of_all_files_share_one_bound_of_memory_and_one_size_of_blocks() {
+    let directory = tempfile::tempdir().unwrap();
+    // Row groups of 12, 12, 12, 12 and 2 tokens of 4 bytes.
+    let groups: [&[&[&[i32]]]; 3] = [
+        &[&[&[7; 12]], &[&[7; 12]]],
+        &[&[&[8; 12]], &[&[8; 12]]],
+        &[&[&[9, 9]]],
+    ];
+    let mut paths = Vec::new();
+    for (number, groups) in groups.into_iter().enumerate() {
+        paths.push(directory.path().join(format!("{number}.parquet")));
+        tokens(&paths[number], groups);
+    }
+    let lists = TokenLists::open_within(100, &paths, "input_ids", &Cache::default()).unwrap();
+    assert_eq!(lists.num_tokens(), [24, 24, 2]);
+    for _ in 0..2 {
+        for (file, (start, token)) in [(0, 7_u32), (12, 8), (0, 9)].into_iter().enumerate() {
+            let mut bytes = [0; 8];
+            lists
+                .read(file, start, &mut Vec::new(), &mut bytes)
+                .unwrap();
+            assert_eq!(bytes, [token.to_ne_bytes(); 2].as_flattened());
+            assert!(lists.num_bytes_kept() <= 100);
+        }
+    }
+    // Two of the row groups of 48 bytes exceed the bound with the one of 8.
+    assert_eq!(lists.num_bytes_kept(), 56);
+    let windows = Windows::new(directory.path(), Box::new(lists), 2, None).unwrap();
+    assert_eq!(windows.samples_per_block(), 50 / 5 / 2);
 }

@@ -1,4 +1,4 @@
-//! A column of token lists as one row of tokens.
+//! A column of token lists as rows of tokens, one for each file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,28 +11,64 @@ use super::groups::Groups;
 use super::{MAX_KEPT_BYTES, reader, refused};
 use crate::cache::Cache;
 use crate::error::{DataError, Place};
-use crate::format::tokens::Stream;
+use crate::format::tokens::Tokens;
 
 /// Number of tokens of each row group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Counts(Vec<u64>);
 
-/// The tokens of one file: its lists one after the other.
+/// The tokens of some files: of each its lists one after the other.
 #[derive(Debug)]
 pub struct TokenLists {
+    files: Vec<Lists>,
+    num_tokens: Vec<u64>,
+    /// By file and row group.
+    kept: Groups<(usize, usize), Vec<u32>>,
+}
+
+/// The lists of one file.
+#[derive(Debug)]
+struct Lists {
     path: PathBuf,
     column: usize,
     /// Position of the first token of each row group, and the number of tokens at the end.
     starts: Vec<u64>,
-    kept: Groups<Vec<u32>>,
 }
 
 impl TokenLists {
-    /// Opens a file. The column is a list of whole numbers.
+    /// Opens files. The column is a list of whole numbers.
     ///
     /// # Errors
-    /// The file cannot be read or has no such column.
-    pub fn open(path: &Path, name: &str, cache: &Cache) -> Result<Self, DataError> {
+    /// A file cannot be read or has no such column.
+    pub fn open(paths: &[PathBuf], column: &str, cache: &Cache) -> Result<Self, DataError> {
+        Self::open_within(MAX_KEPT_BYTES, paths, column, cache)
+    }
+
+    /// The same with a bound of the memory of the row groups that are kept.
+    pub(super) fn open_within(
+        max_kept_bytes: usize,
+        paths: &[PathBuf],
+        column: &str,
+        cache: &Cache,
+    ) -> Result<Self, DataError> {
+        let open = |path: &PathBuf| Lists::open(path, column, cache);
+        let files: Vec<Lists> = paths.iter().map(open).collect::<Result<_, _>>()?;
+        let num_tokens = files.iter().map(|file| file.starts.last().copied());
+        Ok(Self {
+            num_tokens: num_tokens.map(Option::unwrap_or_default).collect(),
+            files,
+            kept: Groups::new(max_kept_bytes),
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn num_bytes_kept(&self) -> usize {
+        self.kept.num_bytes()
+    }
+}
+
+impl Lists {
+    fn open(path: &Path, name: &str, cache: &Cache) -> Result<Self, DataError> {
         let file = reader(path)?;
         let schema = file.metadata().file_metadata().schema_descr();
         let prefix = format!("{name}.");
@@ -51,7 +87,6 @@ impl TokenLists {
             path: path.to_owned(),
             column,
             starts: vec![0],
-            kept: Groups::new(MAX_KEPT_BYTES),
         };
         let count = || {
             let groups = 0..file.num_row_groups();
@@ -65,10 +100,8 @@ impl TokenLists {
         Ok(lists)
     }
 
-    /// Tokens of a row group, on average.
-    #[must_use]
-    pub fn tokens_per_group(&self) -> u64 {
-        self.num_tokens() / (self.starts.len() as u64 - 1).max(1)
+    fn num_groups(&self) -> u64 {
+        self.starts.len() as u64 - 1
     }
 
     fn load(&self, group: usize) -> Result<(Vec<u32>, usize), DataError> {
@@ -90,26 +123,37 @@ impl TokenLists {
     }
 }
 
-impl Stream for TokenLists {
-    fn num_tokens(&self) -> u64 {
-        self.starts.last().copied().unwrap_or(0)
+impl Tokens for TokenLists {
+    fn num_tokens(&self) -> &[u64] {
+        &self.num_tokens
     }
 
-    fn read(&self, start: u64, _: &mut Vec<u8>, into: &mut [u8]) -> Result<(), DataError> {
+    fn path(&self, file: usize) -> &Path {
+        &self.files[file].path
+    }
+
+    fn read(
+        &self,
+        number: usize,
+        start: u64,
+        _: &mut Vec<u8>,
+        into: &mut [u8],
+    ) -> Result<(), DataError> {
+        let file = &self.files[number];
         let mut at = start;
         let mut left = into.as_chunks_mut::<4>().0;
         while !left.is_empty() {
-            let group = self
+            let group = file
                 .starts
                 .partition_point(|start| *start <= at)
                 .saturating_sub(1);
-            let tokens = self.kept.get(group, || self.load(group))?;
-            let skip = usize::try_from(at - self.starts[group]).unwrap_or(usize::MAX);
+            let tokens = self.kept.get((number, group), || file.load(group))?;
+            let skip = usize::try_from(at - file.starts[group]).unwrap_or(usize::MAX);
             let tokens = tokens.get(skip..).unwrap_or_default();
             let count = tokens.len().min(left.len());
             if count == 0 {
                 let reason = "the file ends within a sample; its index is stale";
-                return Err(DataError::corrupt(&self.path, Place::Record(at), reason));
+                return Err(DataError::corrupt(&file.path, Place::Record(at), reason));
             }
             let (now, later) = left.split_at_mut(count);
             for (place, token) in now.iter_mut().zip(tokens) {
@@ -123,5 +167,11 @@ impl Stream for TokenLists {
 
     fn place(&self, token: u64) -> Place {
         Place::Record(token)
+    }
+
+    /// Tokens of a row group, on average over all files.
+    fn tokens_per_block(&self) -> u64 {
+        let num_groups: u64 = self.files.iter().map(Lists::num_groups).sum();
+        self.num_tokens.iter().sum::<u64>() / num_groups.max(1)
     }
 }
