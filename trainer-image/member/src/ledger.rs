@@ -1,5 +1,9 @@
 //! Writing the ledger: rank 0 of a generation appends to its file, in a thread of its own, so that no
 //! step waits for the volume. A generation's file begins with the lines that the disk may lack.
+//!
+//! The thread takes the lines every [`appender::WRITE_INTERVAL`]. To wake it for each step would cost a short step more
+//! than the line is worth: lines that are lost with rank 0 are those that the other ranks still have, and without other
+//! ranks training goes on from a checkpoint, which waits for its line.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +17,7 @@ use crate::failure::Failure;
 
 mod appender;
 
-use appender::{Appender, Message};
+use appender::{Appender, Sync};
 
 /// What is known of the file.
 #[derive(Clone, Debug)]
@@ -64,14 +68,15 @@ impl Shared {
 /// The ledger of one generation, on its rank 0.
 #[derive(Debug)]
 pub struct Ledger {
-    messages: Sender<Message>,
+    lines: Arc<Mutex<Vec<Line>>>,
+    syncs: Sender<Sync>,
     shared: Arc<Shared>,
 }
 
 /// A look at how far the ledger is, for another thread.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    messages: Sender<Message>,
+    syncs: Sender<Sync>,
     shared: Arc<Shared>,
 }
 
@@ -101,20 +106,25 @@ impl Ledger {
         terms: &Terms,
         chain: &Chain,
     ) -> Result<Self, Failure> {
-        let (messages, inbox) = channel();
+        let (syncs, inbox) = channel();
+        let lines = Arc::<Mutex<Vec<Line>>>::default();
         let shared = Arc::new(Shared::new(chain.durable().step));
         let appender = Appender::new(directory.clone(), generation, terms, chain.clone());
-        let told = Arc::clone(&shared);
+        let (coming, told) = (Arc::clone(&lines), Arc::clone(&shared));
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || appender.run(&inbox, &told))
+            .spawn(move || appender.run(&coming, &inbox, &told))
             .map_err(|error| Failure::Internal(format!("the ledger thread: {error}")))?;
-        Ok(Self { messages, shared })
+        Ok(Self {
+            lines,
+            syncs,
+            shared,
+        })
     }
 
-    /// Appends a line. It is durable some time later.
+    /// Appends a line. It is in the file, and durable, some time later.
     pub fn append(&self, line: Line) {
-        let _ = self.messages.send(Message::Append(line));
+        lock(&self.lines).push(line);
     }
 
     /// Step of the last line that is durable.
@@ -145,7 +155,7 @@ impl Ledger {
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
-            messages: self.messages.clone(),
+            syncs: self.syncs.clone(),
             shared: Arc::clone(&self.shared),
         }
     }
@@ -159,7 +169,7 @@ impl Progress {
     pub fn wait_for(&self, step: u64) -> Result<(), Unwritten> {
         let mut state = self.shared.state();
         let first_try = state.num_tries;
-        if self.messages.send(Message::Sync).is_err() {
+        if self.syncs.send(Sync).is_err() {
             return Err(Unwritten::Closed);
         }
         while state.durable < step {
@@ -182,6 +192,11 @@ impl Progress {
         }
         Ok(())
     }
+}
+
+/// Lines are whole, whatever thread panicked.
+fn lock(lines: &Mutex<Vec<Line>>) -> MutexGuard<'_, Vec<Line>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -147,9 +147,11 @@ impl Source for HostSource {
     }
 
     fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
-        let coming = coming.to_vec().into_iter();
-        let plan = coming.map(|(places, order)| Request::of(places, &order));
-        self.prefetcher.expect(plan);
+        let coming = coming.to_vec();
+        let requests = coming
+            .into_iter()
+            .map(|(places, order)| Request::of(places, &order));
+        self.prefetcher.expect(requests);
     }
 
     fn tokens_per_sample(&self) -> Option<u64> {

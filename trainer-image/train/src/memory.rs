@@ -7,6 +7,7 @@ use roundhouse_elastic::Permutation;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch;
+use crate::data::upload::upload;
 use crate::source::{Source, SourceError};
 
 /// Most bytes of pixels that a process keeps.

@@ -96,17 +96,14 @@ impl Loaded {
     #[must_use]
     pub fn words(&self, path: &Path) -> String {
         let Self { skipped, unused } = self;
-        let mut words = format!("initFrom: the model begins with {}", path.display());
-        if !skipped.is_empty() {
-            words += &format!(
-                "; random, because initFrom.skip says so: {}",
-                listed(skipped)
-            );
-        }
-        if !unused.is_empty() {
-            words += &format!("; the model has no place for: {}", listed(unused));
-        }
-        words
+        let unless_none = |what: &str, names: &[String]| match names {
+            [] => String::new(),
+            names => format!("; {what}: {}", listed(names)),
+        };
+        let skipped = unless_none("random, because initFrom.skip says so", skipped);
+        let unused = unless_none("the model has no place for", unused);
+        let path = path.display();
+        format!("initFrom: the model begins with {path}{skipped}{unused}")
     }
 }
 

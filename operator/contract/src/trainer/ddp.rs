@@ -66,7 +66,7 @@ pub struct PowerSgd {
     pub start_step: u64,
 }
 
-impl DdpConfig {
+impl Ddp {
     /// What to say of a training of so many steps that ends before its gradients are compressed; `None`: they are, or need
     /// not be.
     #[must_use]
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn a_training_that_ends_before_its_gradients_are_compressed_is_told_so() {
-        let ddp = |compression, start_step| DdpConfig {
+        let ddp = |compression, start_step| Ddp {
             compression,
             power_sgd: Some(PowerSgd {
                 start_step,
                 ..PowerSgd::default()
             }),
-            ..DdpConfig::default()
+            ..Ddp::default()
         };
         let short = ddp(Compression::PowerSgd, 100).ends_before_compression(100);
         assert!(short.is_some_and(|words| words.contains("startStep is 100")));

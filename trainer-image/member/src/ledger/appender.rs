@@ -3,28 +3,25 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::ledger::{self, Header, Terms};
 use roundhouse_elastic::{Chain, Line};
 
-use super::Shared;
+use super::{Shared, lock};
 use crate::checkpoint::{Directory, Trouble};
 use crate::faults;
 
-/// How often lines are made durable. They are in the file at once, so that the death of a process
-/// loses none; this is for that of a node. It is how often the fence is looked at, too.
+/// How often new lines are put into the file.
+pub(super) const WRITE_INTERVAL: Duration = Duration::from_millis(50);
+/// How often lines are made durable, and how often the fence is looked at.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the thread is told.
+/// All lines are to be made durable now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Message {
-    /// One more line.
-    Append(Line),
-    /// Make all lines durable now.
-    Sync,
-}
+pub(super) struct Sync;
 
 /// A generation's file, and the lines that are not durable in it.
 #[derive(Debug)]
@@ -65,22 +62,26 @@ impl Appender {
         }
     }
 
-    /// Appends what it is told until nobody can tell it anything any more. That it is fenced it only tells: the
+    /// Appends the lines that come until the training is over. That it is fenced it only tells: the
     /// training ends for it, and what is written until then is superseded.
-    pub(super) fn run(mut self, inbox: &Receiver<Message>, shared: &Shared) {
+    pub(super) fn run(mut self, lines: &Mutex<Vec<Line>>, syncs: &Receiver<Sync>, shared: &Shared) {
         let mut is_open = true;
         let mut has_failed = false;
         let mut sync_due = Instant::now();
         while is_open {
-            let wait = sync_due.saturating_duration_since(Instant::now());
-            let received = inbox.recv_timeout(wait);
-            is_open = received != Err(RecvTimeoutError::Disconnected);
-            let mut must_sync = received.is_err() || Instant::now() >= sync_due;
-            for message in received.into_iter().chain(inbox.try_iter()) {
-                must_sync |= self.take(message);
+            let left = sync_due.saturating_duration_since(Instant::now());
+            let asked = syncs.recv_timeout(left.min(WRITE_INTERVAL));
+            is_open = asked != Err(RecvTimeoutError::Disconnected);
+            let must_sync = asked != Err(RecvTimeoutError::Timeout) || Instant::now() >= sync_due;
+            // One sync is an answer to all who have asked by now.
+            while syncs.try_recv().is_ok() {}
+            let new = std::mem::take(&mut *lock(lines));
+            let has_new = !new.is_empty();
+            for line in new {
+                self.take(line);
             }
-            if !must_sync && has_failed {
-                // Not once more for each line.
+            if !must_sync && (has_failed || !has_new) {
+                // After a failure once a second.
                 continue;
             }
             let mut result = self.write();
@@ -93,19 +94,12 @@ impl Appender {
         }
     }
 
-    /// Whether lines are to be made durable.
-    fn take(&mut self, message: Message) -> bool {
-        match message {
-            Message::Append(line) => {
-                // A line that falls out of a chain that is full was not written.
-                let before = self.chain.lines().len();
-                self.chain.push(line);
-                if self.chain.lines().len() == before {
-                    self.num_written = self.num_written.saturating_sub(1);
-                }
-                false
-            }
-            Message::Sync => true,
+    fn take(&mut self, line: Line) {
+        // A line that falls out of a chain that is full was not written.
+        let before = self.chain.lines().len();
+        self.chain.push(line);
+        if self.chain.lines().len() == before {
+            self.num_written = self.num_written.saturating_sub(1);
         }
     }
 

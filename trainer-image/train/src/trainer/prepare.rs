@@ -43,19 +43,9 @@ impl<'reporter> Trainer<'reporter> {
         let (machine, watch) = lobby::enter(&launch);
         let config = config::read(&launch.config_file)?;
         let best = launch.checkpoint.as_ref().and_then(|it| it.best);
-        if let Some(refusal) = best.and_then(|best| best.refusal(config.model.name)) {
-            return Err(Failure::Config(ConfigInvalid {
-                field: "model.name",
-                message: format!("with checkpoint.best, {refusal}"),
-            }));
-        }
-        if config.slices.is_some() && std::env::var_os("OMP_NUM_THREADS").is_none() {
-            // Kernels may split their sums by the number of threads, which must not depend on how many processes share
-            // a machine.
-            tch::set_num_threads(1);
-            say(
-                "slices: this process computes with one thread; OMP_NUM_THREADS sets another number",
-            );
+        refuse_metric(best.and_then(|best| best.refusal(config.model.name)))?;
+        if config.slices.is_some() {
+            fix_num_threads();
         }
         let device = device::own(launch.local_rank, launch.expected_device)?;
         device::enter(device)?;
@@ -199,6 +189,24 @@ fn meet_peers(
         launch.timeouts,
     )?;
     Ok(Peers::meet(file, watch, rendezvous)?)
+}
+
+/// `refusal`: why an evaluation of the model does not have the metric of the best checkpoint.
+fn refuse_metric(refusal: Option<impl std::fmt::Display>) -> Result<(), ConfigInvalid> {
+    refusal.map_or(Ok(()), |refusal| {
+        Err(ConfigInvalid {
+            field: "model.name",
+            message: format!("with checkpoint.best, {refusal}"),
+        })
+    })
+}
+
+/// Kernels may split their sums by the number of threads, which must not depend on how many processes share a machine.
+fn fix_num_threads() {
+    if std::env::var_os("OMP_NUM_THREADS").is_none() {
+        tch::set_num_threads(1);
+        say("slices: this process computes with one thread; OMP_NUM_THREADS sets another number");
+    }
 }
 
 fn course_of(config: &TrainerConfig, num_samples: u64) -> Course {
