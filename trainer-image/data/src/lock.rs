@@ -59,6 +59,8 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
@@ -83,18 +85,39 @@ mod tests {
         assert!(!path.exists());
     }
 
+    /// Path of the lock, for the process that [`a_lock_is_free_when_its_holder_is_killed`] starts.
+    const PATH: &str = "ROUNDHOUSE_TEST_LOCK";
+
     #[test]
-    fn the_lock_of_a_holder_that_died_is_free() {
+    #[ignore = "another test runs it in a process of its own"]
+    fn hold_a_lock_until_killed() {
+        if let Some(path) = std::env::var_os(PATH) {
+            let _lock = Lock::wait(Path::new(&path)).unwrap();
+            println!("held");
+            let _ = io::stdin().read_line(&mut String::new());
+        }
+    }
+
+    #[test]
+    fn a_lock_is_free_when_its_holder_is_killed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
-        let held = File::create(&path).unwrap();
-        held.lock().unwrap();
+        let mut holder = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--nocapture", "hold_a_lock_until_killed"])
+            .env(PATH, &path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("held")));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| Lock::wait(&path).is_some());
-            // What the system does for a process that ends; the file stays.
-            drop(held);
+            holder.kill().unwrap();
             assert!(waiting.join().unwrap());
         });
+        assert!(!path.exists());
+        holder.wait().unwrap();
     }
 
     #[test]
