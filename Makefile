@@ -72,6 +72,12 @@ deny: ## Licences, sources and known vulnerabilities of the dependencies
 lint: ## Format, clippy, shellcheck, generated files
 	@tests/support/make/lint
 
+.PHONY: docs-reference
+docs-reference: ## Generate the page that lists the metrics
+	@mkdir -p docs/reference target
+	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-tests --example metrics-page > target/metrics.md
+	@mv target/metrics.md docs/reference/metrics.md
+
 .PHONY: crds
 crds: ## Generate the CustomResourceDefinition
 	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml

@@ -85,7 +85,7 @@ async fn together(
     for (action, result) in actions.iter().zip(results) {
         let action = name(action);
         match result {
-            Ok(()) => context.metrics.action(action),
+            Ok(()) => context.metrics.work.acted(action),
             Err(Error::Apply { source, .. }) if source.is_look_again() => {
                 tracing::debug!(job = %job.key.name, action, %source, "look again");
                 as_observed = false;

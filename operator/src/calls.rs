@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::CallError;
-use crate::metrics::Metrics;
 
 /// Time for one call, with all its tries.
 pub const DEADLINE: Duration = Duration::from_secs(5);
@@ -18,12 +17,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The last answer, or that there was none.
-pub async fn call<T, F>(
-    metrics: &Metrics,
-    verb: &'static str,
-    resource: &'static str,
-    mut request: impl FnMut() -> F,
-) -> Result<T, CallError>
+pub async fn call<T, F>(mut request: impl FnMut() -> F) -> Result<T, CallError>
 where
     F: Future<Output = Result<T, kube::Error>>,
 {
@@ -34,7 +28,6 @@ where
             Ok(result) => result.map_err(CallError::Kube),
             Err(_) => Err(CallError::Deadline),
         };
-        metrics.api_call(verb, resource, outcome(&result));
         match result {
             Err(error)
                 if attempt < TRIES && is_transient(&error) && Instant::now() + pause < deadline =>
@@ -54,20 +47,5 @@ fn is_transient(error: &CallError) -> bool {
         CallError::Kube(kube::Error::Api(status)) => matches!(status.code, 429 | 500 | 502..=504),
         CallError::Kube(kube::Error::Service(_) | kube::Error::HyperError(_)) => true,
         CallError::Deadline | CallError::Kube(_) => false,
-    }
-}
-
-const fn outcome<T>(result: &Result<T, CallError>) -> &'static str {
-    match result {
-        Ok(_) => "ok",
-        Err(CallError::Deadline) => "deadline",
-        Err(CallError::Kube(kube::Error::Api(status))) => match status.code {
-            404 => "not_found",
-            409 => "conflict",
-            429 => "throttled",
-            500.. => "server_error",
-            _ => "refused",
-        },
-        Err(CallError::Kube(_)) => "unreachable",
     }
 }

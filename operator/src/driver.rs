@@ -16,6 +16,7 @@ use crate::apply::apply;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::Error;
+use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::report::{Reported, report};
 
@@ -33,27 +34,34 @@ pub type Guarded = DeserializeGuard<TrainingJob>;
 /// # Errors
 /// A write failed; the job is looked at again a little later.
 pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Error> {
-    match &job.0 {
-        Ok(job) => further(job, &context).await,
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    let queue = &context.metrics.queue;
+    queue.begun(&namespace, &name);
+    let next = match &job.0 {
+        Ok(job) => further(job, &context).await?,
         Err(invalid) => {
-            let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
             tracing::warn!(namespace, job = name, %invalid, "a job cannot be read; it is left alone");
-            Ok(Next::await_change())
+            None
         }
-    }
+    };
+    Ok(next.map_or_else(Next::await_change, |after| {
+        queue.due(&namespace, &name, after);
+        Next::requeue(after)
+    }))
 }
 
-async fn further(job: &TrainingJob, context: &Context) -> Result<Next, Error> {
+/// Returns after how long to look again, even if nothing changes.
+async fn further(job: &TrainingJob, context: &Context) -> Result<Option<Duration>, Error> {
     if job.spec.managed_by != labels::DEFAULT_MANAGER {
-        return Ok(Next::await_change());
+        return Ok(None);
     }
     if !context.is_synced() {
-        return Ok(Next::requeue(LOOK_AGAIN));
+        return Ok(Some(LOOK_AGAIN));
     }
     let started = Instant::now();
     let key = key(job);
     if let Some(patience) = lag(context, &key, job) {
-        return Ok(Next::requeue(patience));
+        return Ok(Some(patience));
     }
     let observed = observe(context, &key, job);
     let now = jiff::Timestamp::now();
@@ -65,14 +73,19 @@ async fn further(job: &TrainingJob, context: &Context) -> Result<Next, Error> {
         Ok(valid) => plan(valid, &observed, now),
         Err(invalid) => plan_invalid(job, invalid, now),
     };
+    let gpus = Gpus::of(
+        &observed.pods,
+        &plan.status,
+        gpus::per_pod(job.spec.workers.template.as_ref()),
+    );
+    context.metrics.jobs.show(&key, &observed.status);
+    context.metrics.jobs.see(&key, &plan.status, gpus);
     let result = carry_out(context, &key, job, validated.ok().as_ref(), &plan).await;
     let label = match &result {
         Ok(_) => format!("{:?}", plan.reason),
         Err(error) => error.label().to_owned(),
     };
-    context
-        .metrics
-        .reconcile(&label, started.elapsed().as_secs_f64());
+    context.metrics.work.reconciled(&label, started.elapsed());
     result
 }
 
@@ -82,12 +95,12 @@ async fn carry_out(
     job: &TrainingJob,
     valid: Option<&ValidatedJob>,
     plan: &Plan,
-) -> Result<Next, Error> {
+) -> Result<Option<Duration>, Error> {
     tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
     if let Some(valid) = valid {
         match apply(context, key, valid, &plan.actions).await {
             Ok(true) => {}
-            Ok(false) => return Ok(Next::requeue(LOOK_AGAIN)),
+            Ok(false) => return Ok(Some(LOOK_AGAIN)),
             Err(error) => {
                 if let Some(words) = error.refusal() {
                     let before = job.status.clone().unwrap_or_default();
@@ -105,14 +118,13 @@ async fn carry_out(
     let later = match report(context, key, job, plan).await? {
         Reported::Stored => None,
         Reported::Later(left) => Some(left),
-        Reported::LookAgain => return Ok(Next::requeue(LOOK_AGAIN)),
+        Reported::LookAgain => return Ok(Some(LOOK_AGAIN)),
     };
     follow(context, key, job, plan.reason);
-    let next = [plan.requeue_after, later].into_iter().flatten().min();
-    Ok(next.map_or_else(Next::await_change, Next::requeue))
+    Ok([plan.requeue_after, later].into_iter().flatten().min())
 }
 
-/// Who trains is asked for its progress.
+/// Asks a job that trains for its progress from now on, and any other job no more.
 fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
     match reason {
         PlanReason::Training => context.progress.follow(key, job, context),
@@ -123,9 +135,10 @@ fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
 /// What to do after an error.
 #[must_use]
 #[allow(clippy::needless_pass_by_value, reason = "the controller's signature")]
-pub fn after_error(job: Arc<Guarded>, error: &Error, _: Arc<Context>) -> Next {
+pub fn after_error(job: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Next {
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
     tracing::warn!(namespace, job = name, %error, "a step failed; trying again");
+    context.metrics.queue.due(&namespace, &name, AFTER_ERROR);
     Next::requeue(AFTER_ERROR)
 }
 

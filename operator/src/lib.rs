@@ -12,6 +12,7 @@ pub mod driver;
 pub mod error;
 pub mod expectations;
 pub mod http;
+pub mod metered;
 pub mod metrics;
 pub mod observe;
 pub mod progress;

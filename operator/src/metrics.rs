@@ -1,96 +1,96 @@
-//! The operator's metrics: a struct on a passed registry; labels come from closed sets.
+//! The operator's metrics: structs on a passed registry. Labels come from closed sets, but for names of namespaces,
+//! jobs and nodes.
+//!
+//! `work` counts what the operator does, `queue` how long jobs wait for that, `api` the calls to the API server, and
+//! `jobs` how the jobs fare,
+//! `process` what the process itself takes. The series of a job go away with the job. `docs/reference/metrics.md` lists them all.
 
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
-};
+use std::sync::Arc;
+use std::time::Instant;
 
-/// The operator's metrics.
+use prometheus::core::Collector;
+use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+pub mod api;
+pub mod jobs;
+pub mod labels;
+mod process;
+pub mod queue;
+pub mod work;
+
+use api::Api;
+use jobs::Jobs;
+use queue::Queue;
+use work::Work;
+
+/// What tells the time: the operator's own clock, or a test's.
+pub type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
+
+/// All metrics of one operator.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    reconciles: IntCounterVec,
-    reconcile_seconds: Histogram,
-    actions: IntCounterVec,
-    api_calls: IntCounterVec,
-    start_seconds: HistogramVec,
+    /// What the operator does.
+    pub work: Work,
+    /// Jobs that wait for a reconcile.
+    pub queue: Queue,
+    /// Calls to the API server.
+    pub api: Api,
+    /// How the jobs fare.
+    pub jobs: Jobs,
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers all metrics.
     ///
     /// # Errors
-    /// A name is taken.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            IntCounterVec::new(Opts::new(name, help), labels)
-        };
-        let metrics = Self {
-            reconciles: counter(
-                "roundhouse_operator_reconciles_total",
-                "Reconciles by result: a plan's reason or an error.",
-                &["result"],
-            )?,
-            reconcile_seconds: Histogram::with_opts(HistogramOpts::new(
-                "roundhouse_operator_reconcile_seconds",
-                "Time of one reconcile, its writes included.",
-            ))?,
-            actions: counter(
-                "roundhouse_operator_actions_total",
-                "Writes to children, by kind.",
-                &["action"],
-            )?,
-            api_calls: counter(
-                "roundhouse_operator_api_calls_total",
-                "Calls to the API server, watches excluded.",
-                &["verb", "resource", "outcome"],
-            )?,
-            start_seconds: HistogramVec::new(
-                HistogramOpts::new(
-                    "roundhouse_operator_job_start_seconds",
-                    "From a job's acceptance to all its workers training.",
-                )
-                .buckets(vec![1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]),
-                &[],
-            )?,
-        };
-        let info = IntGaugeVec::new(
-            Opts::new(
-                "roundhouse_operator_info",
-                "Version of the operator, as a label.",
-            ),
-            &["version"],
-        )?;
+    /// A name is taken or not allowed.
+    pub fn new(registry: &Registry, clock: Clock) -> Result<Self, prometheus::Error> {
+        let info = Opts::new(
+            "roundhouse_operator_info",
+            "Version of the operator, as a label.",
+        );
+        let info = register(registry, IntGaugeVec::new(info, &["version"])?)?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        registry.register(Box::new(info))?;
-        registry.register(Box::new(metrics.reconciles.clone()))?;
-        registry.register(Box::new(metrics.reconcile_seconds.clone()))?;
-        registry.register(Box::new(metrics.actions.clone()))?;
-        registry.register(Box::new(metrics.api_calls.clone()))?;
-        registry.register(Box::new(metrics.start_seconds.clone()))?;
-        Ok(metrics)
-    }
-
-    /// A reconcile ended.
-    pub fn reconcile(&self, result: &str, seconds: f64) {
-        self.reconciles.with_label_values(&[result]).inc();
-        self.reconcile_seconds.observe(seconds);
-    }
-
-    /// A child was written.
-    pub fn action(&self, action: &str) {
-        self.actions.with_label_values(&[action]).inc();
-    }
-
-    /// The API server was called.
-    pub fn api_call(&self, verb: &str, resource: &str, outcome: &str) {
-        self.api_calls
-            .with_label_values(&[verb, resource, outcome])
-            .inc();
-    }
-
-    /// All workers of a job train for the first time.
-    pub fn job_started(&self, seconds: f64) {
-        self.start_seconds
-            .with_label_values::<&str>(&[])
-            .observe(seconds);
+        process::add(registry)?;
+        Ok(Self {
+            work: Work::new(registry)?,
+            queue: Queue::new(registry, Arc::clone(&clock))?,
+            api: Api::new(registry)?,
+            jobs: Jobs::new(registry, clock)?,
+        })
     }
 }
+
+/// Adds a metric to a registry, and returns it.
+fn register<M: Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: M,
+) -> Result<M, prometheus::Error> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn counter(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<IntCounterVec, prometheus::Error> {
+    register(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+/// A histogram without labels. `buckets`: upper bounds in seconds.
+fn histogram(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    buckets: &[f64],
+) -> Result<Histogram, prometheus::Error> {
+    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+    register(registry, Histogram::with_opts(options)?)
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;

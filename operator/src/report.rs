@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::events::{Event as KubeEvent, EventType as KubeEventType};
 use kube::{Api, Resource};
-use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
+use roundhouse_api::{TrainingJob, TrainingJobStatus};
 use roundhouse_planner::{Event, EventType, Plan};
 use serde_json::{Map, Value, json};
 
@@ -41,6 +41,7 @@ pub async fn report(
     plan: &Plan,
 ) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
+    context.metrics.jobs.show(key, &plan.status);
     if before != plan.status {
         if let Some(left) = context.settling.wait(key, &before, &plan.status)
             && plan.events.is_empty()
@@ -52,7 +53,8 @@ pub async fn report(
             Err(Error::Report(error)) if error.is_look_again() => return Ok(Reported::LookAgain),
             Err(error) => return Err(error),
         }
-        note_start(context, &before, &plan.status);
+        let now = jiff::Timestamp::now();
+        context.metrics.jobs.stored(key, &before, &plan.status, now);
     }
     for event in &plan.events {
         tell(context, job, event).await;
@@ -75,10 +77,8 @@ async fn write(
     let api: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.0);
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
-    let written = call(&context.metrics, "patch", "trainingjobs/status", || {
-        api.patch_status(name, &parameters, &patch)
-    });
-    let written = written.await.map_err(Error::Report)?;
+    let written = call(|| api.patch_status(name, &parameters, &patch)).await;
+    let written = written.map_err(Error::Report)?;
     let at = version(written.metadata.resource_version.as_deref());
     context.expectations.wrote(key, Written::Status, at);
     Ok(())
@@ -98,23 +98,6 @@ fn merge_patch(before: &Value, after: Value) -> Value {
         patch.entry(key).or_insert(Value::Null);
     }
     Value::Object(patch)
-}
-
-/// The time until all workers train for the first time is a metric.
-fn note_start(context: &Context, before: &TrainingJobStatus, after: &TrainingJobStatus) {
-    let trains = |status: &TrainingJobStatus| status.is_true(ConditionType::Running);
-    let is_first = after
-        .membership
-        .as_ref()
-        .is_some_and(|membership| membership.generation == 1);
-    if is_first
-        && !trains(before)
-        && trains(after)
-        && let Some(start) = &after.start_time
-    {
-        let seconds = jiff::Timestamp::now().duration_since(start.0).as_secs_f64();
-        context.metrics.job_started(seconds);
-    }
 }
 
 /// Best effort: an event that is lost changes nothing.
@@ -144,11 +127,6 @@ async fn tell(context: &Context, job: &TrainingJob, event: &Event) {
         .await
         .map_err(|_| CallError::Deadline)
         .and_then(|r| r.map_err(CallError::Kube));
-    context.metrics.api_call(
-        "create",
-        "events",
-        if sent.is_ok() { "ok" } else { "refused" },
-    );
     if let Err(error) = sent {
         tracing::warn!(%error, reason, "an event was not taken");
     }

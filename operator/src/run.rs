@@ -2,14 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
+use kube::Client;
 use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as Ended};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher::Config as WatchConfig;
-use kube::{Api, Client};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
@@ -24,13 +23,14 @@ use crate::cordoned::Cordoned;
 use crate::driver::{Guarded, after_error, reconcile};
 use crate::expectations::Expectations;
 use crate::http;
+use crate::metered::metered;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::{LogFormat, Settings};
 use crate::settling::Settling;
 use crate::taken::Taken;
-use crate::watches::{scoped, watch_network_policies, watch_nodes, watch_pods, watch_services};
+use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 
 /// Events of one moment are worked on together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -79,26 +79,28 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
     config.default_retry = false;
     config.connect_timeout = Some(crate::calls::DEADLINE);
     let client = Client::try_from(config)?;
-    run_with(client, settings, shutdown_signal()).await
+    run_with(client, settings, Registry::new(), shutdown_signal()).await
 }
 
-/// Runs with a given client until `stop` is done.
+/// Runs with a given client until `stop` is done. Its metrics go to `registry`.
 ///
 /// # Errors
 /// It cannot start.
 pub async fn run_with(
     client: Client,
     settings: Settings,
+    registry: Registry,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<(), RunError> {
-    let registry = Registry::new();
+    let metrics = Metrics::new(&registry, Arc::new(Instant::now))?;
+    let client = metered(client, metrics.api.clone());
     let reporter = Reporter {
         controller: labels::FIELD_MANAGER.to_owned(),
         instance: std::env::var("HOSTNAME").ok(),
     };
     let context = Arc::new(Context {
         client: client.clone(),
-        metrics: Metrics::new(&registry)?,
+        metrics,
         pods: Cache::default(),
         services: Cache::default(),
         network_policies: Cache::default(),
@@ -108,7 +110,7 @@ pub async fn run_with(
         settling: Settling::default(),
         progress: Progress::default(),
         restarts: Restarts::default(),
-        recorder: Recorder::new(client.clone(), reporter),
+        recorder: Recorder::new(client, reporter),
         settings,
     });
     let settings = &context.settings;
@@ -118,7 +120,7 @@ pub async fn run_with(
             address: settings.http_address.to_string(),
             source,
         })?;
-    let (wake, woken) = channel(4_096);
+    let (wake, wakes) = channel(4_096);
     // They end with this function, however it ends.
     let mut background = JoinSet::new();
     let server = axum::serve(listener, http::router(Arc::clone(&context), registry));
@@ -136,31 +138,45 @@ pub async fn run_with(
     background.spawn(Restarts::pull(Arc::clone(&context), wake.clone()));
     background.spawn(Progress::pull(Arc::clone(&context), wake));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
-    let jobs: Api<Guarded> = scoped(client, settings.namespace.as_deref());
     let config = ControllerConfig::default()
         .debounce(DEBOUNCE)
         .concurrency(settings.concurrency);
-    let controller = Controller::new(jobs, WatchConfig::default());
-    let (stop, store) = (stop.shared(), controller.store());
-    let reconciling = controller
+    let (store, jobs) = watch_jobs(&context);
+    let stop = stop.shared();
+    let woken = Arc::clone(&context);
+    context.metrics.work.lead(true);
+    let reconciling = Controller::for_stream(jobs, store.clone())
         .with_config(config)
         .reconcile_on(
-            ReceiverStream::new(woken)
-                .map(|job: ObjectRef<TrainingJob>| job.into_kind_unchecked(())),
+            ReceiverStream::new(wakes).map(move |job: ObjectRef<TrainingJob>| {
+                woken.metrics.queue.due(
+                    job.namespace.as_deref().unwrap_or_default(),
+                    &job.name,
+                    Duration::ZERO,
+                );
+                job.into_kind_unchecked(())
+            }),
         )
         .graceful_shutdown_on(stop.clone())
         .run(reconcile, after_error, Arc::clone(&context))
-        .for_each(|result| async move {
+        .for_each(|result| {
             match result {
-                // A step that failed has been told; a job that is gone needs none.
-                Ok(_) | Err(Ended::ReconcilerFailed(..) | Ended::ObjectNotFound(_)) => {}
-                Err(error) => tracing::warn!(%error, "the watch of the jobs"),
+                // A job that is gone needs no step.
+                Err(Ended::ObjectNotFound(job)) => {
+                    let namespace = job.namespace.as_deref().unwrap_or_default();
+                    context.metrics.queue.forget(namespace, &job.name);
+                }
+                // A step that failed has been told, and so has a watch that broke.
+                Ok(_) | Err(Ended::ReconcilerFailed(..) | Ended::QueueError(_)) => {}
+                Err(error) => tracing::warn!(%error, "the controller"),
             }
+            std::future::ready(())
         });
     tokio::select! {
         () = reconciling => {}
         () = stopped_late(stop, store) => tracing::warn!("stopping in the midst of a step; the next operator goes on from there"),
     }
+    context.metrics.work.lead(false);
     tracing::info!("the operator stops");
     Ok(())
 }

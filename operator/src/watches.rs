@@ -2,13 +2,14 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{Config as WatchConfig, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -19,6 +20,8 @@ use tokio::sync::mpsc::Sender;
 
 use crate::cache::{Cache, Entry};
 use crate::context::Context;
+use crate::driver::Guarded;
+use crate::metrics::labels::Watched;
 use crate::observe::version;
 use crate::slim::{self, identity};
 
@@ -37,6 +40,56 @@ fn children() -> WatchConfig {
     WatchConfig::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER))
 }
 
+/// The jobs, and what is stored of them. Metrics hear of each job here before it is worked on.
+pub(crate) fn watch_jobs(
+    context: &Arc<Context>,
+) -> (
+    Store<Guarded>,
+    impl Stream<Item = Result<Guarded, watcher::Error>> + Send + 'static + use<>,
+) {
+    let api: Api<Guarded> = scoped(
+        context.client.clone(),
+        context.settings.namespace.as_deref(),
+    );
+    let (store, writer) = reflector::store();
+    let (events, noted) = (Arc::clone(context), Arc::clone(context));
+    // The controller waits between two tries.
+    let jobs = watcher(api, WatchConfig::default())
+        .inspect_ok(move |event| note_job(&events, event))
+        .reflect(writer)
+        .applied_objects()
+        .inspect(move |job| match job {
+            Ok(job) => noted.metrics.queue.due(
+                &job.namespace().unwrap_or_default(),
+                &job.name_any(),
+                Duration::ZERO,
+            ),
+            Err(error) => broke(&noted, Watched::TrainingJobs, error),
+        });
+    (store, jobs)
+}
+
+fn note_job(context: &Context, event: &Event<Guarded>) {
+    let named = |job: &Guarded| {
+        let key = (
+            job.namespace().unwrap_or_default(),
+            job.uid().unwrap_or_default(),
+        );
+        (key, job.name_any())
+    };
+    if let Event::Delete(job) = event {
+        let namespace = job.namespace().unwrap_or_default();
+        context.metrics.queue.forget(&namespace, &job.name_any());
+    }
+    context.metrics.jobs.take(match event {
+        Event::Apply(job) => Event::Apply(named(job)),
+        Event::Delete(job) => Event::Delete(named(job)),
+        Event::Init => Event::Init,
+        Event::InitApply(job) => Event::InitApply(named(job)),
+        Event::InitDone => Event::InitDone,
+    });
+}
+
 /// Feeds the cache until the operator stops.
 pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
     let api: Api<Pod> = scoped(
@@ -48,7 +101,7 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<Tra
             (slim::pod(full), identity(&full.metadata))
         })
     });
-    feed(events, &context.pods, &wake).await;
+    feed(events, &context.pods, &wake, &context, Watched::Pods).await;
 }
 
 /// Feeds the cache until the operator stops.
@@ -57,7 +110,8 @@ pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<ObjectRef
         context.client.clone(),
         context.settings.namespace.as_deref(),
     );
-    feed(identities(api), &context.services, &wake).await;
+    let cache = &context.services;
+    feed(identities(api), cache, &wake, &context, Watched::Services).await;
 }
 
 /// Feeds the cache until the operator stops.
@@ -69,7 +123,8 @@ pub(crate) async fn watch_network_policies(
         context.client.clone(),
         context.settings.namespace.as_deref(),
     );
-    feed(identities(api), &context.network_policies, &wake).await;
+    let (cache, resource) = (&context.network_policies, Watched::NetworkPolicies);
+    feed(identities(api), cache, &wake, &context, resource).await;
 }
 
 /// Keeps the names of cordoned nodes until the operator stops. Nobody is woken: a cordon changes nothing by
@@ -82,7 +137,7 @@ pub(crate) async fn watch_nodes(context: Arc<Context>) {
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => context.cordoned.take(name_of(event)),
-            Err(error) => tracing::warn!(%error, "the watch of the nodes broke; listing again"),
+            Err(error) => broke(&context, Watched::Nodes, &error),
         }
     }
 }
@@ -154,6 +209,8 @@ async fn feed<T: Clone>(
     events: impl futures::Stream<Item = Result<Event<Named<T>>, watcher::Error>> + Send,
     cache: &Cache<T>,
     wake: &Sender<ObjectRef<TrainingJob>>,
+    context: &Context,
+    resource: Watched,
 ) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
@@ -164,7 +221,14 @@ async fn feed<T: Clone>(
                     let _ = wake.send(job).await;
                 }
             }
-            Err(error) => tracing::warn!(%error, "a watch broke; listing again"),
+            Err(error) => broke(context, resource, &error),
         }
     }
+}
+
+/// A watch that breaks is begun again.
+fn broke(context: &Context, resource: Watched, error: &watcher::Error) {
+    context.metrics.work.watch_broke(resource);
+    let resource = resource.as_str();
+    tracing::warn!(%error, resource, "a watch broke; the operator begins it again");
 }

@@ -4,6 +4,7 @@
 mod crash;
 mod failures;
 mod lifecycle;
+mod metrics;
 mod quota;
 mod refusals;
 mod restart;

@@ -14,6 +14,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, ResourceExt};
+use prometheus::Registry;
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
 use roundhouse_operator::run::run_with;
@@ -137,15 +138,18 @@ impl Stage {
             .build();
         let settings =
             Settings::parse_from(["roundhouse-operator", "--http-address", "127.0.0.1:0"]);
+        let registry = Registry::new();
+        let exposed = registry.clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             let stopped = async move {
                 let _ = stopped.await;
             };
-            run_with(client, settings, stopped).await.unwrap();
+            run_with(client, settings, exposed, stopped).await.unwrap();
         });
         Operator {
             left,
+            registry,
             stop: Some(stop),
             task,
         }
@@ -244,11 +248,23 @@ fn container(pod: &Pod, state: &Value, ready: bool) -> Value {
 /// A running operator.
 pub(crate) struct Operator {
     left: Arc<AtomicU32>,
+    /// Where its metrics are.
+    pub(crate) registry: Registry,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
+/// The value of a series as it is exposed, labels in the order of their names; `None` if there is none.
+pub(crate) fn metric(registry: &Registry, series: &str) -> Option<f64> {
+    roundhouse_operator::metrics::testing::value(registry, series)
+}
+
 impl Operator {
+    /// The value of one of its series.
+    pub(crate) fn metric(&self, series: &str) -> Option<f64> {
+        metric(&self.registry, series)
+    }
+
     /// Whether it has made all the writes it was allowed.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.left.load(Ordering::SeqCst) == 0

@@ -2,8 +2,10 @@
 
 pub mod apiserver;
 pub mod cluster;
+pub mod exposition;
 pub mod local;
 pub mod manifests;
+pub mod metrics_page;
 pub mod nodes;
 pub mod processes;
 pub mod weights;

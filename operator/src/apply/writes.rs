@@ -38,11 +38,7 @@ where
         field_manager: Some(labels::FIELD_MANAGER.to_owned()),
         ..PostParams::default()
     };
-    let resource = resource(kind);
-    let result = call(&context.metrics, "create", resource, || {
-        api.create(&parameters, object)
-    })
-    .await;
+    let result = call(|| api.create(&parameters, object)).await;
     match result {
         Ok(made) => {
             let at = version(made.meta().resource_version.as_deref());
@@ -51,10 +47,7 @@ where
         }
         Err(error) if error.code() == Some(409) => {
             let name = object.name_any();
-            let other = call(&context.metrics, "get", resource, || {
-                api.get_metadata(&name)
-            })
-            .await?;
+            let other = call(|| api.get_metadata(&name)).await?;
             // One that lost our labels is not watched: it counts as a stranger's, or this would go on for ever.
             if !slim::is_child(&other.metadata, &key.1) {
                 context.taken.insert(key, format!("{kind} {name}"));
@@ -79,10 +72,7 @@ pub(super) async fn issue(
     }});
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
-    let written = call(&context.metrics, "patch", "pods", || {
-        pods.patch_metadata(pod, &parameters, &patch)
-    })
-    .await?;
+    let written = call(|| pods.patch_metadata(pod, &parameters, &patch)).await?;
     let at = version(written.metadata.resource_version.as_deref());
     let what = Written::Pod(pod.to_owned());
     context.expectations.wrote(key, what, at);
@@ -103,21 +93,10 @@ pub(super) async fn delete(
         }),
         ..DeleteParams::default()
     };
-    let answer = call(&context.metrics, "delete", "pods", || {
-        pods.delete(pod, &parameters)
-    })
-    .await?;
+    let answer = call(|| pods.delete(pod, &parameters)).await?;
     let at = answer.left().and_then(|pod| pod.metadata.resource_version);
     context
         .expectations
         .deleted(key, Written::Pod(pod.to_owned()), version(at.as_deref()));
     Ok(())
-}
-
-const fn resource(kind: &str) -> &'static str {
-    match kind.as_bytes() {
-        b"Service" => "services",
-        b"NetworkPolicy" => "networkpolicies",
-        _ => "pods",
-    }
 }

@@ -29,16 +29,19 @@ impl Metrics {
         let processes = IntGauge::new("roundhouse_agent_processes", "Processes of this worker.")?;
         processes.set(procs.into());
         let process_up = IntGaugeVec::new(
-            Opts::new("roundhouse_agent_process_up", "1 while the process runs."),
+            Opts::new(
+                "roundhouse_agent_process_up",
+                "1 while the process runs, 0 otherwise.",
+            ),
             &["local_rank"],
         )?;
         let process_restarts = IntCounter::new(
             "roundhouse_agent_process_restarts_total",
-            "Processes that died and were started anew in this container.",
+            "Processes that died and that the agent started again in this container.",
         )?;
         let generation = IntGauge::new(
             "roundhouse_agent_generation",
-            "Generation the worker trains in.",
+            "Generation that the worker trains in, 0 in the lobby.",
         )?;
         registry.register(Box::new(info))?;
         registry.register(Box::new(processes))?;
@@ -96,8 +99,15 @@ impl Metrics {
                 Some((rank, ranks::metrics(&options.run_dir, local)?))
             })
             .collect();
-        let own = TextEncoder::new().encode_to_string(&self.registry.gather())?;
         let theirs = exposition::merge(texts.iter().map(|(rank, text)| (*rank, text.as_str())));
-        Ok(own + &theirs)
+        Ok(self.own_text()? + &theirs)
+    }
+
+    /// The agent's own metrics alone, as Prometheus text.
+    ///
+    /// # Errors
+    /// A metric cannot be written.
+    pub fn own_text(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }

@@ -209,6 +209,9 @@ impl Keeping {
             }
         }
         reporter.ledger(self.trouble_with_ledger());
+        if let Some(ledger) = &self.ledger {
+            reporter.ledger_is_durable(ledger.durable());
+        }
         match newer {
             Some(newer) => Err(Failure::Fenced {
                 dir: self.directory.root().to_owned(),

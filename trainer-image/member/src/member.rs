@@ -121,6 +121,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     /// world's group is to be dropped before.
     pub fn lose(&mut self, why: &str) {
         say_error(why);
+        self.reporter.generation_lost();
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
         }

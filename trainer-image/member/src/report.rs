@@ -224,6 +224,11 @@ impl Reporter {
         self.say_as_rank_zero(&format!("batches of {num_samples} samples"));
     }
 
+    /// The generation of this process broke.
+    pub fn generation_lost(&self) {
+        self.metrics.generation_lost();
+    }
+
     /// How long the whole training is, if the batch stays.
     pub const fn set_total_steps(&mut self, total_steps: u64) {
         self.progress.total_steps = total_steps;

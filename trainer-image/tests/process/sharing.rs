@@ -15,8 +15,8 @@ const STEP: u64 = 20;
 /// has sent the first chunk.
 const FAULTS: [(u32, &str); 2] = [(0, "0:20:State"), (2, "2:21:Forward")];
 const SAMPLES: &str = "roundhouse_train_samples_total";
-const STATE_BYTES: &str = "roundhouse_train_state_moved_bytes";
-const READ_BYTES: &str = "roundhouse_train_checkpoint_read_bytes";
+const STATE_BYTES: &str = "roundhouse_train_state_moved_bytes_total";
+const READ_BYTES: &str = "roundhouse_train_checkpoint_read_bytes_total";
 
 /// Three train, two of them with a joiner, and one of these with the joiner when the sender is gone.
 fn lose_the_sender(mut job: Job, what: &str) -> Job {

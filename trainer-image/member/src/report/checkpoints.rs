@@ -107,7 +107,7 @@ impl Reporter {
                 duration,
                 best,
             } => {
-                self.metrics.checkpoints.saved(*step, *bytes, *duration);
+                self.metrics.checkpoints.saved(*step, *bytes, *duration, at);
                 self.progress.checkpoint_step = Some(*step);
                 self.progress.checkpoint_at = Some(at.clone());
                 self.trouble_with_checkpoint(None);
@@ -127,7 +127,7 @@ impl Reporter {
             }
             News::Found { step, at, best } => {
                 self.know_best(*best);
-                self.metrics.checkpoints.found(*step);
+                self.metrics.checkpoints.found(*step, at);
                 self.progress.checkpoint_step = Some(*step);
                 self.progress.checkpoint_at = Some(at.clone());
             }
@@ -145,6 +145,11 @@ impl Reporter {
             self.metrics.checkpoints.best(best);
         }
         self.progress.best_checkpoint = best;
+    }
+
+    /// Lines of the ledger are durable up to this step.
+    pub fn ledger_is_durable(&self, step: u64) {
+        self.metrics.checkpoints.ledger_is_durable(step);
     }
 
     /// Why ledger lines cannot be written; `None` while they can.

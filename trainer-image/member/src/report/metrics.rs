@@ -1,8 +1,8 @@
 //! The Prometheus metrics of one process, in base units. The agent adds the rank's label.
 
 use prometheus::{
-    Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntGauge, Opts, Registry,
-    TextEncoder,
+    Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts,
+    Registry, TextEncoder,
 };
 
 use super::StepReport;
@@ -13,6 +13,8 @@ use crate::sections::Section;
 
 mod checkpoints;
 mod memory;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 mod throughput;
 mod transports;
 
@@ -41,7 +43,8 @@ pub struct Metrics {
     loss_scale: Gauge,
     world_size: IntGauge,
     generation: IntGauge,
-    state_bytes: IntGauge,
+    state_bytes: IntCounter,
+    generations_lost: IntCounter,
     threads_left_behind: IntGauge,
     eval_accuracy: Gauge,
     eval_top5_accuracy: Gauge,
@@ -100,10 +103,15 @@ impl Metrics {
             )?,
             world_size: int_gauge(&registry, "world_size", "Ranks of the generation")?,
             generation: int_gauge(&registry, "generation", "Generation, 0 in the lobby")?,
-            state_bytes: int_gauge(
+            state_bytes: int_counter(
                 &registry,
-                "state_moved_bytes",
-                "Bytes of the state that have moved between ranks since the process started",
+                "state_moved_bytes_total",
+                "Bytes of the state that have moved between this rank and others",
+            )?,
+            generations_lost: int_counter(
+                &registry,
+                "generations_lost_total",
+                "Generations that broke while this process trained in them: a peer was lost",
             )?,
             threads_left_behind: int_gauge(
                 &registry,
@@ -112,7 +120,7 @@ impl Metrics {
             )?,
             eval_accuracy: Gauge::new(
                 "roundhouse_train_eval_accuracy",
-                "Fraction of the test split that is classified rightly",
+                "Fraction of the test split that is classified correctly",
             )?,
             eval_top5_accuracy: Gauge::new(
                 "roundhouse_train_eval_top5_accuracy",
@@ -147,7 +155,12 @@ impl Metrics {
 
     /// So much of the state has moved between ranks.
     pub(super) fn set_state_bytes(&self, num_bytes: u64) {
-        self.state_bytes.set(num_bytes.cast_signed());
+        raise(&self.state_bytes, num_bytes);
+    }
+
+    /// The generation of this process broke.
+    pub(super) fn generation_lost(&self) {
+        self.generations_lost.inc();
     }
 
     /// A step was committed; the meter has counted it.
@@ -246,6 +259,18 @@ fn register<M: prometheus::core::Collector + Clone + 'static>(
 ) -> prometheus::Result<M> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
+}
+
+fn int_counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    register(
+        registry,
+        IntCounter::new(format!("roundhouse_train_{name}"), help)?,
+    )
+}
+
+/// Brings a counter to a total that was counted elsewhere. A counter never falls.
+fn raise(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
 }
 
 fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Gauge> {

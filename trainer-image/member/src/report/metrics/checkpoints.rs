@@ -1,23 +1,25 @@
-//! Metrics of checkpoints. What only rank 0 knows stays 0 on the others.
+//! Metrics of checkpoints and of the ledger. What only rank 0 knows is 0 or absent on the other ranks.
 
 use std::time::Duration;
 
-use prometheus::{Counter, Gauge, IntGauge, Registry};
+use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
 use roundhouse_contract::BestCheckpoint;
 
-use super::{counter, gauge, int_gauge, unregistered};
+use super::{counter, gauge, int_counter, int_gauge, raise, unregistered};
 
 /// One field per metric.
 #[derive(Debug)]
 pub struct CheckpointMetrics {
     step: IntGauge,
+    timestamp: Gauge,
+    ledger_step: IntGauge,
     bytes: IntGauge,
     best_step: IntGauge,
     best_value: Gauge,
     registry: Registry,
     seconds: Gauge,
     stall_seconds: Gauge,
-    read_bytes: IntGauge,
+    read_bytes: IntCounter,
     failures: Counter,
     skipped: Counter,
 }
@@ -29,6 +31,14 @@ impl CheckpointMetrics {
                 registry,
                 "checkpoint_step",
                 "Committed steps that the newest checkpoint holds (rank 0)",
+            )?,
+            timestamp: unregistered(
+                "checkpoint_timestamp_seconds",
+                "When the newest checkpoint was complete, in seconds since 1970 (rank 0); time() minus this is its age",
+            )?,
+            ledger_step: IntGauge::new(
+                "roundhouse_train_ledger_step",
+                "Committed steps whose lines of the ledger are on disk for certain (rank 0)",
             )?,
             bytes: int_gauge(
                 registry,
@@ -54,10 +64,10 @@ impl CheckpointMetrics {
                 "checkpoint_stall_seconds",
                 "How long training stood still for the last checkpoint",
             )?,
-            read_bytes: int_gauge(
+            read_bytes: int_counter(
                 registry,
-                "checkpoint_read_bytes",
-                "Bytes of checkpoints that this process has read since its start",
+                "checkpoint_read_bytes_total",
+                "Bytes of checkpoints that this process has read",
             )?,
             failures: counter(
                 registry,
@@ -80,23 +90,38 @@ impl CheckpointMetrics {
     pub(in crate::report) fn best(&self, best: &BestCheckpoint) {
         self.best_step.set(best.step.cast_signed());
         self.best_value.set(best.value);
-        // Fails from the second time on, when they are registered already.
-        let _ = self.registry.register(Box::new(self.best_step.clone()));
-        let _ = self.registry.register(Box::new(self.best_value.clone()));
+        self.show(&self.best_step);
+        self.show(&self.best_value);
     }
 
-    pub(in crate::report) fn saved(&self, step: u64, bytes: u64, duration: Duration) {
-        self.step.set(step.cast_signed());
+    /// `at`: when it was complete, RFC 3339.
+    pub(in crate::report) fn saved(&self, step: u64, bytes: u64, duration: Duration, at: &str) {
+        self.found(step, at);
         self.bytes.set(bytes.cast_signed());
         self.seconds.set(duration.as_secs_f64());
     }
 
-    pub(in crate::report) fn found(&self, step: u64) {
+    pub(in crate::report) fn found(&self, step: u64, at: &str) {
         self.step.set(step.cast_signed());
+        if let Ok(at) = at.parse::<jiff::Timestamp>() {
+            self.timestamp.set(at.as_second() as f64);
+            self.show(&self.timestamp);
+        }
+    }
+
+    /// The lines of so many steps are durable. Absent, not 0, without a ledger.
+    pub(in crate::report) fn ledger_is_durable(&self, step: u64) {
+        self.ledger_step.set(step.cast_signed());
+        self.show(&self.ledger_step);
+    }
+
+    /// Fails from the second time on, when the metric is registered already.
+    fn show(&self, metric: &(impl prometheus::core::Collector + Clone + 'static)) {
+        let _ = self.registry.register(Box::new(metric.clone()));
     }
 
     pub(in crate::report) fn read(&self, num_bytes: u64) {
-        self.read_bytes.set(num_bytes.cast_signed());
+        raise(&self.read_bytes, num_bytes);
     }
 
     pub(in crate::report) fn failed(&self) {
@@ -105,5 +130,37 @@ impl CheckpointMetrics {
 
     pub(in crate::report) fn skipped(&self) {
         self.skipped.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_the_checkpoint_and_place_in_the_ledger_are_absent_until_they_are_known() {
+        let registry = Registry::new();
+        let metrics = CheckpointMetrics::new(&registry).unwrap();
+        let has = |name: &str| {
+            let families = registry.gather();
+            families.iter().any(|family| family.name().ends_with(name))
+        };
+        assert!(!has("checkpoint_timestamp_seconds") && !has("ledger_step"));
+        metrics.found(3, "1970-01-01T00:01:40Z");
+        metrics.saved(7, 10, Duration::from_secs(2), "1970-01-01T00:05:00Z");
+        metrics.ledger_is_durable(9);
+        metrics.ledger_is_durable(11);
+        assert!(has("checkpoint_timestamp_seconds") && has("ledger_step"));
+        assert_eq!((metrics.step.get(), metrics.ledger_step.get()), (7, 11));
+        assert!((metrics.timestamp.get() - 300.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn bytes_that_were_read_only_grow() {
+        let metrics = CheckpointMetrics::new(&Registry::new()).unwrap();
+        for total in [5, 5, 3, 8] {
+            metrics.read(total);
+        }
+        assert_eq!(metrics.read_bytes.get(), 8);
     }
 }

@@ -1,8 +1,8 @@
 //! Metrics of memory: of the process, and of its GPU.
 
-use prometheus::{IntGauge, Registry};
+use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::int_gauge;
+use super::{int_counter, int_gauge, raise};
 use crate::report::work::DeviceMemory;
 
 /// One field per metric.
@@ -20,7 +20,7 @@ struct DeviceGauges {
     peak_allocated: IntGauge,
     reserved: IntGauge,
     peak_reserved: IntGauge,
-    retries: IntGauge,
+    retries: IntCounter,
 }
 
 impl MemoryMetrics {
@@ -79,8 +79,9 @@ impl DeviceGauges {
                 "device_memory_reserved_peak_bytes",
                 "Most memory that libtorch's allocator had taken from the GPU",
             )?,
-            retries: gauge(
-                "device_memory_retries",
+            retries: int_counter(
+                registry,
+                "device_memory_retries_total",
                 "Times that libtorch's allocator had to give memory back before the GPU had some left",
             )?,
         })
@@ -99,10 +100,10 @@ impl DeviceGauges {
             (&self.peak_allocated, peak_allocated),
             (&self.reserved, reserved),
             (&self.peak_reserved, peak_reserved),
-            (&self.retries, num_retries),
         ] {
             gauge.set(value.cast_signed());
         }
+        raise(&self.retries, num_retries);
     }
 }
 

@@ -1,0 +1,61 @@
+//! Calls to the API server: each try counts, with the code of its answer and the time until it began.
+
+use std::time::Duration;
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Registry};
+
+use super::labels::{Resource, Verb};
+use super::work::SECONDS;
+use super::{counter, register};
+
+/// One field per metric.
+#[derive(Clone, Debug)]
+pub struct Api {
+    calls: IntCounterVec,
+    seconds: HistogramVec,
+}
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The API server answered with this HTTP status.
+    Status(u16),
+    /// The call was given up before there was an answer.
+    Timeout,
+    /// There was no connection, or it broke.
+    Connection,
+}
+
+impl Api {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let seconds = HistogramOpts::new(
+            "roundhouse_operator_api_call_seconds",
+            "Time from a call to the API server until the headers of its answer, by verb.",
+        );
+        let seconds = HistogramVec::new(seconds.buckets(SECONDS.to_vec()), &["verb"])?;
+        Ok(Self {
+            calls: counter(
+                registry,
+                "roundhouse_operator_api_calls_total",
+                "Calls to the API server by verb, resource and code: the HTTP status, timeout or connection.",
+                &["verb", "resource", "code"],
+            )?,
+            seconds: register(registry, seconds)?,
+        })
+    }
+
+    /// A call has ended, or has begun to be answered.
+    pub fn called(&self, verb: Verb, resource: Resource, outcome: Outcome, took: Duration) {
+        let code = match outcome {
+            Outcome::Status(status) => status.to_string(),
+            Outcome::Timeout => "timeout".to_owned(),
+            Outcome::Connection => "connection".to_owned(),
+        };
+        self.calls
+            .with_label_values(&[verb.as_str(), resource.as_str(), &code])
+            .inc();
+        self.seconds
+            .with_label_values(&[verb.as_str()])
+            .observe(took.as_secs_f64());
+    }
+}

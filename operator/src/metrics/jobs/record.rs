@@ -1,0 +1,168 @@
+//! What is remembered of one job between two looks at it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use roundhouse_api::{ConditionType, TrainingJobStatus, WorkersStatus};
+
+use super::gpus::{Account, Gpus};
+use super::milestones::Milestone;
+use crate::metrics::labels;
+
+/// How long the series of a job stay after its end, so that the last scrape has its final values.
+const AFTERGLOW: Duration = Duration::from_mins(10);
+
+/// One job.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// Its state as a label, once it was looked at.
+    pub(super) state: Option<&'static str>,
+    /// Its workers, while it has not ended.
+    pub(super) workers: Option<WorkersStatus>,
+    pub(super) account: Account,
+    pub(super) incidents: BTreeMap<&'static str, u64>,
+    pub(super) avoided: BTreeMap<String, u64>,
+    /// When it last had not ended, or held a GPU.
+    active: Option<Instant>,
+    /// Since when it recovers from an incident.
+    recovers_since: Option<Instant>,
+    /// Generation in which it last recovered: an incident is recovered from once.
+    recovered_in: u64,
+}
+
+impl Record {
+    pub(super) fn new(namespace: String, name: String) -> Self {
+        Self {
+            namespace,
+            name,
+            state: None,
+            workers: None,
+            account: Account::default(),
+            incidents: BTreeMap::new(),
+            avoided: BTreeMap::new(),
+            active: None,
+            recovers_since: None,
+            recovered_in: 0,
+        }
+    }
+
+    /// The job has workers as this status says, and these GPUs.
+    pub(super) fn see(&mut self, status: &TrainingJobStatus, gpus: Gpus, now: Instant) {
+        let is_over = status.is_terminal();
+        // A job that held GPUs until this moment was active until now.
+        let held = gpus.held > 0 || self.account.gpus().held > 0;
+        if !is_over || held {
+            self.active = Some(now);
+        }
+        self.account.set(gpus, now);
+        self.workers = status.workers.clone().filter(|_| !is_over);
+    }
+
+    /// Its state is that of this status, if it has one.
+    pub(super) fn show(&mut self, status: &TrainingJobStatus) {
+        if let Some(front) = status.conditions.first() {
+            self.state = Some(labels::state(&front.reason));
+        }
+    }
+
+    /// Whether its own series are exposed: while it lasts, and a while after.
+    pub(super) fn is_shown(&self, now: Instant) -> bool {
+        self.active
+            .is_some_and(|active| now.saturating_duration_since(active) < AFTERGLOW)
+    }
+
+    /// Another status was stored. Returns what the job has come to with it.
+    pub(super) fn stored(
+        &mut self,
+        before: &TrainingJobStatus,
+        after: &TrainingJobStatus,
+        now: Instant,
+        time: Timestamp,
+    ) -> Vec<(Milestone, Duration)> {
+        self.count_incidents(before, after, now);
+        self.count_avoided(before, after);
+        if after.is_terminal() || after.is_true(ConditionType::Suspended) {
+            self.recovers_since = None;
+        }
+        let since_start = after.start_time.as_ref().map(|start| since(start.0, time));
+        let first = after.resumed_after_generation.unwrap_or(0) + 1;
+        let (old, new) = (generation(before), generation(after));
+        let running = |status: &TrainingJobStatus| status.is_true(ConditionType::Running);
+        let is_new_run = !running(before) && running(after);
+        let lobby = since_start.filter(|_| old < first && new == first);
+        let start = since_start.filter(|_| is_new_run && new == first);
+        let recover = is_new_run
+            .then(|| self.recovered(before, new, now, time))
+            .flatten();
+        let reached = [
+            (Milestone::Lobby, lobby),
+            (Milestone::Start, start),
+            (Milestone::Recover, recover),
+        ];
+        let reached = reached.into_iter();
+        reached
+            .filter_map(|(what, took)| Some((what, took?)))
+            .collect()
+    }
+
+    fn count_incidents(
+        &mut self,
+        before: &TrainingJobStatus,
+        after: &TrainingJobStatus,
+        now: Instant,
+    ) {
+        let new = after.incidents.total.saturating_sub(before.incidents.total);
+        if new == 0 {
+            return;
+        }
+        let reason = after.last_failure.as_ref().map(|last| &last.reason);
+        let reason = reason.map_or(labels::OTHER, |reason| labels::incident(reason));
+        *self.incidents.entry(reason).or_default() += u64::from(new);
+        self.recovers_since.get_or_insert(now);
+    }
+
+    fn count_avoided(&mut self, before: &TrainingJobStatus, after: &TrainingJobStatus) {
+        for avoided in &after.avoid_nodes {
+            let known = before
+                .avoid_nodes
+                .iter()
+                .find(|old| old.node == avoided.node);
+            if known.is_none_or(|known| known.until < avoided.until) {
+                *self.avoided.entry(avoided.node.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    /// How long the recovery took that ends with this generation. If an earlier process has counted the incident, the
+    /// status tells when it was.
+    fn recovered(
+        &mut self,
+        before: &TrainingJobStatus,
+        generation: u64,
+        now: Instant,
+        time: Timestamp,
+    ) -> Option<Duration> {
+        let known = self.recovers_since.take();
+        let known = known.map(|since| now.saturating_duration_since(since));
+        let is_own = before.incidents.last_generation.map(|last| last + 1) == Some(generation);
+        let is_told = is_own && generation > self.recovered_in;
+        let told = before.last_failure.as_ref().filter(|_| is_told);
+        self.recovered_in = generation;
+        known.or_else(|| Some(since(told?.time.0, time)))
+    }
+}
+
+fn generation(status: &TrainingJobStatus) -> u64 {
+    status
+        .membership
+        .as_ref()
+        .map_or(0, |newest| newest.generation)
+}
+
+/// The time since a moment; none for one that lies ahead by another clock.
+fn since(moment: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(moment)).unwrap_or_default()
+}

@@ -1,0 +1,183 @@
+//! The closed sets that labels come from. What is not in its set is `Other`, so that nobody outside can make series.
+
+use roundhouse_contract::ExitCode;
+use roundhouse_contract::termination::Reason;
+
+/// What is neither a known state nor a known reason.
+pub const OTHER: &str = "Other";
+
+/// States of a job that are no reason of an exit code: the words of the column STATE of `kubectl get`.
+const STATES: [&str; 26] = [
+    "BackoffLimitExceeded",
+    "BelowMinReplicas",
+    "ContainerConfigError",
+    "ContainerCreating",
+    "CrashLoopBackOff",
+    "DeadlineExceeded",
+    "Failed",
+    "FailurePolicyRule",
+    "Forming",
+    "ImagePullFailed",
+    "InvalidSpec",
+    "MaxIncidentsExceeded",
+    "NameTaken",
+    "NodeUnreachable",
+    "Recovering",
+    "Refused",
+    "Resumed",
+    "Resuming",
+    "StartDeadlineExceeded",
+    "Suspended",
+    "Training",
+    "Unschedulable",
+    "Valid",
+    "WaitingForWorkers",
+    "WorkerFailed",
+    "Completed",
+];
+
+/// Reasons of incidents that the trainer does not give: the planner's, the container runtime's, the kubelet's.
+const INCIDENTS: [&str; 16] = [
+    "ContainerCannotRun",
+    "Error",
+    "Evicted",
+    "Failed",
+    "NodeAffinity",
+    "NodeLost",
+    "NodeShutdown",
+    "OOMKilled",
+    "PeersLost",
+    "Preempted",
+    "Preempting",
+    "Shutdown",
+    "StartError",
+    "Terminated",
+    "UnexpectedAdmissionError",
+    "Unknown",
+];
+
+/// The state of a job as a label: the reason of its front condition.
+#[must_use]
+pub fn state(reason: &str) -> &'static str {
+    known(reason, &STATES)
+}
+
+/// The reason of an incident as a label.
+#[must_use]
+pub fn incident(reason: &str) -> &'static str {
+    known(reason, &INCIDENTS)
+}
+
+fn known(word: &str, set: &[&'static str]) -> &'static str {
+    let ours = ExitCode::ALL.into_iter().map(Reason::of);
+    let ours = ours.chain([Reason::Killed, Reason::Crashed]);
+    let mut all = set.iter().copied().chain(ours.map(Reason::as_str));
+    all.find(|known| *known == word).unwrap_or(OTHER)
+}
+
+/// A kind of object that the operator watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Training jobs.
+    TrainingJobs,
+    /// Their pods.
+    Pods,
+    /// Their Services.
+    Services,
+    /// Their `NetworkPolicies`.
+    NetworkPolicies,
+    /// Nodes that are cordoned.
+    Nodes,
+}
+
+impl Watched {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::TrainingJobs,
+        Self::Pods,
+        Self::Services,
+        Self::NetworkPolicies,
+        Self::Nodes,
+    ];
+
+    /// As the API server names the resource.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TrainingJobs => "trainingjobs",
+            Self::Pods => "pods",
+            Self::Services => "services",
+            Self::NetworkPolicies => "networkpolicies",
+            Self::Nodes => "nodes",
+        }
+    }
+}
+
+/// What is done to an object, as Kubernetes names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Reads one object.
+    Get,
+    /// Reads all objects of a kind.
+    List,
+    /// Follows the changes of a kind.
+    Watch,
+    /// Makes an object.
+    Create,
+    /// Replaces an object.
+    Update,
+    /// Changes parts of an object.
+    Patch,
+    /// Deletes an object.
+    Delete,
+    /// Anything else.
+    Other,
+}
+
+impl Verb {
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// Which resource of the API a call is about, with its subresource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resource(&'static str);
+
+impl Resource {
+    /// What the operator has the right to call.
+    const KNOWN: [&'static str; 8] = [
+        "trainingjobs",
+        "trainingjobs/status",
+        "pods",
+        "services",
+        "networkpolicies",
+        "nodes",
+        "events",
+        "leases",
+    ];
+
+    /// The resource of this name, such as `trainingjobs/status`.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let known = Self::KNOWN.into_iter().find(|known| *known == name);
+        Self(known.unwrap_or("other"))
+    }
+
+    /// As the API server names it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}

@@ -1,0 +1,144 @@
+//! Jobs that wait for a reconcile: how many, and for how long they waited. A copy of what the controller's own queue
+//! does, which cannot be looked into: the earliest moment at which a job is due counts.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Histogram, IntGauge, Registry};
+
+use super::{Clock, histogram};
+
+/// Upper bounds in seconds. Changes of one job within 20 ms are worked on together, so that is the least.
+const SECONDS: [f64; 12] = [
+    0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+
+/// A job: its namespace and name.
+type Name = (String, String);
+
+/// The jobs that wait.
+#[derive(Clone)]
+pub struct Queue {
+    due: Arc<Mutex<HashMap<Name, Instant>>>,
+    clock: Clock,
+    depth: IntGauge,
+    wait: Histogram,
+}
+
+impl Queue {
+    pub(super) fn new(registry: &Registry, clock: Clock) -> Result<Self, prometheus::Error> {
+        let queue = Self {
+            due: Arc::default(),
+            clock,
+            depth: IntGauge::new(
+                "roundhouse_operator_queue_depth",
+                "Jobs that are due for a reconcile that has not begun.",
+            )?,
+            wait: histogram(
+                registry,
+                "roundhouse_operator_queue_wait_seconds",
+                "From the moment a job is due for a reconcile until the reconcile begins.",
+                &SECONDS,
+            )?,
+        };
+        registry.register(Box::new(queue.clone()))?;
+        Ok(queue)
+    }
+
+    /// A job is to be looked at after this time. It stays due at an earlier moment, if there is one.
+    pub fn due(&self, namespace: &str, name: &str, after: Duration) {
+        let at = (self.clock)() + after;
+        let mut all = self.lock();
+        let due = all
+            .entry((namespace.to_owned(), name.to_owned()))
+            .or_insert(at);
+        *due = at.min(*due);
+    }
+
+    /// The reconcile of a job begins.
+    pub fn begun(&self, namespace: &str, name: &str) {
+        let due = self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+        if let Some(due) = due {
+            let waited = (self.clock)().saturating_duration_since(due);
+            self.wait.observe(waited.as_secs_f64());
+        }
+    }
+
+    /// A job is gone: it is not looked at any more.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Queue {
+    fn desc(&self) -> Vec<&Desc> {
+        self.depth.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let now = (self.clock)();
+        let depth = self.lock().values().filter(|due| **due <= now).count();
+        self.depth.set(i64::try_from(depth).unwrap_or(i64::MAX));
+        self.depth.collect()
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("due", &self.due)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::testing::{ManualClock, value};
+
+    const DEPTH: &str = "roundhouse_operator_queue_depth";
+    const WAITED: &str = "roundhouse_operator_queue_wait_seconds_sum";
+    const BEGUN: &str = "roundhouse_operator_queue_wait_seconds_count";
+
+    fn queue() -> (Registry, ManualClock, Queue) {
+        let (registry, clock) = (Registry::new(), ManualClock::new());
+        let queue = Queue::new(&registry, clock.clock()).unwrap();
+        (registry, clock, queue)
+    }
+
+    #[test]
+    fn a_job_waits_from_its_earliest_due_moment_until_its_reconcile_begins() {
+        let (registry, clock, queue) = queue();
+        queue.due("ml", "a", Duration::from_secs(60));
+        assert_eq!(value(&registry, DEPTH), Some(0.0), "it is due later");
+        queue.due("ml", "a", Duration::from_secs(2));
+        queue.due("ml", "a", Duration::from_secs(30));
+        clock.advance(5);
+        assert_eq!(value(&registry, DEPTH), Some(1.0));
+        queue.begun("ml", "a");
+        assert_eq!(value(&registry, WAITED), Some(3.0));
+        assert_eq!(value(&registry, DEPTH), Some(0.0));
+        queue.begun("ml", "a");
+        assert_eq!(value(&registry, BEGUN), Some(1.0), "it was not due again");
+    }
+
+    #[test]
+    fn a_job_that_is_gone_does_not_wait() {
+        let (registry, clock, queue) = queue();
+        queue.due("ml", "a", Duration::ZERO);
+        queue.due("other", "a", Duration::ZERO);
+        clock.advance(1);
+        queue.forget("ml", "a");
+        assert_eq!(value(&registry, DEPTH), Some(1.0));
+        queue.begun("ml", "a");
+        assert_eq!(value(&registry, BEGUN), Some(0.0));
+    }
+}

@@ -1,0 +1,129 @@
+//! For tests: a clock that stands still until it is moved, the value of one series, and a series of each metric.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::runtime::watcher::Event;
+use prometheus::{Registry, TextEncoder};
+use roundhouse_api::{
+    AvoidedNode, ConditionType, MembershipStatus, TrainingJobStatus, WorkersStatus,
+};
+use roundhouse_planner::status::set_condition;
+
+use super::api::Outcome;
+use super::jobs::gpus::Gpus;
+use super::labels::{Resource, Verb, Watched};
+use super::{Clock, Metrics};
+
+/// A clock that stands still until it is moved.
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<Mutex<Instant>>);
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ManualClock {
+    /// It begins at the present moment.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    /// Moves it on.
+    pub fn advance(&self, seconds: u64) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *now += Duration::from_secs(seconds);
+    }
+
+    /// As metrics take it.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        let shared = Arc::clone(&self.0);
+        Arc::new(move || *shared.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The value of a series as it is exposed, such as `jobs{state="Training"}`; `None` if there is no such series.
+#[must_use]
+pub fn value(registry: &Registry, series: &str) -> Option<f64> {
+    let text = TextEncoder::new()
+        .encode_to_string(&registry.gather())
+        .ok()?;
+    let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+    let mut found = lines.filter(|(name, _)| *name == series);
+    found.next()?.1.parse().ok()
+}
+
+/// Gives each metric a series, by what feeds it: one job that starts, has an incident and recovers.
+pub fn touch(metrics: &Metrics) {
+    let Metrics {
+        work,
+        queue,
+        api,
+        jobs,
+    } = metrics;
+    work.reconciled("Training", Duration::from_millis(2));
+    work.acted("CreateWorker");
+    work.watch_broke(Watched::Pods);
+    work.lead(true);
+    queue.due("ml", "digits", Duration::ZERO);
+    queue.begun("ml", "digits");
+    let took = Duration::from_millis(3);
+    api.called(Verb::Get, Resource::of("pods"), Outcome::Status(200), took);
+    let job = ("ml".to_owned(), "uid".to_owned());
+    jobs.take(Event::Apply((job.clone(), "digits".to_owned())));
+    let statuses = [
+        TrainingJobStatus::default(),
+        status(1, true),
+        status(2, false),
+        status(2, true),
+    ];
+    for (before, after) in statuses.iter().zip(statuses.iter().skip(1)) {
+        jobs.see(
+            &job,
+            after,
+            Gpus {
+                held: 2,
+                training: 2,
+            },
+        );
+        jobs.show(&job, after);
+        jobs.stored(&job, before, after, Timestamp::UNIX_EPOCH);
+    }
+}
+
+/// A status in a generation. Before the second one a worker failed, and its node is avoided.
+fn status(generation: u64, runs: bool) -> TrainingJobStatus {
+    let now = Time(Timestamp::UNIX_EPOCH);
+    let mut status = TrainingJobStatus {
+        start_time: Some(now.clone()),
+        membership: Some(MembershipStatus {
+            generation,
+            world_size: 2,
+            nodes: 2,
+            members: String::new(),
+        }),
+        workers: Some(WorkersStatus::default()),
+        ..TrainingJobStatus::default()
+    };
+    let (kind, reason) = (
+        ConditionType::Running,
+        if runs { "Training" } else { "Forming" },
+    );
+    set_condition(&mut status, kind, runs, reason, "", Timestamp::UNIX_EPOCH);
+    if generation > 1 {
+        status.incidents.total = 1;
+        status.incidents.last_generation = Some(1);
+        status.avoid_nodes = vec![AvoidedNode {
+            node: "n1".to_owned(),
+            reason: "HardwareFault".to_owned(),
+            until: now,
+        }];
+    }
+    status
+}

@@ -1,0 +1,116 @@
+//! Metrics of an operator that really reconciles: what it does moves them.
+
+use k8s_openapi::api::core::v1::Binding;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, Operator, SOON, Stage, job};
+
+const WORKERS: u32 = 2;
+
+/// What a scheduler would do: each pod gets a node.
+async fn schedule(stage: &Stage) {
+    let pods = stage.pods(NAMESPACE);
+    for pod in pods.list(&ListParams::default()).await.unwrap() {
+        let binding =
+            json!({"metadata": {"name": pod.name_any()}, "target": {"kind": "Node", "name": "n1"}});
+        let binding: Binding = serde_json::from_value(binding).unwrap();
+        let (name, parameters) = (pod.name_any(), PostParams::default());
+        let bound = pods.create_subresource("binding", &name, &parameters, &binding);
+        let _: serde_json::Value = bound.await.unwrap();
+    }
+}
+
+/// Waits until a series has a value that is expected.
+async fn until_is(operator: &Operator, series: &str, is: impl Fn(Option<f64>) -> bool) {
+    let what = format!("{series}, now {:?}", operator.metric(series));
+    let met = until(&what, SOON, || async {
+        Ok(is(operator.metric(series)).then_some(()))
+    });
+    met.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_job_moves_the_metrics_and_takes_its_series_along_when_it_goes() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut with_gpus = job(WORKERS);
+    with_gpus["spec"]["workers"]["template"] = json!({"spec": {"containers": [
+        {"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 4}}},
+    ]}});
+    stage.create(NAMESPACE, with_gpus).await;
+    let gpus = "roundhouse_job_gpus{job=\"digits\",namespace=\"ml\"}";
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    until_is(&operator, gpus, |held| held == Some(0.0)).await;
+    until("both pods are made", SOON, || async {
+        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+        Ok((pods.items.len() == WORKERS as usize).then_some(()))
+    })
+    .await
+    .unwrap();
+    schedule(&stage).await;
+    until_is(&operator, gpus, |held| held == Some(8.0)).await;
+    stage.trains(NAMESPACE).await;
+    let trained = "roundhouse_job_gpu_training_seconds_total{job=\"digits\",namespace=\"ml\"}";
+    let held = "roundhouse_job_gpu_held_seconds_total{job=\"digits\",namespace=\"ml\"}";
+    until_is(&operator, trained, |seconds| seconds > Some(0.0)).await;
+    assert!(operator.metric(trained) <= operator.metric(held));
+
+    let calls = |verb: &str, resource: &str, code: &str| {
+        operator.metric(&format!(
+            "roundhouse_operator_api_calls_total{{code=\"{code}\",resource=\"{resource}\",verb=\"{verb}\"}}"
+        ))
+    };
+    assert_eq!(calls("create", "pods", "201"), Some(f64::from(WORKERS)));
+    assert!(calls("watch", "trainingjobs", "200") >= Some(1.0));
+    assert!(calls("patch", "trainingjobs/status", "200") >= Some(2.0));
+    for (series, least) in [
+        (
+            "roundhouse_operator_reconciles_total{result=\"Training\"}",
+            1.0,
+        ),
+        (
+            "roundhouse_operator_reconcile_seconds_count{result=\"Training\"}",
+            1.0,
+        ),
+        (
+            "roundhouse_operator_actions_total{action=\"IssueMembership\"}",
+            2.0,
+        ),
+        ("roundhouse_operator_queue_wait_seconds_count", 3.0),
+        (
+            "roundhouse_operator_api_call_seconds_count{verb=\"create\"}",
+            4.0,
+        ),
+        ("roundhouse_operator_leader", 1.0),
+        ("roundhouse_jobs{namespace=\"ml\",state=\"Training\"}", 1.0),
+        (
+            "roundhouse_job_workers{job=\"digits\",namespace=\"ml\",state=\"active\"}",
+            2.0,
+        ),
+        ("roundhouse_job_lobby_seconds_count", 1.0),
+        ("roundhouse_job_start_seconds_count", 1.0),
+    ] {
+        assert!(
+            operator.metric(series) >= Some(least),
+            "{series}: {:?}",
+            operator.metric(series)
+        );
+    }
+
+    let jobs = stage.jobs(NAMESPACE);
+    jobs.delete("digits", &DeleteParams::background())
+        .await
+        .unwrap();
+    until_is(&operator, gpus, |held| held.is_none()).await;
+    let counted = operator.metric("roundhouse_jobs{namespace=\"ml\",state=\"Training\"}");
+    assert_eq!(counted, None);
+    let registry = operator.registry.clone();
+    operator.stop().await;
+    assert_eq!(
+        crate::stage::metric(&registry, "roundhouse_operator_leader"),
+        Some(0.0)
+    );
+}
