@@ -15,12 +15,13 @@ pub struct Elastic {
     /// `onScale: ScaleBatch`: how batch and learning rate follow the number of workers. Immutable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_batch: Option<ScaleBatch>,
-    /// Seconds that a new worker waits for others, so that they join together. Nobody waits when all
-    /// that are wanted are ready; who is lost is never waited for.
+    /// Seconds that a new worker waits for others, so that they join together. It does not wait when
+    /// all wanted workers are ready, and never for a worker that is lost.
     #[schemars(range(min = 0, max = 3_600))]
     pub join_window_seconds: u32,
-    /// Mode Restart: seconds in which the error of a script may turn out to be that of a lost peer. In
-    /// the generation that follows it is started again; without one, its worker fails.
+    /// Mode Restart: seconds that the agent waits for a newer generation after an error of the script,
+    /// which may be the consequence of a lost peer. If a generation comes, the script starts again in it.
+    /// Otherwise the worker fails.
     #[schemars(range(min = 0, max = 3_600))]
     pub collateral_window_seconds: u32,
     /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, to save what it has.

@@ -85,8 +85,8 @@ pub enum FailureAction {
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OnExitCodes {
-    /// Whether the code must be among `values`, or must not be. `NotIn` never matches 0, nor 75: who lost a
-    /// peer is the consequence of another's failure.
+    /// Whether the code must be among `values`, or must not be. `NotIn` never matches 0 or 75: a worker that
+    /// exits with 75 has lost a peer, so another failure is the cause.
     pub operator: ExitCodeOperator,
     /// The codes; 128 + n for signal n.
     #[schemars(length(min = 1, max = 64), inner(range(min = 1, max = 255)))]
