@@ -76,3 +76,11 @@ lint: ## Format, clippy, shellcheck, generated files
 crds: ## Generate the CustomResourceDefinition
 	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
 	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
+
+.PHONY: docs
+docs: ## Build the documentation as a book: target/docs/book
+	@tests/support/make/docs
+
+.PHONY: docs-pages
+docs-pages: ## Write the generated pages of docs/
+	@tests/support/make/docs-pages

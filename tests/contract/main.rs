@@ -1,6 +1,8 @@
 //! What files of the repository promise each other.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod docs;
+
 use roundhouse_api::TrainingJob;
 use roundhouse_planner::validate;
 use roundhouse_tests::manifests;
