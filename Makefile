@@ -49,7 +49,7 @@ cluster-down: ## Remove the local cluster, and all it started
 	@tests/cluster/cluster down
 
 .PHONY: bench
-bench: ## Print the figures of README's table (needs a few minutes)
+bench: ## Print the figures of docs/measured.md (needs a few minutes)
 	@tests/support/make/bench
 
 .PHONY: bench-elastic

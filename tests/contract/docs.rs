@@ -25,9 +25,9 @@ impl Page {
     }
 }
 
-/// The pages of docs/.
+/// The pages of docs/, and the README.
 fn pages() -> Vec<Page> {
-    let mut paths = Vec::new();
+    let mut paths = vec!["README.md".to_owned()];
     find_pages(Path::new("docs"), &mut paths);
     assert!(paths.len() > 15, "{paths:?}");
     paths.iter().map(|path| Page::read(path)).collect()
