@@ -49,7 +49,7 @@ cluster-down: ## Remove the local cluster, and all it started
 	@tests/cluster/cluster down
 
 .PHONY: bench
-bench: ## Print the figures of README's table (needs a few minutes)
+bench: ## Print the figures of docs/measured.md (needs a few minutes)
 	@tests/support/make/bench
 
 .PHONY: bench-elastic
@@ -82,3 +82,11 @@ docs-reference: ## Generate the page that lists the metrics
 crds: ## Generate the CustomResourceDefinition
 	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
 	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
+
+.PHONY: docs
+docs: ## Build the documentation as a book: target/docs/book
+	@tests/support/make/docs
+
+.PHONY: docs-pages
+docs-pages: ## Write the generated pages of docs/
+	@tests/support/make/docs-pages

@@ -1,6 +1,7 @@
 //! What files of the repository promise each other.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod docs;
 mod metrics;
 
 use roundhouse_api::TrainingJob;

@@ -3,10 +3,15 @@
 //! Types only: what a field means is said in its doc comment, which `kubectl explain` shows; what
 //! the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
 
+pub mod event;
+pub mod failures;
+pub mod reason;
 pub mod schema;
 pub mod spec;
 pub mod status;
 
+pub use event::EventReason;
+pub use reason::ConditionReason;
 pub use spec::{
     Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
     ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, NetworkPolicyMode, OnExitCodes,

@@ -163,14 +163,14 @@ mod failure_policy;
         .message("schedule.gamma must be above 0").field_path(".trainer.schedule"),
 )]
 pub struct TrainingJobSpec {
-    /// Which controller looks after the job. Another value than the default: Roundhouse does not
-    /// touch the job at all. Immutable.
+    /// The controller of the job. With another value than the default, Roundhouse does not touch the
+    /// job. Immutable.
     #[serde(default = "default_manager")]
     #[schemars(length(min = 1, max = 63))]
     pub managed_by: String,
-    /// No pods while this is true: workers are asked to leave, write a checkpoint if there is
-    /// `spec.checkpoint`, and are gone; clocks stand still. False again: training goes on from the newest
-    /// checkpoint, or from the beginning if there is none.
+    /// While this is true the job has no pods. The workers write a checkpoint, if there is
+    /// `spec.checkpoint`, and leave; deadlines stand still. When it is false again, training continues from
+    /// the newest checkpoint, or from the beginning if there is none.
     #[serde(default)]
     pub suspend: bool,
     /// The workers: pods that train together.
@@ -255,15 +255,15 @@ pub struct Workers {
 /// Which pods are deleted when the job has ended.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CleanPodPolicy {
-    /// Those that still run; finished ones stay, with their logs. Workers of a job that failed would be
-    /// restarted for ever, so they go, and their logs with them; what they said last is in the job's
-    /// `Failed` condition and `status.lastFailure`.
+    /// Pods that still run. Finished pods stay, with their logs. The workers of a failed job are deleted with
+    /// their logs, because they would restart for ever; their last words are in the job's `Failed` condition and
+    /// in `status.lastFailure`.
     #[default]
     Running,
-    /// All of them.
+    /// All pods.
     All,
-    /// None that has ended by itself. Who waits for a node or for peers would keep a GPU for ever, and goes; of a
-    /// failed job all go that still run.
+    /// No pod that has ended by itself. A pod that waits for a node or for peers is deleted, because it would keep
+    /// its GPU for ever. So are all pods of a failed job that still run.
     None,
 }
 

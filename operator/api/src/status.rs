@@ -133,9 +133,9 @@ pub struct WorkersStatus {
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Incidents {
-    /// All.
+    /// All incidents.
     pub total: u32,
-    /// Since a step was last committed.
+    /// Incidents since a step was last committed.
     pub since_progress: u32,
     /// Furthest committed step that an incident has seen.
     pub last_step: u64,

@@ -1,11 +1,10 @@
 //! What is known of checkpoints: shown in the status, and told when one fails.
 
 use jiff::Timestamp;
-use roundhouse_api::{CheckpointStatus, TrainingJobStatus};
+use roundhouse_api::{CheckpointStatus, EventReason, TrainingJobStatus};
 use roundhouse_contract::{BestCheckpoint, Progress};
 
 use crate::draft::{Draft, event};
-use crate::plan::EventType;
 use crate::status::time;
 use crate::validate::ValidatedJob;
 
@@ -37,7 +36,7 @@ pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
         let message = format!("trouble with checkpoints: {error}");
         draft
             .events
-            .push(event(EventType::Warning, "CheckpointFailed", message));
+            .push(event(EventReason::CheckpointFailed, message));
     }
     draft.status.checkpoint = now;
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use roundhouse_api::NetworkPolicyMode;
+use roundhouse_api::{ConditionReason, EventReason, NetworkPolicyMode};
 use roundhouse_contract::names;
 
 use crate::draft::{Draft, event};
 use crate::nodes;
 use crate::observed::{Pod, Presence};
-use crate::plan::{Action, DeleteReason, EventType, PlanReason};
+use crate::plan::{Action, DeleteReason, PlanReason};
 use crate::replace::{Fate, fate};
 
 /// Most pods of one plan: between two the job is looked at again, which may be gone by then.
@@ -39,9 +39,9 @@ pub(crate) fn name_taken(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !told {
         draft
             .events
-            .push(event(EventType::Warning, "NameTaken", message.clone()));
+            .push(event(EventReason::NameTaken, message.clone()));
     }
-    draft.running(false, "NameTaken", message);
+    draft.running(false, ConditionReason::NameTaken, message);
     // Its holder bears no label of ours, so nobody says when it is gone.
     draft.requeue(TRY_AGAIN);
     Some(PlanReason::NameTaken)

@@ -1,10 +1,9 @@
 //! The job's deadlines: to be active, and to start.
 
-use roundhouse_api::ConditionType;
+use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::draft::Draft;
 use crate::plan::PlanReason;
-use crate::refused::REFUSED;
 use crate::{suspend, waiting};
 
 /// Gives up the job that has passed one of them; else looks again at the next.
@@ -14,7 +13,7 @@ pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
         if left.is_zero() {
             let seconds = deadline.as_secs();
             let message = format!("the job was active for {seconds} s, its activeDeadlineSeconds");
-            return Some(draft.fail("DeadlineExceeded", message));
+            return Some(draft.fail(ConditionReason::DeadlineExceeded, message));
         }
         draft.requeue(left);
     }
@@ -22,7 +21,7 @@ pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
         let words = refused(draft).unwrap_or_else(|| waiting::hold_up(draft).1);
         let seconds = draft.job.start_deadline.as_secs();
         let message = format!("not all workers were ready within {seconds} s: {words}");
-        return Some(draft.fail("StartDeadlineExceeded", message));
+        return Some(draft.fail(ConditionReason::StartDeadlineExceeded, message));
     }
     None
 }
@@ -30,5 +29,5 @@ pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
 /// Why the API server would not have the workers, if that is what the status says.
 fn refused(draft: &Draft<'_>) -> Option<String> {
     let running = draft.observed.status.condition(ConditionType::Running)?;
-    (running.reason == REFUSED).then(|| running.message.clone())
+    (running.reason == ConditionReason::Refused.as_str()).then(|| running.message.clone())
 }

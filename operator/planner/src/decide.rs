@@ -1,13 +1,13 @@
 //! The order of the policies: the whole of a plan on one screen.
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionType, WorkersStatus};
+use roundhouse_api::{ConditionReason, ConditionType, EventReason, WorkersStatus};
 use roundhouse_contract::labels;
 
 use crate::draft::{Draft, event};
 use crate::members::is_alive;
 use crate::observed::Observed;
-use crate::plan::{EventType, Plan, PlanReason};
+use crate::plan::{Plan, PlanReason};
 use crate::status::{counted, set_condition, time};
 use crate::validate::ValidatedJob;
 use crate::{children, failure, finish, membership, nodes, progress, suspend};
@@ -81,12 +81,10 @@ fn accept(draft: &mut Draft<'_>) {
             &mut draft.status,
             kind,
             true,
-            "Valid",
+            ConditionReason::Valid,
             message.clone(),
             draft.now,
         );
-        draft
-            .events
-            .push(event(EventType::Normal, "Accepted", message));
+        draft.events.push(event(EventReason::Accepted, message));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionType, TrainingJobStatus};
+use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobStatus};
 
 use crate::members::Members;
 use crate::observed::Observed;
@@ -64,7 +64,12 @@ impl<'a> Draft<'a> {
     }
 
     /// Sets the Running condition.
-    pub(crate) fn running(&mut self, is_true: bool, reason: &str, message: impl Into<String>) {
+    pub(crate) fn running(
+        &mut self,
+        is_true: bool,
+        reason: ConditionReason,
+        message: impl Into<String>,
+    ) {
         let kind = ConditionType::Running;
         set_condition(&mut self.status, kind, is_true, reason, message, self.now);
     }
@@ -76,26 +81,35 @@ impl<'a> Draft<'a> {
 
     /// Gives the job up. Pods are deleted by later plans, once this one's status is stored: the reason
     /// must not be lost with them.
-    pub(crate) fn fail(&mut self, reason: &str, message: String) -> PlanReason {
+    pub(crate) fn fail(&mut self, reason: ConditionReason, message: String) -> PlanReason {
         self.running(false, reason, message.clone());
         self.complete(ConditionType::Failed, reason, message.clone());
-        self.events
-            .push(event(EventType::Warning, "Failed", message));
+        self.events.push(event(EventReason::Failed, message));
         PlanReason::Failed
     }
 
     /// Sets the condition that ends the job.
-    pub(crate) fn complete(&mut self, kind: ConditionType, reason: &str, message: String) {
+    pub(crate) fn complete(
+        &mut self,
+        kind: ConditionType,
+        reason: ConditionReason,
+        message: String,
+    ) {
         self.status.completion_time = Some(time(self.now));
         set_condition(&mut self.status, kind, true, reason, message, self.now);
     }
 }
 
 /// An event.
-pub(crate) fn event(kind: EventType, reason: &str, message: impl Into<String>) -> Event {
+pub(crate) fn event(reason: EventReason, message: impl Into<String>) -> Event {
+    let kind = if reason.is_warning() {
+        EventType::Warning
+    } else {
+        EventType::Normal
+    };
     Event {
         kind,
-        reason: reason.to_owned(),
+        reason: reason.as_str().to_owned(),
         message: message.into(),
     }
 }

@@ -2,15 +2,15 @@
 
 use std::cmp::Ordering;
 
-use roundhouse_api::{FailureAction, LastFailure};
-use roundhouse_contract::{ExitCode, termination::Reason};
+use roundhouse_api::{ConditionReason, EventReason, FailureAction, LastFailure};
+use roundhouse_contract::ExitCode;
 
 use self::policy::Failure;
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
 use crate::members::end_in_place;
 use crate::nodes;
-use crate::plan::{EventType, PlanReason};
+use crate::plan::PlanReason;
 use crate::{deadlines, stranded};
 
 pub(crate) mod policy;
@@ -33,7 +33,7 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
 }
 
 /// A failure after which running it again ends the same way, or that the user will not have.
-fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str, String)> {
+fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionReason, String)> {
     let fails = |failure: &&Failure<'_>| failure.action == FailureAction::FailJob;
     let failure = failures.iter().find(fails)?;
     let told = describe(failure, draft.now);
@@ -41,13 +41,14 @@ fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'stati
     draft.status.last_failure = Some(told);
     if let Some(rule) = failure.rule {
         let message = format!("failurePolicy.rules[{rule}]: {words}");
-        return Some(("FailurePolicyRule", message));
+        return Some((ConditionReason::FailurePolicyRule, message));
     }
     let code = failure
         .end
         .and_then(|end| ExitCode::from_code(end.exit_code));
     Some((
-        code.map_or("Failed", |code| Reason::of(code).as_str()),
+        code.and_then(ConditionReason::of_permanent)
+            .unwrap_or(ConditionReason::WorkerFailed),
         words,
     ))
 }
@@ -142,9 +143,7 @@ fn tell(draft: &mut Draft<'_>, failure: &Failure<'_>) {
 
 fn announce(draft: &mut Draft<'_>, failure: LastFailure) {
     let message = sentence(&failure);
-    draft
-        .events
-        .push(event(EventType::Warning, "WorkerFailed", message));
+    draft.events.push(event(EventReason::WorkerFailed, message));
     draft.status.last_failure = Some(failure);
 }
 
@@ -223,7 +222,7 @@ fn is_incident(generation: u64, failure: &Failure<'_>) -> bool {
     document.generation == generation && ended && failure.action != FailureAction::Ignore
 }
 
-fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str, String)> {
+fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionReason, String)> {
     let limit = draft.job.backoff_limit;
     let incidents = &draft.status.incidents;
     let last = draft.status.last_failure.as_ref().map(sentence);
@@ -231,13 +230,13 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str
     if incidents.since_progress > limit {
         let count = incidents.since_progress;
         let message = format!("{count} incidents in a row without a new step; the last: {last}");
-        return Some(("BackoffLimitExceeded", message));
+        return Some((ConditionReason::BackoffLimitExceeded, message));
     }
     if let Some(most) = draft.job.max_incidents
         && incidents.total > most
     {
         let message = format!("{} incidents; the last: {last}", incidents.total);
-        return Some(("MaxIncidentsExceeded", message));
+        return Some((ConditionReason::MaxIncidentsExceeded, message));
     }
     // A container that fails in the lobby belongs to no generation; its restarts are the count.
     let failure = failures.iter().find(|failure| {
@@ -252,5 +251,5 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(&'static str
     let (name, restarts) = (&failure.pod.name, failure.pod.container.restarts);
     let words = sentence(&describe(failure, draft.now));
     let message = format!("{name} restarted {restarts} times; {words}");
-    Some(("BackoffLimitExceeded", message))
+    Some((ConditionReason::BackoffLimitExceeded, message))
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::{CleanPodPolicy, ConditionType};
+use roundhouse_api::{CleanPodPolicy, ConditionReason, ConditionType, EventReason};
 
 use crate::children::delete;
 use crate::draft::{Draft, event};
 use crate::members::{has_succeeded, is_alive};
 use crate::observed::{Pod, PodPhase};
-use crate::plan::{DeleteReason, EventType, PlanReason};
+use crate::plan::{DeleteReason, PlanReason};
 use crate::program::Program;
 use crate::status::{counted, time_left};
 use crate::{deadlines, progress};
@@ -96,12 +96,10 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             counted(steps, "step")
         ),
     };
-    draft.running(false, "Completed", message.clone());
+    draft.running(false, ConditionReason::Completed, message.clone());
     let kind = ConditionType::Succeeded;
-    draft.complete(kind, "Completed", message.clone());
-    draft
-        .events
-        .push(event(EventType::Normal, "Succeeded", message));
+    draft.complete(kind, ConditionReason::Completed, message.clone());
+    draft.events.push(event(EventReason::Succeeded, message));
     Some(PlanReason::Succeeded)
 }
 

@@ -4,13 +4,13 @@
 //! pod hears of it; it is issued only to those. So whatever happens in between, one generation never
 //! has two sets of members. A generation that cannot be completed is followed by the next: always safe.
 
-use roundhouse_api::{ConditionType, MembershipStatus};
+use roundhouse_api::{ConditionReason, ConditionType, EventReason, MembershipStatus};
 use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 
 use crate::draft::{Draft, event};
 use crate::members::{fingerprint, is_alive, is_survivor};
 use crate::observed::Pod;
-use crate::plan::{Action, EventType, PlanReason};
+use crate::plan::{Action, PlanReason};
 use crate::status::{counted, time_left};
 use crate::{checkpoint, progress, stranded, waiting};
 
@@ -70,7 +70,7 @@ fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
         members: fingerprint(members),
     });
     let message = sentence(draft, generation, nodes);
-    draft.running(false, "Forming", message);
+    draft.running(false, ConditionReason::Forming, message);
     PlanReason::RaisingGeneration
 }
 
@@ -91,7 +91,7 @@ fn issue(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
     }
     dismiss(draft, nodes, &master);
     let message = sentence(draft, generation, nodes);
-    draft.running(false, "Forming", message);
+    draft.running(false, ConditionReason::Forming, message);
     PlanReason::IssuingMembership
 }
 
@@ -150,10 +150,10 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     }
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {
-        let told = event(EventType::Normal, "GenerationIssued", message.clone());
+        let told = event(EventReason::GenerationIssued, message.clone());
         draft.events.push(told);
     }
-    draft.running(true, "Training", message);
+    draft.running(true, ConditionReason::Training, message);
     PlanReason::Training
 }
 

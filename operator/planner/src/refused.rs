@@ -1,10 +1,10 @@
 //! Plans for jobs that cannot go on as they are: the user is told, once.
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
+use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJob, TrainingJobStatus};
 
 use crate::draft::event;
-use crate::plan::{EventType, Plan, PlanReason};
+use crate::plan::{Plan, PlanReason};
 use crate::status::set_condition;
 use crate::validate::InvalidSpec;
 
@@ -25,12 +25,12 @@ pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> P
             &mut status,
             kind,
             false,
-            "InvalidSpec",
+            ConditionReason::InvalidSpec,
             error.to_string(),
             now,
         );
         if told(&status) != before {
-            events.push(event(EventType::Warning, "InvalidSpec", error.to_string()));
+            events.push(event(EventReason::InvalidSpec, error.to_string()));
         }
     }
     let reason = PlanReason::InvalidSpec;
@@ -43,8 +43,6 @@ pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> P
     }
 }
 
-/// Reason of the Running condition of a job that cannot train for it.
-pub(crate) const REFUSED: &str = "Refused";
 /// What the API server's words follow in a message.
 const PREFIX: &str = "the API server refused: ";
 
@@ -68,14 +66,19 @@ pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: T
         _ if status.is_terminal() => {}
         Some(running) => {
             let message = format!("{}; {words}", running.message);
-            set_condition(status, kind, true, &running.reason, message, now);
+            set_condition(status, kind, true, ConditionReason::Training, message, now);
         }
-        None => set_condition(status, kind, false, REFUSED, words.clone(), now),
+        None => set_condition(
+            status,
+            kind,
+            false,
+            ConditionReason::Refused,
+            words.clone(),
+            now,
+        ),
     }
     if !told {
-        refused
-            .events
-            .push(event(EventType::Warning, "Refused", words));
+        refused.events.push(event(EventReason::Refused, words));
     }
     refused
 }
@@ -93,9 +96,9 @@ mod tests {
     fn planned(trains: bool) -> Plan {
         let mut status = TrainingJobStatus::default();
         let (reason, message) = if trains {
-            ("Training", "generation 1: 3 workers")
+            (ConditionReason::Training, "generation 1: 3 workers")
         } else {
-            ("WaitingForWorkers", "1 of 4 workers ready")
+            (ConditionReason::WaitingForWorkers, "1 of 4 workers ready")
         };
         let kind = ConditionType::Running;
         let (now, events) = (Timestamp::UNIX_EPOCH, Vec::new());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use roundhouse_api::{ConditionType, TrainingJobStatus};
+use roundhouse_api::{ConditionReason, ConditionType, TrainingJobStatus};
 use roundhouse_contract::Progress;
 
 /// Longest message of a condition, as the API conventions want it.
@@ -29,7 +29,7 @@ pub fn set_condition(
     status: &mut TrainingJobStatus,
     kind: ConditionType,
     is_true: bool,
-    reason: &str,
+    reason: ConditionReason,
     message: impl Into<String>,
     now: Timestamp,
 ) {
@@ -48,7 +48,7 @@ pub fn set_condition(
     let condition = Condition {
         type_: kind.as_str().to_owned(),
         status: state.to_owned(),
-        reason: reason.to_owned(),
+        reason: reason.as_str().to_owned(),
         message,
         observed_generation: status.observed_generation,
         last_transition_time,
@@ -136,7 +136,7 @@ mod tests {
             &mut status,
             ConditionType::Running,
             false,
-            "Waiting",
+            ConditionReason::WaitingForWorkers,
             "a",
             at(1),
         );
@@ -144,7 +144,7 @@ mod tests {
             &mut status,
             ConditionType::Accepted,
             true,
-            "Valid",
+            ConditionReason::Valid,
             "b",
             at(2),
         );
@@ -152,7 +152,7 @@ mod tests {
             &mut status,
             ConditionType::Running,
             false,
-            "Unschedulable",
+            ConditionReason::Unschedulable,
             "c",
             at(3),
         );
@@ -165,7 +165,7 @@ mod tests {
             &mut status,
             ConditionType::Running,
             true,
-            "Training",
+            ConditionReason::Training,
             "d",
             at(4),
         );

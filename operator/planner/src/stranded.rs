@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use roundhouse_api::LastFailure;
+use roundhouse_api::{LastFailure, failures};
 
 use crate::draft::Draft;
 use crate::members::{end_in_place, fingerprint, is_alive};
@@ -73,12 +73,9 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     found
 }
 
-/// What a failure of this kind is called.
-const PEERS_LOST: &str = "PeersLost";
-
 /// Whether a failure is one of this kind.
 pub(crate) fn is_told(failure: &LastFailure) -> bool {
-    failure.exit_code.is_none() && failure.reason == PEERS_LOST
+    failure.exit_code.is_none() && failure.reason == failures::PEERS_LOST
 }
 
 /// What is told of it.
@@ -89,7 +86,7 @@ pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
         worker: pod.name.clone(),
         rank: None,
         node: pod.node.clone(),
-        reason: PEERS_LOST.to_owned(),
+        reason: failures::PEERS_LOST.to_owned(),
         exit_code: None,
         step: None,
         message: format!(

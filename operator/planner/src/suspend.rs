@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use roundhouse_api::ConditionType;
+use roundhouse_api::{ConditionReason, ConditionType, EventReason};
 use roundhouse_contract::Mode;
 
 use crate::children::delete;
 use crate::draft::{Draft, event};
 use crate::observed::{Pod, PodPhase};
-use crate::plan::{DeleteReason, EventType, PlanReason};
+use crate::plan::{DeleteReason, PlanReason};
 use crate::progress;
 use crate::status::{counted, set_condition};
 
@@ -30,10 +30,10 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let leaving = asked + await_leavers(draft);
     let message = sentence(draft, leaving);
     let is_news = is_news(draft, leaving, &message);
-    draft.running(false, "Suspended", message.clone());
-    suspended(draft, true, "Suspended", message.clone());
+    draft.running(false, ConditionReason::Suspended, message.clone());
+    suspended(draft, true, ConditionReason::Suspended, message.clone());
     if is_news {
-        let told = event(EventType::Normal, "Suspended", message);
+        let told = event(EventReason::Suspended, message);
         draft.events.push(told);
     }
     Some(PlanReason::Suspended)
@@ -58,8 +58,8 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
             1 => "waits for 1 worker that still leaves".to_owned(),
             number => format!("waits for {number} workers that still leave"),
         };
-        draft.running(false, "Resuming", message.clone());
-        suspended(draft, true, "Resuming", message);
+        draft.running(false, ConditionReason::Resuming, message.clone());
+        suspended(draft, true, ConditionReason::Resuming, message);
         return Some(PlanReason::Resuming);
     }
     draft.status.resumed_after_generation = Some(draft.members.generation);
@@ -69,10 +69,8 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
         draft.status.progress = None;
     }
     let message = resumption(draft);
-    suspended(draft, false, "Resumed", message.clone());
-    draft
-        .events
-        .push(event(EventType::Normal, "Resumed", message));
+    suspended(draft, false, ConditionReason::Resumed, message.clone());
+    draft.events.push(event(EventReason::Resumed, message));
     None
 }
 
@@ -124,7 +122,7 @@ fn still_leaves(pod: &Pod, now: Timestamp) -> Option<Duration> {
     leaves.then(|| left.unsigned_abs())
 }
 
-fn suspended(draft: &mut Draft<'_>, is_true: bool, reason: &str, message: String) {
+fn suspended(draft: &mut Draft<'_>, is_true: bool, reason: ConditionReason, message: String) {
     let kind = ConditionType::Suspended;
     set_condition(&mut draft.status, kind, is_true, reason, message, draft.now);
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use roundhouse_api::ConditionReason;
 
 use crate::draft::Draft;
 use crate::members::is_preparing;
@@ -12,15 +13,21 @@ use crate::plan::PlanReason;
 use crate::status::{counted, time_left};
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
-const CONTAINER_TROUBLE: [(&str, &str); 8] = [
-    ("ErrImagePull", "ImagePullFailed"),
-    ("ImagePullBackOff", "ImagePullFailed"),
-    ("ErrImageNeverPull", "ImagePullFailed"),
-    ("InvalidImageName", "ImagePullFailed"),
-    ("CreateContainerConfigError", "ContainerConfigError"),
-    ("CreateContainerError", "ContainerConfigError"),
-    ("RunContainerError", "ContainerConfigError"),
-    ("CrashLoopBackOff", "CrashLoopBackOff"),
+const CONTAINER_TROUBLE: [(&str, ConditionReason); 8] = [
+    ("ErrImagePull", ConditionReason::ImagePullFailed),
+    ("ImagePullBackOff", ConditionReason::ImagePullFailed),
+    ("ErrImageNeverPull", ConditionReason::ImagePullFailed),
+    ("InvalidImageName", ConditionReason::ImagePullFailed),
+    (
+        "CreateContainerConfigError",
+        ConditionReason::ContainerConfigError,
+    ),
+    (
+        "CreateContainerError",
+        ConditionReason::ContainerConfigError,
+    ),
+    ("RunContainerError", ConditionReason::ContainerConfigError),
+    ("CrashLoopBackOff", ConditionReason::CrashLoopBackOff),
 ];
 
 /// Longer than images that are on the node and volumes that exist take.
@@ -30,8 +37,9 @@ const STUCK: Duration = Duration::from_secs(30);
 pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     let (mut reason, message) = hold_up(draft);
     let below = (able as u64) < u64::from(draft.job.min_replicas);
-    if reason == "Recovering" && below && draft.job.min_replicas < draft.job.replicas {
-        reason = "BelowMinReplicas";
+    if reason == ConditionReason::Recovering && below && draft.job.min_replicas < draft.job.replicas
+    {
+        reason = ConditionReason::BelowMinReplicas;
     }
     draft.running(false, reason, message);
     if draft.is_starting() {
@@ -51,13 +59,13 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
 }
 
 /// Why a worker cannot start, as a reason and a sentence, if one cannot.
-pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(&'static str, String)> {
+pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let mut workers = draft.members.workers.values();
     workers.find_map(|pod| trouble(pod))
 }
 
 /// What holds the job up, as a reason and a sentence.
-pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
+pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
     // Survivors are not Ready again before they are in a generation, and are there all the same.
     let ready = if draft.is_starting() {
         draft.members.num_ready()
@@ -81,9 +89,12 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (&'static str, String) {
         }
         None if !draft.is_starting() => {
             let next = draft.members.generation + 1;
-            ("Recovering", format!("{count} for generation {next}"))
+            (
+                ConditionReason::Recovering,
+                format!("{count} for generation {next}"),
+            )
         }
-        None => ("WaitingForWorkers", count),
+        None => (ConditionReason::WaitingForWorkers, count),
     }
 }
 
@@ -94,7 +105,7 @@ fn is_starting(pod: &Pod) -> bool {
 
 /// A pod that is placed and whose containers do not come: most often one of its volumes, of which only the
 /// pod's events tell.
-fn stuck(pod: &Pod, now: Timestamp) -> Option<(&'static str, String)> {
+fn stuck(pod: &Pod, now: Timestamp) -> Option<(ConditionReason, String)> {
     let name = &pod.name;
     let is_late = time_left(pod.created_at?, STUCK, now).is_none();
     (is_starting(pod) && is_late).then(|| {
@@ -102,29 +113,35 @@ fn stuck(pod: &Pod, now: Timestamp) -> Option<(&'static str, String)> {
             "{name} does not start its containers: is a volume, or the ConfigMap, claim or \
              directory of trainer.data or checkpoint, missing? `kubectl describe pod {name}` tells"
         );
-        ("ContainerCreating", words)
+        (ConditionReason::ContainerCreating, words)
     })
 }
 
-fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
+fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
     let name = &pod.name;
     if pod.unreachable {
         let node = pod.node.as_deref().unwrap_or_default();
         let words = format!("{name}: its node {node} does not answer");
-        return Some(("NodeUnreachable", words));
+        return Some((ConditionReason::NodeUnreachable, words));
     }
     if is_preparing(pod) {
         let words = format!("{name}: a process that died is started anew and not prepared yet");
-        return Some(("Recovering", words));
+        return Some((ConditionReason::Recovering, words));
     }
     if pod.phase == PodPhase::Failed {
         let Waiting { reason, message } = pod.failed.clone().unwrap_or_default();
-        return Some(("WorkerFailed", format!("{name}: {reason}: {message}")));
+        return Some((
+            ConditionReason::WorkerFailed,
+            format!("{name}: {reason}: {message}"),
+        ));
     }
     if pod.phase == PodPhase::Pending
         && let Some(words) = &pod.unschedulable
     {
-        return Some(("Unschedulable", format!("{}: {words}", pod.name)));
+        return Some((
+            ConditionReason::Unschedulable,
+            format!("{}: {words}", pod.name),
+        ));
     }
     let Waiting { reason, message } = pod.container.waiting.as_ref()?;
     let (_, ours) = CONTAINER_TROUBLE
@@ -136,7 +153,7 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
         .as_ref()
         .and_then(|end| end.message.as_ref());
     let words = last.map_or(message, |last| &last.message);
-    Some((ours, format!("{}: {reason}: {words}", pod.name)))
+    Some((*ours, format!("{}: {reason}: {words}", pod.name)))
 }
 
 /// Time until the start deadline; `None` if it has passed or cannot be told.

@@ -19,8 +19,9 @@ pub struct Elastic {
     /// all wanted workers are ready, and never for a worker that is lost.
     #[schemars(range(min = 0, max = 3_600))]
     pub join_window_seconds: u32,
-    /// Mode Restart: seconds in which the error of a script may turn out to be that of a lost peer. In
-    /// the generation that follows it is started again; without one, its worker fails.
+    /// Mode Restart: seconds that the agent waits for a newer generation after an error of the script,
+    /// which may be the consequence of a lost peer. If a generation comes, the script starts again in it.
+    /// Otherwise the worker fails.
     #[schemars(range(min = 0, max = 3_600))]
     pub collateral_window_seconds: u32,
     /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, to save what it has.

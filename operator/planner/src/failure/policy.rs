@@ -152,3 +152,67 @@ fn reasons<'a>(pod: &'a Pod, end: Option<&'a Termination>) -> impl Iterator<Item
     let own = own.map(|message| message.reason.as_str());
     [of_pod, of_container, own].into_iter().flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_api::failures::{self, Source};
+    use roundhouse_contract::TerminationMessage;
+
+    use super::*;
+    use crate::observed::Waiting;
+
+    /// A container that ended so, with what the trainer said if it left a message.
+    fn ended(exit_code: i32, reason: &str, said: Option<Reason>) -> Termination {
+        let message = said.map(|reason| TerminationMessage {
+            reason,
+            rank: Some(0),
+            generation: 1,
+            step: 0,
+            message: String::new(),
+            progress: None,
+        });
+        Termination {
+            restarts: 0,
+            exit_code,
+            reason: reason.to_owned(),
+            message,
+            finished_at: None,
+        }
+    }
+
+    #[test]
+    fn the_handbook_tells_what_each_failure_costs_by_default() {
+        for entry in failures::all() {
+            let mut pod = Pod::default();
+            let end = match entry.source {
+                Source::Trainer => {
+                    let said = Reason::ALL.into_iter().find(|it| it.as_str() == entry.name);
+                    let code = ExitCode::ALL
+                        .into_iter()
+                        .find(|it| Some(Reason::of(*it)) == said);
+                    Some(ended(code.map_or(1, ExitCode::code), "Error", said))
+                }
+                Source::Container => Some(ended(137, entry.name, None)),
+                Source::Pod => {
+                    let (reason, message) = (entry.name.to_owned(), String::new());
+                    pod.failed = Some(Waiting { reason, message });
+                    None
+                }
+                // No container ended, so no rule is asked: the planner counts it.
+                Source::Operator => continue,
+            };
+            let action = default_action(&pod, end.as_ref());
+            assert_eq!(Some(action), entry.action, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn the_handbook_has_every_disruption() {
+        for reason in DISRUPTIONS.into_iter().chain([BAD_NODE]) {
+            assert!(
+                failures::all().any(|entry| entry.name == reason),
+                "{reason}"
+            );
+        }
+    }
+}

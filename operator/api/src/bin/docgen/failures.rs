@@ -1,0 +1,158 @@
+//! The failure handbook.
+
+use roundhouse_api::failures::{self, FailureReason, Source};
+use roundhouse_api::{ConditionReason, EventReason, FailureAction};
+
+use crate::table::{MARK, code, table};
+
+const HEAD: &str = "# Failure handbook
+
+Start with the STATE column:
+
+```sh
+kubectl get tj NAME
+```
+
+STATE is the reason of the condition that matters most now. `kubectl describe tj NAME` shows its message, which names the pod,
+the node or the field. Look the reason up in the first table. `status.lastFailure` has the newest failure of a worker: look its
+reason up in [the second table](#failures-of-workers).
+
+## States and conditions
+
+";
+
+const EVENTS: &str = "
+## Events
+
+`kubectl describe tj NAME` ends with the newest events of the job.
+
+";
+
+const FAILURES: &str = "
+## Failures of workers
+
+`kubectl get tj NAME -o jsonpath='{.status.lastFailure}'` shows the newest failure: its time, pod, rank, node, reason, exit code,
+the last committed step, and a message. *From* says who gave the reason: the trainer or its agent, the operator, or Kubernetes
+for the container or for the pod.
+
+";
+
+const COSTS: &str = "
+Kubernetes has more reasons than these, and `status.lastFailure` shows each as it is. A pod that its node refused before a container
+ran costs nothing.
+
+## What a failure costs
+
+The first rule of `failurePolicy.rules` that matches decides. If none matches, the column *by default* holds:
+
+| action | what happens |
+|---|---|
+| `FailJob` | the job fails at once |
+| `Count` | it is an incident; the worker comes back where it was |
+| `ReplaceAndAvoidNode` | it is an incident; the worker comes back on another node, and for `avoidNodeSeconds` no new pod of the job is placed on the old one |
+| `Ignore` | it costs nothing; the worker comes back |
+
+More than `backoffLimit` incidents in a row without a new step fail the job. So do more than `maxIncidents` incidents in all, if you
+set that limit. Several workers that fail before the next generation trains are one incident.
+
+## Trouble with checkpoints
+
+While a job trains, the message of its condition may say `trouble with checkpoints`, with the path and the cause: the volume is full,
+read-only, slow or gone. Training continues without saving. Repair the volume; you do not have to restart anything. A volume needs room
+for `checkpoint.keep` checkpoints and one more; with `checkpoint.best`, for two more. `status.checkpoint` has the step and time of the
+newest checkpoint, and the error.
+";
+
+/// The words for what a failure costs by default.
+pub(crate) const fn cost(action: Option<FailureAction>) -> &'static str {
+    match action {
+        None => "success",
+        Some(FailureAction::FailJob) => "`FailJob`",
+        Some(FailureAction::Ignore) => "`Ignore`",
+        Some(FailureAction::Count) => "`Count`",
+        Some(FailureAction::ReplaceAndAvoidNode) => "`ReplaceAndAvoidNode`",
+    }
+}
+
+const fn from(source: Source) -> &'static str {
+    match source {
+        Source::Trainer => "trainer",
+        Source::Operator => "operator",
+        Source::Container => "container",
+        Source::Pod => "pod",
+    }
+}
+
+pub(crate) fn page() -> String {
+    let states = ConditionReason::ALL.iter().map(|reason| {
+        let conditions = reason.conditions().iter();
+        let conditions = conditions.map(|(kind, is_true)| {
+            let status = if *is_true { "True" } else { "False" };
+            code(format!("{}={status}", kind.as_str()))
+        });
+        [
+            code(reason.as_str()),
+            conditions.collect::<Vec<_>>().join(", "),
+            reason.meaning().to_owned(),
+            reason.advice().to_owned(),
+        ]
+    });
+    let states = table(
+        ["reason", "conditions", "what it means", "what to do"],
+        states,
+    );
+    let workers = failures::all().map(|entry| {
+        let FailureReason {
+            name,
+            source,
+            action,
+            meaning,
+            advice,
+        } = entry;
+        [
+            code(name),
+            from(source).to_owned(),
+            meaning.to_owned(),
+            advice.to_owned(),
+            cost(action).to_owned(),
+        ]
+    });
+    let titles = [
+        "reason",
+        "from",
+        "what it means",
+        "what to do",
+        "by default",
+    ];
+    let workers = table(titles, workers);
+    let events = EventReason::ALL.map(|reason| {
+        let kind = if reason.is_warning() {
+            "Warning"
+        } else {
+            "Normal"
+        };
+        [
+            code(reason.as_str()),
+            kind.to_owned(),
+            reason.meaning().to_owned(),
+        ]
+    });
+    let events = table(["reason", "type", "what it means"], events);
+    format!("{MARK}{HEAD}{states}{FAILURES}{workers}{COSTS}{EVENTS}{events}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_row() {
+        let page = page();
+        let states = ConditionReason::ALL.iter().map(|reason| reason.as_str());
+        let events = EventReason::ALL.map(EventReason::as_str);
+        let failures = failures::all().map(|entry| entry.name);
+        for name in states.chain(failures).chain(events) {
+            assert!(page.contains(&format!("\n| `{name}` | ")), "{name}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Reasons of the Kubernetes events about a job: a closed set, each with what it means.
+
+/// Why the operator tells an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventReason {
+    /// The spec can be run.
+    Accepted,
+    /// The spec cannot be run.
+    InvalidSpec,
+    /// Somebody else's object has the name of one of the job's.
+    NameTaken,
+    /// The API server refused an object of the job.
+    Refused,
+    /// All members of a new generation train.
+    GenerationIssued,
+    /// A worker failed.
+    WorkerFailed,
+    /// A checkpoint could not be saved.
+    CheckpointFailed,
+    /// The workers leave, since `spec.suspend` is true.
+    Suspended,
+    /// `spec.suspend` is false again.
+    Resumed,
+    /// The job ended with success.
+    Succeeded,
+    /// The job was given up.
+    Failed,
+}
+
+impl EventReason {
+    /// Every reason, in the order of a job's life.
+    pub const ALL: [Self; 11] = [
+        Self::Accepted,
+        Self::InvalidSpec,
+        Self::NameTaken,
+        Self::Refused,
+        Self::GenerationIssued,
+        Self::WorkerFailed,
+        Self::CheckpointFailed,
+        Self::Suspended,
+        Self::Resumed,
+        Self::Succeeded,
+        Self::Failed,
+    ];
+
+    /// As it stands in the event.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::InvalidSpec => "InvalidSpec",
+            Self::NameTaken => "NameTaken",
+            Self::Refused => "Refused",
+            Self::GenerationIssued => "GenerationIssued",
+            Self::WorkerFailed => "WorkerFailed",
+            Self::CheckpointFailed => "CheckpointFailed",
+            Self::Suspended => "Suspended",
+            Self::Resumed => "Resumed",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// Whether it is of type `Warning`; else it is `Normal`.
+    #[must_use]
+    pub const fn is_warning(self) -> bool {
+        match self {
+            Self::InvalidSpec
+            | Self::NameTaken
+            | Self::Refused
+            | Self::WorkerFailed
+            | Self::CheckpointFailed
+            | Self::Failed => true,
+            Self::Accepted
+            | Self::GenerationIssued
+            | Self::Suspended
+            | Self::Resumed
+            | Self::Succeeded => false,
+        }
+    }
+
+    /// What it means, and what its message has.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Accepted => "The spec can be run. The message has the number of workers.",
+            Self::InvalidSpec => {
+                "The spec cannot be run. The message names the field and says what to change."
+            }
+            Self::NameTaken => {
+                "An object of another owner has the name of one of the job's objects."
+            }
+            Self::Refused => {
+                "The API server refused an object of the job. The message has its words."
+            }
+            Self::GenerationIssued => "All members of a new generation train.",
+            Self::WorkerFailed => {
+                "A worker failed. The message is that of `status.lastFailure`, with pod, rank, node and cause."
+            }
+            Self::CheckpointFailed => {
+                "A checkpoint could not be saved. Training continues. The message has the path and the cause."
+            }
+            Self::Suspended => {
+                "The job is suspended. The message names the step that it continues from."
+            }
+            Self::Resumed => {
+                "The job is resumed. The message names the step that it continues from."
+            }
+            Self::Succeeded => "The job ended with success.",
+            Self::Failed => "The job failed. The message is that of the `Failed` condition.",
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Reasons of `status.lastFailure`: who gives each, what it costs by default, what it means and what to do. `docgen`
+//! writes the failure handbook from this table; a test of the planner holds the costs to what it does.
+
+use roundhouse_contract::{ExitCode, Reason};
+
+use crate::FailureAction::{self, Count, FailJob, Ignore, ReplaceAndAvoidNode};
+
+/// Reason of a generation that broke although none of its workers died.
+pub const PEERS_LOST: &str = "PeersLost";
+
+/// Who gives a failure its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The trainer or its agent, in the termination message.
+    Trainer,
+    /// The operator, from what it observes.
+    Operator,
+    /// Kubernetes, for the container.
+    Container,
+    /// Kubernetes, for the pod.
+    Pod,
+}
+
+/// A reason of a failure, and what to know about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureReason {
+    /// As `status.lastFailure.reason` shows it.
+    pub name: &'static str,
+    /// Who gives it.
+    pub source: Source,
+    /// What it costs if no rule of `failurePolicy.rules` matches; `None`: it is no failure.
+    pub action: Option<FailureAction>,
+    /// What it means: one or two sentences.
+    pub meaning: &'static str,
+    /// What to do about it.
+    pub advice: &'static str,
+}
+
+/// What is known about a reason of the trainer.
+#[must_use]
+pub const fn of_trainer(reason: Reason) -> FailureReason {
+    let (action, meaning, advice) = match reason {
+        Reason::Completed => (None, "Training is complete.", "Nothing."),
+        Reason::ConfigInvalid => (
+            Some(FailJob),
+            "The configuration is wrong. The message names the key. Running the job again ends the same way, so the job fails at once.",
+            "Correct `spec.trainer`, delete the job, and apply it again.",
+        ),
+        Reason::DataInvalid => (
+            Some(FailJob),
+            "The data is missing or corrupt, or does not fit the model. The message has the path. Running the job again ends the same way, so the job fails at once.",
+            "Correct the data or `trainer.data`, delete the job, and apply it again.",
+        ),
+        Reason::InternalError => (
+            Some(Count),
+            "The trainer or a program built on it failed in a way that it does not expect.",
+            "Read the message and the worker's log. If the message says `out of memory`, lower `trainer.microBatchSize`, set `trainer.activationCheckpointing: Blocks`, or give the workers more memory. Otherwise report it with the log.",
+        ),
+        Reason::VolumeFailed => (
+            Some(Count),
+            "The checkpoint volume took or gave nothing for ten minutes: the result could not be saved, or a checkpoint not be read.",
+            "Repair the volume. The job continues from the newest checkpoint. A pod that stays `Terminating` waits in its node's kernel for the volume.",
+        ),
+        Reason::PeerLost => (
+            Some(Count),
+            "The process lost a peer or the rendezvous store and could not continue. Usually another worker's failure explains it.",
+            "Look for the failure of another worker at the same time. If the message says that the state after a step is lost, no worker has that state any more: with `spec.checkpoint` the job continues from the newest checkpoint.",
+        ),
+        Reason::Stalled => (
+            Some(Count),
+            "A process made no step for too long, and the agent ended its worker.",
+            "Read the end of the worker's log: it has the state and place of every thread. If the steps really take that long, raise `stallTimeoutSeconds`.",
+        ),
+        Reason::HardwareFault => (
+            Some(ReplaceAndAvoidNode),
+            "A GPU failed, or a GPU that the pod asks for cannot be used. The worker is replaced on another node.",
+            "Look at the node in `status.lastFailure.node`. The message has the words of CUDA and its driver.",
+        ),
+        Reason::Left => (
+            Some(Count),
+            "The worker left because it was asked to (SIGTERM), although the operator did not ask it.",
+            "Find out who stops the container. If that is expected, ignore it with a rule: `onExitCodes: {operator: In, values: [143]}`, `action: Ignore`.",
+        ),
+        Reason::Killed => (
+            Some(Count),
+            "A signal killed the process. The message has the signal. After SIGKILL the kernel's memory limit is the usual cause.",
+            "Compare the worker's memory with `limits.memory`. After SIGSEGV or SIGBUS read the log.",
+        ),
+        Reason::Crashed => (
+            Some(Count),
+            "The process ended with an exit code that is not one of Roundhouse's.",
+            "Read the worker's log: `kubectl logs POD --previous`. In restart mode the code is your script's.",
+        ),
+    };
+    FailureReason {
+        name: reason.as_str(),
+        source: Source::Trainer,
+        action,
+        meaning,
+        advice,
+    }
+}
+
+/// What is known about an exit code of agent and trainer.
+#[must_use]
+pub const fn of_exit_code(code: ExitCode) -> FailureReason {
+    of_trainer(Reason::of(code))
+}
+
+const fn other(
+    name: &'static str,
+    source: Source,
+    action: FailureAction,
+    meaning: &'static str,
+    advice: &'static str,
+) -> FailureReason {
+    FailureReason {
+        name,
+        source,
+        action: Some(action),
+        meaning,
+        advice,
+    }
+}
+
+/// Reasons that do not come from the trainer. Kubernetes has more of them; `status.lastFailure` shows each as it is.
+pub const OTHERS: [FailureReason; 12] = [
+    other(
+        PEERS_LOST,
+        Source::Operator,
+        Count,
+        "A generation broke although none of its workers died: a connection was cut, or a worker did not answer for longer than the others wait.",
+        "Nothing if it stays a single incident. If it repeats, check the network between the nodes, and the log of each worker for a process that hangs.",
+    ),
+    other(
+        "OOMKilled",
+        Source::Container,
+        Count,
+        "The kernel killed the container because it used more than `limits.memory`.",
+        "Raise `limits.memory`, or lower `trainer.microBatchSize` or `trainer.data.reading.readAhead`.",
+    ),
+    other(
+        "Error",
+        Source::Container,
+        Count,
+        "The container ended with an exit code other than 0 and left no message.",
+        "Read the worker's log: `kubectl logs POD --previous`. For exit codes see the reference.",
+    ),
+    other(
+        "Evicted",
+        Source::Pod,
+        Ignore,
+        "The kubelet took the pod away because its node ran out of memory or disk.",
+        "If it repeats, give the pod `requests` that match what it uses, `ephemeral-storage` among them.",
+    ),
+    other(
+        "NodeAffinity",
+        Source::Pod,
+        Ignore,
+        "The node stopped matching the pod's node selection.",
+        "Nothing, or correct the labels of the node.",
+    ),
+    other(
+        "NodeLost",
+        Source::Pod,
+        Ignore,
+        "Kubernetes lost contact with the pod's node and gave the pod up.",
+        "Look at the node.",
+    ),
+    other(
+        "NodeShutdown",
+        Source::Pod,
+        Ignore,
+        "The node shut down.",
+        "Nothing.",
+    ),
+    other(
+        "Preempted",
+        Source::Pod,
+        Ignore,
+        "A pod of higher priority took the place.",
+        "Nothing, or give the workers a higher `priorityClassName`.",
+    ),
+    other(
+        "Preempting",
+        Source::Pod,
+        Ignore,
+        "The kubelet removed the pod for a critical one.",
+        "Nothing.",
+    ),
+    other(
+        "Shutdown",
+        Source::Pod,
+        Ignore,
+        "The node shut down before the pod was ready.",
+        "Nothing.",
+    ),
+    other(
+        "Terminated",
+        Source::Pod,
+        Ignore,
+        "The node shut down in an orderly way and ended the pod.",
+        "Nothing.",
+    ),
+    other(
+        "UnexpectedAdmissionError",
+        Source::Pod,
+        ReplaceAndAvoidNode,
+        "The node refused the pod because a device that the scheduler counted on is not there. The worker is replaced on another node.",
+        "Look at the node's device plugin.",
+    ),
+];
+
+/// Every reason of a failure that is known here.
+pub fn all() -> impl Iterator<Item = FailureReason> {
+    let trainer = Reason::ALL.into_iter().map(of_trainer);
+    trainer.chain(OTHERS).filter(|entry| entry.action.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_is_there_once_and_has_whole_sentences() {
+        let mut names = HashSet::new();
+        for entry in all() {
+            assert!(names.insert(entry.name), "{} is there twice", entry.name);
+            for words in [entry.meaning, entry.advice] {
+                assert!(words.ends_with('.'), "{}: {words}", entry.name);
+            }
+        }
+        assert_eq!(names.len(), Reason::ALL.len() - 1 + OTHERS.len());
+    }
+}

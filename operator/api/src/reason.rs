@@ -1,0 +1,219 @@
+//! Reasons of a job's conditions: a closed set. Each has what it means and what to do beside it, from which
+//! `docgen` writes the failure handbook. The front condition's reason is the STATE column of `kubectl get`.
+
+use roundhouse_contract::ExitCode;
+
+use crate::ConditionType::{self, Accepted, Failed, Running, Succeeded, Suspended};
+
+/// Defines the enum and, for each variant, its conditions, meaning and advice. A variant without one of these does
+/// not compile.
+macro_rules! reasons {
+    ($( $(#[$doc:meta])* $name:ident: $conditions:expr, $meaning:literal, $advice:literal; )*) => {
+        /// Why a condition of a job has its status.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ConditionReason {
+            $( $(#[$doc])* $name, )*
+        }
+
+        impl ConditionReason {
+            /// Every reason, in the order of a job's life.
+            pub const ALL: &[Self] = &[$( Self::$name, )*];
+
+            /// As it stands in the object: `CamelCase`, as the API conventions want it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $( Self::$name => stringify!($name), )* }
+            }
+
+            /// The conditions that can have this reason, each with its status.
+            #[must_use]
+            pub const fn conditions(self) -> &'static [(ConditionType, bool)] {
+                match self { $( Self::$name => &$conditions, )* }
+            }
+
+            /// What it means: one or two sentences.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $( Self::$name => $meaning, )* }
+            }
+
+            /// What to do about it.
+            #[must_use]
+            pub const fn advice(self) -> &'static str {
+                match self { $( Self::$name => $advice, )* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The spec can be run.
+    Valid: [(Accepted, true)],
+        "The operator accepted the job.",
+        "Nothing.";
+    /// The spec cannot be run.
+    InvalidSpec: [(Accepted, false)],
+        "The spec cannot be run. The message names the field and says what to change.",
+        "Change the field. If it is immutable, delete the job and apply it again.";
+    /// An object of somebody else has the name of one of the job's objects.
+    NameTaken: [(Running, false)],
+        "The job needs a Service, a NetworkPolicy or a pod whose name an object of another owner already has. The message names that object.",
+        "Delete or rename that object, or give the job another name. The operator looks again by itself.";
+    /// The API server refused one of the job's objects.
+    Refused: [(Running, false)],
+        "The API server refused to create a pod or another object of the job: a quota, an admission policy or a webhook. The message has its words.",
+        "Change the pod template, raise the quota, or ask the administrator who owns the policy. The operator tries again by itself.";
+    /// Not all workers are ready for the first time.
+    WaitingForWorkers: [(Running, false)],
+        "Not all workers are prepared yet. The message counts those that are.",
+        "Wait. If the count does not grow, look at the job's pods: `kubectl describe pods -l roundhouse.dev/job-name=NAME`.";
+    /// The scheduler has no node for a worker.
+    Unschedulable: [(Running, false)],
+        "The scheduler finds no node for a worker. The message has its words.",
+        "Free resources, add a node, or ask for less in `workers.template`. If `status.avoidNodes` lists nodes, the job keeps new pods away from them for a while.";
+    /// A node cannot get an image.
+    ImagePullFailed: [(Running, false)],
+        "A node cannot get an image of the pod. The message names the image.",
+        "Correct the image's name, or give the pod an `imagePullSecrets` entry. The chart's value `trainer.image` sets the trainer's default image.";
+    /// The kubelet cannot make or start a container.
+    ContainerConfigError: [(Running, false)],
+        "The kubelet cannot create or start the container. The message has its words.",
+        "Often the image's user is root: set `securityContext.runAsUser` in the template. Or a ConfigMap or Secret that the template names is missing.";
+    /// A placed pod does not start its containers.
+    ContainerCreating: [(Running, false)],
+        "A pod has had a node for more than 30 s and its containers do not start. Most often a volume is missing or cannot be mounted.",
+        "Run `kubectl describe pod POD` and read the events. Check the ConfigMap, claim or directory of `trainer.data` and `checkpoint`.";
+    /// A worker ends before it is ready, again and again.
+    CrashLoopBackOff: [(Running, false)],
+        "A worker ends again and again, and the kubelet waits before the next start. The message has the worker's last words.",
+        "Read the log of the last run: `kubectl logs POD --previous`.";
+    /// A worker's pod ended for good.
+    WorkerFailed: [(Running, false), (Failed, true)],
+        "A worker's pod ended for good, for example because its node refused or evicted it. The message has Kubernetes' reason. The operator makes a new pod: at once for the first attempt, later after a pause that grows from 10 s to 5 min.",
+        "Usually nothing. If it repeats, look at the node that the message or `status.lastFailure.node` names.";
+    /// Kubernetes has lost contact with a worker's node.
+    NodeUnreachable: [(Running, false)],
+        "Kubernetes has lost contact with the node of a worker. If other workers' nodes answer, the operator replaces the worker; if no node answers, it changes nothing.",
+        "Look at the nodes: `kubectl get nodes`. Roundhouse never deletes the pod of a lost node by force.";
+    /// A generation is raised and its members take their places.
+    Forming: [(Running, false)],
+        "The operator issued a new generation, and its members form the process group.",
+        "Nothing. If it lasts for minutes, read the workers' logs: a network that does not let them connect is the usual cause.";
+    /// All members of the newest generation train.
+    Training: [(Running, true)],
+        "All members of the newest generation train. The message names the generation, and any trouble with workers that are still wanted or with checkpoints.",
+        "Nothing.";
+    /// Members were lost, and the next generation waits for workers.
+    Recovering: [(Running, false)],
+        "A worker was lost, and the next generation waits for a worker. The workers that are left keep their state.",
+        "Nothing. `INCIDENTS` counts the failures; `status.lastFailure` explains the newest one.";
+    /// Fewer than `minReplicas` are left.
+    BelowMinReplicas: [(Running, false)],
+        "Fewer than `minReplicas` workers are left. They keep their state and wait.",
+        "Wait for replacements, or lower `workers.minReplicas`.";
+    /// `spec.suspend` is true.
+    Suspended: [(Running, false), (Suspended, true)],
+        "`spec.suspend` is true. The job has no pods, or its pods are leaving. The message names the step that a resumed job continues from.",
+        "To resume: `kubectl patch tj NAME --type merge -p '{\"spec\":{\"suspend\":false}}'`.";
+    /// Resumed, and pods from before still leave.
+    Resuming: [(Running, false), (Suspended, true)],
+        "The job is resumed, and pods from before the suspension are still leaving. They may be writing the checkpoint that the new pods start from.",
+        "Nothing. It lasts at most the pods' grace period.";
+    /// Not suspended any more.
+    Resumed: [(Suspended, false)],
+        "The job is not suspended any more. The message names the step that it continues from.",
+        "Nothing.";
+    /// Training ended with success.
+    Completed: [(Running, false), (Succeeded, true)],
+        "Training is complete, and its results are written.",
+        "Nothing.";
+    /// The trainer's configuration is wrong.
+    ConfigInvalid: [(Running, false), (Failed, true)],
+        "The trainer refused its configuration (exit code 64). Running it again cannot help. The message names the key.",
+        "Correct `spec.trainer`, delete the job, and apply it again.";
+    /// The data is missing or corrupt.
+    DataInvalid: [(Running, false), (Failed, true)],
+        "The data is missing or corrupt, or does not fit the model (exit code 65). Running it again cannot help. The message has the path.",
+        "Correct the data or `trainer.data`, delete the job, and apply it again. `trainer.data.reading.onCorrupt: Skip` replaces corrupt samples.";
+    /// A rule of the job's failure policy failed it.
+    FailurePolicyRule: [(Running, false), (Failed, true)],
+        "A rule of `failurePolicy.rules` with the action `FailJob` matched a failure. The message has the number of the rule and the failure.",
+        "Correct the cause, or change the rule in the job that you apply next.";
+    /// Too many incidents in a row without progress.
+    BackoffLimitExceeded: [(Running, false), (Failed, true)],
+        "More than `failurePolicy.backoffLimit` incidents happened in a row without a new step, or a container restarted that often before it was ready. The message has the last failure.",
+        "Look up the last failure in the failure handbook.";
+    /// Too many incidents in all.
+    MaxIncidentsExceeded: [(Running, false), (Failed, true)],
+        "More than `failurePolicy.maxIncidents` incidents happened in all. The message has the last failure.",
+        "Look up the last failure in the failure handbook. Raise or remove the limit if the job is meant to survive more.";
+    /// Workers were not ready in time.
+    StartDeadlineExceeded: [(Running, false), (Failed, true)],
+        "Not all workers were ready within `startDeadlineSeconds`. The message says what the job was waiting for.",
+        "Correct that cause. Raise `startDeadlineSeconds` if the cluster needs longer to add nodes or pull images.";
+    /// The job ran out of its time.
+    DeadlineExceeded: [(Running, false), (Failed, true)],
+        "The job was active for `activeDeadlineSeconds`. Time in suspension does not count.",
+        "Give the job more time. With `spec.checkpoint`, a job that is deleted and applied again under its name continues from the newest checkpoint.";
+}
+
+impl ConditionReason {
+    /// The reason that is written so, if it is one of ours.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|reason| reason.as_str() == text)
+    }
+
+    /// The reason of a job that failed by an exit code after which running it again cannot help.
+    #[must_use]
+    pub const fn of_permanent(code: ExitCode) -> Option<Self> {
+        match code {
+            ExitCode::ConfigInvalid => Some(Self::ConfigInvalid),
+            ExitCode::DataInvalid => Some(Self::DataInvalid),
+            ExitCode::Done
+            | ExitCode::Internal
+            | ExitCode::VolumeFailed
+            | ExitCode::PeerLost
+            | ExitCode::Stalled
+            | ExitCode::HardwareFault
+            | ExitCode::Left => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_reads_back_as_itself() {
+        for reason in ConditionReason::ALL {
+            assert_eq!(ConditionReason::parse(reason.as_str()), Some(*reason));
+        }
+        assert_eq!(ConditionReason::parse("Waiting"), None);
+    }
+
+    #[test]
+    fn every_reason_has_a_condition_and_whole_sentences() {
+        for reason in ConditionReason::ALL {
+            assert!(!reason.conditions().is_empty(), "{reason:?}");
+            for words in [reason.meaning(), reason.advice()] {
+                assert!(
+                    words.len() > 4 && words.ends_with(['.', '`']),
+                    "{reason:?}: {words}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_permanent_exit_code_has_its_reason() {
+        for code in ExitCode::ALL {
+            let reason = ConditionReason::of_permanent(code);
+            assert_eq!(reason.is_some(), code.is_permanent(), "{code:?}");
+        }
+    }
+}
