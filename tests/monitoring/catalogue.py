@@ -6,13 +6,14 @@ import re
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # What a process of Linux tells of itself, with the names that all Prometheus clients use.
 PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
-# Metrics of the operator that dashboards and alerts use and that it does not have yet.
+# Metrics that dashboards and alerts may use before the code registers them.
 PLANNED = PROCESS | {
     "roundhouse_operator_queue_depth", "roundhouse_operator_queue_wait_seconds", "roundhouse_operator_api_call_seconds",
     "roundhouse_operator_watch_restarts_total", "roundhouse_operator_leader", "roundhouse_jobs", "roundhouse_job_lobby_seconds",
     "roundhouse_job_start_seconds", "roundhouse_job_recover_seconds", "roundhouse_job_incidents_total",
     "roundhouse_job_node_avoided_total", "roundhouse_job_workers", "roundhouse_job_gpus", "roundhouse_job_gpu_held_seconds_total",
     "roundhouse_job_gpu_training_seconds_total",
+    "roundhouse_train_checkpoint_timestamp_seconds",
 }
 KEYWORDS = {"and", "or", "unless", "bool", "by", "without", "on", "ignoring", "group_left", "group_right", "offset", "inf", "nan"}
 
@@ -28,10 +29,10 @@ def registered():
     """Names that the operator, the agent and the trainer register."""
     names = set()
     for text in _code("operator/src/**/*.rs", "trainer-image/agent/src/metrics.rs"):
-        names |= set(re.findall(r'"(roundhouse_[a-z0-9_]+)"', text))
+        names |= set(re.findall(r'"((?:roundhouse|process)_[a-z0-9_]+)"', text))
     for text in _code("trainer-image/member/src/report/metrics.rs", "trainer-image/member/src/report/metrics/*.rs"):
         names |= set(re.findall(r'"(roundhouse_train_[a-z0-9_]+)"', text))
-        calls = r'\b(?:gauge|int_gauge|counter|histogram|unregistered)\(\s*(?:&?registry,\s*)?"([a-z0-9_]+)"'
+        calls = r'\b(?:gauge|int_gauge|int_counter|counter|histogram|unregistered)\(\s*(?:&?registry,\s*)?"([a-z0-9_]+)"'
         names |= {f"roundhouse_train_{name}" for name in re.findall(calls, text)}
     return names
 

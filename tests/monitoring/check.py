@@ -88,7 +88,7 @@ def expressions(dashboard):
             yield mark["name"], mark["expr"]
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            yield variable["name"], variable["definition"]
+            yield variable["name"], variable["query"]["query"]
 
 
 def metrics_exist(dashboard):
@@ -161,11 +161,24 @@ def every_alert_is_tested_firing_and_not_firing(found):
             yield f"a case of an alert that there is not: {case.splitlines()[0]}"
 
 
+def monitors_relabel_as_the_scrape_configuration_does(_):
+    """The PodMonitor's rules are among those of rules/scrape.yaml: the labels are the same, however workers are scraped."""
+    monitor = (CHART / "templates/podmonitor.yaml").read_text()
+    scrape = (CHART / "rules/scrape.yaml").read_text()
+    rule = r"- \{source_?[lL]abels: \[(\w+)\], target_?[lL]abel: (\w+)\}"
+    wanted, there = set(re.findall(rule, monitor)), set(re.findall(rule, scrape))
+    if not wanted:
+        yield "the PodMonitor has no rules"
+    for source, target in wanted - there:
+        yield f"{source} becomes {target} with the PodMonitor alone"
+
+
 DASHBOARD_CHECKS = [
     ids_are_unique, every_panel_has_a_title_a_description_and_a_query, units_are_known_and_thresholds_rise,
     panels_lie_in_the_grid_without_overlaps, metrics_exist, variables_are_defined_and_used, links_lead_to_dashboards,
 ]
-ALERT_CHECKS = [every_alert_says_what_to_do, metrics_of_alerts_exist, every_alert_is_tested_firing_and_not_firing]
+ALERT_CHECKS = [every_alert_says_what_to_do, metrics_of_alerts_exist, every_alert_is_tested_firing_and_not_firing,
+                monitors_relabel_as_the_scrape_configuration_does]
 
 
 def main():

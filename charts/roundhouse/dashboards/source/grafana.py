@@ -21,6 +21,8 @@ def steps(*pairs):
 
 
 PLAIN = steps((None, GREEN))
+# Of a variable: Grafana takes the first value that it finds.
+NOTHING = {"selected": False, "text": "", "value": ""}
 
 
 def _targets(queries, form):
@@ -69,6 +71,9 @@ def stat(title, description, queries, unit, thresholds=PLAIN, width=4, decimals=
         "justifyMode": "auto",
         "orientation": "auto",
         "textMode": text,
+        "wideLayout": True,
+        "showPercentChange": False,
+        "percentChangeColorMode": "standard",
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }
     return panel
@@ -132,7 +137,7 @@ def table(title, description, columns, *, by, link=None, height=9):
         "thresholds": PLAIN,
     }
     panel["fieldConfig"] = {"defaults": defaults, "overrides": overrides}
-    panel["options"] = {"showHeader": True, "cellHeight": "sm", "footer": {"show": False, "reducer": ["sum"], "fields": ""}}
+    panel["options"] = {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
     order = {label: number for number, label in enumerate(by)}
     panel["transformations"] = [
         {"id": "merge", "options": {}},
@@ -150,19 +155,19 @@ def data_source(name, label, kind):
     """A variable: which data source of a kind."""
     return {
         "name": name, "label": label, "type": "datasource", "query": kind, "regex": "", "refresh": 1, "hide": 0,
-        "includeAll": False, "multi": False, "options": [], "current": {}, "skipUrlSync": False,
+        "includeAll": False, "multi": False, "options": [], "current": NOTHING, "skipUrlSync": False,
     }
 
 
 def label_variable(name, label, values, *, every=False, several=False, default=None, numeric=False):
     """A variable: values of a label, looked up again when the time range changes. `every`: begins with all."""
-    current = {"selected": True, "text": "All", "value": "$__all"} if every else {}
+    current = {"selected": True, "text": "All", "value": "$__all"} if every else NOTHING
     if several and every:
         current = {"selected": True, "text": ["All"], "value": ["$__all"]}
     if default is not None:
         current = {"selected": True, "text": [default], "value": [default]}
     variable = {
-        "name": name, "label": label, "type": "query", "datasource": SOURCE, "definition": values,
+        "name": name, "label": label, "type": "query", "datasource": SOURCE,
         "query": {"qryType": 1, "query": values, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
         "regex": "", "refresh": 2, "hide": 0, "sort": 3 if numeric else 1,
         "includeAll": every, "multi": several, "options": [], "current": current, "skipUrlSync": False,

@@ -124,10 +124,12 @@ def membership():
 def checkpoints():
     return [
         row("Checkpoints"),
-        timeseries("Steps not saved", "Committed steps after the newest checkpoint.", [query(unsaved_steps(JOB), "steps")], "none", width=6),
+        timeseries("Steps not saved", "Committed steps after the newest checkpoint.", [query(unsaved_steps(JOB), "steps")], "none", width=4),
         timeseries("Training not saved", "Training that would be lost if all workers ended now.",
-                   [query(unsaved_seconds(JOB), "not saved")], "s", width=6,
+                   [query(unsaved_seconds(JOB), "not saved")], "s", width=4,
                    thresholds=steps((None, GREEN), (3600, RED))),
+        timeseries("Age of the newest checkpoint", "Time since the newest checkpoint was complete.",
+                   [query(f"time() - {most('checkpoint_timestamp_seconds')}", "age")], "s", width=4),
         timeseries("Time to save", "From the end of the step until the checkpoint was complete, and how long training stood still for it.",
                    [query(most("checkpoint_seconds"), "complete after"), query(most("checkpoint_stall_seconds"), "training stood still")],
                    "s", width=6),
