@@ -8,7 +8,6 @@ alert which does not fire is told from one whose series do not exist.
 import argparse
 import json
 import math
-import re
 import sys
 import time
 import urllib.error
@@ -18,6 +17,7 @@ import urllib.request
 sys.dont_write_bytecode = True
 
 import catalogue  # noqa: E402
+import queries  # noqa: E402
 
 STEP_SECONDS = 2
 # Between two looks, with --wait.
@@ -42,42 +42,12 @@ class Prometheus:
         return any(math.isfinite(float(value)) for series in found for _, value in series["values"])
 
 
-def filled(text, job, namespace, seconds):
-    """A text of a dashboard with the values of its variables, as Grafana would put them in."""
-    values = {"cluster": ".*", "namespace": namespace, "job": job, "rank": "0", "__rate_interval": "20s", "__interval": "20s",
-              "__range": f"{seconds}s"}
-    return re.sub(r"\$\{?(\w+)\}?", lambda match: values[match[1]], text)
-
-
-def without_thresholds(expr):
-    """The expression with `bool` after each comparison of values."""
-    expr = re.sub(r"(?m)#.*$", "", expr)
-    # Strings and matchers stay as they are.
-    parts = re.split(r'("(?:\\.|[^"\\])*"|\{[^}]*\})', expr)
-    return "".join(part if number % 2 else re.sub(r"([<>]=?|[!=]=)", r"\1 bool", part) for number, part in enumerate(parts))
-
-
-def of_dashboards(arguments, seconds):
-    """(where, [expression for each job]) of panels, annotations and variables."""
-    for path in sorted((catalogue.REPOSITORY / "charts/roundhouse/dashboards").glob("*.json")):
-        dashboard = json.loads(path.read_text())
-        found = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", [])]
-        found += [(mark["name"], mark["expr"]) for mark in dashboard["annotations"]["list"] if "expr" in mark]
-        for variable in dashboard["templating"]["list"]:
-            # A single cluster has no label `cluster`.
-            if variable["type"] == "query" and variable["name"] != "cluster":
-                series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()
-                found.append((f"variable {variable['name']}", f"count by ({label}) ({series})"))
-        for where, expr in found:
-            yield f"{path.stem}: {where}", [filled(expr, job, arguments.namespace, seconds) for job in arguments.job]
-
-
 def of_alerts(prometheus):
     groups = prometheus.get("rules")["groups"]
     for rule in [rule for group in groups for rule in group["rules"]]:
         if rule["health"] != "ok":
             yield f"alert {rule['name']}: {rule['health']}, {rule.get('lastError', '')}", ["vector(1) < 0"]
-        yield f"alert {rule['name']}", [without_thresholds(rule["query"])]
+        yield f"alert {rule['name']}", [queries.without_thresholds(rule["query"])]
 
 
 def empty(prometheus, arguments):
@@ -88,7 +58,7 @@ def empty(prometheus, arguments):
     alerts = list(of_alerts(prometheus))
     if not alerts:
         faults.append("Prometheus has no rules")
-    for where, exprs in [*of_dashboards(arguments, seconds), *alerts]:
+    for where, exprs in [*queries.of_dashboards(arguments.job, arguments.namespace, seconds), *alerts]:
         number += 1
         if any(prometheus.has_data(expr, arguments.since) for expr in exprs):
             continue
