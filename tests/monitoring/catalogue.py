@@ -8,14 +8,38 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
 # Metrics that dashboards and alerts may use before the code registers them.
 PLANNED = PROCESS | {
-    "roundhouse_operator_queue_depth", "roundhouse_operator_queue_wait_seconds", "roundhouse_operator_api_call_seconds",
-    "roundhouse_operator_watch_restarts_total", "roundhouse_operator_leader", "roundhouse_jobs", "roundhouse_job_lobby_seconds",
-    "roundhouse_job_start_seconds", "roundhouse_job_recover_seconds", "roundhouse_job_incidents_total",
-    "roundhouse_job_node_avoided_total", "roundhouse_job_workers", "roundhouse_job_gpus", "roundhouse_job_gpu_held_seconds_total",
+    "roundhouse_operator_queue_depth",
+    "roundhouse_operator_queue_wait_seconds",
+    "roundhouse_operator_api_call_seconds",
+    "roundhouse_operator_watch_restarts_total",
+    "roundhouse_operator_leader",
+    "roundhouse_jobs",
+    "roundhouse_job_lobby_seconds",
+    "roundhouse_job_start_seconds",
+    "roundhouse_job_recover_seconds",
+    "roundhouse_job_incidents_total",
+    "roundhouse_job_node_avoided_total",
+    "roundhouse_job_workers",
+    "roundhouse_job_gpus",
+    "roundhouse_job_gpu_held_seconds_total",
     "roundhouse_job_gpu_training_seconds_total",
     "roundhouse_train_checkpoint_timestamp_seconds",
 }
-KEYWORDS = {"and", "or", "unless", "bool", "by", "without", "on", "ignoring", "group_left", "group_right", "offset", "inf", "nan"}
+KEYWORDS = {
+    "and",
+    "or",
+    "unless",
+    "bool",
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "group_right",
+    "offset",
+    "inf",
+    "nan",
+}
 
 
 def _code(*patterns):

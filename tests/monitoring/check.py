@@ -13,12 +13,35 @@ import rules  # noqa: E402
 CHART = catalogue.REPOSITORY / "charts/roundhouse"
 # Of https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts
 UNITS = {
-    "none", "short", "percent", "percentunit", "sci", "bytes", "decbytes", "mbytes", "Bps", "s", "ms", "celsius", "watt", "ops",
-    "reqps", "cps", "hertz",
+    "none",
+    "short",
+    "percent",
+    "percentunit",
+    "sci",
+    "bytes",
+    "decbytes",
+    "mbytes",
+    "Bps",
+    "s",
+    "ms",
+    "celsius",
+    "watt",
+    "ops",
+    "reqps",
+    "cps",
+    "hertz",
 }
 # https://grafana.com/docs/grafana/latest/dashboards/variables/add-template-variables/#global-variables
-BUILT_IN = {"__rate_interval", "__range", "__interval", "__from", "__to", "__url_time_range", "__data.fields.namespace",
-            "__data.fields.job"}
+BUILT_IN = {
+    "__rate_interval",
+    "__range",
+    "__interval",
+    "__from",
+    "__to",
+    "__url_time_range",
+    "__data.fields.namespace",
+    "__data.fields.job",
+}
 
 
 def panels_of(dashboard):
@@ -174,15 +197,26 @@ def monitors_relabel_as_the_scrape_configuration_does(_):
 
 
 DASHBOARD_CHECKS = [
-    ids_are_unique, every_panel_has_a_title_a_description_and_a_query, units_are_known_and_thresholds_rise,
-    panels_lie_in_the_grid_without_overlaps, metrics_exist, variables_are_defined_and_used, links_lead_to_dashboards,
+    ids_are_unique,
+    every_panel_has_a_title_a_description_and_a_query,
+    units_are_known_and_thresholds_rise,
+    panels_lie_in_the_grid_without_overlaps,
+    metrics_exist,
+    variables_are_defined_and_used,
+    links_lead_to_dashboards,
 ]
-ALERT_CHECKS = [every_alert_says_what_to_do, metrics_of_alerts_exist, every_alert_is_tested_firing_and_not_firing,
-                monitors_relabel_as_the_scrape_configuration_does]
+ALERT_CHECKS = [
+    every_alert_says_what_to_do,
+    metrics_of_alerts_exist,
+    every_alert_is_tested_firing_and_not_firing,
+    monitors_relabel_as_the_scrape_configuration_does,
+]
 
 
 def main():
-    subjects = [(path.name, json.loads(path.read_text()), DASHBOARD_CHECKS) for path in sorted(CHART.glob("dashboards/*.json"))]
+    subjects = [
+        (path.name, json.loads(path.read_text()), DASHBOARD_CHECKS) for path in sorted(CHART.glob("dashboards/*.json"))
+    ]
     subjects.append(("alerts.yaml", rules.alerts((CHART / "rules/alerts.yaml").read_text()), ALERT_CHECKS))
     passed = failed = 0
     for name, subject, checks in subjects:

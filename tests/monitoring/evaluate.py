@@ -87,7 +87,9 @@ def main():
         time.sleep(PAUSE_SECONDS)
     for line in skipped + faults:
         print(line)
-    print(f"{number} queries: {number - len(faults) - len(skipped)} have data, {len(faults)} have none, {len(skipped)} not built yet")
+    print(
+        f"{number} queries: {number - len(faults) - len(skipped)} have data, {len(faults)} have none, {len(skipped)} not built yet"
+    )
     sys.exit(1 if faults else 0)
 
 

@@ -18,8 +18,15 @@ CHART = catalogue.REPOSITORY / "charts/roundhouse"
 
 def filled(text, job, namespace, seconds):
     """A text of a dashboard with the values of its variables, as Grafana would put them in. `$1` is none."""
-    values = {"cluster": ".*", "namespace": namespace, "job": job, "rank": "0", "__rate_interval": "20s", "__interval": "20s",
-              "__range": f"{seconds}s"}
+    values = {
+        "cluster": ".*",
+        "namespace": namespace,
+        "job": job,
+        "rank": "0",
+        "__rate_interval": "20s",
+        "__interval": "20s",
+        "__range": f"{seconds}s",
+    }
     return re.sub(r"\$\{?([a-z_]+)\}?", lambda match: values[match[1]], text)
 
 

@@ -79,8 +79,21 @@ def stat(title, description, queries, unit, thresholds=PLAIN, width=4, decimals=
     return panel
 
 
-def timeseries(title, description, queries, unit, *, stacked=False, bars=False, thresholds=None, least=0, most=None,
-               width=12, height=8, log=False):
+def timeseries(
+    title,
+    description,
+    queries,
+    unit,
+    *,
+    stacked=False,
+    bars=False,
+    thresholds=None,
+    least=0,
+    most=None,
+    width=12,
+    height=8,
+    log=False,
+):
     """Lines over time; `stacked`: areas, one on top of the other. `thresholds` are drawn as lines."""
     panel = _panel("timeseries", title, description, queries, (width, height))
     custom = {
@@ -154,8 +167,18 @@ def repeated(panel, variable, per_row=4):
 def data_source(name, label, kind):
     """A variable: which data source of a kind."""
     return {
-        "name": name, "label": label, "type": "datasource", "query": kind, "regex": "", "refresh": 1, "hide": 0,
-        "includeAll": False, "multi": False, "options": [], "current": NOTHING, "skipUrlSync": False,
+        "name": name,
+        "label": label,
+        "type": "datasource",
+        "query": kind,
+        "regex": "",
+        "refresh": 1,
+        "hide": 0,
+        "includeAll": False,
+        "multi": False,
+        "options": [],
+        "current": NOTHING,
+        "skipUrlSync": False,
     }
 
 
@@ -167,10 +190,20 @@ def label_variable(name, label, values, *, every=False, several=False, default=N
     if default is not None:
         current = {"selected": True, "text": [default], "value": [default]}
     variable = {
-        "name": name, "label": label, "type": "query", "datasource": SOURCE,
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": SOURCE,
         "query": {"qryType": 1, "query": values, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
-        "regex": "", "refresh": 2, "hide": 0, "sort": 3 if numeric else 1,
-        "includeAll": every, "multi": several, "options": [], "current": current, "skipUrlSync": False,
+        "regex": "",
+        "refresh": 2,
+        "hide": 0,
+        "sort": 3 if numeric else 1,
+        "includeAll": every,
+        "multi": several,
+        "options": [],
+        "current": current,
+        "skipUrlSync": False,
     }
     if every:
         # Matches series that lack the label, too: a single cluster has no label `cluster`.
@@ -181,24 +214,45 @@ def label_variable(name, label, values, *, every=False, several=False, default=N
 def annotation(name, expr, colour, title, text):
     """Marks on all panels where the expression has a value."""
     return {
-        "name": name, "datasource": SOURCE, "enable": True, "hide": False, "iconColor": colour,
-        "expr": " ".join(expr.split()), "step": "15s", "titleFormat": title, "textFormat": text, "useValueForTime": False,
+        "name": name,
+        "datasource": SOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": colour,
+        "expr": " ".join(expr.split()),
+        "step": "15s",
+        "titleFormat": title,
+        "textFormat": text,
+        "useValueForTime": False,
     }
 
 
 def link(title, url, icon="external link", tooltip=""):
     """A link at the top, with the time range and the variables."""
     return {
-        "type": "link", "title": title, "url": url, "icon": icon, "tooltip": tooltip, "tags": [], "asDropdown": False,
-        "includeVars": False, "keepTime": True, "targetBlank": False,
+        "type": "link",
+        "title": title,
+        "url": url,
+        "icon": icon,
+        "tooltip": tooltip,
+        "tags": [],
+        "asDropdown": False,
+        "includeVars": False,
+        "keepTime": True,
+        "targetBlank": False,
     }
 
 
 def dashboard(uid, title, description, *, variables, panels, annotations=(), links=(), span="6h"):
     """The whole, with its panels numbered and placed from left to right, row by row."""
     own = {
-        "name": "Annotations & Alerts", "builtIn": 1, "datasource": {"type": "grafana", "uid": "-- Grafana --"},
-        "enable": True, "hide": True, "iconColor": "rgba(0, 211, 255, 1)", "type": "dashboard",
+        "name": "Annotations & Alerts",
+        "builtIn": 1,
+        "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+        "enable": True,
+        "hide": True,
+        "iconColor": "rgba(0, 211, 255, 1)",
+        "type": "dashboard",
     }
     return {
         "uid": uid,

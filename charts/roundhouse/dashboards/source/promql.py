@@ -30,6 +30,11 @@ def new_within(series, window):
     return f"(clamp_min({series} - {series} offset {window}, 0) or {series})"
 
 
+def most(metric, by=EACH_JOB):
+    """A metric of the job's trainer that only some ranks know, or that all ranks say alike."""
+    return f"max by ({by}) ({of('roundhouse_train_' + metric, JOB)})"
+
+
 def quantile(of_all, metric, selector, window, by=""):
     """A quantile of a histogram."""
     groups = f"le, {by}" if by else "le"
