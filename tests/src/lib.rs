@@ -6,4 +6,5 @@ pub mod local;
 pub mod manifests;
 pub mod nodes;
 pub mod processes;
+pub mod prometheus;
 pub mod weights;
