@@ -5,6 +5,7 @@
 mod digits;
 mod faults;
 mod isolation;
+mod monitoring;
 mod parity;
 mod refusals;
 mod restart;

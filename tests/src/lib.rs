@@ -8,4 +8,5 @@ pub mod manifests;
 pub mod metrics_page;
 pub mod nodes;
 pub mod processes;
+pub mod prometheus;
 pub mod weights;

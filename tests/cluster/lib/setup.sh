@@ -1,7 +1,7 @@
 # cluster setup: Debian or Ubuntu packages, only those that are missing. Sourced.
 # shellcheck shell=bash
 cluster_setup() {
-  local packages=(containerd runc containernetworking-plugins iptables nftables iproute2 util-linux procps openssl
+  local packages=(containerd runc containernetworking-plugins iptables nftables iproute2 util-linux procps openssl prometheus
     curl bc buildah busybox-static python3 shellcheck) missing=() package
   command -v apt-get > /dev/null || { echo "no apt-get here: install what Debian calls ${packages[*]}"; return 1; }
   for package in "${packages[@]}"; do

@@ -1,0 +1,290 @@
+"""Grafana's dashboard JSON in few words: panels, variables, annotations, links, and a grid that places panels.
+
+Schema: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
+"""
+
+# Grafana 10.4: newer versions migrate it when they load the file.
+SCHEMA_VERSION = 39
+WIDTH = 24
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
+
+
+def query(expr, legend="__auto", instant=False):
+    """A PromQL query. `legend`: the name of each series, with labels as {{label}}."""
+    return {"expr": " ".join(expr.split()), "legend": legend, "instant": instant}
+
+
+def steps(*pairs):
+    """Thresholds: colours from the value beside them on; the first has no value."""
+    return {"mode": "absolute", "steps": [{"color": colour, "value": value} for value, colour in pairs]}
+
+
+PLAIN = steps((None, GREEN))
+# Of a variable: Grafana takes the first value that it finds.
+NOTHING = {"selected": False, "text": "", "value": ""}
+
+
+def _targets(queries, form):
+    return [
+        {
+            "datasource": SOURCE,
+            "editorMode": "code",
+            "expr": one["expr"],
+            "format": form,
+            "instant": one["instant"],
+            "range": not one["instant"],
+            "legendFormat": one["legend"],
+            "refId": chr(ord("A") + number),
+        }
+        for number, one in enumerate(queries)
+    ]
+
+
+def _panel(kind, title, description, queries, size, form="time_series"):
+    width, height = size
+    return {
+        "type": kind,
+        "title": title,
+        "description": description,
+        "datasource": SOURCE,
+        "gridPos": {"h": height, "w": width, "x": 0, "y": 0},
+        "targets": _targets(queries, form),
+    }
+
+
+def row(title):
+    """The head of a group of panels."""
+    return {"type": "row", "title": title, "collapsed": False, "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": 0}, "panels": []}
+
+
+def stat(title, description, queries, unit, thresholds=PLAIN, width=4, decimals=None, text="value", graph=True):
+    """A number, or several, with a small graph behind them."""
+    panel = _panel("stat", title, description, queries, (width, 4))
+    defaults = {"unit": unit, "thresholds": thresholds, "mappings": [], "color": {"mode": "thresholds"}}
+    if decimals is not None:
+        defaults["decimals"] = decimals
+    panel["fieldConfig"] = {"defaults": defaults, "overrides": []}
+    panel["options"] = {
+        "colorMode": "value",
+        "graphMode": "area" if graph else "none",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": text,
+        "wideLayout": True,
+        "showPercentChange": False,
+        "percentChangeColorMode": "standard",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }
+    return panel
+
+
+def timeseries(
+    title,
+    description,
+    queries,
+    unit,
+    *,
+    stacked=False,
+    bars=False,
+    thresholds=None,
+    least=0,
+    most=None,
+    width=12,
+    height=8,
+    log=False,
+):
+    """Lines over time; `stacked`: areas, one on top of the other. `thresholds` are drawn as lines."""
+    panel = _panel("timeseries", title, description, queries, (width, height))
+    custom = {
+        "drawStyle": "bars" if bars else "line",
+        "lineWidth": 1,
+        "fillOpacity": 60 if stacked else (80 if bars else 10),
+        "showPoints": "never",
+        "spanNulls": False,
+        "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
+        "thresholdsStyle": {"mode": "dashed" if thresholds else "off"},
+        "scaleDistribution": {"type": "log", "log": 10} if log else {"type": "linear"},
+    }
+    defaults = {
+        "unit": unit,
+        "color": {"mode": "palette-classic"},
+        "custom": custom,
+        "mappings": [],
+        "thresholds": thresholds or PLAIN,
+    }
+    if least is not None and not log:
+        defaults["min"] = least
+    if most is not None:
+        defaults["max"] = most
+    panel["fieldConfig"] = {"defaults": defaults, "overrides": []}
+    panel["options"] = {
+        "legend": {"calcs": ["mean", "lastNotNull"], "displayMode": "table", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return panel
+
+
+def table(title, description, columns, *, by, link=None, height=9):
+    """One row for each set of the labels `by`. `columns`: (name, query, unit, thresholds or None)."""
+    queries = [query(expr, instant=True) for _, expr, _, _ in columns]
+    panel = _panel("table", title, description, queries, (WIDTH, height), form="table")
+    overrides, names, hidden = [], {}, {"Time": True}
+    for number, (name, _, unit, thresholds) in enumerate(columns):
+        names[f"Value #{chr(ord('A') + number)}"] = name
+        properties = [{"id": "unit", "value": unit}]
+        if thresholds:
+            properties += [
+                {"id": "thresholds", "value": thresholds},
+                {"id": "custom.cellOptions", "value": {"type": "color-text"}},
+            ]
+        overrides.append({"matcher": {"id": "byName", "options": name}, "properties": properties})
+    if link:
+        field, title_, url = link
+        target = [{"title": title_, "url": url, "targetBlank": False}]
+        overrides.append({"matcher": {"id": "byName", "options": field}, "properties": [{"id": "links", "value": target}]})
+    defaults = {
+        "color": {"mode": "thresholds"},
+        "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
+        "mappings": [],
+        "thresholds": PLAIN,
+    }
+    panel["fieldConfig"] = {"defaults": defaults, "overrides": overrides}
+    panel["options"] = {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
+    order = {label: number for number, label in enumerate(by)}
+    panel["transformations"] = [
+        {"id": "merge", "options": {}},
+        {"id": "organize", "options": {"excludeByName": hidden, "indexByName": order, "renameByName": names}},
+    ]
+    return panel
+
+
+def repeated(panel, variable, per_row=4):
+    """The panel once for each chosen value of a variable."""
+    return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": per_row}
+
+
+def data_source(name, label, kind):
+    """A variable: which data source of a kind."""
+    return {
+        "name": name,
+        "label": label,
+        "type": "datasource",
+        "query": kind,
+        "regex": "",
+        "refresh": 1,
+        "hide": 0,
+        "includeAll": False,
+        "multi": False,
+        "options": [],
+        "current": NOTHING,
+        "skipUrlSync": False,
+    }
+
+
+def label_variable(name, label, values, *, every=False, several=False, default=None, numeric=False):
+    """A variable: values of a label, looked up again when the time range changes. `every`: begins with all."""
+    current = {"selected": True, "text": "All", "value": "$__all"} if every else NOTHING
+    if several and every:
+        current = {"selected": True, "text": ["All"], "value": ["$__all"]}
+    if default is not None:
+        current = {"selected": True, "text": [default], "value": [default]}
+    variable = {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"qryType": 1, "query": values, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+        "regex": "",
+        "refresh": 2,
+        "hide": 0,
+        "sort": 3 if numeric else 1,
+        "includeAll": every,
+        "multi": several,
+        "options": [],
+        "current": current,
+        "skipUrlSync": False,
+    }
+    if every:
+        # Matches series that lack the label, too: a single cluster has no label `cluster`.
+        variable["allValue"] = ".*"
+    return variable
+
+
+def annotation(name, expr, colour, title, text):
+    """Marks on all panels where the expression has a value."""
+    return {
+        "name": name,
+        "datasource": SOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": colour,
+        "expr": " ".join(expr.split()),
+        "step": "15s",
+        "titleFormat": title,
+        "textFormat": text,
+        "useValueForTime": False,
+    }
+
+
+def link(title, url, icon="external link", tooltip=""):
+    """A link at the top, with the time range and the variables."""
+    return {
+        "type": "link",
+        "title": title,
+        "url": url,
+        "icon": icon,
+        "tooltip": tooltip,
+        "tags": [],
+        "asDropdown": False,
+        "includeVars": False,
+        "keepTime": True,
+        "targetBlank": False,
+    }
+
+
+def dashboard(uid, title, description, *, variables, panels, annotations=(), links=(), span="6h"):
+    """The whole, with its panels numbered and placed from left to right, row by row."""
+    own = {
+        "name": "Annotations & Alerts",
+        "builtIn": 1,
+        "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+        "enable": True,
+        "hide": True,
+        "iconColor": "rgba(0, 211, 255, 1)",
+        "type": "dashboard",
+    }
+    return {
+        "uid": uid,
+        "title": title,
+        "description": description,
+        "tags": ["roundhouse"],
+        "schemaVersion": SCHEMA_VERSION,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "timezone": "browser",
+        "refresh": "30s",
+        "time": {"from": f"now-{span}", "to": "now"},
+        "timepicker": {},
+        "fiscalYearStartMonth": 0,
+        "weekStart": "",
+        "links": list(links),
+        "annotations": {"list": [own, *annotations]},
+        "templating": {"list": variables},
+        "panels": placed(panels),
+    }
+
+
+def placed(panels):
+    """Panels with numbers and places: from left to right, a new line where one does not fit and at each row."""
+    x = y = line = 0
+    result = []
+    for number, panel in enumerate(panels, start=1):
+        place = dict(panel["gridPos"])
+        if x + place["w"] > WIDTH or panel["type"] == "row":
+            x, y, line = 0, y + line, 0
+        place["x"], place["y"] = x, y
+        x, line = x + place["w"], max(line, place["h"])
+        result.append({"id": number, **panel, "gridPos": place})
+    return result

@@ -1,0 +1,148 @@
+//! The dashboards and the alerts over a real Prometheus: it scrapes the operator, a job that grows, saves and loses a worker, and
+//! a script that holds a GPU on a node that turns out to be faulty.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::{Api, Patch, PatchParams};
+use roundhouse_api::{ConditionType, TrainingJobStatus};
+use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::manifests::{self, repository};
+use roundhouse_tests::prometheus::Prometheus;
+use roundhouse_tests::{nodes, processes};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const SPACE: &str = "e2e-monitoring";
+const JOB: &str = "gpt2-romeo";
+const SCRIPT: &str = "script";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The example, smaller, without an end, and with checkpoints.
+fn grow(job: &mut Value) {
+    let shared = nodes::shared_directory(SPACE).unwrap();
+    let spec = &mut job["spec"];
+    spec["workers"]["replicas"] = json!(1);
+    spec["workers"]["template"]["spec"]["containers"][0]["resources"] =
+        json!({"limits": {"cpu": "500m"}});
+    spec["checkpoint"] = json!({"volume": {"hostPath": {"path": shared}}, "everySteps": 50});
+    let trainer = &mut spec["trainer"];
+    for (size, value) in [("layers", 1), ("heads", 2), ("width", 32)] {
+        trainer["model"][size] = json!(value);
+    }
+    trainer["epochs"] = json!(100_000);
+    trainer["peakFlops"] = json!(1e10);
+}
+
+/// A script on a GPU that tells, after a second, that the GPU is faulty; it goes on elsewhere.
+fn script() -> Value {
+    json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": SCRIPT},
+        "spec": {
+            "elastic": {"mode": "Restart", "leaveGraceSeconds": 5},
+            "workers": {"replicas": 1, "template": {"spec": {"containers": [{
+                "name": "trainer",
+                "image": "localhost/counting-script:dev",
+                "imagePullPolicy": "Never",
+                "command": ["/usr/local/bin/counting-script"],
+                "args": ["--steps=100000", "--step-millis=50", "--directory=/state", "--fault=0:20:77"],
+                "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                "volumeMounts": [{"name": "state", "mountPath": "/state"}],
+            }], "volumes": [{"name": "state", "emptyDir": {}}]}}},
+        },
+    })
+}
+
+/// Gives each node two GPUs, as a device plugin would.
+async fn add_gpus(space: &TestNamespace) {
+    let all: Api<Node> = Api::all(space.client.clone());
+    let gpus = json!({"nvidia.com/gpu": "2"});
+    let status = json!({"status": {"capacity": gpus, "allocatable": gpus}});
+    for node in all.list(&kube::api::ListParams::default()).await.unwrap() {
+        let patch = Patch::Merge(&status);
+        all.patch_status(&node.name_any(), &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+}
+
+async fn comes_to(
+    space: &TestNamespace,
+    job: &str,
+    what: &str,
+    is_there: impl Fn(&TrainingJobStatus) -> bool,
+) {
+    let come = until(what, PATIENCE, || async {
+        let status = space.jobs().get(job).await?.status.unwrap_or_default();
+        anyhow::ensure!(!status.is_terminal(), "{job} ended");
+        Ok(is_there(&status).then_some(()))
+    });
+    or_dump(space, come.await).await;
+}
+
+/// What was awaited; if it did not come, the test fails and shows the state.
+async fn or_dump<T>(space: &TestNamespace, awaited: anyhow::Result<T>) -> T {
+    if awaited.is_err() {
+        println!("{}", space.dump().await);
+    }
+    awaited.unwrap()
+}
+
+fn trains_with(status: &TrainingJobStatus, workers: u32) -> bool {
+    let nodes = status.membership.as_ref().map_or(0, |newest| newest.nodes);
+    status.is_true(ConditionType::Running) && nodes == workers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_query_of_a_dashboard_or_an_alert_has_data_over_a_job_that_grows_saves_and_loses_a_worker()
+ {
+    let space = TestNamespace::create(SPACE, true).await.unwrap();
+    let recorded =
+        std::fs::read_to_string(repository().join("tests/monitoring/gpu-node.prom")).unwrap();
+    let recorded = recorded
+        .replace("@NAMESPACE@", SPACE)
+        .replace("@JOB@", JOB)
+        .replace("@POD0@", &format!("{JOB}-worker-0-0"))
+        .replace("@POD1@", &format!("{JOB}-worker-1-0"));
+    let prometheus = Prometheus::start(recorded).await.unwrap();
+
+    add_gpus(&space).await;
+    space.create_object(&script()).await.unwrap();
+    for mut object in manifests::read("examples/gpt2-romeo.yaml").unwrap() {
+        if object["kind"] == "TrainingJob" {
+            grow(&mut object);
+        }
+        space.create_object(&object).await.unwrap();
+    }
+    comes_to(&space, JOB, "it trains", |status| trains_with(status, 1)).await;
+    let scale = Patch::Merge(json!({"spec": {"replicas": 2}}));
+    let jobs = space.jobs();
+    jobs.patch_scale(JOB, &PatchParams::default(), &scale)
+        .await
+        .unwrap();
+    comes_to(&space, JOB, "it has grown", |status| trains_with(status, 2)).await;
+    comes_to(&space, JOB, "it has saved", |status| {
+        status
+            .checkpoint
+            .as_ref()
+            .is_some_and(|newest| newest.step.is_some())
+    })
+    .await;
+    let rank = nodes::process(SPACE, &format!("{JOB}-worker-1-0")).unwrap();
+    assert!(processes::send(rank, Signal::KILL));
+    comes_to(&space, JOB, "it has recovered", |status| {
+        status.incidents.total == 1 && trains_with(status, 2)
+    })
+    .await;
+    comes_to(&space, SCRIPT, "the script trains elsewhere", |status| {
+        !status.avoid_nodes.is_empty() && trains_with(status, 1)
+    })
+    .await;
+
+    let said = prometheus.evaluate(SPACE, &[JOB, SCRIPT], PATIENCE);
+    println!("{}", or_dump(&space, said).await);
+    space.delete().await.unwrap();
+}
