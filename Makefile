@@ -73,6 +73,7 @@ lint: ## Format, clippy, shellcheck, generated files
 	@tests/support/make/lint
 
 .PHONY: crds
-crds: ## Generate the CustomResourceDefinition
+crds: ## Generate the CustomResourceDefinition, and the chart's schema and table of values
 	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
 	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
+	@tests/support/make/chart-reference
