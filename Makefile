@@ -79,9 +79,10 @@ docs-reference: ## Generate the page that lists the metrics
 	@mv target/metrics.md docs/reference/metrics.md
 
 .PHONY: crds
-crds: ## Generate the CustomResourceDefinition
+crds: ## Generate the CustomResourceDefinition, and the chart's schema and table of values
 	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
 	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
+	@tests/support/make/chart-reference
 
 .PHONY: docs
 docs: ## Build the documentation as a book: target/docs/book

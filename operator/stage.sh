@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../tests/support/make/lib.sh"
 # shellcheck source=tests/support/make/stage.sh
 source "$repo/tests/support/make/stage.sh"
-cargo build --profile "$PROFILE" -p roundhouse-operator
+[ "${PROGRAMS:-}" = built ] || cargo build --profile "$PROFILE" -p roundhouse-operator
 new_root operator
 add_programs "$CARGO_TARGET_DIR" roundhouse-operator
 add_libraries "$root/usr/local/bin/roundhouse-operator"

@@ -18,8 +18,10 @@ esac
 export LIBTORCH
 # Static, so that it runs in any image; the explicit target keeps build scripts dynamic.
 target=x86_64-unknown-linux-gnu
-RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile "$PROFILE" -p roundhouse-agent --target "$target"
-cargo build --profile "$PROFILE" -p roundhouse-train "${features[@]}"
+if [ "${PROGRAMS:-}" != built ]; then
+  RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile "$PROFILE" -p roundhouse-agent --target "$target"
+  cargo build --profile "$PROFILE" -p roundhouse-train "${features[@]}"
+fi
 new_root "$name"
 add_programs "$CARGO_TARGET_DIR/$target" roundhouse-agent
 add_programs "$CARGO_TARGET_DIR" roundhouse-train

@@ -6,6 +6,7 @@ pub mod apply;
 pub mod ask;
 pub mod cache;
 pub mod calls;
+pub mod check;
 pub mod context;
 pub mod cordoned;
 pub mod driver;

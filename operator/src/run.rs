@@ -27,7 +27,7 @@ use crate::metered::metered;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
-use crate::settings::{LogFormat, Settings};
+use crate::settings::{LogFormat, LogLevel, Settings};
 use crate::settling::Settling;
 use crate::taken::Taken;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
@@ -57,9 +57,10 @@ pub enum RunError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Sets up logs; `RUST_LOG` chooses what is written.
-pub fn init_logging(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// Sets up logs; `RUST_LOG`, if set, overrides `level`.
+pub fn init_logging(format: LogFormat, level: LogLevel) {
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.directive()));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr);

@@ -31,6 +31,9 @@ pub struct Settings {
     /// How logs are written.
     #[arg(long, env = "ROUNDHOUSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    /// Least severe messages that are logged. The variable `RUST_LOG`, if set, decides instead, per module.
+    #[arg(long, env = "ROUNDHOUSE_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
+    pub log_level: LogLevel,
     /// Jobs that are worked on at once.
     #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -44,4 +47,53 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// Severity of log messages, the most severe first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// What failed and needs somebody.
+    Error,
+    /// What failed and is tried again.
+    Warn,
+    /// What was decided and done.
+    Info,
+    /// Why.
+    Debug,
+    /// Everything, libraries included.
+    Trace,
+}
+
+impl LogLevel {
+    /// As a directive of `RUST_LOG`.
+    #[must_use]
+    pub const fn directive(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::EnvFilter;
+
+    #[test]
+    fn each_log_level_is_a_valid_filter_of_the_same_name() {
+        for level in LogLevel::value_variants() {
+            let name = level
+                .to_possible_value()
+                .map(|value| value.get_name().to_owned());
+            assert_eq!(name.as_deref(), Some(level.directive()));
+            assert_eq!(
+                EnvFilter::new(level.directive()).to_string(),
+                level.directive()
+            );
+        }
+    }
 }

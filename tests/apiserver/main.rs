@@ -1,6 +1,8 @@
 //! The operator against a real API server; the test plays the kubelet.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod chart;
+mod check;
 mod crash;
 mod failures;
 mod lifecycle;

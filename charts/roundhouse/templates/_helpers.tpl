@@ -1,14 +1,15 @@
-{{/* Labels of every object. */}}
+{{/* Labels of every object; the component is that of the operator unless an object replaces it. */}}
 {{- define "roundhouse.labels" -}}
-app.kubernetes.io/name: roundhouse
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: operator
+{{ include "roundhouse.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{/* Labels that choose the operator's pods; they never change. */}}
+{{/* Labels that select the operator's pods. A Deployment's selector is immutable, so these never change. */}}
 {{- define "roundhouse.selector" -}}
 app.kubernetes.io/name: roundhouse
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -16,14 +17,48 @@ app.kubernetes.io/component: operator
 {{- end }}
 
 {{- define "roundhouse.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
 {{- end }}
 
 {{- define "roundhouse.trainerImage" -}}
 {{ .Values.trainer.image | default (printf "ghcr.io/roundhouse/roundhouse-trainer:%s" .Chart.AppVersion) }}
 {{- end }}
 
-{{- /* "true" or nothing. Nodes belong to no namespace, so rights that end at one do not reach them. */ -}}
+{{- define "roundhouse.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default .Release.Name }}
+{{- else -}}
+{{ required "serviceAccount.name is needed when serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- end -}}
+{{- end }}
+
+{{/* "true" or nothing. Nodes belong to no namespace, so the rights of a Role do not reach them. */}}
 {{- define "roundhouse.watchNodes" -}}
 {{- if and .Values.nodes.watch (not .Values.watchNamespace) }}true{{ end }}
+{{- end }}
+
+{{/* The rights' kind: Role with watchNamespace, else ClusterRole. */}}
+{{- define "roundhouse.roleKind" -}}
+{{ ternary "ClusterRole" "Role" (empty .Values.watchNamespace) }}
+{{- end }}
+
+{{/* Name of the objects of `helm test`. A TrainingJob's begins with a letter, has no dots and at most 44 characters. */}}
+{{- define "roundhouse.testName" -}}
+test-{{ .Release.Name | replace "." "-" | trunc 39 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "roundhouse.testLabels" -}}
+{{ mergeOverwrite (include "roundhouse.labels" . | fromYaml) (dict "app.kubernetes.io/component" "test") | toYaml }}
+{{- end }}
+
+{{/* Annotations of an object of `helm test`, with its place in the order. Of a failed test the pod stays, whose log says what the
+     job waited for; the next test deletes it first. */}}
+{{- define "roundhouse.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}

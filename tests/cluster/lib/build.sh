@@ -2,43 +2,45 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154
 kubernetes=v1.35.4
-# name, module directory, package
-binaries=(
-  "kube-apiserver kube k8s.io/kubernetes/cmd/kube-apiserver"
-  "kube-controller-manager kube k8s.io/kubernetes/cmd/kube-controller-manager"
-  "kube-scheduler kube k8s.io/kubernetes/cmd/kube-scheduler"
-  "kubelet kube k8s.io/kubernetes/cmd/kubelet"
-  "kube-proxy kube k8s.io/kubernetes/cmd/kube-proxy"
-  "kubectl kube k8s.io/kubernetes/cmd/kubectl"
-  "etcd etcd go.etcd.io/etcd/server/v3"
-  "coredns coredns github.com/coredns/coredns"
-  "helm helm helm.sh/helm/v4/cmd/helm"
-  "kwok kwok sigs.k8s.io/kwok/cmd/kwok"
-  "helm-unittest helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest"
-)
-cluster_build() {
-  local entry name module package flags built number=0 started
+kube=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
+# module_home MODULE: where its binaries are kept: by what they are built from, so that a change of one module builds that one
+# anew.
+module_home() { echo "$ROUNDHOUSE_CACHE/go/$1-$(module_sources "$1" | sha256sum | cut -c1-12)"; }
+
+# build_module MODULE WHAT PROGRAMS PACKAGE...: those of its programs (one word) that are missing.
+build_module() {
+  local module=$1 what=$2 home program missing='' flags='-s -w' v=k8s.io/component-base/version total
+  home=$(module_home "$module")
+  for program in $3; do [ -x "$home/$program" ] || missing=1; done
+  if [ -n "$missing" ]; then
+    command -v go > /dev/null || { echo "Go is not installed: https://go.dev/dl (1.26 or newer)"; return 1; }
+    flags+=" -X $v.gitVersion=$kubernetes -X $v.gitMajor=1 -X $v.gitMinor=35 -X $v.gitTreeState=clean"
+    rm -rf "$home.partial"
+    mkdir -p "$home.partial"
+    echo "$what: looking what is to be compiled"
+    # Built beside its place and renamed: an interrupted build never passes for a finished one.
+    (
+      cd "$here/modules/$module" || exit
+      export CGO_ENABLED=0
+      total=$(go list -mod=readonly -deps -f '{{if .Stale}}x{{end}}' "${@:4}" | grep -c x || true)
+      go build -v -mod=readonly -ldflags "$flags" -o "$home.partial/" "${@:4}" 2>&1 | "$repo/tests/support/make/progress" lines "$what, packages" "$total"
+    )
+    # A program is named after the directory of its package, or after the module's path without the version.
+    [ ! -e "$home.partial/server" ] || mv "$home.partial/server" "$home.partial/etcd"
+    rm -rf "$home"
+    mv "$home.partial" "$home"
+  fi
+  for program in $3; do ln -sf "$home/$program" "$RH_BIN/$program"; done
+}
+cluster_build() { # [all]: with the tools of tests: the simulator of nodes and the chart's unit tests
   mkdir -p "$RH_BIN"
-  for entry in "${binaries[@]}"; do
-    read -r name module package <<< "$entry"
-    number=$((number + 1))
-    # Kept by what it is built from, so that a change of one module builds that one anew.
-    built=$ROUNDHOUSE_CACHE/go/$module-$(sha256sum "$here/modules/$module/go.mod" | cut -c1-12)/$name
-    if [ ! -x "$built" ]; then
-      command -v go > /dev/null || { echo "Go is not installed: https://go.dev/dl (1.26 or newer)"; return 1; }
-      mkdir -p "${built%/*}"
-      started=$SECONDS
-      flags='-s -w'
-      if [ "$module" = kube ]; then
-        local v=k8s.io/component-base/version
-        flags+=" -X $v.gitVersion=$kubernetes -X $v.gitMajor=1 -X $v.gitMinor=35 -X $v.gitTreeState=clean"
-      fi
-      # Built beside its place and renamed: an interrupted build never passes for a finished one.
-      (cd "$here/modules/$module" && CGO_ENABLED=0 go build -mod=readonly -ldflags "$flags" -o "$built.partial" "$package")
-      mv "$built.partial" "$built"
-      echo "[$number/${#binaries[@]}] $name: $((SECONDS - started)) s"
-    fi
-    ln -sf "$built" "$RH_BIN/$name"
-  done
+  build_module kube Kubernetes "${kube[*]}" "${kube[@]/#/k8s.io/kubernetes/cmd/}"
+  build_module etcd etcd etcd go.etcd.io/etcd/server/v3
+  build_module coredns CoreDNS coredns .
+  build_module helm helm helm helm.sh/helm/v4/cmd/helm
+  if [ "${1:-}" = all ]; then
+    build_module kwok "Simulator of nodes" kwok sigs.k8s.io/kwok/cmd/kwok
+    build_module helm-unittest "Tests of the chart" helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+  fi
   echo "$RH_BIN"
 }

@@ -4,7 +4,8 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 here=$repo/tests/cluster
 : "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
 # Links to the binaries, by what all of them are built from: another version never passes for this one.
-modules_hash=$(cat "$here"/modules/*/go.mod | sha256sum | cut -c1-12)
+module_sources() { (cd "$here/modules/$1" && find . -name go.mod -o -name '*.go' | LC_ALL=C sort | xargs cat); }
+modules_hash=$(for module in "$here"/modules/*/; do module_sources "$(basename "$module")"; done | sha256sum | cut -c1-12)
 : "${RH_BIN:=$ROUNDHOUSE_CACHE/bin-$modules_hash}"  # binaries                       (kept by down)
 : "${RH_IMAGES:=$ROUNDHOUSE_CACHE/images}"          # image archives                 (kept by down)
 : "${RH_TARGET:=$repo/target/cluster}"              # kubeconfig, bin/ and the state (removed by down)

@@ -62,6 +62,7 @@ cluster_node() { # kill|start NODE, partition|pause|kubelet NODE on|off
 
 cluster_simulate() { # COUNT: simulated nodes with 8 GPUs each; KWOK moves their pods to Running
   local i node count=${1:-200}
+  [ -x "$RH_BIN/kwok" ] || { echo "the simulator is not built: run tests/cluster/cluster build all, then start the cluster again"; return 1; }
   for i in $(seq 0 $((count - 1))); do
     node=$(printf 'sim-%03d' "$i")
     cat << Y

@@ -1,0 +1,189 @@
+//! `roundhouse-operator check`: follows one TrainingJob to its end. `helm test` runs it in a pod that may read that job.
+//! It creates, changes and deletes nothing.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use kube::{Api, Client};
+use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Which job, and for how long.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Name of the job.
+    pub name: String,
+    /// Namespace of the job.
+    #[arg(long)]
+    pub namespace: String,
+    /// Seconds to wait for its end.
+    #[arg(long, default_value_t = 240)]
+    pub timeout_seconds: u64,
+}
+
+/// How a job stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has not ended. What it does or waits for.
+    Pending(String),
+    /// It succeeded, in its own words.
+    Succeeded(String),
+    /// It failed, in its own words.
+    Failed(String),
+}
+
+/// How a job with this status stands.
+#[must_use]
+pub fn standing(status: Option<&TrainingJobStatus>) -> Standing {
+    let Some((status, first)) = status.and_then(|s| Some((s, s.conditions.first()?))) else {
+        return Standing::Pending("no operator has accepted the job yet".to_owned());
+    };
+    let words = format!("{}: {}", first.reason, first.message);
+    if status.is_true(ConditionType::Succeeded) {
+        Standing::Succeeded(words)
+    } else if status.is_true(ConditionType::Failed) {
+        Standing::Failed(words)
+    } else {
+        let workers = status
+            .workers
+            .as_ref()
+            .map(|w| format!("workers {}; ", w.summary));
+        Standing::Pending(workers.unwrap_or_default() + &words)
+    }
+}
+
+/// Why the check did not pass.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// No cluster.
+    #[error("no cluster: {0}; set KUBECONFIG, or run it in a pod with a service account")]
+    Config(#[from] kube::config::InferConfigError),
+    /// The job cannot be read.
+    #[error("the TrainingJob {name} in namespace {namespace} cannot be read: {source}")]
+    Unreadable {
+        /// Of the job.
+        name: String,
+        /// Of the job.
+        namespace: String,
+        /// Why.
+        source: kube::Error,
+    },
+    /// The job failed.
+    #[error("the job failed: {0}")]
+    Failed(String),
+    /// The job takes longer than the check waits.
+    #[error("the job did not end within {seconds} s: {last}")]
+    NotInTime {
+        /// How long the check has waited.
+        seconds: u64,
+        /// What the job did or waited for in the end.
+        last: String,
+    },
+}
+
+/// Follows the job of the options, which the configured cluster has.
+///
+/// # Errors
+/// There is no cluster, or [`follow`] fails.
+pub async fn run(options: &Options) -> Result<String, CheckError> {
+    let mut config = kube::Config::infer().await?;
+    config.default_retry = false;
+    config.connect_timeout = Some(crate::calls::DEADLINE);
+    config.read_timeout = Some(crate::calls::DEADLINE);
+    let client = Client::try_from(config).map_err(|source| unreadable(options, source))?;
+    follow(client, options, |line| println!("{line}")).await
+}
+
+/// Follows a job to its end and returns its last words. `say` gets a line whenever it stands differently.
+///
+/// # Errors
+/// The job fails, does not end in time, or cannot be read: it does not exist, or this process has no right to read it. A call
+/// that gets no answer is made again.
+pub async fn follow(
+    client: Client,
+    options: &Options,
+    mut say: impl FnMut(&str),
+) -> Result<String, CheckError> {
+    let jobs: Api<TrainingJob> = Api::namespaced(client, &options.namespace);
+    let started = Instant::now();
+    let mut last = String::new();
+    loop {
+        let now = match jobs.get(&options.name).await {
+            Ok(job) => match standing(job.status.as_ref()) {
+                Standing::Succeeded(words) => return Ok(words),
+                Standing::Failed(words) => return Err(CheckError::Failed(words)),
+                Standing::Pending(words) => words,
+            },
+            Err(kube::Error::Api(status))
+                if (400..500).contains(&status.code) && status.code != 429 =>
+            {
+                return Err(unreadable(options, kube::Error::Api(status)));
+            }
+            Err(error) => format!("the API server does not answer: {error}"),
+        };
+        if now != last {
+            say(&now);
+            last = now;
+        }
+        if started.elapsed() >= Duration::from_secs(options.timeout_seconds) {
+            let seconds = options.timeout_seconds;
+            return Err(CheckError::NotInTime { seconds, last });
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+fn unreadable(options: &Options, source: kube::Error) -> CheckError {
+    let Options {
+        name,
+        namespace,
+        timeout_seconds: _,
+    } = options.clone();
+    CheckError::Unreadable {
+        name,
+        namespace,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A status whose conditions have these types, all true; the first is the one that matters most.
+    fn status(types: &[ConditionType]) -> TrainingJobStatus {
+        let conditions: Vec<_> = types
+            .iter()
+            .map(|kind| {
+                json!({"type": kind.as_str(), "status": "True", "reason": "Because", "message": "it is so",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            })
+            .collect();
+        let status = json!({"conditions": conditions, "workers": {"summary": "1/2"}});
+        serde_json::from_value(status).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_job_without_conditions_waits_for_an_operator() {
+        let expected = Standing::Pending("no operator has accepted the job yet".to_owned());
+        assert_eq!(standing(None), expected);
+        assert_eq!(standing(Some(&status(&[]))), expected);
+    }
+
+    #[test]
+    fn a_job_that_has_not_ended_says_its_workers_and_what_it_waits_for() {
+        let accepted = status(&[ConditionType::Accepted]);
+        let expected = Standing::Pending("workers 1/2; Because: it is so".to_owned());
+        assert_eq!(standing(Some(&accepted)), expected);
+    }
+
+    #[test]
+    fn success_and_failure_end_the_check() {
+        let words = || "Because: it is so".to_owned();
+        let of = |kind| standing(Some(&status(&[kind, ConditionType::Accepted])));
+        assert_eq!(of(ConditionType::Succeeded), Standing::Succeeded(words()));
+        assert_eq!(of(ConditionType::Failed), Standing::Failed(words()));
+    }
+}

@@ -1,0 +1,232 @@
+//! The chart on a real API server: every object that it renders is accepted, releases notice each other, and a namespace's
+//! owner can install it.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
+use kube::api::{Api, PostParams};
+use roundhouse_tests::manifests::repository;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, Stage};
+
+/// Kinds of other projects: their definitions are not on this API server.
+const FOREIGN: &[&str] = &["ServiceMonitor", "PodMonitor", "PrometheusRule"];
+const DEFINITION: &str = "trainingjobs.roundhouse.dev";
+const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_accepts_every_object_of_the_chart() {
+    let stage = Stage::new().await;
+    let shell = Shell::new(&stage);
+    let values_of_everything = format!(
+        "image: {{digest: '{DIGEST}'}}
+imagePullSecrets: [{{name: registry}}]
+extraArgs: [--http-address=0.0.0.0:8080]
+extraEnv: [{{name: RUST_LOG, value: info}}]
+priorityClassName: system-cluster-critical
+nodeSelector: {{pool: infra}}
+tolerations: [{{key: infra, operator: Exists}}]
+affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: [{{matchExpressions: [{{key: a, operator: Exists}}]}}]}}}}}}
+topologySpreadConstraints: [{{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway}}]
+commonLabels: {{team: ml}}
+annotations: {{a: b}}
+podLabels: {{c: d}}
+podAnnotations: {{e: f}}
+serviceAccount: {{name: mine, annotations: {{g: h}}}}
+podDisruptionBudget: {{enabled: true, maxUnavailable: 50%}}
+networkPolicy: {{enabled: true, metricsFrom: [{{namespaceSelector: {{}}}}]}}
+test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
+"
+    );
+    for (what, values) in [
+        ("defaults", String::new()),
+        ("everything", values_of_everything.clone()),
+        (
+            "everything in one namespace",
+            format!("{values_of_everything}watchNamespace: ml\n"),
+        ),
+    ] {
+        let rendered = shell.helm(
+            &["template", "rh", CHART, "-n", NAMESPACE, "-f", "-"],
+            &values,
+        );
+        let rendered = rendered.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let objects: Vec<_> = rendered
+            .split("\n---\n")
+            .filter(|object| object.contains("\nkind: "))
+            .filter(|object| {
+                !FOREIGN
+                    .iter()
+                    .any(|kind| object.contains(&format!("\nkind: {kind}\n")))
+            })
+            .collect();
+        assert!(objects.len() >= 8, "{what}: {rendered}");
+        let answer = shell.kubectl(
+            &[
+                "apply",
+                "-n",
+                NAMESPACE,
+                "--server-side",
+                "--force-conflicts",
+            ],
+            &["--dry-run=server", "--validate=strict", "-f", "-"],
+            &objects.join("\n---\n"),
+        );
+        let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(answer.lines().count(), objects.len(), "{what}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_would_run_the_jobs_of_another_is_refused() {
+    let stage = Stage::new().await;
+    let shell = Shell::new(&stage);
+    let install = |name, namespace, more: &[&str]| {
+        let arguments = ["upgrade", "--install", name, CHART, "-n", namespace];
+        shell.helm(&[&arguments, more].concat(), "")
+    };
+    let refused = |result: Result<String, String>, words: &str| {
+        let error = result.unwrap_err();
+        assert!(error.contains(words), "{error}");
+    };
+    // The test's own definition is taken over, as one that an uninstalled release has left.
+    install("first", NAMESPACE, &["--take-ownership"]).unwrap();
+    let definitions: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+    let definition = definitions.get(DEFINITION).await.unwrap();
+    let owner = &definition.labels()["app.kubernetes.io/instance"];
+    assert_eq!(owner, "first", "the release upgrades the definition");
+    let words =
+        "release \"first\" in namespace \"ml\" already runs the TrainingJobs of all namespaces";
+    refused(install("second", "other", &[]), words);
+    refused(
+        install("second", "other", &["--set=watchNamespace=other"]),
+        words,
+    );
+    refused(install("first", "other", &[]), words);
+    install("first", NAMESPACE, &["--set=logLevel=debug"]).unwrap();
+
+    shell
+        .helm(&["uninstall", "first", "-n", NAMESPACE], "")
+        .unwrap();
+    // It stays when the chart goes.
+    definitions.get(DEFINITION).await.unwrap();
+    install(
+        "second",
+        "other",
+        &["--set=watchNamespace=other", "--take-ownership"],
+    )
+    .unwrap();
+    refused(
+        install("first", NAMESPACE, &[]),
+        "already runs the TrainingJobs of namespace \"other\"",
+    );
+    refused(
+        install("first", NAMESPACE, &["--set=watchNamespace=ml"]),
+        "belongs to the release other/second (namespace/name). Set crds.enabled=false",
+    );
+    install(
+        "first",
+        NAMESPACE,
+        &["--set=watchNamespace=ml,crds.enabled=false"],
+    )
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_of_a_namespace_can_install_the_chart_for_that_namespace() {
+    let stage = Stage::new().await;
+    let shell = Shell::new(&stage);
+    let bindings: Api<RoleBinding> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let binding: RoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": "owner"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "owner"}],
+    }))
+    .unwrap();
+    bindings
+        .create(&PostParams::default(), &binding)
+        .await
+        .unwrap();
+    let install = |more: &[&str]| {
+        let arguments = [
+            "install",
+            "mine",
+            CHART,
+            "-n",
+            NAMESPACE,
+            "--kube-as-user=owner",
+        ];
+        shell.helm(&[&arguments, more].concat(), "")
+    };
+    let error = install(&[]).unwrap_err();
+    assert!(error.contains("forbidden"), "{error}");
+    install(&["--set=watchNamespace=ml,crds.enabled=false"]).unwrap();
+}
+
+/// The chart's directory, from the repository's root.
+const CHART: &str = "charts/roundhouse";
+
+/// helm and kubectl, with the stage's API server.
+struct Shell {
+    server: String,
+    home: tempfile::TempDir,
+}
+
+impl Shell {
+    fn new(stage: &Stage) -> Self {
+        let config = stage.server.config("test").unwrap();
+        Self {
+            server: config.cluster_url.to_string(),
+            home: tempfile::TempDir::new().unwrap(),
+        }
+    }
+
+    fn helm(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let server = format!("--kube-apiserver={}", self.server);
+        let cluster = [
+            &*server,
+            "--kube-token=test",
+            "--kube-insecure-skip-tls-verify",
+        ];
+        self.run("helm", &[arguments, &cluster].concat(), input)
+    }
+
+    fn kubectl(&self, verb: &[&str], more: &[&str], input: &str) -> Result<String, String> {
+        let server = format!("--server={}", self.server);
+        let cluster = [&*server, "--token=test", "--insecure-skip-tls-verify"];
+        self.run("kubectl", &[verb, &cluster, more].concat(), input)
+    }
+
+    /// What the program prints, or what it complains about.
+    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
+        let bin = std::env::var("ROUNDHOUSE_BIN").unwrap();
+        let mut child = Command::new(Path::new(&bin).join(program))
+            .args(arguments)
+            .current_dir(repository())
+            .env("HOME", self.home.path())
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(input.as_bytes())
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(text(&output.stderr))
+        }
+    }
+}
