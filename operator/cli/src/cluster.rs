@@ -1,4 +1,4 @@
-//! Reads from the API server, and from workers through its proxy.
+//! The API server: whom to ask, in kubectl's words. What is read and written is in the files below.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +11,19 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Action, Membership, Progress, labels, ports};
+use serde::de::DeserializeOwned;
+
+mod apply;
+mod logs;
+mod read;
+mod versions;
+mod write;
+
+pub(crate) use write::DryRun;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+const NOT_INSTALLED: &str = "TrainingJobs are not installed here: install the chart with \
+    `helm upgrade --install roundhouse charts/roundhouse`";
 const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where jobs are, in kubectl's words.
@@ -52,26 +63,32 @@ impl Place {
 }
 
 /// A cluster and a namespace of it.
+#[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
+    config: Config,
     namespace: String,
+    /// The namespace that the user gave.
+    asked: Option<String>,
 }
 
 impl Cluster {
     pub(crate) async fn connect(place: &Place) -> anyhow::Result<Self> {
-        let mut config = place
-            .config()
-            .await
-            .context("no cluster is configured: set KUBECONFIG or check `kubectl config view`")?;
-        // The default retry can hold one call for minutes; here somebody waits for the answer.
+        let mut config = place.config().await.context(
+            "no cluster is configured: set KUBECONFIG, or look at `kubectl config view`",
+        )?;
+        // The default retry can hold one call for minutes; here a person waits for the answer.
         config.default_retry = false;
         config.connect_timeout = Some(CALL_TIMEOUT);
         config.read_timeout = Some(CALL_TIMEOUT);
-        let namespace = place.namespace.clone();
+        let asked = place.namespace.clone();
+        let namespace = asked.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         Ok(Self {
-            client: Client::try_from(config)?,
+            client: Client::try_from(config.clone())?,
+            config,
             namespace,
+            asked,
         })
     }
 
@@ -89,9 +106,7 @@ impl Cluster {
             Ok(None) => {
                 // A missing kind is a 404, too; listing tells the two apart.
                 let nothing = ListParams::default().limit(1);
-                jobs.list(&nothing)
-                    .await
-                    .context("TrainingJobs are not installed here: helm install roundhouse")?;
+                jobs.list(&nothing).await.context(NOT_INSTALLED)?;
                 Ok(None)
             }
             other => Ok(other?),
@@ -120,18 +135,36 @@ impl Cluster {
         answer.await.ok()?.ok()
     }
 
-    /// Progress as a worker tells it now.
-    pub(crate) async fn progress(&self, pod: &str) -> Option<Progress> {
-        serde_json::from_str(&self.ask(pod, ports::PROGRESS_PATH).await?).ok()
+    /// What an agent answers as JSON.
+    async fn ask_json<T: DeserializeOwned>(&self, pod: &str, path: &str) -> Option<T> {
+        serde_json::from_str(&self.ask(pod, path).await?).ok()
     }
 
-    /// Namespace, for messages.
+    /// Progress as a worker tells it now.
+    pub(crate) async fn progress(&self, pod: &str) -> Option<Progress> {
+        self.ask_json(pod, ports::PROGRESS_PATH).await
+    }
+
+    /// The same cluster, and another namespace of it.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The namespace that the user gave with -n, if any.
+    pub(crate) fn asked_namespace(&self) -> Option<&str> {
+        self.asked.as_deref()
+    }
+
+    /// Namespace of the jobs.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 }
 
-/// The pod of node rank 0 in the newest generation. Who is told to leave has no place in it, whatever its number.
+/// The pod of node rank 0 in the newest generation. A worker that is asked to leave has no place in it.
 fn first(pods: &[Pod]) -> Option<String> {
     let place = |pod: &Pod| {
         let text = pod.annotations().get(labels::MEMBERSHIP)?;

@@ -14,7 +14,9 @@ use roundhouse_planner::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::render::{View, plain};
+use crate::command::INTERRUPTED;
+use crate::out::plain;
+use crate::render::View;
 use crate::screen::Screen;
 
 mod capacity;
@@ -26,7 +28,6 @@ mod manifest;
 mod pids;
 mod programs;
 mod setting;
-mod strict;
 mod worker;
 
 use edits::Edits;
@@ -37,8 +38,6 @@ use programs::Programs;
 
 const TICK: Duration = Duration::from_millis(10);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Of a process that was ended with Ctrl-C, as shells tell it.
-const INTERRUPTED: u8 = 130;
 
 /// What to run, and where.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,74 +1,82 @@
-//! `kubectl roundhouse`: run and follow TrainingJobs from a terminal.
+//! `kubectl roundhouse`: run, follow, explain and steer TrainingJobs from a terminal.
 
+mod arguments;
 mod cluster;
+mod command;
+mod convert;
+mod facts;
 mod local;
-mod metrics;
+mod logs;
+mod out;
+mod plot;
+mod redact;
 mod render;
 mod screen;
+mod strict;
+#[cfg(test)]
+mod testing;
+mod view;
 mod watch;
+mod why;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
-
-/// Run TrainingJobs on this machine, and follow those of a cluster.
-///
-/// Put it on the PATH and call it as `kubectl roundhouse`. It uses kubectl's configuration.
-#[derive(Debug, Parser)]
-#[command(name = "kubectl-roundhouse", bin_name = "kubectl roundhouse", version)]
-struct Arguments {
-    #[command(flatten)]
-    place: cluster::Place,
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Show a job live until it ends. Exit code: 0 succeeded, 1 failed, 2 not in time, 3 deleted.
-    Watch {
-        /// Name of the job.
-        name: String,
-        /// Give up after so many seconds.
-        #[arg(long, default_value_t = 3600)]
-        timeout: u64,
-    },
-    /// Run a job's workers as processes of this machine, without a cluster: the same plans, the same
-    /// trainer, elastic as on pods. Ctrl-C ends it and all its processes. Exit codes as of `watch`; 130
-    /// after Ctrl-C.
-    Run(local::Options),
-    /// Print a worker's metrics while it runs.
-    Metrics {
-        /// Name of the job.
-        name: String,
-        /// Only lines that contain this.
-        #[arg(long, default_value = "")]
-        filter: String,
-    },
-}
+use arguments::{Arguments, Command};
+use cluster::Cluster;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let Arguments { place, command } = Arguments::parse();
-    let connect = || cluster::Cluster::connect(&place);
-    let result = async {
-        match command {
-            Command::Run(options) => local::run(&options).await,
-            Command::Watch { name, timeout } => {
-                let cluster = connect().await?;
-                Box::pin(watch::watch(&cluster, &name, Duration::from_secs(timeout))).await
-            }
-            Command::Metrics { name, filter } => {
-                metrics::print(&connect().await?, &name, &filter).await
-            }
+    let result = Box::pin(run(arguments::parse())).await;
+    result.unwrap_or_else(|error| {
+        if is_closed_pipe(&error) {
+            // `| head` has seen enough.
+            return ExitCode::SUCCESS;
         }
-    };
-    match Box::pin(result).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+        let text = format!("{error:#}");
+        let lines = text.lines().map(out::plain).collect::<Vec<_>>();
+        eprintln!("error: {}", lines.join("\n"));
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(arguments: Arguments) -> command::Outcome {
+    let Arguments { place, command } = arguments;
+    let connect = || Cluster::connect(&place);
+    match command {
+        Command::Submit(options) => command::submit::run(&connect().await?, &options).await,
+        Command::Status(options) => command::status::run(&connect().await?, &options).await,
+        Command::Why(options) => command::why::run(&connect().await?, &options).await,
+        Command::Watch { name, timeout } => {
+            let timeout = Duration::from_secs(timeout);
+            watch::watch(&connect().await?, &name, timeout).await
         }
+        Command::Top(options) => command::top::run(&connect().await?, &options).await,
+        Command::Logs(options) => command::logs::run(&connect().await?, &options).await,
+        Command::Plot(options) => command::plot::run(&connect().await?, &options).await,
+        Command::Scale(options) => command::change::scale(&connect().await?, &options).await,
+        Command::Suspend(options) => command::change::suspend(&connect().await?, &options).await,
+        Command::Resume(options) => command::change::resume(&connect().await?, &options).await,
+        Command::Stop(options) => command::change::stop(&connect().await?, &options).await,
+        Command::Report(options) => {
+            Box::pin(command::report::run(&connect().await?, &options)).await
+        }
+        Command::Convert(options) => command::convert::run(&options),
+        Command::Run(options) => local::run(&options).await,
+        Command::Metrics { name, filter } => {
+            command::metrics::print(&connect().await?, &name, &filter).await
+        }
+        Command::Completion(options) => {
+            let called = std::env::args().next().unwrap_or_default();
+            command::completion::run(arguments::command(&called), &options)
+        }
+        Command::Version(options) => command::version::run(&place, &options).await,
     }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -1,7 +1,12 @@
 //! A job as one line of text. Pure.
 
+use std::fmt::Write;
+
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Progress;
+
+use crate::out::plain;
+use crate::view::{seconds_left, span_of};
 
 /// Reason of the front condition of a job that trains.
 const TRAINING: &str = "Training";
@@ -15,6 +20,8 @@ pub(crate) struct View {
     pub(crate) generation: u64,
     pub(crate) world_size: u32,
     pub(crate) progress: Option<Progress>,
+    /// Time until the last step, in words.
+    pub(crate) left: Option<String>,
 }
 
 impl View {
@@ -33,7 +40,14 @@ impl View {
             .progress
             .as_ref()
             .map(|stored| stored.progress.clone());
+        let progress = match (fresh, stored) {
+            (Some(fresh), Some(stored)) if stored.step > fresh.step => Some(stored),
+            (Some(fresh), _) => Some(fresh),
+            (None, stored) => stored,
+        };
+        let left = progress.as_ref().and_then(|it| seconds_left(job, it));
         Self {
+            left: left.map(span_of),
             state: first.map_or_else(String::new, |condition| plain(&condition.reason)),
             message: first.map_or_else(String::new, |condition| plain(&condition.message)),
             workers: status
@@ -42,11 +56,7 @@ impl View {
                 .map_or_else(String::new, |w| w.summary.clone()),
             generation: membership.map_or(0, |membership| membership.generation),
             world_size: membership.map_or(0, |membership| membership.world_size),
-            progress: match (fresh, stored) {
-                (Some(fresh), Some(stored)) if stored.step > fresh.step => Some(stored),
-                (Some(fresh), _) => Some(fresh),
-                (None, stored) => stored,
-            },
+            progress,
         }
     }
 
@@ -68,6 +78,7 @@ impl View {
             generation,
             world_size,
             progress: _,
+            left: _,
         } = self;
         if state == TRAINING {
             format!("{state}  workers {workers}  generation {generation}  world size {world_size}")
@@ -88,6 +99,12 @@ impl View {
         if let Some(accuracy) = progress.eval_accuracy {
             text += &accuracy_text(accuracy);
         }
+        if let Some(perplexity) = progress.eval_perplexity {
+            let _ = write!(text, "  test perplexity {perplexity:.2}");
+        }
+        if let Some(left) = &self.left {
+            let _ = write!(text, "  {left} left");
+        }
         text
     }
 
@@ -105,13 +122,6 @@ impl View {
 
 fn accuracy_text(accuracy: f64) -> String {
     format!("  test accuracy {:.1} %", accuracy * 100.0)
-}
-
-/// Without control characters: text of the cluster must not steer the terminal.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
 }
 
 #[cfg(test)]
@@ -167,11 +177,12 @@ mod tests {
             loss: Some(0.25),
             samples_per_second: 99.6,
             eval_accuracy: Some(0.961),
+            eval_perplexity: Some(7.125),
             ..Progress::default()
         };
         assert_eq!(
             View::of(&job(&status), Some(fresh)).line(),
-            "Training  workers 2/2  generation 1  world size 4  step 5/10  loss 0.2500  100 samples/s  test accuracy 96.1 %"
+            "Training  workers 2/2  generation 1  world size 4  step 5/10  loss 0.2500  100 samples/s  test accuracy 96.1 %  test perplexity 7.12  0s left"
         );
     }
 }

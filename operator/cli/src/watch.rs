@@ -6,17 +6,36 @@ use std::time::{Duration, Instant};
 use roundhouse_api::{ConditionType, TrainingJob};
 
 use crate::cluster::Cluster;
+use crate::command::{DELETED, INTERRUPTED, NOT_IN_TIME};
+use crate::out::plain;
 use crate::render::View;
 use crate::screen::Screen;
+use crate::view::exit;
 
 const INTERVAL: Duration = Duration::from_millis(500);
-/// A job that is not there may be applied at this moment, and a server that is not, come back.
+/// A job that does not exist may be applied in this moment, and a server that does not answer may come back.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const NOT_IN_TIME: u8 = 2;
-const DELETED: u8 = 3;
+/// How long a job is followed at most, unless the user says so.
+pub(crate) const DEFAULT_SECONDS: u64 = 3_600;
 
+/// Follows a job until it has ended, or until Ctrl-C; the job goes on.
 pub(crate) async fn watch(
+    cluster: &Cluster,
+    name: &str,
+    timeout: Duration,
+) -> anyhow::Result<ExitCode> {
+    tokio::select! {
+        ended = Box::pin(until_it_ends(cluster, name, timeout)) => ended,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            println!("{name} goes on; `kubectl roundhouse watch {name}` follows it again");
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+    }
+}
+
+async fn until_it_ends(
     cluster: &Cluster,
     name: &str,
     timeout: Duration,
@@ -26,6 +45,7 @@ pub(crate) async fn watch(
     let mut seen = false;
     let mut answered = None::<Instant>;
     let mut furthest = None::<roundhouse_contract::Progress>;
+    let mut incidents = None::<u32>;
     loop {
         let job = match cluster.job(name).await {
             // An API server that restarts is no reason to stop looking.
@@ -51,6 +71,9 @@ pub(crate) async fn watch(
             continue;
         };
         seen = true;
+        if let Some(words) = new_incident(&job, &mut incidents) {
+            screen.note(&words);
+        }
         let mut view = view(cluster, &job).await;
         // What is stored lags behind what a worker told a moment ago.
         if let (Some(last), Some(now)) = (&furthest, &view.progress)
@@ -75,6 +98,22 @@ pub(crate) async fn watch(
         }
         tokio::time::sleep(INTERVAL).await;
     }
+}
+
+/// The newest failure in words, if there are more incidents than at the last look.
+fn new_incident(job: &TrainingJob, known: &mut Option<u32>) -> Option<String> {
+    let status = job.status.as_ref()?;
+    let total = status.incidents.total;
+    let before = known.replace(total)?;
+    let last = status.last_failure.as_ref().filter(|_| total > before)?;
+    let code = last.exit_code;
+    let code = code.map(|code| format!(" (exit code {code}: {})", exit::words(code, &last.reason)));
+    let node = last.node.as_ref().map(|node| format!(" on node {node}"));
+    let (node, code) = (node.unwrap_or_default(), code.unwrap_or_default());
+    Some(plain(&format!(
+        "Incident {total}: {}{node}: {}{code}",
+        last.worker, last.reason
+    )))
 }
 
 async fn view(cluster: &Cluster, job: &TrainingJob) -> View {

@@ -36,6 +36,9 @@ pub struct Progress {
     /// Mean loss on the test split, once evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_loss: Option<f64>,
+    /// Perplexity on the test split, once evaluated, of a model that reads tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_perplexity: Option<f64>,
     /// Committed steps that the newest checkpoint holds; absent while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]

@@ -92,6 +92,7 @@ pub fn rounded(progress: &Progress) -> Progress {
         samples_per_second: progress.samples_per_second.round(),
         eval_accuracy: progress.eval_accuracy.map(round),
         eval_loss: progress.eval_loss.map(round),
+        eval_perplexity: progress.eval_perplexity.map(round),
         // The status has a place of its own for them.
         checkpoint_step: None,
         checkpoint_at: None,

@@ -98,6 +98,14 @@ impl Evaluation {
         };
         scores.finite()
     }
+
+    /// Puts into progress what it tells of evaluations. JSON has no number for what is not finite.
+    fn show_in(&self, progress: &mut Progress) {
+        let finite = |number: Option<f64>| number.filter(|number| number.is_finite());
+        progress.eval_accuracy = finite(self.accuracy);
+        progress.eval_loss = finite(Some(self.loss));
+        progress.eval_perplexity = finite(self.perplexity);
+    }
 }
 
 /// Everything that is reported about one process.
@@ -283,8 +291,7 @@ impl Reporter {
             loss,
             num_samples,
         } = *evaluation;
-        self.progress.eval_accuracy = accuracy;
-        self.progress.eval_loss = Some(loss).filter(|loss| loss.is_finite());
+        evaluation.show_in(&mut self.progress);
         self.metrics.set_evaluation(evaluation);
         self.event_of_evaluation(evaluation);
         let accuracy = accuracy.map(|share| format!("test accuracy {:.2} %, ", share * 100.0));
@@ -311,5 +318,39 @@ impl Reporter {
             self.metrics.memory.look(device);
             files.write_metrics(&self.metrics);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_tells_the_perplexity_of_a_language_model_and_no_number_that_is_not_finite() {
+        let of_words = Evaluation {
+            accuracy: None,
+            top5: None,
+            perplexity: Some(7.5),
+            loss: f64::INFINITY,
+            num_samples: 10,
+        };
+        let mut progress = Progress::default();
+        of_words.show_in(&mut progress);
+        let told = (
+            progress.eval_accuracy,
+            progress.eval_loss,
+            progress.eval_perplexity,
+        );
+        assert_eq!(told, (None, None, Some(7.5)));
+        let of_images = Evaluation {
+            accuracy: Some(0.5),
+            perplexity: None,
+            ..of_words
+        };
+        of_images.show_in(&mut progress);
+        assert_eq!(
+            (progress.eval_accuracy, progress.eval_perplexity),
+            (Some(0.5), None)
+        );
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::trainer::{Data, DataFormat, DataVolume};
 
-use super::strict::{self, Kind};
+use crate::strict::{self, Kind};
 
 /// What the file says that matters here.
 #[derive(Clone, Debug)]
@@ -26,12 +26,8 @@ impl Manifest {
     }
 
     fn parse(text: &str, name: Option<&str>) -> anyhow::Result<Self> {
-        // In one line: it may be told beside a job that runs.
-        let options = serde_saphyr::options! { with_snippet: false };
-        let documents: Vec<serde_json::Value> =
-            serde_saphyr::from_multiple_with_options(text, options)?;
         let (mut jobs, mut config_maps) = (Vec::new(), BTreeMap::new());
-        for document in documents {
+        for document in strict::documents(text)? {
             match strict::kind(&document)? {
                 Kind::TrainingJob => {
                     let job: TrainingJob = strict::parse(document).context("the TrainingJob")?;

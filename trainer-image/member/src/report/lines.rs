@@ -19,6 +19,7 @@ impl Reporter {
             samples_per_second,
             eval_accuracy: _,
             eval_loss: _,
+            eval_perplexity: _,
             checkpoint_step: _,
             checkpoint_at: _,
             best_checkpoint: _,

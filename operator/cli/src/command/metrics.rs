@@ -6,11 +6,10 @@ use anyhow::Context;
 use roundhouse_contract::ports;
 
 use crate::cluster::Cluster;
-use crate::render::plain;
+use crate::out::plain;
 
 pub(crate) async fn print(cluster: &Cluster, name: &str, filter: &str) -> anyhow::Result<ExitCode> {
-    let job = cluster.job(name).await?;
-    let job = job.with_context(|| format!("there is no TrainingJob {name}"))?;
+    let job = cluster.wanted_job(name).await?;
     if let Some(status) = job.status.as_ref().filter(|status| status.is_terminal()) {
         let state = status.conditions.first().map_or("", |first| &first.reason);
         anyhow::bail!("{name} has ended ({state}): workers have metrics while they run");

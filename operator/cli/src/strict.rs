@@ -9,18 +9,28 @@ use serde_json::Value;
 
 /// What a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     TrainingJob,
     ConfigMap,
     /// Something for a cluster, such as a claim.
     Other,
 }
 
+/// The documents of a text, in order.
+///
+/// # Errors
+/// It is not YAML; the place is told in one line.
+pub(crate) fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let all: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
+    Ok(all.into_iter().filter(|it| !it.is_null()).collect())
+}
+
 /// What a document says that it is.
 ///
 /// # Errors
 /// It is meant for Roundhouse and says so wrongly.
-pub(super) fn kind(document: &Value) -> anyhow::Result<Kind> {
+pub(crate) fn kind(document: &Value) -> anyhow::Result<Kind> {
     let word = |field: &str| document[field].as_str().unwrap_or_default();
     let (version, kind) = (word("apiVersion"), word("kind"));
     let (our_group, our_version) = (TrainingJob::group(&()), TrainingJob::api_version(&()));
@@ -46,7 +56,7 @@ pub(super) fn kind(document: &Value) -> anyhow::Result<Kind> {
 ///
 /// # Errors
 /// A field is unknown or has a wrong value; its path is told.
-pub(super) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(document, &mut track);
     let mut unknown = Vec::new();

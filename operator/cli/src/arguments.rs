@@ -1,0 +1,189 @@
+//! The command line: what can be asked, with examples.
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::{cluster, command, local};
+
+/// The program's second name, under which it is called without kubectl.
+const SHORT_NAME: &str = "krh";
+
+const AFTER_HELP: &str = "\
+Examples:
+  kubectl roundhouse submit -f job.yaml --watch   apply a job and follow it; Ctrl-C stops following
+  kubectl roundhouse status                       all jobs of the namespace
+  kubectl roundhouse status digits                one job: ranks, events, what happens next
+  kubectl roundhouse why digits                   why it does not train, and what to do
+  kubectl roundhouse logs digits -f --rank 0,3-5  the lines of four ranks in one stream
+  kubectl roundhouse scale digits 4               the present workers keep training
+  kubectl roundhouse run --local -f job.yaml      without a cluster
+
+A link named krh is a shorter name: ln -s \"$(command -v kubectl-roundhouse)\" ~/.local/bin/krh
+
+Exit codes:
+  0    done; watch and run: the job succeeded; why: nothing is wrong
+  1    it could not be done; watch and run: the job failed
+  2    the command line is wrong; watch: the job has not ended in time
+  3    watch: the job was deleted
+  4    why: something is wrong
+  130  ended by Ctrl-C";
+
+/// Run TrainingJobs on this machine, and submit, follow, explain and steer those of a cluster.
+///
+/// Put it on the PATH and call it as `kubectl roundhouse`. It uses kubectl's configuration.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-roundhouse", bin_name = "kubectl roundhouse", version, after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) place: cluster::Place,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check a file and apply it.
+    #[command(after_help = "\
+Examples:
+  kubectl roundhouse submit -f job.yaml --dry-run   the API server checks it, and nothing is changed
+  kubectl roundhouse submit -f job.yaml --watch     exit code 0 if the job succeeds, 1 if it fails
+  kubectl roundhouse convert -f pytorchjob.yaml | kubectl roundhouse submit -f -")]
+    Submit(command::submit::Options),
+    /// Show a job in full, or all jobs in a table.
+    #[command(after_help = "\
+Examples:
+  kubectl roundhouse status -A
+  kubectl roundhouse status digits -o json | jq .progress.evalAccuracy
+
+LAG is how many steps a rank is behind the furthest one. SAMPLES/S is the rank's share of the job's throughput.
+The agents of the first 64 workers are asked for it; the rest is what the API server knows.")]
+    Status(command::status::Options),
+    /// Say why a job does not train: one diagnosis, its evidence, what to do. Exit code 4 if something is wrong.
+    Why(command::why::Options),
+    /// Show a job live until it ends. Exit code: 0 succeeded, 1 failed, 2 not in time, 3 deleted.
+    Watch {
+        /// Name of the job.
+        name: String,
+        /// Give up after so many seconds.
+        #[arg(long, default_value_t = crate::watch::DEFAULT_SECONDS)]
+        timeout: u64,
+    },
+    /// Show jobs or ranks live, in a table.
+    Top(command::top::Options),
+    /// Print the log lines of all ranks in one stream.
+    #[command(after_help = "\
+Examples:
+  kubectl roundhouse logs digits --tail 20            the last lines of each pod, merged by time
+  kubectl roundhouse logs digits -f --since 5m        and what comes, through restarts and replacements
+  kubectl roundhouse logs digits --previous --rank 3  what rank 3 said before its container was restarted
+  kubectl roundhouse logs digits -o json              one document for each line")]
+    Logs(command::logs::Options),
+    /// Plot loss, throughput or world size over time, from the lines that rank 0 has logged.
+    #[command(after_help = "\
+Examples:
+  kubectl roundhouse plot digits
+  kubectl roundhouse plot digits --what throughput
+  kubectl roundhouse plot digits --what loss -o png > loss.png")]
+    Plot(command::plot::Options),
+    /// Change the number of workers while a job trains.
+    Scale(command::change::Scale),
+    /// Let the workers save a checkpoint and leave; the job waits until it is resumed.
+    Suspend(command::change::One),
+    /// Let a suspended job go on.
+    Resume(command::change::One),
+    /// Delete a job; checkpoints on its volume stay.
+    Stop(command::change::One),
+    /// Write everything that explains a job into a zip file: objects, events, logs, metrics. Secrets are not read, and
+    /// what looks like one is left out.
+    Report(command::report::Options),
+    /// Turn a PyTorchJob, TrainJob or RayJob into a TrainingJob.
+    #[command(after_help = "\
+Examples:
+  kubectl roundhouse convert -f pytorchjob.yaml > job.yaml
+  kubectl get pytorchjob mnist -o yaml | kubectl roundhouse convert -f -
+
+Comments at the top of the result say what could not be carried over. Read them before you submit it.")]
+    Convert(command::convert::Options),
+    /// Run a job's workers as processes of this machine, without a cluster: the same plans, the same
+    /// trainer, elastic as on pods. Ctrl-C ends it and all its processes. Exit codes as of `watch`; 130
+    /// after Ctrl-C.
+    Run(local::Options),
+    /// Print a worker's metrics while it runs.
+    Metrics {
+        /// Name of the job.
+        name: String,
+        /// Only lines that contain this.
+        #[arg(long, default_value = "")]
+        filter: String,
+    },
+    /// Print a script that lets a shell complete commands and options.
+    #[command(after_help = "\
+Examples:
+  source <(kubectl-roundhouse completion bash)
+  krh completion zsh --name krh > ~/.zfunc/_krh")]
+    Completion(command::completion::Options),
+    /// Show the versions of this program, of the operator and of Kubernetes.
+    Version(command::version::Options),
+}
+
+/// The command under the name by which the program was called.
+pub(crate) fn command(called: &str) -> clap::Command {
+    let command = Arguments::command();
+    if std::path::Path::new(called)
+        .file_stem()
+        .is_some_and(|name| name == SHORT_NAME)
+    {
+        return command.bin_name(SHORT_NAME);
+    }
+    command
+}
+
+/// What was asked. Ends the program with exit code 2 if the command line is wrong.
+pub(crate) fn parse() -> Arguments {
+    let called = std::env::args().next().unwrap_or_default();
+    let matches = command(&called).get_matches();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_each_command_says_what_it_does() {
+        let mut command = command("/usr/bin/krh");
+        command.clone().debug_assert();
+        assert!(command.render_usage().to_string().contains("krh"));
+        for inner in command.get_subcommands() {
+            assert!(inner.get_about().is_some(), "{}", inner.get_name());
+        }
+    }
+
+    #[test]
+    fn the_examples_of_the_help_are_commands_that_exist() {
+        let mut help = vec![AFTER_HELP.to_owned()];
+        let command = command("kubectl-roundhouse");
+        help.extend(
+            command
+                .get_subcommands()
+                .filter_map(|it| Some(it.get_after_help()?.to_string())),
+        );
+        let mut num_examples = 0;
+        for line in help.iter().flat_map(|text| text.lines()) {
+            let Some(example) = line.trim().strip_prefix("kubectl roundhouse ") else {
+                continue;
+            };
+            // Behind two spaces stands what it does, behind | and > another program.
+            let example = example.split("  ").next().unwrap();
+            let words = example
+                .split([' '])
+                .take_while(|word| !matches!(*word, "|" | ">"));
+            let words = std::iter::once("kubectl-roundhouse").chain(words);
+            if let Err(error) = Arguments::try_parse_from(words) {
+                panic!("{line}: {error}");
+            }
+            num_examples += 1;
+        }
+        assert!(num_examples > 15, "{num_examples}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Reads everything about a job: its object, pods, events, and what its agents tell.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use futures::stream::{self, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{labels, ports};
+
+use super::{Cluster, NOT_INSTALLED};
+use crate::facts::metrics;
+use crate::facts::worker::Worker;
+use crate::facts::{Facts, Told};
+use crate::view::time_of;
+
+/// Agents that are asked at once.
+const AT_ONCE: usize = 16;
+/// Agents that are asked at all: those of the lowest ranks. The others show what the API server knows.
+const MAX_ASKED: usize = 64;
+/// Pods whose events are read: those that are not ready explain a job that does not train.
+const MAX_TROUBLED: usize = 8;
+
+impl Cluster {
+    /// The job.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub(crate) async fn wanted_job(&self, name: &str) -> anyhow::Result<TrainingJob> {
+        let job = self.job(name).await?;
+        job.with_context(|| {
+            format!(
+                "there is no TrainingJob {name} in namespace {}; `kubectl roundhouse status` lists those that are there, \
+                 -n NAMESPACE looks elsewhere",
+                self.namespace()
+            )
+        })
+    }
+
+    /// All jobs of the namespace, or of all namespaces.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub(crate) async fn jobs(&self, everywhere: bool) -> anyhow::Result<Vec<TrainingJob>> {
+        let client = self.client.clone();
+        let api: Api<TrainingJob> = if everywhere {
+            Api::all(client)
+        } else {
+            Api::namespaced(client, self.namespace())
+        };
+        match api.list(&ListParams::default()).await {
+            Ok(jobs) => Ok(jobs.items),
+            Err(kube::Error::Api(status)) if status.code == 404 => anyhow::bail!(NOT_INSTALLED),
+            Err(error) => Err(error).context("TrainingJobs cannot be listed"),
+        }
+    }
+
+    /// Pods of a job.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub(crate) async fn pods(&self, job: &TrainingJob) -> anyhow::Result<Vec<Pod>> {
+        let uid = job.uid().unwrap_or_default();
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.namespace());
+        let selector = ListParams::default().labels(&format!("{}={uid}", labels::JOB_UID));
+        let listed = pods.list(&selector).await;
+        Ok(listed.context("the job's pods cannot be listed")?.items)
+    }
+
+    /// Everything about a job. Agents that do not answer are left out, and so are events that may not be read.
+    ///
+    /// # Errors
+    /// There is no such job, or job or pods cannot be read.
+    pub(crate) async fn facts(&self, name: &str) -> anyhow::Result<Facts> {
+        let job = self.wanted_job(name).await?;
+        let pods = self.pods(&job).await?;
+        let mut facts = Facts {
+            job,
+            pods,
+            events: Vec::new(),
+            told: BTreeMap::new(),
+            now: Timestamp::now(),
+        };
+        let workers = facts.workers();
+        facts.told = self.told(&workers).await;
+        facts.events = self.events(&facts, &workers).await;
+        Ok(facts)
+    }
+
+    async fn told(&self, workers: &[Worker]) -> BTreeMap<String, Told> {
+        let asked = workers
+            .iter()
+            .filter(|it| it.is_running && !it.is_unreachable);
+        let asked: Vec<String> = asked.map(|it| it.pod.clone()).take(MAX_ASKED).collect();
+        let told = stream::iter(asked).map(|pod| async move {
+            let told = self.told_by(&pod).await;
+            (pod, told)
+        });
+        told.buffer_unordered(AT_ONCE).collect().await
+    }
+
+    async fn told_by(&self, pod: &str) -> Told {
+        let (progress, restarts, text) = futures::join!(
+            self.progress(pod),
+            self.ask_json(pod, ports::RESTARTS_PATH),
+            self.ask(pod, ports::METRICS_PATH),
+        );
+        Told {
+            progress,
+            restarts,
+            metrics: metrics::parse(&text.unwrap_or_default()),
+        }
+    }
+
+    async fn events(&self, facts: &Facts, workers: &[Worker]) -> Vec<Event> {
+        let troubled = workers
+            .iter()
+            .filter(|it| !it.is_ready && it.phase != "Succeeded");
+        let troubled: Vec<&str> = troubled
+            .map(|it| it.pod.as_str())
+            .take(MAX_TROUBLED)
+            .collect();
+        let pods = facts.pods.iter();
+        let uids = pods
+            .filter(|pod| troubled.contains(&pod.name_any().as_str()))
+            .filter_map(ResourceExt::uid)
+            .chain(facts.job.uid());
+        let found = stream::iter(uids).map(|uid| self.events_of(uid));
+        let mut events: Vec<Event> = found.buffer_unordered(AT_ONCE).concat().await;
+        events.sort_by_key(time_of);
+        events
+    }
+
+    /// Events about one object; none if they may not be read.
+    async fn events_of(&self, uid: String) -> Vec<Event> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), self.namespace());
+        let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+        let listed = events.list(&about).await;
+        listed.map(|listed| listed.items).unwrap_or_default()
+    }
+}

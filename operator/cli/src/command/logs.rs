@@ -1,0 +1,126 @@
+//! `logs`: the lines of all ranks in one stream.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::Outcome;
+use crate::cluster::Cluster;
+use crate::logs::follow::follow;
+use crate::logs::line::Ranks;
+use crate::logs::merge::merge;
+use crate::logs::{Begin, Line, Speaker};
+
+/// Between two looks at the pods.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Which lines.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Name of the job.
+    name: String,
+    /// Lines of these ranks only, such as `0,3-5`. A rank is a process's place in the generation that trained when it
+    /// wrote the line. Without this option, lines of agents and of processes without a rank are shown, too.
+    #[arg(long, value_name = "RANKS")]
+    rank: Option<Ranks>,
+    /// Go on until the job has ended, through restarts, replacements and new generations.
+    #[arg(short, long)]
+    follow: bool,
+    /// Lines of the containers before the last restart.
+    #[arg(short, long, conflicts_with = "follow")]
+    previous: bool,
+    /// Lines of the last time only, such as `10m` or `1h30m`.
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    since: Option<SignedDuration>,
+    /// The last lines of each pod only.
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
+    tail: Option<i64>,
+    /// Print a JSON document for each line.
+    #[arg(short, long, value_enum)]
+    output: Option<LineFormat>,
+}
+
+/// Form of the lines for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LineFormat {
+    /// A JSON document for each line.
+    Json,
+}
+
+fn span(text: &str) -> Result<SignedDuration, String> {
+    let wrong = || format!("{text:?} is not a span of time: give one such as 90s, 10m or 1h30m");
+    let span: SignedDuration = text.parse().map_err(|_| wrong())?;
+    if span.is_negative() {
+        Err(wrong())
+    } else {
+        Ok(span)
+    }
+}
+
+pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
+    let source = cluster.logs(&options.name).await?;
+    let now = Timestamp::now();
+    let since = options.since.and_then(|since| now.checked_sub(since).ok());
+    let begin = match options.tail {
+        // Of a pod that has written nothing yet there is no last line: only what comes later.
+        Some(0) => Begin {
+            since: Some(now),
+            tail: None,
+        },
+        tail => Begin { since, tail },
+    };
+    let mut out = anstream::stdout().lock();
+    let mut num_shown = 0_u64;
+    let show = |line: &Line| {
+        if options
+            .rank
+            .as_ref()
+            .is_some_and(|ranks| !ranks.have(line.speaker))
+        {
+            return Ok(());
+        }
+        num_shown += 1;
+        let text = match options.output {
+            None => line.shown(),
+            Some(LineFormat::Json) => document(line).to_string(),
+        };
+        Ok(writeln!(out, "{text}")?)
+    };
+    let note = |text: &str| eprintln!("{}", crate::out::plain(text));
+    if options.follow {
+        follow(&source, begin, LOOK_EVERY, show, note).await?;
+    } else {
+        merge(&source, begin, options.previous, show, note).await?;
+    }
+    if num_shown == 0 {
+        let name = &options.name;
+        let hint = match (&options.rank, options.previous) {
+            (Some(_), _) => format!("`kubectl roundhouse status {name}` lists the ranks"),
+            (None, true) => "no container was restarted".to_owned(),
+            (None, false) => {
+                format!("`kubectl roundhouse why {name}` says whether pods have started")
+            }
+        };
+        eprintln!("There are no lines: {hint}.");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn document(line: &Line) -> serde_json::Value {
+    let Line {
+        at,
+        pod,
+        speaker,
+        text,
+    } = line;
+    let (rank, process, agent) = match speaker {
+        Speaker::Rank(rank) => (Some(rank), None, false),
+        Speaker::Process(worker, local) => (None, Some([worker, local]), false),
+        Speaker::Agent(_) => (None, None, true),
+    };
+    json!({"time": at, "pod": pod, "rank": rank, "process": process, "agent": agent, "line": text})
+}

@@ -1,0 +1,93 @@
+//! `plot`: loss, throughput or world size over time.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use console::Term;
+
+use super::Outcome;
+use crate::cluster::Cluster;
+use crate::logs::merge::merge;
+use crate::logs::{Begin, Line, Speaker};
+use crate::out;
+use crate::plot::{What, braille, curve, png, svg};
+
+/// Size where standard output is no terminal.
+const SIZE: (u16, u16) = (24, 80);
+/// Lines of a plot at most.
+const MAX_HEIGHT: u16 = 30;
+
+/// What to plot.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Name of the job.
+    name: String,
+    /// What to plot.
+    #[arg(long, value_enum, default_value_t = What::Loss)]
+    what: What,
+    /// Print a picture or the points instead.
+    #[arg(short, long, value_enum)]
+    output: Option<Picture>,
+}
+
+/// Form of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Picture {
+    /// An SVG picture.
+    Svg,
+    /// A PNG picture.
+    Png,
+    /// The points.
+    Json,
+}
+
+pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
+    let Options { name, what, output } = options;
+    let source = cluster.logs(name).await?;
+    let mut lines: Vec<Line> = Vec::new();
+    // What was said before the last restart comes first; pods without one have no such log.
+    for previous in [true, false] {
+        let keep = |line: &Line| {
+            if line.speaker == Speaker::Rank(0) {
+                lines.push(line.clone());
+            }
+            Ok(())
+        };
+        let note = |text: &str| eprintln!("{}", out::plain(text));
+        merge(&source, Begin::default(), previous, keep, note).await?;
+    }
+    lines.sort_by_key(|line| line.at);
+    let curve = curve(*what, name, &lines);
+    ensure!(
+        !curve.points.is_empty(),
+        "rank 0 of {name} has logged nothing to plot: the built-in trainer does so as soon as it trains; \
+         `kubectl roundhouse status {name}` shows what is known"
+    );
+    match output {
+        None => {
+            let (height, width) = Term::stdout().size_checked().unwrap_or(SIZE);
+            out::write(&braille::draw(
+                &curve,
+                width.into(),
+                height.min(MAX_HEIGHT).into(),
+            ))?;
+        }
+        Some(Picture::Svg) => out::write(&svg::draw(&curve))?,
+        Some(Picture::Png) => {
+            let mut out = std::io::stdout().lock();
+            ensure!(
+                !out.is_terminal(),
+                "a PNG picture is not for a terminal: write `> {name}.png` behind the command"
+            );
+            out.write_all(&png::draw(&curve)?)?;
+            out.flush()?;
+        }
+        Some(Picture::Json) => {
+            let document = serde_json::json!({"title": curve.title, "xUnit": curve.x_unit, "points": curve.points});
+            out::write(&document.to_string())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

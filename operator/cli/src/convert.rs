@@ -1,0 +1,162 @@
+//! Jobs of other operators as TrainingJobs. Pure: documents in, a document and notes out.
+//!
+//! The scripts stay as they are, so the result has `elastic.mode: Restart`: the agent starts the command once for each
+//! process, with the variables that torchrun sets. What has no counterpart becomes a note.
+
+use std::fmt::Write;
+
+use anyhow::{Context, bail};
+use roundhouse_api::TrainingJob;
+use serde_json::{Map, Value, json};
+
+use crate::strict;
+
+mod command;
+mod pod;
+mod pytorch_job;
+mod ray_job;
+#[cfg(test)]
+mod tests;
+mod train_job;
+
+/// A job in the making.
+#[derive(Debug, Default)]
+struct Draft {
+    metadata: Map<String, Value>,
+    spec: Map<String, Value>,
+    notes: Vec<String>,
+}
+
+/// Longest name of a TrainingJob.
+const MAX_NAME: usize = roundhouse_contract::names::MAX_JOB_NAME_LENGTH;
+
+/// The TrainingJobs of a text, each with comments before it. Documents of other kinds are named in a comment.
+///
+/// # Errors
+/// It is not YAML, has no job that can be converted, or a job lacks what every TrainingJob needs.
+pub(crate) fn convert(text: &str) -> anyhow::Result<String> {
+    let (mut jobs, mut others) = (Vec::new(), Vec::new());
+    for document in strict::documents(text)? {
+        let kind = document["kind"].as_str().unwrap_or_default().to_owned();
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let draft = match kind.as_str() {
+            "PyTorchJob" => pytorch_job::draft(&document),
+            "TrainJob" => train_job::draft(&document),
+            "RayJob" => ray_job::draft(&document),
+            "TrainingJob" => bail!("{name} is a TrainingJob already"),
+            _ => {
+                others.push(format!("{kind} {name}"));
+                continue;
+            }
+        };
+        let draft = draft.with_context(|| format!("{kind} {name}"))?;
+        jobs.push(written(draft, &kind, name)?);
+    }
+    if jobs.is_empty() {
+        let others = others.join(", ");
+        bail!(
+            "there is no PyTorchJob, TrainJob or RayJob; found: {}",
+            if others.is_empty() {
+                "nothing"
+            } else {
+                &others
+            }
+        );
+    }
+    let mut text = jobs.join("---\n");
+    for other in others {
+        text = format!("# {other} is not a job of training: it is left out.\n{text}");
+    }
+    Ok(text)
+}
+
+/// The document, after it was checked as the operator checks it.
+fn written(draft: Draft, kind: &str, name: &str) -> anyhow::Result<String> {
+    let Draft {
+        metadata,
+        spec,
+        notes,
+    } = draft;
+    let document = json!({
+        "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec,
+    });
+    let mut job: TrainingJob = strict::parse(document.clone())?;
+    job.metadata
+        .namespace
+        .get_or_insert_with(|| "default".to_owned());
+    roundhouse_planner::validate(&job)?;
+    let mut text = format!("# Converted from {kind} {name} by `kubectl roundhouse convert`.\n");
+    if !notes.is_empty() {
+        text += "# What could not be carried over, and what to look at:\n";
+    }
+    for note in notes {
+        let _ = writeln!(text, "# - {}", note.replace('\n', " "));
+    }
+    Ok(text + &serde_saphyr::to_string(&document)?)
+}
+
+impl Draft {
+    /// Name, namespace, labels and annotations of a job, and `elastic.mode: Restart`.
+    fn of(document: &Value) -> Self {
+        let mut draft = Self::default();
+        let metadata = &document["metadata"];
+        let name = metadata["name"].as_str().unwrap_or("job");
+        let usable = usable_name(name);
+        if usable != name {
+            draft.note(format!(
+                "metadata.name: {name} became {usable}: names of pods are made from it"
+            ));
+        }
+        draft.metadata.insert("name".to_owned(), json!(usable));
+        for key in ["namespace", "labels", "annotations"] {
+            let mut value = metadata[key].clone();
+            if let Some(map) = value.as_object_mut() {
+                map.retain(|key, _| !key.starts_with("kubectl.kubernetes.io/"));
+            }
+            let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+            if !is_empty {
+                draft.metadata.insert(key.to_owned(), value);
+            }
+        }
+        draft.set("elastic", json!({"mode": "Restart"}));
+        draft.note("The script must resume from a checkpoint of its own: it is started anew whenever the set of workers changes.");
+        draft
+    }
+
+    fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    fn set(&mut self, field: &str, value: Value) {
+        if !value.is_null() {
+            self.spec.insert(field.to_owned(), value);
+        }
+    }
+
+    /// Notes fields that have no counterpart, with what to do instead.
+    fn leave_out(&mut self, within: &Value, path: &str, fields: &[(&str, &str)]) {
+        for (field, instead) in fields {
+            if !within[*field].is_null() {
+                self.note(format!("{path}.{field}: {instead}"));
+            }
+        }
+    }
+}
+
+/// A name that a TrainingJob may have.
+fn usable_name(name: &str) -> String {
+    let kept = name
+        .to_lowercase()
+        .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let begin = if kept.starts_with(|c: char| c.is_ascii_lowercase()) {
+        ""
+    } else {
+        "job-"
+    };
+    let mut name = format!("{begin}{kept}");
+    name.truncate(MAX_NAME);
+    name.trim_end_matches('-').to_owned()
+}

@@ -1,0 +1,102 @@
+//! A RayJob (`ray.io/v1`) that trains.
+//!
+//! Fields: <https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/rayjob-quick-start.html>.
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::{Draft, pod};
+
+/// What a shell has to read.
+const SHELL_CHARACTERS: [char; 10] = ['"', '\'', '$', '|', '&', ';', '<', '>', '`', '\\'];
+
+pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
+    let mut draft = Draft::of(document);
+    let spec = &document["spec"];
+    let cluster = &spec["rayClusterSpec"];
+    let entry = spec["entrypoint"]
+        .as_str()
+        .context("spec.entrypoint is missing")?;
+    draft.note(
+        "The script must not use Ray: call torch.distributed.init_process_group() in place of ray.train, which finds \
+         rank and address in the environment, and leave out ScalingConfig, RunConfig and ray.init().",
+    );
+    draft.note(
+        "spec.rayClusterSpec.headGroupSpec: there is no head; its resources are not asked for",
+    );
+    let groups = cluster["workerGroupSpecs"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let (path, group) = match groups {
+        [] => (
+            "spec.rayClusterSpec.headGroupSpec",
+            &cluster["headGroupSpec"],
+        ),
+        [first, rest @ ..] => {
+            if !rest.is_empty() {
+                draft.note("spec.rayClusterSpec.workerGroupSpecs: only the first group is carried over; all workers of a TrainingJob are alike");
+            }
+            ("spec.rayClusterSpec.workerGroupSpecs[0]", first)
+        }
+    };
+    let mut template = group["template"].clone();
+    let containers = template["spec"]["containers"].as_array_mut();
+    let first = containers.and_then(|containers| containers.first_mut());
+    let first = first.with_context(|| format!("{path}.template.spec.containers is missing"))?;
+    let name = first["name"].as_str().unwrap_or_default().to_owned();
+    if let Some(first) = first.as_object_mut() {
+        for field in ["ports", "lifecycle", "args"] {
+            first.remove(field);
+        }
+        first.insert("command".to_owned(), json!(words(entry)));
+    }
+    let (template, procs) =
+        pod::template(&mut draft, &template, &name, &format!("{path}.template"))?;
+    let mut workers =
+        json!({"replicas": group["replicas"].as_u64().unwrap_or(1).max(1), "template": template});
+    if let Some(procs) = procs {
+        workers["procsPerWorker"] = json!(procs);
+    }
+    bounds(&mut draft, group, &mut workers, path);
+    draft.set("workers", workers);
+    for field in ["suspend", "activeDeadlineSeconds"] {
+        draft.set(field, spec[field].clone());
+    }
+    if let Some(limit) = spec["backoffLimit"].as_u64() {
+        draft.set("failurePolicy", json!({"backoffLimit": limit}));
+    }
+    draft.leave_out(
+        spec,
+        "spec",
+        &[
+            ("runtimeEnvYAML", "install packages in the image, set variables in workers.template, and bring the working directory in the image or a volume"),
+            ("ttlSecondsAfterFinished", "a TrainingJob stays until it is deleted"),
+            ("clusterSelector", "the job has pods of its own"),
+            ("submitterPodTemplate", "nothing submits the script: each worker runs it"),
+        ],
+    );
+    Ok(draft)
+}
+
+fn bounds(draft: &mut Draft, group: &Value, workers: &mut Value, path: &str) {
+    let replicas = workers["replicas"].as_u64().unwrap_or(1);
+    match group["minReplicas"].as_u64() {
+        Some(0) => draft.note(format!(
+            "{path}.minReplicas is 0: a TrainingJob trains with 1 worker at least"
+        )),
+        Some(min) if min < replicas => workers["minReplicas"] = json!(min),
+        _ => {}
+    }
+    if let Some(max) = group["maxReplicas"].as_u64().filter(|max| *max > replicas) {
+        workers["maxReplicas"] = json!(max);
+    }
+}
+
+/// A command line as words; one that needs a shell is given to one.
+fn words(line: &str) -> Vec<String> {
+    if line.contains(SHELL_CHARACTERS) {
+        return ["sh", "-c", line].map(str::to_owned).to_vec();
+    }
+    line.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,161 @@
+//! One worker as its pod tells of it.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
+use kube::ResourceExt;
+use roundhouse_contract::{Action, Membership, TerminationMessage, labels};
+
+/// One worker.
+#[derive(Clone, Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "facts that Kubernetes tells one by one"
+)]
+pub(crate) struct Worker {
+    /// Name of the pod.
+    pub(crate) pod: String,
+    /// Index of the worker in its job.
+    pub(crate) index: u32,
+    /// How many pods this worker has had before.
+    pub(crate) attempt: u32,
+    /// Node, once it is placed.
+    pub(crate) node: Option<String>,
+    /// Phase of the pod.
+    pub(crate) phase: String,
+    /// Whether the trainer container is ready.
+    pub(crate) is_ready: bool,
+    /// Whether the trainer container runs.
+    pub(crate) is_running: bool,
+    /// Whether the pod has a deletion timestamp.
+    pub(crate) is_leaving: bool,
+    /// Whether Kubernetes has lost touch with its node.
+    pub(crate) is_unreachable: bool,
+    /// Restarts of the trainer container.
+    pub(crate) restarts: u32,
+    /// Why a container waits: reason and message.
+    pub(crate) waiting: Option<(String, String)>,
+    /// Why the scheduler has not placed the pod, in its words.
+    pub(crate) unschedulable: Option<String>,
+    /// Reason and message of a pod that Kubernetes ended.
+    pub(crate) failed: Option<(String, String)>,
+    /// How the trainer container ended last.
+    pub(crate) end: Option<End>,
+    /// Its place in the generation that it was told last.
+    pub(crate) place: Option<Membership>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// Exit code; 128 + n for signal n.
+    pub(crate) code: i32,
+    /// Kubernetes' reason.
+    pub(crate) reason: String,
+    /// The agent's termination message.
+    pub(crate) message: Option<TerminationMessage>,
+    /// When.
+    pub(crate) at: Option<Timestamp>,
+}
+
+impl Worker {
+    /// As its pod tells of it.
+    pub(crate) fn of(pod: &Pod) -> Self {
+        let status = pod.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let containers = status.container_statuses.unwrap_or_default();
+        let inits = status.init_container_statuses.unwrap_or_default();
+        let trainer = containers
+            .iter()
+            .find(|it| it.name == labels::TRAINER_CONTAINER);
+        let phase = status.phase.unwrap_or_else(|| "Pending".to_owned());
+        let place = pod.annotations().get(labels::MEMBERSHIP);
+        let failed = (phase == "Failed").then(|| {
+            (
+                status.reason.unwrap_or_default(),
+                status.message.unwrap_or_default(),
+            )
+        });
+        let is_true = |kind: &str| state_of(&conditions, kind) == Some("True");
+        let unready = state_of(&conditions, "Ready") == Some("False");
+        Self {
+            pod: pod.name_any(),
+            index: number(pod, labels::WORKER_INDEX),
+            attempt: number(pod, labels::ATTEMPT),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            is_ready: trainer.is_some_and(|it| it.ready),
+            is_running: trainer.is_some_and(|it| state(it).running.is_some()),
+            is_leaving: pod.metadata.deletion_timestamp.is_some(),
+            // The node controller says so of pods whose containers are ready as far as was told last.
+            is_unreachable: unready
+                && is_true("ContainersReady")
+                && pod
+                    .spec
+                    .as_ref()
+                    .is_none_or(|it| it.readiness_gates.is_none()),
+            restarts: trainer.map_or(0, |it| u32::try_from(it.restart_count).unwrap_or(0)),
+            waiting: inits.iter().chain(trainer).find_map(waiting),
+            unschedulable: (phase == "Pending")
+                .then(|| unschedulable(&conditions))
+                .flatten(),
+            failed,
+            end: trainer.and_then(end),
+            place: place.and_then(|text| Membership::parse(text).ok().flatten()),
+            phase,
+        }
+    }
+
+    /// Its place in a generation, if it is a member with the container that runs now.
+    pub(crate) fn place_in(&self, generation: u64) -> Option<&Membership> {
+        let place = self.place.as_ref()?;
+        let is_member = generation > 0
+            && place.generation == generation
+            && place.action == Action::Join
+            && place.incarnation.restarts == self.restarts
+            && !self.is_leaving;
+        is_member.then_some(place)
+    }
+}
+
+fn number(pod: &Pod, label: &str) -> u32 {
+    let text = pod.labels().get(label);
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn state_of<'a>(conditions: &'a [PodCondition], kind: &str) -> Option<&'a str> {
+    let found = conditions
+        .iter()
+        .find(|condition| condition.type_ == kind)?;
+    Some(&found.status)
+}
+
+fn unschedulable(conditions: &[PodCondition]) -> Option<String> {
+    let found = conditions.iter().find(|it| {
+        it.type_ == "PodScheduled"
+            && it.status == "False"
+            && it.reason.as_deref() == Some("Unschedulable")
+    })?;
+    found.message.clone()
+}
+
+fn state(container: &ContainerStatus) -> ContainerState {
+    container.state.clone().unwrap_or_default()
+}
+
+fn waiting(container: &ContainerStatus) -> Option<(String, String)> {
+    let waiting = state(container).waiting?;
+    let reason = waiting.reason?;
+    // What every container goes through is no news.
+    let is_ordinary = matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
+    (!is_ordinary).then(|| (reason, waiting.message.unwrap_or_default()))
+}
+
+fn end(container: &ContainerStatus) -> Option<End> {
+    let last = || container.last_state.clone().unwrap_or_default().terminated;
+    let ended = state(container).terminated.or_else(last)?;
+    Some(End {
+        code: ended.exit_code,
+        reason: ended.reason.unwrap_or_default(),
+        message: ended.message.as_deref().and_then(TerminationMessage::parse),
+        at: ended.finished_at.map(|at| at.0),
+    })
+}

@@ -1,0 +1,206 @@
+//! One line of a log: when, who, what. Pure.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use anstyle::{Ansi256Color, Style};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::out::styled;
+
+/// Whose line it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Speaker {
+    /// A rank of a generation.
+    Rank(u32),
+    /// A process that is in no generation: worker and place on it.
+    Process(u32, u32),
+    /// The agent of a worker.
+    Agent(u32),
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// When it was written, by the node's clock.
+    pub(crate) at: Option<Timestamp>,
+    /// Pod that it comes from.
+    pub(crate) pod: String,
+    /// Whose it is.
+    pub(crate) speaker: Speaker,
+    /// The line without time and prefix.
+    pub(crate) text: String,
+}
+
+impl Line {
+    /// Of a raw line of a worker's log.
+    pub(crate) fn parse(raw: &str, pod: &str, worker: u32) -> Self {
+        let (at, rest) = split_time(raw);
+        let (speaker, text) = split_speaker(rest, worker);
+        Self {
+            at,
+            pod: pod.to_owned(),
+            speaker,
+            text: text.to_owned(),
+        }
+    }
+
+    /// As it is shown: a coloured prefix, then the text without control characters other than tabs.
+    pub(crate) fn shown(&self) -> String {
+        let prefix = self.speaker.prefix();
+        format!(
+            "{} {}",
+            styled(self.speaker.style(), &prefix),
+            harmless(&self.text)
+        )
+    }
+}
+
+impl Speaker {
+    fn prefix(self) -> String {
+        match self {
+            Self::Rank(rank) => format!("[rank {rank}]"),
+            Self::Process(worker, local) => format!("[worker {worker}.{local}]"),
+            Self::Agent(worker) => format!("[worker {worker}]"),
+        }
+    }
+
+    /// Ranks have colours of their own, as far as there are any; the others are dim.
+    fn style(self) -> Style {
+        const COLOURS: [u8; 12] = [39, 208, 78, 213, 220, 45, 203, 148, 141, 180, 51, 111];
+        match self {
+            Self::Rank(rank) => {
+                let colour = COLOURS[rank as usize % COLOURS.len()];
+                Style::new().fg_color(Some(Ansi256Color(colour).into()))
+            }
+            Self::Process(..) | Self::Agent(_) => Style::new().dimmed(),
+        }
+    }
+}
+
+/// Time and rest of a raw line; a line without a time is whole.
+pub(super) fn split_time(raw: &str) -> (Option<Timestamp>, &str) {
+    let (first, rest) = raw.split_once(' ').unwrap_or((raw, ""));
+    match first.parse() {
+        Ok(at) => (Some(at), rest),
+        Err(_) => (None, raw),
+    }
+}
+
+fn split_speaker(text: &str, worker: u32) -> (Speaker, &str) {
+    let found = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once("] "));
+    let own = found.and_then(|(name, rest)| {
+        if let Some(rank) = name.strip_prefix("rank ") {
+            return Some((Speaker::Rank(rank.parse().ok()?), rest));
+        }
+        let (worker, local) = name.strip_prefix("worker ")?.split_once('.')?;
+        Some((
+            Speaker::Process(worker.parse().ok()?, local.parse().ok()?),
+            rest,
+        ))
+    });
+    own.unwrap_or((Speaker::Agent(worker), text))
+}
+
+fn harmless(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() && c != '\t' { ' ' } else { c })
+        .collect()
+}
+
+/// A set of ranks, such as `0,3-5`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ranks(BTreeSet<u32>);
+
+impl Ranks {
+    /// Whether a line of this speaker is wanted.
+    pub(crate) fn have(&self, speaker: Speaker) -> bool {
+        matches!(speaker, Speaker::Rank(rank) if self.0.contains(&rank))
+    }
+}
+
+impl FromStr for Ranks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const MOST: u32 = 100_000;
+        let wrong =
+            || format!("{text:?} is not a set of ranks: give numbers and ranges, such as 0,3-5");
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let mut ranks = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last || last > MOST {
+                return Err(wrong());
+            }
+            ranks.extend(first..=last);
+        }
+        Ok(Self(ranks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_whose_it_is() {
+        for (raw, speaker, text) in [
+            (
+                "2026-01-01T00:00:00.25Z [rank 13] step 4",
+                Speaker::Rank(13),
+                "step 4",
+            ),
+            (
+                "2026-01-01T00:00:00Z [worker 2.1] loads",
+                Speaker::Process(2, 1),
+                "loads",
+            ),
+            (
+                "2026-01-01T00:00:00Z generation 3: joins",
+                Speaker::Agent(7),
+                "generation 3: joins",
+            ),
+            (
+                "2026-01-01T00:00:00Z [rank x] odd",
+                Speaker::Agent(7),
+                "[rank x] odd",
+            ),
+            ("2026-01-01T00:00:00Z ", Speaker::Agent(7), ""),
+            ("no time", Speaker::Agent(7), "no time"),
+        ] {
+            let line = Line::parse(raw, "p", 7);
+            assert_eq!((line.speaker, line.text.as_str()), (speaker, text), "{raw}");
+            assert_eq!(line.at.is_some(), raw.starts_with('2'));
+        }
+    }
+
+    #[test]
+    fn a_line_does_not_steer_the_terminal() {
+        let line = Line::parse(
+            "2026-01-01T00:00:00Z [rank 0] a\u{1b}[2J\tb\u{9b}1m",
+            "p",
+            0,
+        );
+        let shown = anstream::adapter::strip_str(&line.shown()).to_string();
+        assert_eq!(shown, "[rank 0] a [2J\tb 1m");
+    }
+
+    #[test]
+    fn a_set_of_ranks_has_numbers_and_ranges() {
+        let ranks: Ranks = "0,3-5".parse().unwrap();
+        let wanted: Vec<u32> = (0..8)
+            .filter(|rank| ranks.have(Speaker::Rank(*rank)))
+            .collect();
+        assert_eq!(wanted, [0, 3, 4, 5]);
+        assert!(!ranks.have(Speaker::Process(0, 0)) && !ranks.have(Speaker::Agent(0)));
+        for wrong in ["", "a", "3-1", "1,,2", "-1", "0-4000000000"] {
+            assert!(wrong.parse::<Ranks>().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What is to be read next of one pod. Pure.
+
+use jiff::Timestamp;
+
+use super::seen::Seen;
+use super::{Part, Target};
+
+/// How far one pod is read.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// Which container is or was read last, by the restarts before it.
+    container: Option<u32>,
+    /// Whether that one is read to its end.
+    is_complete: bool,
+    /// What is being read.
+    open: Option<Open>,
+    pub(super) seen: Seen,
+}
+
+/// A log that is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    /// Which container.
+    container: u32,
+    /// Whether it had ended before: then its end is the end.
+    has_ended: bool,
+    /// What is asked for.
+    pub(super) part: Part,
+    /// Containers before it whose logs Kubernetes no longer has.
+    pub(super) num_lost: u32,
+}
+
+/// What is asked of logs that are opened for the first time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Begin {
+    /// Lines from a moment on.
+    pub(crate) since: Option<Timestamp>,
+    /// So many last lines at most.
+    pub(crate) tail: Option<i64>,
+}
+
+impl Reader {
+    pub(super) const fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// What to open now. `begin`: for pods that were there when following began; later ones are read from their begin.
+    pub(super) fn next(&mut self, target: &Target, begin: Option<Begin>) -> Option<Open> {
+        if self.is_open() || !target.has_started {
+            return None;
+        }
+        let (container, previous, num_lost) = match self.container {
+            None if begin.is_some() || target.restarts == 0 => (target.restarts, false, 0),
+            None => (target.restarts - 1, true, target.restarts - 1),
+            Some(last)
+                if last < target.restarts && (self.is_complete || last + 1 < target.restarts) =>
+            {
+                // Kubernetes has the log of the last container before this one.
+                let before = target.restarts - 1;
+                if before > last {
+                    (before, true, before - last - 1)
+                } else {
+                    (target.restarts, false, 0)
+                }
+            }
+            Some(last) if last < target.restarts => (last, true, 0),
+            Some(_) if self.is_complete => return None,
+            Some(last) => (last.max(target.restarts), false, 0),
+        };
+        let again = self.seen.reopen();
+        let begin = begin.unwrap_or_default();
+        let open = Open {
+            container,
+            has_ended: previous || !target.is_running,
+            part: Part {
+                previous,
+                follow: true,
+                since: again.max(begin.since),
+                // What came after the last lines of then is wanted whole.
+                tail: begin.tail.filter(|_| self.container.is_none()),
+            },
+            num_lost,
+        };
+        self.open = Some(open);
+        Some(open)
+    }
+
+    /// The log that was open has come to its end, or could not be read.
+    pub(super) fn ended(&mut self, was_read: bool) {
+        let Some(open) = self.open.take() else { return };
+        // What Kubernetes no longer has of the container before is lost; the present one may still come.
+        if was_read || open.part.previous {
+            self.container = Some(open.container);
+            self.is_complete = open.has_ended;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(restarts: u32, is_running: bool) -> Target {
+        Target {
+            pod: "p".to_owned(),
+            uid: "u".to_owned(),
+            worker: 0,
+            restarts,
+            has_started: true,
+            is_running,
+        }
+    }
+
+    /// Which container is opened next, and whether as the previous one.
+    fn opens(reader: &mut Reader, restarts: u32, is_running: bool) -> Option<(u32, bool)> {
+        let open = reader.next(&target(restarts, is_running), None)?;
+        reader.ended(true);
+        Some((open.container, open.part.previous))
+    }
+
+    #[test]
+    fn a_container_that_restarts_is_read_to_its_end_before_the_next_one() {
+        let mut reader = Reader::default();
+        assert_eq!(opens(&mut reader, 0, true), Some((0, false)));
+        // The stream broke, and the container restarted meanwhile.
+        assert_eq!(opens(&mut reader, 1, true), Some((0, true)));
+        assert_eq!(opens(&mut reader, 1, true), Some((1, false)));
+        // It ended: read once more, then it is complete.
+        assert_eq!(opens(&mut reader, 1, false), Some((1, false)));
+        assert_eq!(opens(&mut reader, 1, false), None);
+        assert_eq!(opens(&mut reader, 2, true), Some((2, false)));
+    }
+
+    #[test]
+    fn a_log_that_is_opened_again_is_not_read_from_before_the_moment_that_was_asked_for() {
+        let since = Timestamp::from_second(1_000).unwrap();
+        let begin = Begin {
+            since: Some(since),
+            tail: Some(3),
+        };
+        let mut reader = Reader::default();
+        let first = reader.next(&target(0, true), Some(begin)).unwrap();
+        assert_eq!((first.part.since, first.part.tail), (Some(since), Some(3)));
+        assert!(reader.seen.is_new(Some(since), "a"));
+        reader.ended(true);
+        let again = reader.next(&target(0, true), Some(begin)).unwrap();
+        assert_eq!((again.part.since, again.part.tail), (Some(since), None));
+    }
+
+    #[test]
+    fn containers_whose_logs_are_gone_are_counted() {
+        let mut reader = Reader::default();
+        assert_eq!(opens(&mut reader, 0, false), Some((0, false)));
+        let open = reader.next(&target(4, true), None).unwrap();
+        assert_eq!(
+            (open.container, open.part.previous, open.num_lost),
+            (3, true, 2)
+        );
+        reader.ended(true);
+        assert_eq!(opens(&mut reader, 4, true), Some((4, false)));
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_opened_is_tried_again_and_a_previous_one_is_not() {
+        let mut reader = Reader::default();
+        assert!(reader.next(&target(0, true), None).is_some());
+        assert!(reader.next(&target(0, true), None).is_none(), "it is open");
+        reader.ended(false);
+        assert_eq!(opens(&mut reader, 0, true), Some((0, false)));
+        assert!(reader.next(&target(1, true), None).unwrap().part.previous);
+        reader.ended(false);
+        assert_eq!(opens(&mut reader, 1, true), Some((1, false)));
+    }
+}

@@ -1,0 +1,113 @@
+//! How results are printed: as text for people, as JSON or YAML for programs. Text of the cluster never steers the
+//! terminal, and colours are off when the output is not one.
+
+use std::io::Write;
+
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// Form of the output for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// JSON, indented.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// Prints a value as text, or in the form that was asked for.
+///
+/// # Errors
+/// The value cannot be written, or standard output is closed.
+pub(crate) fn print<T: Serialize>(
+    value: &T,
+    format: Option<Format>,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    let text = match format {
+        None => text(value),
+        Some(Format::Json) => serde_json::to_string_pretty(value)?,
+        Some(Format::Yaml) => serde_saphyr::to_string(value)?,
+    };
+    write(&text)
+}
+
+/// Prints text, with one line end after it. Colours are left out when standard output is no terminal, or when
+/// `NO_COLOR` is set.
+///
+/// # Errors
+/// Standard output is closed.
+pub(crate) fn write(text: &str) -> anyhow::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{}", text.trim_end())?;
+    Ok(out.flush()?)
+}
+
+/// Without control characters: text of the cluster must not steer the terminal.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// Text in a style; [`write`] removes the style where it is not wanted.
+pub(crate) fn styled(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// For headings.
+pub(crate) fn heading(text: &str) -> String {
+    styled(Style::new().bold(), text)
+}
+
+/// The style of a state or reason: green for what goes well, red for what has failed, yellow for the rest.
+pub(crate) fn style_of(state: &str) -> Style {
+    const GOOD: [&str; 5] = ["Training", "Completed", "Succeeded", "Ready", "Healthy"];
+    const BAD: [&str; 4] = ["Failed", "OOMKilled", "CrashLoopBackOff", "Error"];
+    let is_bad = BAD.contains(&state) || state.ends_with("Exceeded") || state.ends_with("Invalid");
+    let colour = if GOOD.contains(&state) {
+        AnsiColor::Green
+    } else if is_bad {
+        AnsiColor::Red
+    } else {
+        AnsiColor::Yellow
+    };
+    Style::new().fg_color(Some(colour.into()))
+}
+
+/// A table as kubectl prints them: no lines, columns as wide as their content. `rows` have one cell for each column.
+pub(crate) fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(columns.to_vec());
+    for row in rows {
+        table.add_row(row.iter().map(|cell| plain(cell)));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_become_spaces() {
+        assert_eq!(plain("a\u{1b}[31mb\rc\u{9b}2Jd"), "a [31mb c 2Jd");
+    }
+
+    #[test]
+    fn a_table_has_aligned_columns_and_no_trailing_spaces() {
+        let rows = [vec!["a", "1"], vec!["longer\u{7}", "2"]];
+        let rows = rows.map(|row| row.into_iter().map(str::to_owned).collect());
+        let text = table(&["NAME", "N"], rows);
+        assert_eq!(text, "NAME     N\na        1\nlonger   2");
+    }
+}

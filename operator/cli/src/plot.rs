@@ -1,0 +1,220 @@
+//! What a job's numbers were over time, read from the lines that rank 0 has logged, and drawn. Pure.
+
+use jiff::Timestamp;
+
+use crate::logs::{Line, Speaker};
+
+mod axes;
+pub(crate) mod braille;
+pub(crate) mod png;
+pub(crate) mod svg;
+
+/// What is plotted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum What {
+    /// Training loss over steps.
+    Loss,
+    /// Samples or tokens per second over time.
+    Throughput,
+    /// Ranks over time.
+    WorldSize,
+}
+
+/// Points of a curve, and what they are.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Curve {
+    /// What stands over it.
+    pub(crate) title: String,
+    /// What x is: `steps`, or `s` since the first point.
+    pub(crate) x_unit: &'static str,
+    /// Points with growing x.
+    pub(crate) points: Vec<(f64, f64)>,
+    /// Whether a value holds until the next point.
+    pub(crate) is_stepped: bool,
+}
+
+/// What one line tells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Told {
+    Step {
+        step: f64,
+        loss: Option<f64>,
+        speed: f64,
+    },
+    World(f64),
+}
+
+/// The curve that lines tell of; those of other ranks than 0 are left out.
+pub(crate) fn curve<'a>(
+    what: What,
+    name: &str,
+    lines: impl IntoIterator<Item = &'a Line>,
+) -> Curve {
+    let told: Vec<(Option<Timestamp>, Told, bool)> = lines.into_iter().filter_map(told).collect();
+    let begin = told.iter().find_map(|(at, ..)| *at);
+    let seconds = |at: Option<Timestamp>| {
+        let (at, begin) = at.zip(begin)?;
+        Some(at.duration_since(begin).as_secs_f64())
+    };
+    let is_in_tokens = told.iter().any(|(.., tokens)| *tokens);
+    let points = told.iter().filter_map(|(at, told, _)| match (what, told) {
+        (What::Loss, Told::Step { step, loss, .. }) => Some((*step, (*loss)?)),
+        (What::Throughput, Told::Step { speed, .. }) => Some((seconds(*at)?, *speed)),
+        (What::WorldSize, Told::World(size)) => Some((seconds(*at)?, *size)),
+        _ => None,
+    });
+    let points: Vec<(f64, f64)> = points
+        .filter(|(x, y)| x.is_finite() && y.is_finite())
+        .collect();
+    let (title, x_unit) = match what {
+        What::Loss => ("loss", "steps"),
+        What::Throughput if is_in_tokens => ("tokens/s", "s"),
+        What::Throughput => ("samples/s", "s"),
+        What::WorldSize => ("world size", "s"),
+    };
+    Curve {
+        title: format!("{title} of {name}"),
+        x_unit,
+        points: forward(points),
+        is_stepped: what == What::WorldSize,
+    }
+}
+
+/// Without points that were taken back: after a resume from a checkpoint the steps behind it are done again.
+fn forward(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let mut kept: Vec<(f64, f64)> = Vec::with_capacity(points.len());
+    for (x, y) in points {
+        while kept.last().is_some_and(|(last, _)| *last >= x) {
+            kept.pop();
+        }
+        kept.push((x, y));
+    }
+    kept
+}
+
+/// What a line of rank 0 tells, and whether its throughput is in tokens.
+fn told(line: &Line) -> Option<(Option<Timestamp>, Told, bool)> {
+    if line.speaker != Speaker::Rank(0) {
+        return None;
+    }
+    let text = line.text.trim();
+    if let Some(rest) = text.strip_prefix("generation ") {
+        let (_, size) = rest.split_once(": rank 0 of ")?;
+        let size = size.split(',').next()?.parse().ok()?;
+        return Some((line.at, Told::World(size), false));
+    }
+    let rest = text.strip_prefix("step ")?;
+    let (step, rest) = rest.split_once(" of ")?;
+    let (_, rest) = rest.split_once(": loss ")?;
+    let loss = rest.split(", ").next()?.parse().ok();
+    let speed = rest.rsplit(", ").next()?;
+    let (speed, unit) = speed.split_once(' ')?;
+    let step = Told::Step {
+        step: step.parse().ok()?,
+        loss,
+        speed: speed.parse().ok()?,
+    };
+    Some((line.at, step, unit.starts_with("tokens/s")))
+}
+
+/// Smallest and largest of some numbers, apart at least so much that something can be drawn.
+fn range(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let low = numbers.clone().fold(f64::INFINITY, f64::min);
+    let high = numbers.fold(f64::NEG_INFINITY, f64::max);
+    if high > low {
+        (low, high)
+    } else {
+        let room = low.abs().max(1.0) * 0.5;
+        (low - room, high + room)
+    }
+}
+
+/// A number for an axis: four significant digits.
+fn label(number: f64) -> String {
+    let size = number.abs();
+    if size == 0.0 {
+        "0".to_owned()
+    } else if (0.001..10.0).contains(&size) {
+        format!("{number:.3}")
+    } else if (10.0..100_000.0).contains(&size) {
+        format!("{number:.0}")
+    } else {
+        format!("{number:.2e}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(second: i64, text: &str) -> Line {
+        let at = Timestamp::from_second(second).unwrap();
+        Line::parse(&format!("{at} {text}"), "p", 0)
+    }
+
+    fn lines() -> Vec<Line> {
+        vec![
+            line(0, "[worker 0.0] loads"),
+            line(
+                1,
+                "[rank 0] generation 1: rank 0 of 2, store at 10.0.0.1:29500",
+            ),
+            line(
+                2,
+                "[rank 0] step 10 of 100 (10 %), epoch 0: loss 2.5000, rate 0.1000, 120 samples/s",
+            ),
+            line(
+                3,
+                "[rank 1] step 11 of 100 (11 %), epoch 0: loss 9.0000, rate 0.1000, 120 samples/s",
+            ),
+            line(
+                4,
+                "[rank 0] step 20 of 100 (20 %), epoch 0: loss 1.5000, rate 0.1000, 140 samples/s",
+            ),
+            line(
+                5,
+                "[rank 0] generation 2: rank 0 of 1, store at 10.0.0.1:29500",
+            ),
+            line(
+                6,
+                "[rank 0] step 15 of 100 (15 %), epoch 0: loss -, rate 0.1000, 70 samples/s",
+            ),
+            line(
+                7,
+                "[rank 0] step 20 of 100: test accuracy 90.00 %, test loss 0.5 (10 samples)",
+            ),
+            line(
+                8,
+                "[rank 0] step 18 of 100 (18 %), epoch 0: loss 1.7500, rate 0.1000, 80 samples/s",
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_curves_are_what_rank_0_has_told() {
+        let of = |what| curve(what, "digits", &lines());
+        let loss = of(What::Loss);
+        // Step 20 was done again after a resume: what was before step 18 stays.
+        assert_eq!(loss.points, [(10.0, 2.5), (18.0, 1.75)]);
+        let speed = of(What::Throughput);
+        assert_eq!(speed.title, "samples/s of digits");
+        assert_eq!(
+            speed.points,
+            [(1.0, 120.0), (3.0, 140.0), (5.0, 70.0), (7.0, 80.0)]
+        );
+        assert_eq!(of(What::WorldSize).points, [(0.0, 2.0), (4.0, 1.0)]);
+    }
+
+    #[test]
+    fn throughput_of_a_language_model_is_in_tokens() {
+        let lines = [line(
+            0,
+            "[rank 0] step 1 of 2 (50 %), epoch 0: loss 2, rate 0.1, 9000 tokens/s",
+        )];
+        let curve = curve(What::Throughput, "gpt", &lines);
+        assert_eq!(
+            (curve.title.as_str(), curve.points[0].1),
+            ("tokens/s of gpt", 9_000.0)
+        );
+    }
+}

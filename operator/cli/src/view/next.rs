@@ -1,0 +1,157 @@
+//! What happens next, and when.
+
+use jiff::{SignedDuration, Timestamp};
+use roundhouse_api::{CleanPodPolicy, ConditionType, TrainingJobStatus};
+use roundhouse_planner::status::counted;
+
+use super::until;
+use crate::facts::Facts;
+
+/// What happens next, and when, the soonest first as far as times are known.
+pub(crate) fn of(facts: &Facts) -> Vec<String> {
+    let Some(status) = &facts.job.status else {
+        return vec!["The operator looks at the job as soon as it runs.".to_owned()];
+    };
+    if status.is_terminal() {
+        return vec![after_the_end(facts)];
+    }
+    let (reason, _) = facts.front();
+    let name = facts.name();
+    if facts.job.spec.suspend {
+        return vec![match reason.as_str() {
+            "Suspended" => format!("Nothing, until you run `kubectl roundhouse resume {name}`."),
+            _ => "The operator asks the workers to leave.".to_owned(),
+        }];
+    }
+    if reason == "InvalidSpec" {
+        return vec!["Nothing, until you change the spec.".to_owned()];
+    }
+    let mut all = Vec::new();
+    if status.is_true(ConditionType::Running) {
+        all.extend(while_training(facts, status));
+    } else {
+        all.extend(until_training(facts, status));
+    }
+    all.extend(active_deadline(facts, status));
+    for avoided in &status.avoid_nodes {
+        let left = until(avoided.until.0, facts.now);
+        all.push(format!(
+            "In {left} new pods of the job may use node {} again ({}).",
+            avoided.node, avoided.reason
+        ));
+    }
+    all
+}
+
+fn after_the_end(facts: &Facts) -> String {
+    let kept = match facts.job.spec.clean_pod_policy {
+        CleanPodPolicy::Running => "Pods that have ended stay, with their logs",
+        CleanPodPolicy::All => "Its pods are deleted",
+        CleanPodPolicy::None => "Its pods stay, with their logs",
+    };
+    format!("Nothing: the job has ended. {kept} (cleanPodPolicy).")
+}
+
+fn while_training(facts: &Facts, status: &TrainingJobStatus) -> Vec<String> {
+    let mut all = Vec::new();
+    let (wanted, ready) = status
+        .workers
+        .as_ref()
+        .map_or((0, 0), |it| (it.wanted, it.ready));
+    let nodes = status.membership.as_ref().map_or(0, |it| it.nodes);
+    if nodes < wanted {
+        let window = facts.job.spec.elastic.join_window_seconds;
+        let missing = counted(wanted - nodes, "worker");
+        all.push(format!(
+            "{missing} more can join: a worker that is ready waits {window}s at most for others (joinWindowSeconds). \
+             {ready} of {wanted} are ready."
+        ));
+    }
+    all.extend(checkpoint(facts, status));
+    all
+}
+
+fn checkpoint(facts: &Facts, status: &TrainingJobStatus) -> Option<String> {
+    let wanted = facts.job.spec.checkpoint.as_ref()?;
+    let known = status.checkpoint.as_ref();
+    let step = facts.progress().map(|it| it.step);
+    let next_step = wanted.every_steps.zip(step);
+    let next_step =
+        next_step.map(|(every, step)| format!("at step {}", (step / every + 1) * every));
+    let next_time = wanted.every_seconds.map(|every| {
+        let at = known.and_then(|it| it.time.as_ref()).map(|at| at.0);
+        let due = at.and_then(|at| at.checked_add(span(every)).ok());
+        due.map_or_else(
+            || format!("within {every}s"),
+            |due| format!("in {}", until(due, facts.now)),
+        )
+    });
+    let both: Vec<String> = next_step.into_iter().chain(next_time).collect();
+    Some(if both.is_empty() {
+        "A checkpoint is written when training ends, and when all workers are asked to leave."
+            .to_owned()
+    } else {
+        format!("The next checkpoint is due {}.", both.join(", or "))
+    })
+}
+
+fn until_training(facts: &Facts, status: &TrainingJobStatus) -> Vec<String> {
+    let spec = &facts.job.spec;
+    let mut all = Vec::new();
+    let resumed_after = status.resumed_after_generation.unwrap_or(0);
+    let is_starting = facts.generation() == resumed_after;
+    let start = status.start_time.as_ref().map(|start| start.0);
+    if is_starting && let Some(start) = start {
+        let due = start.checked_add(span(spec.start_deadline_seconds.into()));
+        if let Ok(due) = due {
+            let left = until(due, facts.now);
+            all.push(format!(
+                "The job fails in {left} (at {}) unless it trains by then (startDeadlineSeconds).",
+                whole(due)
+            ));
+        }
+    } else if !is_starting {
+        let min = spec.workers.min_replicas.unwrap_or(spec.workers.replicas);
+        all.push(format!(
+            "Training goes on as soon as {} can take part.",
+            counted(min, "worker")
+        ));
+        let limit = spec.failure_policy.backoff_limit;
+        let since = status.incidents.since_progress;
+        let more = (limit + 1).saturating_sub(since);
+        all.push(format!(
+            "The job fails after {} without a new step between them (backoffLimit).",
+            counted(more, "more incident")
+        ));
+    }
+    if facts.workers().iter().any(|worker| {
+        worker
+            .waiting
+            .as_ref()
+            .is_some_and(|(reason, _)| reason == "CrashLoopBackOff")
+    }) {
+        all.push("The kubelet starts a container that crashed again after a back-off of 10s, doubling up to 5m.".to_owned());
+    }
+    all
+}
+
+fn active_deadline(facts: &Facts, status: &TrainingJobStatus) -> Option<String> {
+    let deadline = u64::from(facts.job.spec.active_deadline_seconds?);
+    let start = status.start_time.as_ref()?.0;
+    let left = deadline.saturating_sub(status.active_seconds);
+    let due = start.checked_add(span(left)).ok()?;
+    let left = until(due, facts.now);
+    Some(format!(
+        "The job fails in {left} (at {}) if it has not ended by then (activeDeadlineSeconds).",
+        whole(due)
+    ))
+}
+
+fn span(seconds: u64) -> SignedDuration {
+    SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX))
+}
+
+/// A moment in whole seconds, UTC.
+fn whole(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}

@@ -1,0 +1,172 @@
+//! The table of ranks.
+
+use jiff::Timestamp;
+use roundhouse_contract::{Action, ProcessRestarts};
+use serde::Serialize;
+
+use super::{exit, since};
+use crate::facts::metrics::of_rank;
+use crate::facts::worker::Worker;
+use crate::facts::{Facts, Told};
+
+/// One process of a worker.
+#[allow(
+    clippy::struct_field_names,
+    reason = "the field's words: rank, local rank"
+)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Rank {
+    /// Its rank in the newest generation, if it is a member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rank: Option<u32>,
+    /// Index of the worker.
+    pub(crate) worker: u32,
+    /// Place of the process on the worker.
+    pub(crate) local_rank: u32,
+    /// Pod of the worker.
+    pub(crate) pod: String,
+    /// Node of the pod, once it is placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
+    /// What it does, in one word.
+    pub(crate) state: String,
+    /// Steps that it has committed, if its agent could be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<u64>,
+    /// Steps that it is behind the furthest rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lag: Option<u64>,
+    /// Its share of the samples per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) samples_per_second: Option<f64>,
+    /// How many times as long as the others it takes for its part of a step, if the others wait for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slower: Option<f64>,
+    /// Restarts of the worker's container, and of its processes within this life of it.
+    pub(crate) restarts: u32,
+    /// How it ended last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_exit: Option<LastExit>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LastExit {
+    /// Exit code; 128 + n for signal n.
+    pub(crate) code: i32,
+    /// What it means.
+    pub(crate) words: String,
+    /// When, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Timestamp>,
+}
+
+impl LastExit {
+    /// In a cell of a table.
+    pub(crate) fn cell(&self, now: Timestamp) -> String {
+        let Self { code, words, at } = self;
+        let at = at.map(|at| format!(", {} ago", since(Some(at), now)));
+        format!("{code} ({words}){}", at.unwrap_or_default())
+    }
+}
+
+/// The processes of all workers, ranks first.
+pub(crate) fn of(facts: &Facts) -> Vec<Rank> {
+    let (procs, generation) = (facts.procs(), facts.generation());
+    let workers = facts.workers();
+    let mut ranks: Vec<Rank> = workers
+        .iter()
+        .flat_map(|worker| (0..procs).map(move |local| (worker, local)))
+        .map(|(worker, local)| rank(facts, worker, local, generation))
+        .collect();
+    let furthest = ranks.iter().filter_map(|rank| rank.step).max();
+    for rank in &mut ranks {
+        rank.lag = furthest.zip(rank.step).map(|(all, own)| all - own);
+    }
+    ranks
+}
+
+fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Rank {
+    let told = facts.told.get(&worker.pod);
+    let place = worker.place_in(generation);
+    let number = place.map(|place| place.rank(local_rank));
+    let progress = facts.progress().filter(|it| it.generation == generation);
+    let restarts = told.and_then(|told| told.restarts.as_ref());
+    let state = state(worker, local_rank, restarts, generation);
+    let is_training = state == "Training";
+    let speed = progress
+        .as_ref()
+        .filter(|it| is_training && it.world_size > 0);
+    let straggler = progress.as_ref().and_then(|it| it.straggler);
+    let straggler =
+        straggler.filter(|it| place.is_some_and(|place| place.node_rank == it.node_rank));
+    Rank {
+        rank: number,
+        worker: worker.index,
+        local_rank,
+        pod: worker.pod.clone(),
+        node: worker.node.clone(),
+        state,
+        step: number.and_then(|number| step(told?, number)),
+        lag: None,
+        samples_per_second: speed.map(|it| it.samples_per_second / f64::from(it.world_size)),
+        slower: straggler.map(|it| it.factor),
+        restarts: worker.restarts + restarts.map_or(0, |it| it.total),
+        last_exit: last_exit(worker, local_rank, restarts),
+    }
+}
+
+fn step(told: &Told, rank: u32) -> Option<u64> {
+    let value = of_rank(&told.metrics, "roundhouse_train_step", rank)?;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count of steps that was checked to be one"
+    )]
+    (0.0..9e15).contains(&value).then_some(value as u64)
+}
+
+fn state(worker: &Worker, local: u32, told: Option<&ProcessRestarts>, generation: u64) -> String {
+    let is_preparing = told.is_some_and(|told| told.preparing.contains(&local));
+    let asked_to_leave = worker
+        .place
+        .as_ref()
+        .is_some_and(|it| it.action == Action::Leave);
+    let word = match worker.phase.as_str() {
+        _ if worker.is_leaving => "Leaving",
+        "Succeeded" => "Completed",
+        "Failed" => worker.failed.as_ref().map_or("Failed", |(reason, _)| {
+            if reason.is_empty() { "Failed" } else { reason }
+        }),
+        _ if worker.is_unreachable => "NodeUnreachable",
+        _ if worker.unschedulable.is_some() => "Unschedulable",
+        _ if worker.waiting.is_some() => worker.waiting.as_ref().map_or("", |it| &it.0),
+        "Pending" => "Pending",
+        _ if is_preparing => "Preparing",
+        _ if !worker.is_ready && worker.place_in(generation).is_some() => "Recovering",
+        _ if !worker.is_ready => "Preparing",
+        _ if asked_to_leave => "Leaving",
+        _ if worker.place_in(generation).is_some() => "Training",
+        _ => "Lobby",
+    };
+    word.to_owned()
+}
+
+fn last_exit(worker: &Worker, local: u32, told: Option<&ProcessRestarts>) -> Option<LastExit> {
+    let in_place = told.and_then(|told| told.last.as_ref());
+    if let Some(end) = in_place.filter(|end| end.local_rank == local) {
+        return Some(LastExit {
+            code: end.exit_code,
+            words: exit::words(end.exit_code, "Error"),
+            at: Timestamp::from_second(end.ended_at_seconds).ok(),
+        });
+    }
+    let end = worker.end.as_ref()?;
+    Some(LastExit {
+        code: end.code,
+        words: exit::words(end.code, &end.reason),
+        at: end.at,
+    })
+}

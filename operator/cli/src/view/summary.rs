@@ -1,0 +1,113 @@
+//! What a job does, in sentences.
+
+use jiff::SignedDuration;
+use roundhouse_api::{ConditionType, TrainingJob};
+use roundhouse_contract::{OnScale, Progress};
+use roundhouse_planner::status::{counted, percent};
+
+use super::span::left;
+use super::{since, state};
+use crate::facts::Facts;
+
+/// What the job does, in sentences; the first says its state.
+pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
+    let status = facts.status();
+    let (reason, message) = facts.front();
+    let mut all = vec![match reason.as_str() {
+        "" => "The operator has not seen the job yet.".to_owned(),
+        "Training" => format!("The job trains: {message}."),
+        other if message.is_empty() => format!("{}.", state(other)),
+        other => format!("{}: {message}", state(other)),
+    }];
+    if let Some(progress) = facts.progress() {
+        all.push(format!("{}.", numbers(&progress)));
+        if let Some(seconds) = seconds_left(&facts.job, &progress) {
+            all.push(format!("About {} left at this speed.", span_of(seconds)));
+        }
+    }
+    if let Some(checkpoint) = &status.checkpoint {
+        if let Some(step) = checkpoint.step {
+            let at = checkpoint.time.as_ref().map(|at| at.0);
+            let age = since(at, facts.now);
+            all.push(format!(
+                "The newest checkpoint holds {step} steps and is {age} old."
+            ));
+        }
+        if let Some(error) = &checkpoint.error {
+            all.push(format!("The last checkpoint failed: {error}."));
+        }
+    }
+    if status.incidents.total > 0 {
+        let number = counted(status.incidents.total, "incident");
+        let last = status.last_failure.as_ref().map(|last| {
+            let age = since(Some(last.time.0), facts.now);
+            format!("; the last {age} ago: {}: {}", last.worker, last.reason)
+        });
+        all.push(format!("{number}{}.", last.unwrap_or_default()));
+    }
+    all
+}
+
+/// So many seconds in words.
+pub(crate) fn span_of(seconds: u64) -> String {
+    left(SignedDuration::from_secs(
+        i64::try_from(seconds).unwrap_or(i64::MAX),
+    ))
+}
+
+/// The numbers of training, evaluations included.
+pub(crate) fn numbers(progress: &Progress) -> String {
+    let Progress {
+        step,
+        total_steps,
+        epoch,
+        loss,
+        skipped_steps,
+        samples_per_second,
+        eval_accuracy,
+        eval_loss,
+        eval_perplexity,
+        ..
+    } = progress;
+    let mut parts = vec![if *total_steps > 0 {
+        format!(
+            "Step {step} of {total_steps} ({})",
+            percent(*step, *total_steps)
+        )
+    } else {
+        format!("Step {step}")
+    }];
+    parts.push(format!("epoch {epoch}"));
+    parts.extend(loss.map(|loss| format!("loss {loss:.4}")));
+    parts.push(format!("{samples_per_second:.0} samples/s"));
+    parts.extend(eval_accuracy.map(|it| format!("test accuracy {:.1} %", it * 100.0)));
+    parts.extend(eval_perplexity.map(|it| format!("test perplexity {it:.2}")));
+    parts.extend(eval_loss.map(|it| format!("test loss {it:.4}")));
+    if *skipped_steps > 0 {
+        parts.push(format!(
+            "{} without an update",
+            counted(skipped_steps, "step")
+        ));
+    }
+    parts.join(", ")
+}
+
+/// Seconds until the last step, if each takes `globalBatchSize` samples at the present speed; `None` if that cannot be told.
+pub(crate) fn seconds_left(job: &TrainingJob, progress: &Progress) -> Option<u64> {
+    let status = job.status.as_ref()?;
+    let trainer = job.spec.trainer.as_ref()?;
+    let trains = status.is_true(ConditionType::Running);
+    let steps = progress.total_steps.checked_sub(progress.step)?;
+    // Batches that change with the epoch or with the workers are not known ahead.
+    let schedule = trainer.schedule.batch_growth.is_none();
+    let is_fixed = schedule && job.spec.elastic.on_scale == OnScale::KeepGlobalBatch;
+    let speed = progress.samples_per_second / f64::from(trainer.global_batch_size);
+    let seconds = steps as f64 / speed;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be in range"
+    )]
+    (trains && is_fixed && seconds.is_finite() && (0.0..1e12).contains(&seconds))
+        .then_some(seconds as u64)
+}

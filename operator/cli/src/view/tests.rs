@@ -1,0 +1,146 @@
+use serde_json::json;
+
+use super::JobView;
+use crate::command::status::text;
+use crate::testing::{before, job, now, progress};
+
+fn shown(view: &JobView) -> String {
+    anstream::adapter::strip_str(&text(view, now())).to_string()
+}
+
+#[test]
+fn a_job_that_trains_shows_each_rank_with_its_step_and_lag() {
+    let step = |rank: u32, step: u64| format!("roundhouse_train_step{{rank=\"{rank}\"}} {step}\n");
+    let case =
+        job()
+            .trains(2)
+            .told(0, progress(), &step(0, 480))
+            .told(1, progress(), &step(1, 478));
+    let view = JobView::of(&case.facts());
+    let ranks: Vec<_> = view
+        .ranks
+        .iter()
+        .map(|it| (it.rank, it.step, it.lag))
+        .collect();
+    assert_eq!(
+        ranks,
+        [(Some(0), Some(480), Some(0)), (Some(1), Some(478), Some(2))]
+    );
+    assert_eq!(view.ranks[0].samples_per_second, Some(50.0));
+    // 520 steps of 10 samples at 100 samples/s.
+    assert_eq!(view.seconds_left, Some(52));
+    let text = shown(&view);
+    for line in [
+        "digits in namespace ml: Training",
+        "  The job trains: generation 3: 2 workers, world size 2.",
+        "  Step 480 of 1000 (48%), epoch 2, loss 0.2500, 100 samples/s, test perplexity 12.50.",
+        "  About 52s left at this speed.",
+        "0     digits-worker-0-0  node-0  Training  480   0    50         0         -",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_worker_that_crashed_shows_its_exit_code_in_words() {
+    let case = job()
+        .crashes(0, 137, "OOMKilled", "killed")
+        .waits("CrashLoopBackOff", "0 of 2 workers ready");
+    let view = JobView::of(&case.facts());
+    let text = shown(&view);
+    let exit = "137 (killed: it used more memory than its limit), 20s ago";
+    assert!(text.contains(exit), "{text}");
+    assert!(
+        text.contains("in 9m (at 2026-01-01T12:09:00Z) unless it trains"),
+        "{text}"
+    );
+    assert_eq!(view.ranks[0].restarts, 5);
+    assert_eq!(view.ranks[0].rank, None);
+}
+
+#[test]
+fn text_of_the_cluster_does_not_steer_the_terminal() {
+    let case = job().waits("Unschedulable", "0 of 2\u{1b}[2J\u{9b}1m");
+    let text = text(&JobView::of(&case.facts()), now());
+    let stripped = anstream::adapter::strip_str(&text).to_string();
+    assert!(
+        !stripped.contains(|c: char| c.is_control() && c != '\n'),
+        "{stripped:?}"
+    );
+    assert!(!text.contains("\u{1b}[2J"), "{text:?}");
+}
+
+#[test]
+fn what_happens_next_is_told_with_its_time() {
+    let saves = json!({
+        "volume": {"hostPath": {"path": "/srv"}}, "everySteps": 100, "everySeconds": 300, "keep": 3});
+    let trains = job()
+        .trains(2)
+        .with("spec/checkpoint", saves)
+        .with("spec/activeDeadlineSeconds", json!(3_660))
+        .with(
+            "status/checkpoint",
+            json!({"step": 400, "time": before(100)}),
+        )
+        .with(
+            "status/avoidNodes",
+            json!([{"node": "n7", "reason": "HardwareFault", "until": before(-90)}]),
+        );
+    let cases = [
+        (
+            trains,
+            vec![
+                "The next checkpoint is due at step 500, or in 3m20s.",
+                "The job fails in 1h (at 2026-01-01T13:00:00Z) if it has not ended by then (activeDeadlineSeconds).",
+                "In 1m30s new pods of the job may use node n7 again (HardwareFault).",
+            ],
+        ),
+        (
+            job()
+                .last_failure("Killed", 137, "")
+                .member(0)
+                .with(
+                    "status/membership",
+                    json!({"generation": 3, "worldSize": 2, "nodes": 2, "members": "m"}),
+                )
+                .waits("Recovering", ""),
+            vec![
+                "Training goes on as soon as 2 workers can take part.",
+                "The job fails after 6 more incidents without a new step between them (backoffLimit).",
+            ],
+        ),
+        (
+            job()
+                .with("spec/suspend", json!(true))
+                .waits("Suspended", "no workers"),
+            vec!["Nothing, until you run `kubectl roundhouse resume digits`."],
+        ),
+        (
+            job().condition("Succeeded", "True", "Completed", ""),
+            vec![
+                "Nothing: the job has ended. Pods that have ended stay, with their logs (cleanPodPolicy).",
+            ],
+        ),
+    ];
+    for (case, expected) in cases {
+        assert_eq!(JobView::of(&case.facts()).next, expected);
+    }
+}
+
+#[test]
+fn the_document_has_what_the_text_has() {
+    let document = serde_json::to_value(JobView::of(&job().trains(2).facts())).unwrap();
+    assert_eq!(document["state"], "Training");
+    assert_eq!(document["progress"]["evalPerplexity"], 12.5);
+    assert_eq!(document["ranks"][1]["pod"], "digits-worker-1-0");
+    assert_eq!(document["conditions"][0]["reason"], "Training");
+}
+
+#[test]
+fn a_job_that_the_operator_has_not_seen_is_shown_all_the_same() {
+    let case = job().with("status", serde_json::Value::Null);
+    let view = JobView::of(&case.facts());
+    assert_eq!(view.state, "Unseen");
+    let line = &super::list::lines(&[serde_json::from_value(job().job).unwrap()])[0];
+    assert_eq!((line.state.as_str(), line.ready.as_str()), ("Valid", "0/2"));
+}

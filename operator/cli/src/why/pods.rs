@@ -1,0 +1,182 @@
+//! What is wrong with a worker's pod, if something is.
+
+use super::{Diagnosis, Situation, ended};
+use crate::facts::Facts;
+use crate::facts::worker::Worker;
+use crate::view::exit;
+
+/// Applies when a pod cannot be made, placed, started or kept.
+pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
+    let (reason, message) = facts.front();
+    if let Some(refused) = refused(facts, &reason, &message) {
+        return Some(refused);
+    }
+    let workers = facts.workers();
+    let staying = || workers.iter().filter(|worker| !worker.is_leaving);
+    staying()
+        .find_map(unreachable)
+        .or_else(|| staying().find_map(|worker| crash(facts, worker)))
+        .or_else(|| staying().find_map(waiting))
+        .or_else(|| unschedulable(facts, &workers))
+        .or_else(|| staying().find_map(failed))
+        .or_else(|| creating(facts, &reason, &message))
+}
+
+fn refused(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
+    let name = facts.name();
+    match reason {
+        "NameTaken" => Some(
+            Diagnosis::new(Situation::NameTaken, format!("Another object has a name that the job needs: {message}."))
+                .do_("Delete or rename that object, or give the job another name."),
+        ),
+        "Refused" if message.contains("exceeded quota") => Some(
+            Diagnosis::new(Situation::QuotaExceeded, "The namespace's quota does not allow the job's pods.")
+                .do_("See what is used: `kubectl describe resourcequota`.")
+                .do_(format!("Ask for less, for example `kubectl roundhouse scale {name} N` or smaller resources in workers.template; or ask for a larger quota. The operator tries again by itself.")),
+        ),
+        "Refused" => Some(
+            Diagnosis::new(Situation::Refused, format!("The API server refuses an object of the job: {message}."))
+                .do_("Change workers.template so that the policy named there allows it, or change the policy. The operator tries again by itself."),
+        ),
+        _ => None,
+    }
+}
+
+fn unreachable(worker: &Worker) -> Option<Diagnosis> {
+    let node = worker.node.as_ref().filter(|_| worker.is_unreachable)?;
+    Some(
+        Diagnosis::new(Situation::NodeUnreachable, format!("Kubernetes has lost touch with node {node}."))
+            .shown_by(format!("pod {} on it is not Ready although its containers are", worker.pod))
+            .do_(format!("Look at the node: `kubectl describe node {node}`. The worker is replaced on another one if there is room.")),
+    )
+}
+
+fn unschedulable(facts: &Facts, workers: &[Worker]) -> Option<Diagnosis> {
+    let all: Vec<&Worker> = workers
+        .iter()
+        .filter(|it| it.unschedulable.is_some() && !it.is_leaving)
+        .collect();
+    let first = all.first()?;
+    let words = first.unschedulable.clone().unwrap_or_default();
+    let summary = format!(
+        "The scheduler finds no node for {} of {} workers.",
+        all.len(),
+        facts.job.spec.workers.replicas
+    );
+    let avoided = facts.status().avoid_nodes;
+    let mut diagnosis = Diagnosis::new(Situation::Unschedulable, summary)
+        .shown_by(format!("{}: {words}", first.pod))
+        .do_("Free or add what the scheduler misses, or ask for less: resources, nodeSelector, affinity and tolerations in workers.template.");
+    let min = facts.job.spec.workers.min_replicas;
+    if min.is_none_or(|min| min >= facts.job.spec.workers.replicas) {
+        diagnosis = diagnosis.do_("To train with fewer workers meanwhile, set workers.minReplicas below workers.replicas.");
+    }
+    for node in avoided {
+        diagnosis = diagnosis.shown_by(format!(
+            "node {} is avoided after {}",
+            node.node, node.reason
+        ));
+    }
+    Some(diagnosis)
+}
+
+fn waiting(worker: &Worker) -> Option<Diagnosis> {
+    let (reason, message) = worker.waiting.as_ref()?;
+    let pod = &worker.pod;
+    let evidence = format!("{pod}: {reason}: {message}");
+    let diagnosis = match reason.as_str() {
+        "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" => {
+            Diagnosis::new(Situation::ImagePullFailed, format!("The node of {pod} cannot get the image."))
+                .do_("Correct the image's name in workers.template, or trainer.image in the values of the chart.")
+                .do_("For a private registry, set imagePullSecrets in workers.template.")
+        }
+        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
+            Diagnosis::new(Situation::ContainerConfigError, format!("The kubelet cannot start the container of {pod}."))
+                .do_("An image whose user is root needs securityContext.runAsUser in workers.template. A ConfigMap or Secret that the template names must exist.")
+        }
+        _ => return None,
+    };
+    Some(diagnosis.shown_by(evidence))
+}
+
+/// A container that ends before its worker has trained, again and again.
+fn crash(facts: &Facts, worker: &Worker) -> Option<Diagnosis> {
+    let (reason, _) = worker.waiting.as_ref()?;
+    let end = worker
+        .end
+        .as_ref()
+        .filter(|_| reason == "CrashLoopBackOff")?;
+    let (pod, name) = (&worker.pod, facts.name());
+    let words = exit::words(end.code, &end.reason);
+    let own = end
+        .message
+        .as_ref()
+        .map_or("", |message| message.message.as_str());
+    let evidence = format!("{pod} ended with exit code {}: {words}; {own}", end.code);
+    let last = facts
+        .status()
+        .last_failure
+        .filter(|last| last.worker == *pod);
+    let memory = (end.reason == "OOMKilled").then(|| roundhouse_api::LastFailure {
+        time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(facts.now),
+        worker: pod.clone(),
+        rank: None,
+        node: worker.node.clone(),
+        reason: end.reason.clone(),
+        exit_code: Some(end.code),
+        step: None,
+        message: own.to_owned(),
+    });
+    let known = memory.or(last).as_ref().and_then(ended::cause);
+    let diagnosis = known.unwrap_or_else(|| {
+        let summary = format!(
+            "{pod} ends again and again before it can train: {words} (exit code {}).",
+            end.code
+        );
+        Diagnosis::new(Situation::CrashLoop, summary).do_(format!(
+            "See its last lines: `kubectl roundhouse logs {name} --previous --tail 50`."
+        ))
+    });
+    Some(
+        diagnosis
+            .shown_by(evidence)
+            .shown_by(format!("{pod} was restarted {} times", worker.restarts)),
+    )
+}
+
+fn failed(worker: &Worker) -> Option<Diagnosis> {
+    let (reason, message) = worker.failed.as_ref()?;
+    let node = worker.node.as_ref().map(|node| format!(" on node {node}"));
+    let summary = format!(
+        "Kubernetes ended {}{}: {reason}.",
+        worker.pod,
+        node.unwrap_or_default()
+    );
+    Some(
+        Diagnosis::new(Situation::WorkerFailed, summary)
+            .shown_by(format!("{}: {reason}: {message}", worker.pod))
+            .do_("Nothing, if the node was drained or short of something: the operator replaces the worker after a while."),
+    )
+}
+
+fn creating(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
+    if reason != "ContainerCreating" && !message.contains("does not start its containers") {
+        return None;
+    }
+    let warnings = facts.events.iter().filter(|event| {
+        event.type_.as_deref() == Some("Warning")
+            && event.involved_object.kind.as_deref() == Some("Pod")
+    });
+    let mut diagnosis = Diagnosis::new(
+        Situation::ContainerCreating,
+        "A worker has a node, and its containers do not start: most often a volume is missing.",
+    );
+    for event in warnings {
+        let (reason, message) = (event.reason.as_deref(), event.message.as_deref());
+        let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
+        diagnosis = diagnosis.shown_by(format!("event {reason}: {message}"));
+    }
+    Some(diagnosis.do_(
+        "Make the ConfigMap, claim or directory that trainer.data and spec.checkpoint name. The pods start by themselves then.",
+    ))
+}

@@ -1,0 +1,52 @@
+//! Jobs that nobody works on: another controller's, unseen, invalid, suspended.
+
+use super::{Diagnosis, Situation};
+use crate::facts::Facts;
+use crate::view::since;
+use kube::ResourceExt;
+use roundhouse_contract::labels;
+
+/// Applies to a job that the operator does not run now, for a reason in its spec or because it has not seen it.
+pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
+    let (spec, name) = (&facts.job.spec, facts.name());
+    let (reason, message) = facts.front();
+    if spec.managed_by != labels::DEFAULT_MANAGER {
+        let summary = format!(
+            "Another controller looks after the job: {}.",
+            spec.managed_by
+        );
+        let diagnosis = Diagnosis::new(Situation::NotManaged, summary);
+        return Some(diagnosis.do_(format!(
+            "To let Roundhouse run it, leave out spec.managedBy. The field is immutable: run `kubectl roundhouse stop {name}` \
+             and submit the job again."
+        )));
+    }
+    if facts.job.status.is_none() {
+        let created = facts.job.creation_timestamp().map(|at| at.0);
+        return Some(
+            Diagnosis::new(Situation::Unseen, "The operator has not looked at the job.")
+                .shown_by(format!("The job was created {} ago and has no status.", since(created, facts.now)))
+                .do_("See whether the operator runs: `kubectl get pods -A -l app.kubernetes.io/component=operator`.")
+                .do_("An operator that is installed for certain namespaces only does not see the others: look at the values of its chart."),
+        );
+    }
+    if reason == "InvalidSpec" {
+        let summary = format!("The spec cannot be run: {message}.");
+        return Some(Diagnosis::new(Situation::InvalidSpec, summary).do_(
+            "Correct that field in your file, then run `kubectl roundhouse submit -f FILE`.",
+        ));
+    }
+    let ended = facts.status().is_terminal();
+    if spec.suspend && !ended {
+        return Some(
+            Diagnosis::new(
+                Situation::Suspended,
+                "The job is suspended: spec.suspend is true.",
+            )
+            .do_(format!(
+                "To let it go on, run `kubectl roundhouse resume {name}`."
+            )),
+        );
+    }
+    None
+}

@@ -1,0 +1,65 @@
+//! Jobs whose workers are fine, and wait for each other.
+
+use roundhouse_planner::status::counted;
+
+use super::{Diagnosis, Situation, ended};
+use crate::facts::Facts;
+use crate::view::ranks;
+
+/// Applies to every job that no other rule applies to.
+pub(super) fn rule(facts: &Facts) -> Diagnosis {
+    let (reason, _) = facts.front();
+    let name = facts.name();
+    let status = facts.status();
+    let last = status.last_failure.as_ref();
+    let spec = &facts.job.spec.workers;
+    let diagnosis = match reason.as_str() {
+        "Resuming" => Diagnosis::new(
+            Situation::Resuming,
+            "The job was resumed; workers of before the suspension still leave.",
+        )
+        .do_("Nothing: they leave within their grace period."),
+        "BelowMinReplicas" => {
+            let min = spec.min_replicas.unwrap_or(spec.replicas);
+            let summary = format!("Fewer workers are left than workers.minReplicas ({min}). They keep their state and wait.");
+            Diagnosis::new(Situation::BelowMinReplicas, summary)
+                .do_("Nothing, if the lost workers can be replaced.")
+                .do_("To go on with those that are left, lower workers.minReplicas in the job.")
+        }
+        "Recovering" => Diagnosis::new(Situation::Recovering, "A worker was lost. The others keep their state and wait for it.")
+            .do_("Nothing: it is started again or replaced.")
+            .do_("To let the others go on without it the next time, set workers.minReplicas below workers.replicas."),
+        "Forming" => Diagnosis::new(Situation::Forming, "The workers form a generation.")
+            .do_("Nothing: this takes a moment."),
+        _ => lobby(facts),
+    };
+    let recovers = matches!(
+        diagnosis.situation,
+        Situation::BelowMinReplicas | Situation::Recovering
+    );
+    let diagnosis = match last.filter(|_| recovers) {
+        Some(last) => diagnosis.shown_by(ended::evidence(last)),
+        None => diagnosis,
+    };
+    diagnosis.do_(format!("Watch it: `kubectl roundhouse watch {name}`."))
+}
+
+fn lobby(facts: &Facts) -> Diagnosis {
+    let ranks = ranks::of(facts);
+    let is_ready = |state: &str| state == "Lobby" || state == "Training";
+    let wanted = facts.job.spec.workers.replicas;
+    let ready = facts
+        .workers()
+        .iter()
+        .filter(|it| it.is_ready && !it.is_leaving)
+        .count();
+    let summary = format!(
+        "The job has not begun: {ready} of {} are ready.",
+        counted(wanted, "worker")
+    );
+    let mut diagnosis = Diagnosis::new(Situation::Lobby, summary);
+    for rank in ranks.iter().filter(|rank| !is_ready(&rank.state)) {
+        diagnosis = diagnosis.shown_by(format!("{}: {}", rank.pod, rank.state));
+    }
+    diagnosis.do_("Nothing yet: workers load libraries and data before they are ready.")
+}
