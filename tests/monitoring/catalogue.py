@@ -4,27 +4,8 @@ import pathlib
 import re
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-# What a process of Linux tells of itself, with the names that all Prometheus clients use.
-PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
-# Metrics that dashboards and alerts may use before the code registers them.
-PLANNED = PROCESS | {
-    "roundhouse_operator_queue_depth",
-    "roundhouse_operator_queue_wait_seconds",
-    "roundhouse_operator_api_call_seconds",
-    "roundhouse_operator_watch_restarts_total",
-    "roundhouse_operator_leader",
-    "roundhouse_jobs",
-    "roundhouse_job_lobby_seconds",
-    "roundhouse_job_start_seconds",
-    "roundhouse_job_recover_seconds",
-    "roundhouse_job_incidents_total",
-    "roundhouse_job_node_avoided_total",
-    "roundhouse_job_workers",
-    "roundhouse_job_gpus",
-    "roundhouse_job_gpu_held_seconds_total",
-    "roundhouse_job_gpu_training_seconds_total",
-    "roundhouse_train_checkpoint_timestamp_seconds",
-}
+# Generated from the registries, and checked against them by a contract test.
+PAGE = REPOSITORY / "docs/reference/metrics.md"
 KEYWORDS = {
     "and",
     "or",
@@ -42,23 +23,9 @@ KEYWORDS = {
 }
 
 
-def _code(*patterns):
-    """Rust sources without their tests."""
-    for pattern in patterns:
-        for path in sorted(REPOSITORY.glob(pattern)):
-            yield path.read_text().split("#[cfg(test)]")[0]
-
-
 def registered():
     """Names that the operator, the agent and the trainer register."""
-    names = set()
-    for text in _code("operator/src/**/*.rs", "trainer-image/agent/src/metrics.rs"):
-        names |= set(re.findall(r'"((?:roundhouse|process)_[a-z0-9_]+)"', text))
-    for text in _code("trainer-image/member/src/report/metrics.rs", "trainer-image/member/src/report/metrics/*.rs"):
-        names |= set(re.findall(r'"(roundhouse_train_[a-z0-9_]+)"', text))
-        calls = r'\b(?:gauge|int_gauge|int_counter|counter|histogram|unregistered)\(\s*(?:&?registry,\s*)?"([a-z0-9_]+)"'
-        names |= {f"roundhouse_train_{name}" for name in re.findall(calls, text)}
-    return names
+    return set(re.findall(r"^\| `([a-z0-9_]+)` \|", PAGE.read_text(), re.MULTILINE))
 
 
 def recorded():
@@ -69,7 +36,7 @@ def recorded():
 
 def known():
     """Every name that a query may use, but for the suffixes of histograms."""
-    return registered() | PLANNED | recorded()
+    return registered() | recorded()
 
 
 def family(name, names):

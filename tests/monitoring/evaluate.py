@@ -51,23 +51,17 @@ def of_alerts(prometheus):
 
 
 def empty(prometheus, arguments):
-    """What has no data, and how many queries there were. Queries of metrics that are not built yet do not count."""
+    """What has no data, and how many queries there were."""
     seconds = max(int(time.time() - arguments.since), STEP_SECONDS)
-    unbuilt = catalogue.PLANNED - catalogue.registered()
-    faults, skipped, number = [], [], 0
+    faults, number = [], 0
     alerts = list(of_alerts(prometheus))
     if not alerts:
         faults.append("Prometheus has no rules")
     for where, exprs in [*queries.of_dashboards(arguments.job, arguments.namespace, seconds), *alerts]:
         number += 1
-        if any(prometheus.has_data(expr, arguments.since) for expr in exprs):
-            continue
-        missing = {catalogue.family(name, unbuilt) for name in catalogue.used(exprs[0])} - {None}
-        if missing:
-            skipped.append(f"{where}: not built yet: {', '.join(sorted(missing))}")
-        else:
+        if not any(prometheus.has_data(expr, arguments.since) for expr in exprs):
             faults.append(f"{where}: no data for {exprs[0]}")
-    return faults, skipped, number
+    return faults, number
 
 
 def main():
@@ -81,15 +75,13 @@ def main():
     prometheus = Prometheus(arguments.url)
     end = time.monotonic() + arguments.wait
     while True:
-        faults, skipped, number = empty(prometheus, arguments)
+        faults, number = empty(prometheus, arguments)
         if not faults or time.monotonic() > end:
             break
         time.sleep(PAUSE_SECONDS)
-    for line in skipped + faults:
+    for line in faults:
         print(line)
-    print(
-        f"{number} queries: {number - len(faults) - len(skipped)} have data, {len(faults)} have none, {len(skipped)} not built yet"
-    )
+    print(f"{number} queries: {number - len(faults)} have data, {len(faults)} have none")
     sys.exit(1 if faults else 0)
 
 

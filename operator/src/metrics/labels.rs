@@ -1,40 +1,11 @@
 //! The closed sets that labels come from. What is not in its set is `Other`, so that nobody outside can make series.
 
+use roundhouse_api::ConditionReason;
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::termination::Reason;
 
 /// What is neither a known state nor a known reason.
 pub const OTHER: &str = "Other";
-
-/// States of a job that are no reason of an exit code: the words of the column STATE of `kubectl get`.
-const STATES: [&str; 26] = [
-    "BackoffLimitExceeded",
-    "BelowMinReplicas",
-    "ContainerConfigError",
-    "ContainerCreating",
-    "CrashLoopBackOff",
-    "DeadlineExceeded",
-    "Failed",
-    "FailurePolicyRule",
-    "Forming",
-    "ImagePullFailed",
-    "InvalidSpec",
-    "MaxIncidentsExceeded",
-    "NameTaken",
-    "NodeUnreachable",
-    "Recovering",
-    "Refused",
-    "Resumed",
-    "Resuming",
-    "StartDeadlineExceeded",
-    "Suspended",
-    "Training",
-    "Unschedulable",
-    "Valid",
-    "WaitingForWorkers",
-    "WorkerFailed",
-    "Completed",
-];
 
 /// Reasons of incidents that the trainer does not give: the planner's, the container runtime's, the kubelet's.
 const INCIDENTS: [&str; 16] = [
@@ -56,10 +27,10 @@ const INCIDENTS: [&str; 16] = [
     "Unknown",
 ];
 
-/// The state of a job as a label: the reason of its front condition.
+/// The state of a job as a label: the reason of its front condition, which the column STATE of `kubectl get` shows.
 #[must_use]
 pub fn state(reason: &str) -> &'static str {
-    known(reason, &STATES)
+    ConditionReason::parse(reason).map_or(OTHER, ConditionReason::as_str)
 }
 
 /// The reason of an incident as a label.

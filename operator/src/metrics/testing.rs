@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::watcher::Event;
 use prometheus::{Registry, TextEncoder};
 use roundhouse_api::{
-    AvoidedNode, ConditionType, MembershipStatus, TrainingJobStatus, WorkersStatus,
+    AvoidedNode, ConditionReason, ConditionType, MembershipStatus, TrainingJobStatus, WorkersStatus,
 };
 use roundhouse_planner::status::set_condition;
 
@@ -113,7 +113,11 @@ fn status(generation: u64, runs: bool) -> TrainingJobStatus {
     };
     let (kind, reason) = (
         ConditionType::Running,
-        if runs { "Training" } else { "Forming" },
+        if runs {
+            ConditionReason::Training
+        } else {
+            ConditionReason::Forming
+        },
     );
     set_condition(&mut status, kind, runs, reason, "", Timestamp::UNIX_EPOCH);
     if generation > 1 {

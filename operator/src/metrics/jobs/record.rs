@@ -58,7 +58,9 @@ impl Record {
             self.active = Some(now);
         }
         self.account.set(gpus, now);
-        self.workers = status.workers.clone().filter(|_| !is_over);
+        // A suspended job wants its workers again later: until then no worker is missing.
+        let is_suspended = status.is_true(ConditionType::Suspended);
+        self.workers = status.workers.clone().filter(|_| !is_over && !is_suspended);
     }
 
     /// Its state is that of this status, if it has one.
