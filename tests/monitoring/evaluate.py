@@ -16,7 +16,6 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 
-import catalogue  # noqa: E402
 import queries  # noqa: E402
 
 STEP_SECONDS = 2
