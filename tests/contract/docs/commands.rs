@@ -27,10 +27,7 @@ const READS: &str = "only reads; the fields that it shows have tests of their ow
 const KNOWN: [(&str, Proof); 31] = [
     (
         "cargo build --release -p kubectl-roundhouse",
-        Runs(
-            "tests/support/make/demo",
-            "cargo build -q --release -p kubectl-roundhouse",
-        ),
+        Runs("tests/support/make/programs", "kubectl-roundhouse"),
     ),
     ("cp", Nothing(EDITS)),
     ("docker build", Nothing(NEEDS_REGISTRY)),

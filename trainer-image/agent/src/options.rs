@@ -287,7 +287,7 @@ mod tests {
         let five_minutes = Duration::from_secs(300);
         assert_eq!(
             (half.first_step, half.later),
-            (five_minutes, Some(five_minutes))
+            (Some(five_minutes), Some(five_minutes))
         );
         let given = options(&[
             "--stall-timeout-seconds",
