@@ -24,7 +24,7 @@ const EDITS: &str = "prepares or cleans up a file of the reader's";
 const READS: &str = "only reads; the fields that it shows have tests of their own";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 31] = [
+const KNOWN: [(&str, Proof); 36] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -37,6 +37,10 @@ const KNOWN: [(&str, Proof); 31] = [
         Nothing("make test builds the same program with other flags, in tests/support/make/local"),
     ),
     ("export", Nothing("sets variables of the reader's shell")),
+    (
+        "helm test roundhouse",
+        Runs("tests/support/make/e2e", "helm test"),
+    ),
     (
         "helm uninstall roundhouse",
         Nothing("takes away what other tests of the cluster need"),
@@ -87,12 +91,28 @@ const KNOWN: [(&str, Proof); 31] = [
         Runs("tests/apiserver/suspension.rs", "suspend"),
     ),
     (
+        "kubectl roundhouse logs",
+        Nothing("reads pods; the plugin's tests follow 64 ranks of a source of their own"),
+    ),
+    (
         "kubectl roundhouse metrics",
         Runs("examples/demo.sh", "roundhouse metrics digits --filter"),
     ),
     (
+        "kubectl roundhouse status",
+        Runs("operator/cli/tests/apiserver.rs", "status"),
+    ),
+    (
+        "kubectl roundhouse submit",
+        Runs("operator/cli/tests/apiserver.rs", "submit"),
+    ),
+    (
         "kubectl roundhouse watch",
         Runs("examples/demo.sh", "roundhouse watch digits"),
+    ),
+    (
+        "kubectl roundhouse why",
+        Runs("operator/cli/tests/apiserver.rs", "why"),
     ),
     (
         "kubectl scale",

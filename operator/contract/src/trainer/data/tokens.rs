@@ -47,7 +47,7 @@ pub struct TokenOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
     pub tokenizer: Option<String>,
-    /// `text`: the token between documents. Default: `<|endoftext|>`, `</s>` or `<eos>`, whichever the tokenizer has.
+    /// `text`: the token between documents. Default: the tokenizer's `<|endoftext|>`, `</s>`, `<eos>` or `<|end_of_text|>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 256)))]
     pub end_of_text: Option<String>,
@@ -55,7 +55,7 @@ pub struct TokenOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 256)))]
     pub column: Option<String>,
-    /// Tokens are from 0 to below this. Default: what the tokenizer says; else it is not checked.
+    /// Tokens are from 0 to below this. Default: the tokenizer's; else the model's, for `bert` without its mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schemars",
