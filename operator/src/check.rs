@@ -149,8 +149,10 @@ fn unreadable(options: &Options, source: kube::Error) -> CheckError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use roundhouse_api::WorkersStatus;
     use serde_json::json;
+
+    use super::*;
 
     /// A status whose conditions have these types, all true; the first is the one that matters most.
     fn status(types: &[ConditionType]) -> TrainingJobStatus {
@@ -161,8 +163,15 @@ mod tests {
                     "lastTransitionTime": "2026-01-01T00:00:00Z"})
             })
             .collect();
-        let status = json!({"conditions": conditions, "workers": {"summary": "1/2"}});
-        serde_json::from_value(status).unwrap_or_default()
+        let workers = WorkersStatus {
+            summary: "1/2".to_owned(),
+            ..WorkersStatus::default()
+        };
+        TrainingJobStatus {
+            conditions: serde_json::from_value(json!(conditions)).unwrap(),
+            workers: Some(workers),
+            ..TrainingJobStatus::default()
+        }
     }
 
     #[test]

@@ -220,7 +220,7 @@ fn what_is_said_to_run_a_command_runs_it() {
 
 #[test]
 fn every_block_has_a_language() {
-    let languages: HashSet<&str> = ["sh", "yaml", "json", "text", "rust"].into();
+    let languages: HashSet<&str> = ["sh", "yaml", "json", "text", "rust", "promql"].into();
     for page in pages() {
         for block in markdown::blocks(&page.text) {
             let is_known = languages.contains(&*block.language);
