@@ -12,6 +12,7 @@ mod decide;
 mod draft;
 mod failure;
 mod finish;
+pub mod gpu;
 pub mod members;
 mod membership;
 mod nodes;

@@ -2,6 +2,7 @@
 
 from grafana import (
     BLUE,
+    GOODPUT,
     GREEN,
     RED,
     YELLOW,
@@ -33,7 +34,6 @@ from promql import (
 
 RATE, RANGE = "$__rate_interval", "$__range"
 WAITING = f"({workers('wanted', FLEET)} > 0) and on ({EACH_JOB}) ({workers('active', FLEET)} == 0)"
-GOODPUT = steps((None, RED), (0.5, YELLOW), (0.8, GREEN))
 TO_JOB = (
     "/d/roundhouse-job?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
     "&var-namespace=${__data.fields.namespace}&var-job=${__data.fields.job}"

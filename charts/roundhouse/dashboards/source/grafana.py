@@ -21,6 +21,8 @@ def steps(*pairs):
 
 
 PLAIN = steps((None, GREEN))
+# Of the share of GPU time that goes into training.
+GOODPUT = steps((None, RED), (0.5, YELLOW), (0.8, GREEN))
 # Of a variable: Grafana takes the first value that it finds.
 NOTHING = {"selected": False, "text": "", "value": ""}
 

@@ -6,6 +6,7 @@ import job_training
 import job_workers
 from grafana import (
     BLUE,
+    GOODPUT,
     GREEN,
     RED,
     YELLOW,
@@ -89,7 +90,7 @@ def summary():
             "GPU-seconds of training in each GPU-second held, over the chosen time range.",
             [query(goodput("", JOB, RANGE), "goodput")],
             "percentunit",
-            steps((None, RED), (0.5, YELLOW), (0.8, GREEN)),
+            GOODPUT,
             width=3,
             decimals=1,
         ),

@@ -5,11 +5,7 @@ use roundhouse_contract::ExpectedDevice;
 use roundhouse_contract::labels::TRAINER_CONTAINER;
 
 use super::{InvalidSpec, RESERVED_VOLUME_PREFIX, invalid};
-
-/// Extended resources that are GPUs.
-const GPU_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
-/// Extended resources that are slices of a GPU. A process can use one of them, however many the pod has.
-const MIG_PREFIX: &str = "nvidia.com/mig-";
+use crate::gpu;
 
 /// Refuses what the operator decides itself.
 pub(super) fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
@@ -49,7 +45,7 @@ pub(super) fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
     let limits =
         trainer(template).filter_map(|container| container.resources.as_ref()?.limits.as_ref());
     for limits in limits {
-        for resource in GPU_RESOURCES {
+        for resource in gpu::RESOURCES {
             let Some(quantity) = limits.get(resource) else {
                 continue;
             };
@@ -70,7 +66,7 @@ pub(super) fn expected_device(template: &PodTemplateSpec, num_gpus: u32) -> Opti
         .any(|resources| {
             let mut limits = resources.limits.iter().flatten();
             resources.claims.iter().flatten().next().is_some()
-                || limits.any(|(name, _)| name.starts_with(MIG_PREFIX))
+                || limits.any(|(name, _)| gpu::is_slice(name))
         });
     (!is_unknown).then(|| ExpectedDevice::of_gpus(num_gpus))
 }

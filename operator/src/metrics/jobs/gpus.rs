@@ -10,12 +10,7 @@ use std::time::Instant;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{ConditionType, TrainingJobStatus};
 use roundhouse_planner::members::is_survivor;
-use roundhouse_planner::{Pod, PodPhase};
-
-/// Extended resources that are GPUs. The planner has the same ones.
-const GPU_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
-/// Extended resources that are slices of a GPU. Each slice counts as one.
-const MIG_PREFIX: &str = "nvidia.com/mig-";
+use roundhouse_planner::{Pod, PodPhase, gpu};
 
 /// GPUs of a job at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +49,7 @@ fn holds(pod: &Pod) -> bool {
     pod.node.is_some() && matches!(pod.phase, PodPhase::Pending | PodPhase::Running)
 }
 
-/// GPUs in the limits of a pod's containers, slices of a GPU (MIG) included. Resource claims (DRA) do not tell how
+/// GPUs in the limits of a pod's containers. A slice of a GPU (MIG) counts as one. Resource claims (DRA) do not tell how
 /// many there are, and count as none.
 #[must_use]
 pub fn per_pod(template: Option<&PodTemplateSpec>) -> u32 {
@@ -63,7 +58,7 @@ pub fn per_pod(template: Option<&PodTemplateSpec>) -> u32 {
     let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref());
     let numbers = limits
         .flatten()
-        .filter(|(name, _)| GPU_RESOURCES.contains(&name.as_str()) || name.starts_with(MIG_PREFIX));
+        .filter(|(name, _)| gpu::RESOURCES.contains(&name.as_str()) || gpu::is_slice(name));
     numbers
         .map(|(_, quantity)| quantity.0.parse().unwrap_or(0))
         .fold(0, u32::saturating_add)

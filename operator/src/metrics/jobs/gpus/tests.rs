@@ -109,7 +109,7 @@ fn gpus_are_those_of_all_containers_and_of_the_names_that_the_planner_knows() {
     assert_eq!(number(json!({"nvidia.com/mig-1g.10gb": 2})), 3);
     assert_eq!(number(json!({"memory": "3Gi", "example.com/gpu": 4})), 1);
     assert_eq!(per_pod(None), 0);
-    for resource in GPU_RESOURCES {
+    for resource in gpu::RESOURCES {
         let mut job = raw_job(1);
         job.spec.workers.template = Some(template(json!({resource: 3})));
         assert_eq!(validate(&job).unwrap().procs_per_worker, 3, "{resource}");
