@@ -33,39 +33,14 @@ pub fn total_norm(tensors: &[Tensor]) -> Result<Tensor> {
     made(|out| unsafe { ffi::rh_total_norm(list.as_ptr(), list.len(), out) })
 }
 
-/// Scales the tensors so that [`total_norm`] is at most `most`, as `torch.nn.utils.clip_grad_norm_`, and returns
-/// the norm from before. If that is not finite, neither are the tensors after it.
-///
-/// # Errors
-/// As [`norms`].
-pub fn clip_by_norm(tensors: &mut [Tensor], most: f64) -> Result<Tensor> {
-    let list = pointers(tensors);
-    // SAFETY: tensors and list are live, `out` valid for a write.
-    made(|out| unsafe { ffi::rh_clip_by_norm(list.as_ptr(), list.len(), most, out) })
-}
-
 /// `x ← √x`.
 ///
 /// # Errors
 /// Tensors that are not floating point.
 pub fn sqrt_(tensors: &mut [Tensor]) -> Result<()> {
-    unary(0, tensors)
-}
-
-/// `x ← -x`.
-///
-/// # Errors
-/// Tensors of booleans.
-pub fn neg_(tensors: &mut [Tensor]) -> Result<()> {
-    unary(1, tensors)
-}
-
-/// `x ← 0`.
-///
-/// # Errors
-/// None that a caller can cause.
-pub fn zero_(tensors: &mut [Tensor]) -> Result<()> {
-    unary(2, tensors)
+    let list = pointers(tensors);
+    // SAFETY: tensors and list are live.
+    check(unsafe { ffi::rh_foreach_sqrt(list.as_ptr(), list.len()) })
 }
 
 /// `x ← x + value`.
@@ -84,22 +59,14 @@ pub fn mul_scalar_(tensors: &mut [Tensor], value: f64) -> Result<()> {
     scalar(1, tensors, value)
 }
 
-/// `x ← x / value`.
-///
-/// # Errors
-/// As [`add_scalar_`].
-pub fn div_scalar_(tensors: &mut [Tensor], value: f64) -> Result<()> {
-    scalar(2, tensors, value)
-}
-
-/// `x ← x · value`, one number on the tensors' device.
+/// `x ← x / value`, one number on the tensors' device.
 ///
 /// # Errors
 /// `value` has more than one element or is on another device.
-pub fn mul_tensor_(tensors: &mut [Tensor], value: &Tensor) -> Result<()> {
+pub fn div_tensor_(tensors: &mut [Tensor], value: &Tensor) -> Result<()> {
     let list = pointers(tensors);
-    // SAFETY: tensors and list are live.
-    check(unsafe { ffi::rh_foreach_tensor(1, list.as_ptr(), list.len(), value.as_ptr()) })
+    // SAFETY: tensors, list and value are live.
+    check(unsafe { ffi::rh_foreach_div_tensor(list.as_ptr(), list.len(), value.as_ptr()) })
 }
 
 /// `x ← x + factor · y`.
@@ -126,20 +93,12 @@ pub fn div_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
     pairwise(2, tensors, others, 1.0)
 }
 
-/// `x ← max(x, y)`.
-///
-/// # Errors
-/// As [`add_`].
-pub fn maximum_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
-    pairwise(3, tensors, others, 1.0)
-}
-
 /// `x ← x + weight · (end - x)`: a moving average.
 ///
 /// # Errors
 /// As [`add_`].
 pub fn lerp_(tensors: &mut [Tensor], ends: &[Tensor], weight: f64) -> Result<()> {
-    pairwise(4, tensors, ends, weight)
+    pairwise(3, tensors, ends, weight)
 }
 
 /// `x ← y`, also between kinds and devices. Copies to or from pinned memory are not waited for.
@@ -147,29 +106,7 @@ pub fn lerp_(tensors: &mut [Tensor], ends: &[Tensor], weight: f64) -> Result<()>
 /// # Errors
 /// As [`add_`].
 pub fn copy_(tensors: &mut [Tensor], sources: &[Tensor]) -> Result<()> {
-    pairwise(5, tensors, sources, 1.0)
-}
-
-/// `x ← x + factor · a · b`.
-///
-/// # Errors
-/// As [`add_`].
-pub fn addcmul_(tensors: &mut [Tensor], a: &[Tensor], b: &[Tensor], factor: f64) -> Result<()> {
-    pointwise(0, tensors, a, b, factor)
-}
-
-/// `x ← x + factor · a / b`.
-///
-/// # Errors
-/// As [`add_`].
-pub fn addcdiv_(tensors: &mut [Tensor], a: &[Tensor], b: &[Tensor], factor: f64) -> Result<()> {
-    pointwise(1, tensors, a, b, factor)
-}
-
-fn unary(operation: c_int, tensors: &mut [Tensor]) -> Result<()> {
-    let list = pointers(tensors);
-    // SAFETY: tensors and list are live.
-    check(unsafe { ffi::rh_foreach_unary(operation, list.as_ptr(), list.len()) })
+    pairwise(4, tensors, sources, 1.0)
 }
 
 fn scalar(operation: c_int, tensors: &mut [Tensor], value: f64) -> Result<()> {
@@ -189,20 +126,6 @@ fn pairwise(
     let (list_at, other_at) = (list.as_ptr(), other.as_ptr());
     // SAFETY: tensors and lists are live and of this length.
     check(unsafe { ffi::rh_foreach_list(operation, list_at, other_at, count, factor) })
-}
-
-fn pointwise(
-    operation: c_int,
-    tensors: &mut [Tensor],
-    a: &[Tensor],
-    b: &[Tensor],
-    factor: f64,
-) -> Result<()> {
-    let count = same_length(&[tensors, a, b])?;
-    let (list, a, b) = (pointers(tensors), pointers(a), pointers(b));
-    let (list_at, a_at, b_at) = (list.as_ptr(), a.as_ptr(), b.as_ptr());
-    // SAFETY: tensors and lists are live and of this length.
-    check(unsafe { ffi::rh_foreach_pointwise(operation, list_at, a_at, b_at, count, factor) })
 }
 
 #[cfg(test)]

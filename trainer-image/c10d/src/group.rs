@@ -43,6 +43,9 @@ unsafe impl Sync for ProcessGroup {}
 impl ProcessGroup {
     /// Meets `world_size` ranks in the store and connects to them; blocks until all are there.
     ///
+    /// Gloo has no abort, so over it an abort closes the connections of the group: those that this process has opened
+    /// meanwhile, except to stores. A connection that another thread opens meanwhile is taken for one of them.
+    ///
     /// # Errors
     /// `rank` is not below `world_size`, or a peer did not come within the timeout.
     pub fn new(store: &Store, rank: u32, world_size: u32, options: &GroupOptions) -> Result<Self> {

@@ -122,21 +122,14 @@ unsafe extern "C" {
         out: *mut *mut C_tensor,
     ) -> c_int;
     pub(crate) fn rh_total_norm(tensors: List, count: usize, out: *mut *mut C_tensor) -> c_int;
-    pub(crate) fn rh_clip_by_norm(
-        tensors: List,
-        count: usize,
-        most: f64,
-        out: *mut *mut C_tensor,
-    ) -> c_int;
-    pub(crate) fn rh_foreach_unary(operation: c_int, tensors: List, count: usize) -> c_int;
+    pub(crate) fn rh_foreach_sqrt(tensors: List, count: usize) -> c_int;
     pub(crate) fn rh_foreach_scalar(
         operation: c_int,
         tensors: List,
         count: usize,
         value: f64,
     ) -> c_int;
-    pub(crate) fn rh_foreach_tensor(
-        operation: c_int,
+    pub(crate) fn rh_foreach_div_tensor(
         tensors: List,
         count: usize,
         value: *const C_tensor,
@@ -144,14 +137,6 @@ unsafe extern "C" {
     pub(crate) fn rh_foreach_list(
         operation: c_int,
         tensors: List,
-        others: List,
-        count: usize,
-        factor: f64,
-    ) -> c_int;
-    pub(crate) fn rh_foreach_pointwise(
-        operation: c_int,
-        tensors: List,
-        ones: List,
         others: List,
         count: usize,
         factor: f64,

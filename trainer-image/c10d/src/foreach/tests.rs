@@ -32,28 +32,15 @@ fn assert_is(
 #[test]
 fn each_operation_is_that_on_each_tensor() {
     assert_is(|x, _| sqrt_(x).unwrap(), |x, _| x.sqrt());
-    assert_is(|x, _| neg_(x).unwrap(), |x, _| -x);
-    assert_is(|x, _| zero_(x).unwrap(), |x, _| x.zeros_like());
     assert_is(|x, _| add_scalar_(x, 3.0).unwrap(), |x, _| x + 3.0);
     assert_is(|x, _| mul_scalar_(x, 3.0).unwrap(), |x, _| x * 3.0);
-    assert_is(|x, _| div_scalar_(x, 3.0).unwrap(), |x, _| x / 3.0);
-    let factor = Tensor::from(7_f32);
-    assert_is(|x, _| mul_tensor_(x, &factor).unwrap(), |x, _| x * 7.0);
+    let divisor = Tensor::from(7_f32);
+    assert_is(|x, _| div_tensor_(x, &divisor).unwrap(), |x, _| x / 7.0);
     assert_is(|x, y| add_(x, y, -2.0).unwrap(), |x, y| x - y * 2.0);
     assert_is(|x, y| mul_(x, y).unwrap(), |x, y| x * y);
     assert_is(|x, y| div_(x, y).unwrap(), |x, y| x / y);
-    assert_is(|x, y| maximum_(x, y).unwrap(), Tensor::maximum);
     assert_is(|x, y| lerp_(x, y, 0.1).unwrap(), |x, y| x + (y - x) * 0.1);
     assert_is(|x, y| copy_(x, y).unwrap(), |_, y| y.copy());
-    assert_is(
-        |x, y| addcmul_(x, y, y, 0.5).unwrap(),
-        |x, y| x + y * y * 0.5,
-    );
-    let ones: Vec<Tensor> = list().iter().map(Tensor::ones_like).collect();
-    assert_is(
-        |x, y| addcdiv_(x, &ones, y, 0.5).unwrap(),
-        |x, y| x + y.reciprocal() * 0.5,
-    );
 }
 
 #[test]
@@ -74,23 +61,11 @@ fn norms_are_those_of_each_tensor_and_of_all() {
     let found: Vec<f64> = each.iter().map(|norm| norm.double_value(&[])).collect();
     let wanted: Vec<f64> = list().iter().map(|x| x.norm().double_value(&[])).collect();
     assert_eq!(found, wanted);
-    let total = total_norm(&list()).unwrap().double_value(&[]);
-    assert!((total - Tensor::cat(&list(), 0).norm().double_value(&[])).abs() < 1e-5);
-}
-
-#[test]
-fn clipping_scales_down_and_never_up() {
     let syncs = crate::host_syncs();
-    let mut gradients = list();
-    let before = clip_by_norm(&mut gradients, 1.0).unwrap();
-    assert!(
-        (before.double_value(&[]) - total_norm(&list()).unwrap().double_value(&[])).abs() < 1e-6
-    );
-    assert!((total_norm(&gradients).unwrap().double_value(&[]) - 1.0).abs() < 1e-5);
-    let mut small = list();
-    let _ = clip_by_norm(&mut small, 1e3).unwrap();
-    assert!(small.iter().zip(list()).all(|(one, other)| *one == other));
+    let total = total_norm(&list()).unwrap();
     assert_eq!(crate::host_syncs(), syncs);
+    let total = total.double_value(&[]);
+    assert!((total - Tensor::cat(&list(), 0).norm().double_value(&[])).abs() < 1e-5);
 }
 
 #[test]
@@ -104,5 +79,5 @@ fn leaves_that_require_gradients_can_be_changed() {
 #[test]
 fn lists_of_different_lengths_are_refused() {
     assert!(add_(&mut list(), &list()[..2], 1.0).is_err());
-    assert!(addcmul_(&mut list(), &list(), &list()[1..], 1.0).is_err());
+    assert!(mul_(&mut list(), &list()[1..]).is_err());
 }

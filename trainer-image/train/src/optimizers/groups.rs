@@ -116,14 +116,8 @@ impl Group {
 impl Members {
     /// With gradients divided by the divisor, if there is one.
     pub(super) fn divided(self, divisor: Option<&Tensor>) -> Result<Self, TchError> {
-        let Self { weights, gradients } = self;
-        let gradients = gradients.iter();
-        Ok(Self {
-            weights,
-            gradients: gradients
-                .map(|gradient| kernels::divided(gradient, divisor))
-                .collect::<Result<_, _>>()?,
-        })
+        let gradients = kernels::divided(&self.gradients, divisor)?;
+        Ok(Self { gradients, ..self })
     }
 }
 

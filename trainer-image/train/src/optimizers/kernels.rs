@@ -35,23 +35,8 @@ impl Select {
         keeps.map(|keeps| keeps.f_to_kind(Kind::Float)).transpose()
     }
 
-    /// Changes a tensor by `in_place`, unless its old values are to be kept. If the device decides that, the
-    /// change is made to a copy.
-    fn write(
-        &self,
-        target: &Tensor,
-        in_place: impl FnOnce(&mut Tensor) -> Result<Tensor, TchError>,
-    ) -> Result<(), TchError> {
-        let Some(keeps) = &self.keeps else {
-            return in_place(&mut target.shallow_clone()).map(drop);
-        };
-        let mut changed = target.f_empty_like()?;
-        changed.f_copy_(target)?;
-        let _ = in_place(&mut changed)?;
-        target.f_where_self_out(target, keeps, &changed).map(drop)
-    }
-
-    /// The same for a list of tensors, with one kernel for all but the selection.
+    /// Changes tensors by `in_place`, unless their old values are to be kept. If the device decides that, the
+    /// change is made to copies.
     fn write_all(
         &self,
         targets: &[Tensor],
@@ -63,9 +48,7 @@ impl Select {
         if targets.is_empty() {
             return Ok(());
         }
-        let empty = targets.iter().map(Tensor::f_empty_like);
-        let mut changed = empty.collect::<Result<Vec<_>, _>>()?;
-        foreach::copy_(&mut changed, targets)?;
+        let mut changed = copies(targets)?;
         in_place(&mut changed)?;
         for (target, changed) in targets.iter().zip(&changed) {
             let _ = target.f_where_self_out(target, keeps, changed)?;
@@ -123,10 +106,23 @@ fn scalar(value: f64, like: &Tensor) -> Result<Tensor, TchError> {
     Tensor::f_full([0_i64; 0], value, (Kind::Float, like.device()))
 }
 
-/// A gradient divided by the divisor, if there is one.
-pub(super) fn divided(gradient: &Tensor, divisor: Option<&Tensor>) -> Result<Tensor, TchError> {
-    divisor.map_or_else(
-        || Ok(gradient.shallow_clone()),
-        |divisor| gradient.f_div(divisor),
-    )
+/// New tensors with the values of some others.
+fn copies(tensors: &[Tensor]) -> Result<Vec<Tensor>, TchError> {
+    let empty = tensors.iter().map(Tensor::f_empty_like);
+    let mut copies = empty.collect::<Result<Vec<_>, _>>()?;
+    foreach::copy_(&mut copies, tensors)?;
+    Ok(copies)
+}
+
+/// Gradients divided by the divisor, if there is one; the given ones stay as they are.
+pub(super) fn divided(
+    gradients: &[Tensor],
+    divisor: Option<&Tensor>,
+) -> Result<Vec<Tensor>, TchError> {
+    let Some(divisor) = divisor else {
+        return Ok(handles(gradients));
+    };
+    let mut divided = copies(gradients)?;
+    foreach::div_tensor_(&mut divided, divisor)?;
+    Ok(divided)
 }

@@ -75,7 +75,7 @@ impl Update for Lamb {
                 } else {
                     kernels::same(-step.rate, weights)?
                 };
-                kernels::move_by(weights, &directions, &coefficients, &select)?;
+                kernels::move_by(weights, directions, &coefficients, &select)?;
             }
             self.groups.update_statistics(parameters, &select)
         })

@@ -1,9 +1,9 @@
 //! Moments: the steps of `AdamW` and LAMB.
 
-use roundhouse_c10d::{AdamWUpdate, Gate, Moments};
+use roundhouse_c10d::{AdamWUpdate, Gate, Moments, foreach};
 use tch::{TchError, Tensor};
 
-use super::{Select, average, divided, handles, scalar};
+use super::{Select, average, copies, divided, handles, scalar};
 use crate::optimizers::groups::Members;
 
 /// One step on one group.
@@ -35,16 +35,22 @@ impl AdamStep {
         [firsts, seconds]: [&[Tensor]; 2],
         select: &Select,
     ) -> Result<(), TchError> {
-        let squares = gradients.iter().map(|gradient| gradient.f_mul(gradient));
-        let squares = squares.collect::<Result<Vec<_>, _>>()?;
+        let mut squares = copies(gradients)?;
+        foreach::mul_(&mut squares, gradients)?;
         average(firsts, gradients, 1.0 - self.beta1, select)?;
         average(seconds, &squares, 1.0 - self.beta2, select)
     }
 
-    /// `√v + ε·√(1-β₂ᵗ)`: the denominator of the corrected moments, times `√(1-β₂ᵗ)`.
-    fn denominator(&self, second: &Tensor) -> Result<Tensor, TchError> {
-        let (_, root) = self.corrections();
-        second.f_sqrt()?.f_add_scalar_(self.epsilon * root)
+    /// `m̂ / (√v̂ + ε)`, computed as `m · √(1-β₂ᵗ)/(1-β₁ᵗ) / (√v + ε·√(1-β₂ᵗ))`.
+    fn directions(&self, [firsts, seconds]: [&[Tensor]; 2]) -> Result<Vec<Tensor>, TchError> {
+        let (first_correction, root) = self.corrections();
+        let mut denominators = copies(seconds)?;
+        foreach::sqrt_(&mut denominators)?;
+        foreach::add_scalar_(&mut denominators, self.epsilon * root)?;
+        let mut directions = copies(firsts)?;
+        foreach::mul_scalar_(&mut directions, root / first_correction)?;
+        foreach::div_(&mut directions, &denominators)?;
+        Ok(directions)
     }
 }
 
@@ -90,21 +96,11 @@ pub(in crate::optimizers) fn lamb_directions(
     divisor: Option<&Tensor>,
     select: &Select,
 ) -> Result<Vec<Tensor>, TchError> {
-    let (first_correction, root) = step.corrections();
-    let gradients = gradients.iter().map(|gradient| divided(gradient, divisor));
-    let gradients = gradients.collect::<Result<Vec<_>, _>>()?;
+    let gradients = divided(gradients, divisor)?;
     step.update_moments(&gradients, [firsts, seconds], select)?;
-    let tensors = weights.iter().zip(firsts).zip(seconds);
-    tensors
-        .map(|((weight, first), second)| {
-            let numerator = first.f_mul_scalar(root / first_correction)?;
-            let denominator = step.denominator(second)?;
-            if step.weight_decay > 0.0 {
-                let decayed = weight.f_mul_scalar(step.weight_decay)?;
-                decayed.f_addcdiv(&numerator, &denominator)
-            } else {
-                numerator.f_div(&denominator)
-            }
-        })
-        .collect()
+    let mut directions = step.directions([firsts, seconds])?;
+    if step.weight_decay > 0.0 {
+        foreach::add_(&mut directions, weights, step.weight_decay)?;
+    }
+    Ok(directions)
 }

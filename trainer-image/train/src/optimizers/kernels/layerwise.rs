@@ -1,5 +1,6 @@
 //! Rates per tensor: the trust ratios of LARS and LAMB. They stay on the device.
 
+use roundhouse_c10d::foreach;
 use tch::{TchError, Tensor};
 
 use super::{Select, norms, scalar};
@@ -43,17 +44,15 @@ pub(in crate::optimizers) fn lamb_ratios(
     ratio.f_mul_scalar(-rate)?.f_unbind(0)
 }
 
-/// `w = w + coefficient · direction`, with a coefficient for each tensor.
+/// `w = w + coefficient · direction`, with a coefficient for each tensor. The directions are scaled in place.
 pub(in crate::optimizers) fn move_by(
     weights: &[Tensor],
-    directions: &[Tensor],
+    mut directions: Vec<Tensor>,
     coefficients: &[Tensor],
     select: &Select,
 ) -> Result<(), TchError> {
-    for ((weight, direction), coefficient) in weights.iter().zip(directions).zip(coefficients) {
-        select.write(weight, |weight| weight.f_addcmul_(direction, coefficient))?;
-    }
-    Ok(())
+    foreach::mul_(&mut directions, coefficients)?;
+    select.write_all(weights, |weights| foreach::add_(weights, &directions, 1.0))
 }
 
 /// The same coefficient for each tensor.

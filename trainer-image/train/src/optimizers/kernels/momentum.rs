@@ -1,9 +1,9 @@
 //! Momentum: the steps of SGD and LARS.
 
-use roundhouse_c10d::{Gate, SgdUpdate};
+use roundhouse_c10d::{Gate, SgdUpdate, foreach};
 use tch::{TchError, Tensor};
 
-use super::{Select, handles, scalar};
+use super::{Select, copies, handles};
 use crate::optimizers::groups::Members;
 
 /// One step of SGD on one group.
@@ -51,23 +51,14 @@ pub(in crate::optimizers) fn lars_momentum(
     step: &SgdStep,
     select: &Select,
 ) -> Result<(), TchError> {
-    let Some(first) = weights.first() else {
-        return Ok(());
-    };
-    let decay = scalar(step.weight_decay, first)?;
-    let tensors = weights.iter().zip(gradients).zip(buffers).zip(rates);
-    for (((weight, gradient), buffer), rate) in tensors {
-        let direction = if step.weight_decay > 0.0 {
-            gradient.f_addcmul(weight, &decay)?
-        } else {
-            gradient.shallow_clone()
-        };
-        select.write(buffer, |buffer| {
-            buffer
-                .f_mul_scalar_(step.momentum)?
-                .f_addcmul_(&direction, rate)
-        })?;
-        select.write(weight, |weight| weight.f_sub_(buffer))?;
+    let mut moves = copies(gradients)?;
+    if step.weight_decay > 0.0 {
+        foreach::add_(&mut moves, weights, step.weight_decay)?;
     }
-    Ok(())
+    foreach::mul_(&mut moves, rates)?;
+    select.write_all(buffers, |buffers| {
+        foreach::mul_scalar_(buffers, step.momentum)?;
+        foreach::add_(buffers, &moves, 1.0)
+    })?;
+    select.write_all(weights, |weights| foreach::add_(weights, buffers, -1.0))
 }
