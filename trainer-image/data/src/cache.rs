@@ -2,8 +2,9 @@
 //! cannot be written, in the cache directory. It is valid for one size, modification time and beginning of the
 //! file; anything else, also a torn cache file, is built again.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -165,10 +166,17 @@ fn load<T: DeserializeOwned>(place: &Path, stamp: &Stamp) -> Option<T> {
 pub(crate) fn save(place: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let directory = place.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory)?;
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    let mut file = readable_by_all().tempfile_in(directory)?;
     file.write_all(bytes)?;
     file.persist(place)?;
     Ok(())
+}
+
+/// For files that other jobs use, too, which may run as another user. The process's umask applies.
+pub(crate) fn readable_by_all<'a>() -> tempfile::Builder<'a, 'a> {
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(Permissions::from_mode(0o666));
+    builder
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -258,6 +266,15 @@ mod tests {
             assert_eq!(case.get(&cache, b""), [1, 2, 3]);
         }
         assert_eq!(case.built.get() as usize, 1 + whole.len());
+    }
+
+    #[test]
+    fn a_kept_index_can_be_read_by_whoever_can_read_other_new_files() {
+        let case = Case::new();
+        case.get(&Cache::default(), b"");
+        let kept = Cache::default().places(&case.data(), "index").remove(0);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&kept), mode(&case.data()));
     }
 
     #[test]

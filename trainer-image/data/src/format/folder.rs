@@ -258,8 +258,18 @@ impl Records for Folder {
 mod tests {
     use super::*;
 
-    fn folder(images: &[&str]) -> tempfile::TempDir {
-        let directory = tempfile::tempdir().unwrap();
+    /// A folder of images within a directory of its own, beside which the list is kept.
+    struct Images(tempfile::TempDir);
+
+    impl Images {
+        fn path(&self) -> PathBuf {
+            self.0.path().join("images")
+        }
+    }
+
+    fn folder(images: &[&str]) -> Images {
+        let directory = Images(tempfile::tempdir().unwrap());
+        std::fs::create_dir(directory.path()).unwrap();
         for image in images {
             let path = directory.path().join(image);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -289,7 +299,7 @@ mod tests {
             "cat/notes.txt",
             ".hidden/z.jpg",
         ]);
-        let folder = Folder::open(directory.path(), None, &Cache::default()).unwrap();
+        let folder = Folder::open(&directory.path(), None, &Cache::default()).unwrap();
         assert_eq!(folder.classes(), ["cat", "dog"]);
         let expected = [
             (0, "cat/sub/x.jpeg"),
@@ -308,7 +318,7 @@ mod tests {
         for changed in ["b", "b/nested", "b/nested/deep"] {
             let directory = folder(&["a/1.jpg", "b/nested/deep/1.jpg"]);
             let num_images = || {
-                let found = Folder::open(directory.path(), None, &Cache::default());
+                let found = Folder::open(&directory.path(), None, &Cache::default());
                 found.unwrap().num_records()
             };
             let changed = directory.path().join(changed);
@@ -332,21 +342,21 @@ mod tests {
     #[test]
     fn a_list_is_kept_as_long_as_no_directory_changes() {
         let directory = folder(&["a/nested/1.jpg"]);
-        let kept = Kept::of(directory.path(), vec!["a".to_owned()]).unwrap();
-        assert!(kept.is_current(directory.path()));
+        let kept = Kept::of(&directory.path(), vec!["a".to_owned()]).unwrap();
+        assert!(kept.is_current(&directory.path()));
         let paths: Vec<_> = kept.directories.iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["a/", "a/nested/"]);
         std::fs::remove_dir_all(directory.path().join("a/nested")).unwrap();
-        assert!(!kept.is_current(directory.path()));
+        assert!(!kept.is_current(&directory.path()));
     }
 
     #[test]
     fn a_validation_split_has_the_training_splits_numbers() {
         let directory = folder(&["dog/1.jpg"]);
         let classes = ["cat".to_owned(), "dog".to_owned()];
-        let found = Folder::open(directory.path(), Some(&classes), &Cache::default()).unwrap();
+        let found = Folder::open(&directory.path(), Some(&classes), &Cache::default()).unwrap();
         assert_eq!(listed(&found), [(1, "dog/1.jpg".to_owned())]);
-        let text = Folder::open(directory.path(), Some(&classes[..1]), &Cache::default())
+        let text = Folder::open(&directory.path(), Some(&classes[..1]), &Cache::default())
             .unwrap_err()
             .to_string();
         assert!(text.contains("dog") && text.contains("no class"), "{text}");
@@ -354,12 +364,12 @@ mod tests {
 
     #[test]
     fn a_directory_without_classes_or_a_class_without_images_is_named() {
-        let text = Folder::open(folder(&[]).path(), None, &Cache::default())
+        let text = Folder::open(&folder(&[]).path(), None, &Cache::default())
             .unwrap_err()
             .to_string();
         assert!(text.contains("directory per class"), "{text}");
         let directory = folder(&["a/1.jpg", "b/notes.txt"]);
-        let text = Folder::open(directory.path(), None, &Cache::default())
+        let text = Folder::open(&directory.path(), None, &Cache::default())
             .unwrap_err()
             .to_string();
         assert!(

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::cache::{Cache, Stamp};
+use crate::cache::{Cache, Stamp, readable_by_all};
 use crate::error::DataError;
 use crate::lock::Lock;
 
@@ -74,7 +74,7 @@ pub(super) fn tokens_of(
 
 fn part(place: &Path, directory: &Path) -> std::io::Result<NamedTempFile> {
     let name = place.file_name().unwrap_or_default().to_string_lossy();
-    tempfile::Builder::new()
+    readable_by_all()
         .prefix(&format!("{name}{PART}"))
         .tempfile_in(directory)
 }
