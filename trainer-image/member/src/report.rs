@@ -253,7 +253,6 @@ impl Reporter {
         self.status.step = report.step;
         self.progress.step = report.step;
         self.progress.epoch = report.epoch;
-        self.progress.loss = Some(self.meter.loss()).filter(|loss| loss.is_finite());
         self.progress.skipped_steps = report.skips.total;
         self.progress.samples_per_second = self.meter.samples_per_second();
         if report.skips.in_a_row == 1 {
@@ -268,6 +267,7 @@ impl Reporter {
         }
         if now >= self.line_due {
             self.line_due = now + LINE_INTERVAL;
+            self.read_loss();
             self.say_as_rank_zero(&self.step_line(report.learning_rate));
         }
     }
@@ -303,8 +303,16 @@ impl Reporter {
         ));
     }
 
+    /// That of the window, when somebody is to read it. Before the first step of a generation it is that of the last one.
+    fn read_loss(&mut self) {
+        if !self.meter.is_empty() {
+            self.progress.loss = Some(self.meter.loss()).filter(|loss| loss.is_finite());
+        }
+    }
+
     fn write_status(&mut self) {
         self.status_due = Instant::now() + STATUS_INTERVAL;
+        self.read_loss();
         self.status.progress = (self.progress.step > 0).then(|| self.progress.clone());
         if let Some(files) = &mut self.files {
             files.write_status(&self.status);

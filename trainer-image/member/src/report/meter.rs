@@ -19,14 +19,25 @@ struct Entry {
 }
 
 /// A sliding window over committed steps. The first step only starts the clock.
+///
+/// A window has thousands of short steps, so what is asked at each step is kept as sums. They are of whole numbers: what
+/// leaves the window leaves nothing behind in them.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     entries: VecDeque<Entry>,
+    num_samples: u64,
+    duration: Duration,
+    spent: [Duration; Section::ALL.len()],
 }
 
 impl Meter {
     /// A step was committed at `at`.
     pub fn add(&mut self, report: &StepReport, at: Instant) {
+        self.num_samples += report.num_samples;
+        self.duration += report.duration;
+        for section in Section::ALL {
+            self.spent[section as usize] += report.sections.spent(section);
+        }
         self.entries.push_back(Entry {
             at,
             num_samples: report.num_samples,
@@ -36,13 +47,22 @@ impl Meter {
         });
         // Two entries stay, so that steps longer than the window have a rate too.
         while self.entries.len() > 2
-            && self
+            && let Some(oldest) = self
                 .entries
-                .front()
-                .is_some_and(|entry| at.duration_since(entry.at) > WINDOW)
+                .pop_front_if(|entry| at.duration_since(entry.at) > WINDOW)
         {
-            self.entries.pop_front();
+            self.num_samples -= oldest.num_samples;
+            self.duration -= oldest.duration;
+            for section in Section::ALL {
+                self.spent[section as usize] -= oldest.sections.spent(section);
+            }
         }
+    }
+
+    /// Whether no step was counted yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Samples per second of wall time; 0 before the second step.
@@ -52,12 +72,7 @@ impl Meter {
             return 0.0;
         };
         let seconds = last.at.duration_since(first.at).as_secs_f64();
-        let num_samples: u64 = self
-            .entries
-            .iter()
-            .skip(1)
-            .map(|entry| entry.num_samples)
-            .sum();
+        let num_samples = self.num_samples - first.num_samples;
         if seconds > 0.0 {
             num_samples as f64 / seconds
         } else {
@@ -65,7 +80,7 @@ impl Meter {
         }
     }
 
-    /// Mean loss per sample over the steps whose loss is finite; NaN if there is none.
+    /// Mean loss per sample over the steps whose loss is finite; NaN if there is none. It walks over the window.
     #[must_use]
     pub fn loss(&self) -> f64 {
         let finite = self.entries.iter().filter(|entry| entry.loss.is_finite());
@@ -80,13 +95,11 @@ impl Meter {
     /// Share of the wall time of steps that a section took, from 0 to 1; 0 before the first step.
     #[must_use]
     pub fn share(&self, section: Section) -> f64 {
-        let entries = || self.entries.iter();
-        let whole: Duration = entries().map(|entry| entry.duration).sum();
-        let spent: Duration = entries().map(|entry| entry.sections.spent(section)).sum();
-        if whole.is_zero() {
+        if self.duration.is_zero() {
             return 0.0;
         }
-        (spent.as_secs_f64() / whole.as_secs_f64()).min(1.0)
+        let spent = self.spent[section as usize];
+        (spent.as_secs_f64() / self.duration.as_secs_f64()).min(1.0)
     }
 }
 
@@ -122,6 +135,29 @@ mod tests {
         }
         assert!((meter.samples_per_second() - 50.0).abs() < 1e-9);
         assert!((meter.loss() - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_leaves_the_window_leaves_nothing_behind() {
+        let (start, mut meter) = (Instant::now(), Meter::default());
+        let at = |number: u64| start + Duration::from_millis(700) * u32::try_from(number).unwrap();
+        let report = |number: u64| {
+            let mut report = step(number, 1.0);
+            report
+                .sections
+                .add(Section::Data, Duration::from_nanos(number));
+            report
+        };
+        for number in 0..100 {
+            meter.add(&report(number), at(number));
+        }
+        let mut fresh = Meter::default();
+        for number in 97..100 {
+            fresh.add(&report(number), at(number));
+        }
+        assert_eq!(meter.entries.len(), fresh.entries.len());
+        assert_eq!(meter.num_samples, fresh.num_samples);
+        assert_eq!((meter.duration, meter.spent), (fresh.duration, fresh.spent));
     }
 
     #[test]
