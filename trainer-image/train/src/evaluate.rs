@@ -10,13 +10,108 @@ use roundhouse_member::{Group, World, faults};
 use crate::failure::Failure;
 use crate::gradients::loss;
 use crate::source::Source;
-use crate::task::{Mode, Task};
+use crate::task::{LossSum, Mode, Task};
 
-/// What tasks count, and an evaluation makes something of.
-const COUNTS: [&str; 4] = ["top1", "top5", "nll", "tokens"];
+/// What one rank has counted over its part, or all over the whole.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    top1: f64,
+    top5: f64,
+    /// Sum of the negative log likelihoods of the tokens.
+    nll: f64,
+    tokens: f64,
+    /// Passes that counted correct labels.
+    labelled: f64,
+    loss: f64,
+    /// Ranks whose sums are not finite.
+    not_finite: f64,
+    /// Ranks that have broken the evaluation off.
+    broken_off: f64,
+}
+
+impl Counts {
+    fn add(&mut self, sums: &LossSum) -> Result<(), Failure> {
+        self.loss += sums.loss.f_double_value(&[])?;
+        for (name, count) in &sums.counts {
+            let known = match *name {
+                "top1" => &mut self.top1,
+                "top5" => &mut self.top5,
+                "nll" => &mut self.nll,
+                "tokens" => &mut self.tokens,
+                _ => continue,
+            };
+            *known += count.f_double_value(&[])?;
+        }
+        self.labelled += f64::from(u8::from(
+            sums.counts.iter().any(|(name, _)| *name == "top1"),
+        ));
+        Ok(())
+    }
+
+    /// The sum over all ranks.
+    fn summed<G: Group>(self, world: &World<G>) -> Result<Self, Failure> {
+        // Only finite numbers can be summed. A rank that has others says so.
+        let is_finite = self.loss.is_finite() && self.nll.is_finite();
+        let finite = |sum: f64| if sum.is_finite() { sum } else { 0.0 };
+        let own = [
+            self.top1,
+            self.top5,
+            finite(self.nll),
+            self.tokens,
+            self.labelled,
+            finite(self.loss),
+            f64::from(u8::from(!is_finite)),
+            self.broken_off,
+        ];
+        let sums = world.sum_signed(&own)?;
+        let [
+            top1,
+            top5,
+            nll,
+            tokens,
+            labelled,
+            loss,
+            not_finite,
+            broken_off,
+        ] = sums[..]
+        else {
+            return Err(Failure::internal("a sum of other numbers"));
+        };
+        Ok(Self {
+            top1,
+            top5,
+            nll,
+            tokens,
+            labelled,
+            loss,
+            not_finite,
+            broken_off,
+        })
+    }
+
+    fn evaluation(&self, num_samples: u64) -> Evaluation {
+        let total = num_samples.max(1) as f64;
+        let known = |value: f64| {
+            if self.not_finite > 0.0 {
+                f64::NAN
+            } else {
+                value
+            }
+        };
+        let share = |count: f64| (self.labelled > 0.0).then_some(count / total);
+        Evaluation {
+            accuracy: share(self.top1),
+            top5: share(self.top5),
+            perplexity: (self.tokens > 0.0).then(|| known((self.nll / self.tokens).exp())),
+            loss: known(self.loss / total),
+            num_samples,
+        }
+    }
+}
 
 /// Evaluates a task in passes of at most `piece_size` samples, in the precision in which it is trained. A collective:
-/// every rank calls it at the same step. `None` when a rank has broken it off, because its `is_over` became true between two batches.
+/// every rank calls it at the same step. `None` when a rank has broken it off, because its `is_over` became true
+/// between two batches.
 ///
 /// # Errors
 /// [`Failure::PeerLost`] when a rank is gone, or the wait for it was given up.
@@ -31,9 +126,7 @@ pub fn evaluate<G: Group>(
     let num_samples = source.num_samples();
     let order = Permutation::in_order(num_samples);
     let part = shard(&(0..num_samples), world.rank(), world.size());
-    let mut counts = [0.0; COUNTS.len()];
-    let (mut losses, mut num_labelled) = (0.0, 0_u64);
-    let mut broken_off = 0.0;
+    let mut counts = Counts::default();
     let _guard = tch::no_grad_guard();
     let mut pieces = micro_batches(&part, Some(piece_size));
     pieces.retain(|piece| !piece.is_empty());
@@ -41,62 +134,16 @@ pub fn evaluate<G: Group>(
     source.expect(&coming.collect::<Vec<_>>());
     for piece in pieces {
         if is_over() {
-            broken_off = 1.0;
+            counts.broken_off = 1.0;
             break;
         }
         world.check()?;
         faults::slow_evaluation_down();
         let batch = source.fetch(piece, &order)?;
-        let sums = loss(task, &batch, precision, Mode::Evaluate)?;
-        losses += sums.loss.f_double_value(&[])?;
-        for (name, count) in &sums.counts {
-            if let Some(place) = COUNTS.iter().position(|known| known == name) {
-                counts[place] += count.f_double_value(&[])?;
-            }
-        }
-        num_labelled += u64::from(sums.counts.iter().any(|(name, _)| *name == "top1"));
+        counts.add(&loss(task, &batch, precision, Mode::Evaluate)?)?;
     }
-    let [top1, top5, nll, tokens] = counts;
-    // Only finite numbers can be summed. A rank that has others says so.
-    let not_finite = f64::from(u8::from(!(losses.is_finite() && nll.is_finite())));
-    let [losses, nll] = [losses, nll].map(|sum| if sum.is_finite() { sum } else { 0.0 });
-    let own = [
-        top1,
-        top5,
-        nll,
-        tokens,
-        num_labelled as f64,
-        losses,
-        not_finite,
-        broken_off,
-    ];
-    let sums = world.sum_signed(&own)?;
-    let [
-        top1,
-        top5,
-        nll,
-        tokens,
-        num_labelled,
-        losses,
-        not_finite,
-        broken_off,
-    ] = sums[..]
-    else {
-        return Err(Failure::internal("a sum of other numbers"));
-    };
-    if broken_off > 0.0 {
-        return Ok(None);
-    }
-    let total = num_samples.max(1) as f64;
-    let finite = |value: f64| if not_finite > 0.0 { f64::NAN } else { value };
-    let share = |count: f64| (num_labelled > 0.0).then_some(count / total);
-    Ok(Some(Evaluation {
-        accuracy: share(top1),
-        top5: share(top5),
-        perplexity: (tokens > 0.0).then(|| finite((nll / tokens).exp())),
-        loss: finite(losses / total),
-        num_samples,
-    }))
+    let counts = counts.summed(world)?;
+    Ok((counts.broken_off == 0.0).then(|| counts.evaluation(num_samples)))
 }
 
 #[cfg(test)]

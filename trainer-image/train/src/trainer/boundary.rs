@@ -45,19 +45,15 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Evaluates, unless a rank that is to leave breaks it off, or one that is alone and was waited for too long.
-    /// The end of an evaluation is a boundary, as a step's end is, unless training is complete.
-    pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
-        self.enter(Phase::Evaluating);
-        self.wait_beside_steps(self.longest_evaluation)?;
-        let started = Instant::now();
+    /// How many samples one forward pass of an evaluation takes.
+    fn evaluation_piece(&self) -> Result<u32, Failure> {
+        if let Some(configured) = self.work.config.micro_batch_size {
+            return Ok(configured);
+        }
         let world_size = u64::from(self.member.world()?.size());
         // What fits into a training pass fits into one of an evaluation.
-        let pass = self
-            .plan
-            .course
-            .batch_size(&self.member.held.mark)
-            .div_ceil(world_size);
+        let batch_size = self.plan.course.batch_size(&self.member.held.mark);
+        let pass = batch_size.div_ceil(world_size);
         // Samples that cost little are small, and many of them fit, too.
         let flops = self.work.task.flops_per_sample();
         let least = if flops.is_some_and(|flops| flops < FEW_FLOPS) {
@@ -65,8 +61,16 @@ impl Trainer<'_> {
         } else {
             1
         };
-        let pass = u32::try_from(pass.clamp(least, MOST_SAMPLES)).unwrap_or(1);
-        let piece_size = self.work.config.micro_batch_size.unwrap_or(pass);
+        Ok(u32::try_from(pass.clamp(least, MOST_SAMPLES)).unwrap_or(1))
+    }
+
+    /// Evaluates, unless a rank that is to leave breaks it off, or one that is alone and was waited for too long.
+    /// The end of an evaluation is a boundary, as a step's end is, unless training is complete.
+    pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
+        self.enter(Phase::Evaluating);
+        self.wait_beside_steps(self.longest_evaluation)?;
+        let started = Instant::now();
+        let piece_size = self.evaluation_piece()?;
         let Some(test) = &mut self.work.test else {
             return Err(Failure::internal("an evaluation without data"));
         };

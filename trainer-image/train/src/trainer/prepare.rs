@@ -50,26 +50,17 @@ impl<'reporter> Trainer<'reporter> {
         let device = device::own(launch.local_rank, launch.expected_device)?;
         device::enter(device)?;
         numerics_of(&config).apply()?;
-        let Job {
-            mut task,
-            mut train,
-            mut test,
-            blocks,
-            update,
-        } = build(&Setup {
-            config: &config,
-            data_dir: &launch.data_dir,
-            device,
-        })?;
-        if best.is_some() && test.is_none() {
+        let job = job_on(device, &config, &launch, build)?;
+        if best.is_some() && job.test.is_none() {
             say_error("no checkpoint is kept as the best one: there is no data for an evaluation");
         }
-        task.parameters_mut().move_to(device)?;
-        if config.channels_last {
-            task.parameters_mut().lay_channels_last()?;
-            train = Box::new(ChannelsLast(train));
-            test = test.map(|test| -> Box<dyn Source> { Box::new(ChannelsLast(test)) });
-        }
+        let Job {
+            task,
+            train,
+            test,
+            blocks,
+            update,
+        } = job;
         let update = update(task.parameters())?;
         let tensors = Tensors::of(task.parameters(), update.as_ref())?;
 
@@ -141,6 +132,30 @@ impl<'reporter> Trainer<'reporter> {
             host_syncs: host_syncs::from_environment()?,
         })
     }
+}
+
+/// What is trained, where the device and the configuration want it.
+fn job_on(
+    device: Device,
+    config: &TrainerConfig,
+    launch: &Launch,
+    build: impl Build,
+) -> Result<Job, Failure> {
+    let data_dir = &launch.data_dir;
+    let setup = Setup {
+        config,
+        data_dir,
+        device,
+    };
+    let mut job = build(&setup)?;
+    job.task.parameters_mut().move_to(device)?;
+    if config.channels_last {
+        let last = |source| -> Box<dyn Source> { Box::new(ChannelsLast(source)) };
+        job.task.parameters_mut().lay_channels_last()?;
+        job.train = last(job.train);
+        job.test = job.test.map(last);
+    }
+    Ok(job)
 }
 
 fn numerics_of(config: &TrainerConfig) -> Numerics {
