@@ -39,6 +39,35 @@ def copied(num_bytes):
     return statistics.median(spans)
 
 
+def table_of_steps(rows):
+    print("| model | W | ours, steps/s | PyTorch, steps/s | ratio | goal | not elastic, steps/s | price | 4 slices, steps/s | price of slices |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name, world, mine, theirs, slices, bare in rows:
+        ratio, price = mine / theirs, 100 * (1 - mine / bare)
+        print(f"| {name} | {world} | {mine:.2f} | {theirs:.2f} | {ratio:.2f} | {GOALS[name]} ", end="")
+        print(f"| {bare:.2f} | {price:.1f} % | {slices:.2f} | {100 * (1 - slices / mine):.0f} % |")
+    print("Price: what agreement, witness, ledger and metrics take of a step. Goal: at most 2 % of steps of 5 ms or more.")
+    print("Price of slices: what the same sum for any number of ranks takes of the steps/s of the ordinary step.", flush=True)
+
+
+def steps(options, data):
+    """Medians of steps per second by model and number of ranks."""
+    rows = []
+    for name in filter(None, options.models.split(",")):
+        for world in (1, 2):
+            mine, theirs, slices, bare = [], [], [], []
+            for number in range(options.rounds):
+                print(f"{name}, {world} ranks, round {number + 1} of {options.rounds}", file=sys.stderr)
+                mine.append(ours.measure(options.trainer, data, name, world, options.seconds))
+                bare.append(ours.bare(options.bare, data, name, world, mine[-1] * options.seconds))
+                theirs.append(peer(options.python, name, world, options.seconds))
+                slices.append(ours.measure(options.trainer, data, name, world, options.seconds, {"slices": 4}))
+                found = f"{mine[-1]:.2f}, not elastic {bare[-1]:.2f}, PyTorch {theirs[-1]:.2f}, slices {slices[-1]:.2f}"
+                print(f"  steps/s: {found}", file=sys.stderr)
+            rows.append((name, world, *map(statistics.median, (mine, theirs, slices, bare))))
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trainer", required=True, help="the program roundhouse-train, optimized")
@@ -50,48 +79,28 @@ def main():
     parser.add_argument("--decoder", help="the example program bench of roundhouse-data, optimized; none: no images")
     parser.add_argument("--checkpoints", type=int, default=4, help="that are measured; 0: none")
     options = parser.parse_args()
-    rows, stalls, images = [], [], None
+    # Each part prints its figures as it ends: what comes after it may fail.
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
-        for name in options.models.split(","):
-            for world in (1, 2):
-                mine, theirs, slices, bare = [], [], [], []
-                for number in range(options.rounds):
-                    print(f"{name}, {world} ranks, round {number + 1} of {options.rounds}", file=sys.stderr)
-                    mine.append(ours.measure(options.trainer, data, name, world, options.seconds))
-                    bare.append(ours.bare(options.bare, data, name, world, mine[-1] * options.seconds))
-                    theirs.append(peer(options.python, name, world, options.seconds))
-                    slices.append(ours.measure(options.trainer, data, name, world, options.seconds, {"slices": 4}))
-                    found = f"{mine[-1]:.2f}, not elastic {bare[-1]:.2f}, PyTorch {theirs[-1]:.2f}, slices {slices[-1]:.2f}"
-                    print(f"  steps/s: {found}", file=sys.stderr)
-                rows.append((name, world, *map(statistics.median, (mine, theirs, slices, bare))))
+        table_of_steps(steps(options, data))
         print("samples from WebDataset", file=sys.stderr)
         waits = ours.data_wait(options.trainer, data, options.seconds)
+        print(f"\nresnet18 from WebDataset waits {100 * waits:.1f} % of the time for samples. Goal: less than 2 %.", flush=True)
         if options.decoder:
             print("JPEG images", file=sys.stderr)
             images = pictures.measure(options.decoder, options.python, data / "jpeg", options.rounds)
+            print("\nJPEG images of 400x300, cut to 224, flipped and normalized, images/s of one core:")
+            print("| ours | torchvision and DataLoader | ratio | goal | ours as bytes, normalized on the device |")
+            print("|---|---|---|---|---|")
+            ratio = images.floats / images.peer
+            print(f"| {images.floats:.0f} | {images.peer:.0f} | {ratio:.2f} | 1.2 | {images.bytes:.0f} |", flush=True)
         if options.checkpoints:
             print("checkpoints", file=sys.stderr)
             stalls, num_bytes = ours.stalls(options.trainer, data, options.checkpoints)
-    print("| model | W | ours, steps/s | PyTorch, steps/s | ratio | goal | not elastic, steps/s | price | 4 slices, steps/s | price of slices |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for name, world, mine, theirs, slices, bare in rows:
-        ratio, price = mine / theirs, 100 * (1 - mine / bare)
-        print(f"| {name} | {world} | {mine:.1f} | {theirs:.1f} | {ratio:.2f} | {GOALS[name]} ", end="")
-        print(f"| {bare:.1f} | {price:.1f} % | {slices:.1f} | {100 * (1 - slices / mine):.0f} % |")
-    print("Price: what agreement, witness, ledger and metrics take of a step. Goal: at most 2 % of steps of 5 ms or more.")
-    print("Price of slices: what the same sum for any number of ranks takes of the steps/s of the ordinary step.")
-    print(f"\nresnet18 from WebDataset waits {100 * waits:.1f} % of the time for samples. Goal: less than 2 %.")
-    if images:
-        print("\nJPEG images of 400x300, cut to 224, flipped and normalized, images/s of one core:")
-        print("| ours | torchvision and DataLoader | ratio | goal | ours as bytes, normalized on the device |")
-        print("|---|---|---|---|---|")
-        print(f"| {images.floats:.0f} | {images.peer:.0f} | {images.floats / images.peer:.2f} | 1.2 | {images.bytes:.0f} |")
-    if stalls:
-        stall, copy = (1000 * span for span in (statistics.median(stalls), copied(int(num_bytes))))
-        print(f"\nA checkpoint of {num_bytes / 1e6:.0f} MB: training stands still for {stall:.0f} ms; ", end="")
-        print(f"this machine copies so many bytes in {copy:.0f} ms. Goal: at most 50 ms more.")
+            stall, copy = (1000 * span for span in (statistics.median(stalls), copied(int(num_bytes))))
+            print(f"\nA checkpoint of {num_bytes / 1e6:.0f} MB: training stands still for {stall:.0f} ms; ", end="")
+            print(f"this machine copies so many bytes in {copy:.0f} ms. Goal: at most 50 ms more.")
 
 
 if __name__ == "__main__":

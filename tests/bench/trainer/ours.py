@@ -144,7 +144,7 @@ def stalls(trainer, data, number):
         "steps": 1_000_000_000,
         "seed": 7,
     }
-    variables = {"OMP_NUM_THREADS": "1", "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS": "10", "ROUNDHOUSE_CHECKPOINT_KEEP": "1"}
+    variables = {"OMP_NUM_THREADS": "1", "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS": "10", "ROUNDHOUSE_CHECKPOINT_KEEP": "2"}
     found = []
     with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, 1, lambda _: variables) as workers:
         workers.prepared([0])
