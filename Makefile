@@ -88,6 +88,10 @@ crds: ## Generate the CustomResourceDefinition, and the chart's schema and table
 docs: ## Build the documentation as a book: target/docs/book
 	@tests/support/make/docs
 
+.PHONY: docs-pictures
+docs-pictures: ## Draw the dashboards with the data of a run: tests/monitoring/recorded into docs/pictures
+	@python3 tests/monitoring/pictures/make.py tests/monitoring/recorded docs/pictures
+
 .PHONY: docs-pages
 docs-pages: ## Write the generated pages of docs/
 	@tests/support/make/docs-pages

@@ -1,8 +1,10 @@
-//! The documentation: links lead somewhere, YAML is what the API server takes, commands are known.
+//! The documentation: links lead somewhere, YAML is what the API server takes, commands are known, and what it names in the sources
+//! exists.
 
 mod commands;
 mod links;
 mod markdown;
+mod sources;
 mod yaml;
 
 use std::path::Path;

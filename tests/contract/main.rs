@@ -41,34 +41,6 @@ fn the_crd_fits_in_the_annotation_of_kubectl_apply() {
     assert!(size < LAST_APPLIED_BYTES, "{size} bytes");
 }
 
-#[test]
-fn every_test_that_the_design_names_exists() {
-    let repository = manifests::repository();
-    let design = std::fs::read_to_string(repository.join("DESIGN.md")).unwrap();
-    let mut sources = String::new();
-    for directory in ["operator", "tests", "trainer-image"] {
-        read_all(&repository.join(directory), &mut sources);
-    }
-    let table = design.split("## Cases and their tests").nth(1).unwrap();
-    let rows = table.lines().skip_while(|line| !line.starts_with("|---"));
-    let rows = rows.skip(1).take_while(|line| line.starts_with('|'));
-    let mut num_rows = 0;
-    for row in rows {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
-        let [_, tests] = cells.as_slice() else {
-            panic!("a row of two cells: {row}");
-        };
-        // Every second part is between backticks.
-        let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
-        assert!(!names.is_empty(), "{row}");
-        for name in names {
-            assert!(sources.contains(&format!("fn {name}(")), "{name}");
-        }
-        num_rows += 1;
-    }
-    assert!(num_rows > 30, "{num_rows}");
-}
-
 /// The text of all Rust sources below a directory.
 fn read_all(directory: &std::path::Path, text: &mut String) {
     for entry in std::fs::read_dir(directory).unwrap() {

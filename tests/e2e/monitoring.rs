@@ -1,5 +1,6 @@
 //! The dashboards and the alerts over a real Prometheus: it scrapes the operator, a job that grows, saves and loses a worker, and
-//! a script that holds a GPU on a node that turns out to be faulty.
+//! a script that holds a GPU on a node that turns out to be faulty. The variable `ROUNDHOUSE_PICTURES` names a directory in which what
+//! the dashboards show is kept: `make docs-pictures` draws it.
 
 use std::time::Duration;
 
@@ -142,7 +143,8 @@ async fn every_query_of_a_dashboard_or_an_alert_has_data_over_a_job_that_grows_s
     })
     .await;
 
-    let said = prometheus.evaluate(SPACE, &[JOB, SCRIPT], PATIENCE);
+    let record = std::env::var_os("ROUNDHOUSE_PICTURES").map(|it| repository().join(it));
+    let said = prometheus.evaluate(SPACE, &[JOB, SCRIPT], PATIENCE, record.as_deref());
     println!("{}", or_dump(&space, said).await);
     space.delete().await.unwrap();
 }

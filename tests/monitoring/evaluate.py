@@ -17,6 +17,7 @@ import urllib.request
 sys.dont_write_bytecode = True
 
 import queries  # noqa: E402
+import record  # noqa: E402
 
 STEP_SECONDS = 2
 # Between two looks, with --wait.
@@ -69,6 +70,7 @@ def main():
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--job", required=True, action="append", help="a job; one of several must have the data")
     parser.add_argument("--since", required=True, type=float, help="when Prometheus began, in seconds since 1970")
+    parser.add_argument("--record", metavar="DIRECTORY", help="keep what the dashboards show there; see record.py")
     parser.add_argument("--wait", type=float, default=0, help="seconds to wait for the last query")
     arguments = parser.parse_args()
     prometheus = Prometheus(arguments.url)
@@ -78,6 +80,9 @@ def main():
         if not faults or time.monotonic() > end:
             break
         time.sleep(PAUSE_SECONDS)
+    if arguments.record:
+        span = (arguments.since, time.time())
+        record.write(record.Recorder(prometheus.get, arguments.namespace, arguments.job, *span), arguments.record)
     for line in faults:
         print(line)
     print(f"{number} queries: {number - len(faults)} have data, {len(faults)} have none")

@@ -14,15 +14,17 @@ import catalogue  # noqa: E402
 import rules  # noqa: E402
 
 CHART = catalogue.REPOSITORY / "charts/roundhouse"
+# The ranks of a job, of which the variable `rank` of its dashboard chooses.
+RANKS = 'count by (rank) (roundhouse_train_step{namespace="$namespace", job="$job"})'
 
 
-def filled(text, job, namespace, seconds):
+def filled(text, job, namespace, seconds, rank="0"):
     """A text of a dashboard with the values of its variables, as Grafana would put them in. `$1` is none."""
     values = {
         "cluster": ".*",
         "namespace": namespace,
         "job": job,
-        "rank": "0",
+        "rank": rank,
         "__rate_interval": "20s",
         "__interval": "20s",
         "__range": f"{seconds}s",

@@ -67,7 +67,8 @@ impl Prometheus {
         Ok(started)
     }
 
-    /// Evaluates all queries of the dashboards and the alerts, and returns what was said of them.
+    /// Evaluates all queries of the dashboards and the alerts, and returns what was said of them. What the dashboards show
+    /// is kept in the directory `record`.
     ///
     /// # Errors
     /// A query has no data after `patience`.
@@ -76,6 +77,7 @@ impl Prometheus {
         namespace: &str,
         jobs: &[&str],
         patience: Duration,
+        record: Option<&Path>,
     ) -> anyhow::Result<String> {
         let since = self.since.duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
         let mut command = Command::new("python3");
@@ -86,6 +88,9 @@ impl Prometheus {
             .args(["--wait", &patience.as_secs().to_string()]);
         for job in jobs {
             command.args(["--job", job]);
+        }
+        if let Some(directory) = record {
+            command.arg("--record").arg(directory);
         }
         let output = command.output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned()

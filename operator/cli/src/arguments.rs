@@ -64,7 +64,7 @@ The agents of the first 64 workers are asked for it; the rest is what the API se
     Watch {
         /// Name of the job.
         name: String,
-        /// Give up after so many seconds.
+        /// Stop following after this many seconds.
         #[arg(long, default_value_t = crate::watch::DEFAULT_SECONDS)]
         timeout: u64,
     },
@@ -74,7 +74,7 @@ The agents of the first 64 workers are asked for it; the rest is what the API se
     #[command(after_help = "\
 Examples:
   kubectl roundhouse logs digits --tail 20            the last lines of each pod, merged by time
-  kubectl roundhouse logs digits -f --since 5m        and what comes, through restarts and replacements
+  kubectl roundhouse logs digits -f --since 5m        the last five minutes, then new lines until the job ends
   kubectl roundhouse logs digits --previous --rank 3  what rank 3 said before its container was restarted
   kubectl roundhouse logs digits -o json              one document for each line")]
     Logs(command::logs::Options),
@@ -89,7 +89,7 @@ Examples:
     Scale(command::change::Scale),
     /// Let the workers save a checkpoint and leave; the job waits until it is resumed.
     Suspend(command::change::One),
-    /// Let a suspended job go on.
+    /// Resume a suspended job: new workers continue from its checkpoint.
     Resume(command::change::One),
     /// Delete a job; checkpoints on its volume stay.
     Stop(command::change::One),
@@ -108,7 +108,7 @@ Comments at the top of the result say what could not be carried over. Read them 
     /// trainer, elastic as on pods. Ctrl-C ends it and all its processes. Exit codes as of `watch`; 130
     /// after Ctrl-C.
     Run(local::Options),
-    /// Print a worker's metrics while it runs.
+    /// Print the metrics of a running job's worker.
     Metrics {
         /// Name of the job.
         name: String,

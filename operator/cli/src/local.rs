@@ -46,7 +46,7 @@ pub(crate) struct Options {
     #[arg(long, required = true)]
     local: bool,
     /// The file with the job, and the ConfigMap with its data if it has one. Saving it with another
-    /// `spec.workers.replicas` rescales the running job; with `spec.suspend: true` it waits, with `false` it goes on.
+    /// `spec.workers.replicas` rescales the running job; `spec.suspend: true` suspends it, and `false` resumes it.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
     /// Which job, if the file has several.
@@ -55,8 +55,8 @@ pub(crate) struct Options {
     /// Directory with the job's data, instead of the volume that the file names.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Directory for logs, checkpoints and ledger; it is kept, and a later run with it goes on where the
-    /// first one was. Default: one that is removed at the end, but for the logs of a job that has failed.
+    /// Directory for logs, checkpoints and ledger. It is kept, and a later run with it continues from its newest checkpoint.
+    /// Default: a temporary directory, of which only the logs of a job that has failed are kept.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Write the final weights here, as safetensors.

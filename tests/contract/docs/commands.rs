@@ -20,11 +20,11 @@ enum Proof {
 use Proof::{Nothing, Runs};
 
 const NEEDS_REGISTRY: &str = "needs a registry that the cluster's nodes pull from";
-const EDITS: &str = "prepares or cleans up a file of the reader's";
+const EDITS: &str = "prepares or cleans up something of the reader's";
 const READS: &str = "only reads; the fields that it shows have tests of their own";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 36] = [
+const KNOWN: [(&str, Proof); 39] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -61,6 +61,10 @@ const KNOWN: [(&str, Proof); 36] = [
     ),
     ("kill -9", Runs("tests/support/make/bench", "kill -9")),
     (
+        "kubectl apply --server-side",
+        Runs("tests/apiserver/chart.rs", "\"--server-side\""),
+    ),
+    (
         "kubectl apply -f",
         Runs("examples/demo.sh", "kube apply -f examples/digits.yaml"),
     ),
@@ -68,6 +72,7 @@ const KNOWN: [(&str, Proof); 36] = [
         "kubectl autoscale",
         Nothing("needs the metrics server, which the cluster of the tests has not"),
     ),
+    ("kubectl create configmap", Nothing(EDITS)),
     (
         "kubectl delete customresourcedefinition",
         Nothing("takes away what other tests of the cluster need"),
@@ -89,6 +94,10 @@ const KNOWN: [(&str, Proof); 36] = [
     (
         "kubectl patch trainingjob",
         Runs("tests/apiserver/suspension.rs", "suspend"),
+    ),
+    (
+        "kubectl roundhouse convert",
+        Runs("operator/cli/src/convert/tests.rs", "convert(&text)"),
     ),
     (
         "kubectl roundhouse logs",

@@ -27,13 +27,13 @@ pub(crate) struct Options {
     /// wrote the line. Without this option, lines of agents and of processes without a rank are shown, too.
     #[arg(long, value_name = "RANKS")]
     rank: Option<Ranks>,
-    /// Go on until the job has ended, through restarts, replacements and new generations.
+    /// Follow the lines until the job has ended, through restarts, replacements and new generations.
     #[arg(short, long)]
     follow: bool,
     /// Lines of the containers before the last restart.
     #[arg(short, long, conflicts_with = "follow")]
     previous: bool,
-    /// Lines of the last time only, such as `10m` or `1h30m`.
+    /// Only lines that are not older than this, such as `10m` or `1h30m`.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     since: Option<SignedDuration>,
     /// The last lines of each pod only.

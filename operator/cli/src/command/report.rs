@@ -28,7 +28,7 @@ const MAX_LINES: i64 = 5_000;
 pub(crate) struct Options {
     /// Name of the job.
     name: String,
-    /// The file. It must not be there yet. Default: `NAME-TIME.zip` in the current directory.
+    /// The file to write. It must not exist yet. Default: `NAME-TIME.zip` in the current directory.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }

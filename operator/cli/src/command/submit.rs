@@ -21,10 +21,10 @@ pub(crate) struct Options {
     /// The file with the job and what it needs, such as a ConfigMap with data; `-` reads standard input.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
-    /// Follow the job until it ends; Ctrl-C stops following, and the job goes on. Exit codes are those of `watch`.
+    /// Follow the job until it ends; Ctrl-C stops following, and the job keeps running. Exit codes are those of `watch`.
     #[arg(short, long, conflicts_with_all = ["is_on", "output"])]
     watch: bool,
-    /// Give up following after so many seconds.
+    /// Stop following after this many seconds.
     #[arg(long, default_value_t = watch::DEFAULT_SECONDS, requires = "watch")]
     timeout: u64,
     #[command(flatten)]

@@ -32,10 +32,10 @@ pub(crate) struct Options {
     /// Jobs of all namespaces.
     #[arg(short = 'A', long, conflicts_with = "name")]
     all_namespaces: bool,
-    /// Show once and end. So it is, too, where standard output is no terminal.
+    /// Show the table once and end. This is the default if standard output is not a terminal.
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks.
+    /// Seconds between two updates.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     interval: u64,
 }

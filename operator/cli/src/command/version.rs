@@ -11,7 +11,7 @@ use crate::out::{self, Format, plain};
 /// How to show it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Ask no cluster.
+    /// Show the version of this program only.
     #[arg(long)]
     client: bool,
     /// Print a document instead of text.

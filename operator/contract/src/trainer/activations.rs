@@ -9,10 +9,10 @@ use super::{ConfigInvalid, ModelName, TrainerConfig, invalid};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum ActivationCheckpointing {
-    /// None: all are kept.
+    /// All activations are kept.
     #[default]
     None,
-    /// Those of each block of a `gpt2`, `bert`, `resnet18` or `resnet50`: only the block's input is kept.
+    /// Each block of a `gpt2`, `bert`, `resnet18` or `resnet50` keeps only its input.
     Blocks,
 }
 

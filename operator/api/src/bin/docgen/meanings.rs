@@ -1,28 +1,48 @@
 //! What the values of enums mean. The schema of the `CustomResourceDefinition` has only the values; the schemas of the
 //! Rust types have the doc comment of each variant.
 
-use roundhouse_api::TrainingJobSpec;
-use serde_json::Value;
+use roundhouse_api::{TrainingJobSpec, TrainingJobStatus};
+use serde_json::{Value, json};
 
-/// The enums of a TrainingJob's spec: values and their meanings.
-pub(crate) struct Meanings(Vec<Vec<(String, String)>>);
+/// The schemas of a TrainingJob's `spec` and `status`, with the doc comments.
+pub(crate) struct Meanings(Value);
 
 impl Meanings {
-    pub(crate) fn read() -> Result<Self, serde_json::Error> {
-        let schema = serde_json::to_value(schemars::schema_for!(TrainingJobSpec))?;
-        let definitions = schema["$defs"].as_object().into_iter().flatten();
-        let enums = definitions.filter_map(|(_, definition)| variants(definition));
-        Ok(Self(enums.collect()))
+    pub(crate) fn read() -> Self {
+        Self(json!({
+            "spec": schemars::schema_for!(TrainingJobSpec),
+            "status": schemars::schema_for!(TrainingJobStatus),
+        }))
     }
 
-    /// Value and meaning of each, in the order of the enum; nothing for values that no enum has.
-    pub(crate) fn of(&self, values: &[&str]) -> impl Iterator<Item = (&str, &str)> {
-        let is_it = |variants: &&Vec<(String, String)>| {
-            let has = |value: &&str| variants.iter().any(|(known, _)| known == *value);
-            variants.len() == values.len() && values.iter().all(has)
+    /// Value and meaning of each variant of the enum at a path such as `spec.failurePolicy.rules[].action`; nothing if there is
+    /// no enum, or one of which a variant has no doc comment. Two enums with the same values are told apart by their paths.
+    pub(crate) fn of(&self, path: &str) -> Vec<(String, String)> {
+        let mut parts = path.split('.');
+        let root = &self.0[parts.next().unwrap_or_default()];
+        let mut schema = root;
+        for part in parts {
+            let name = part.trim_end_matches("[]");
+            schema = resolved(root, &schema["properties"][name]);
+            if name != part {
+                schema = resolved(root, &schema["items"]);
+            }
+        }
+        variants(schema).unwrap_or_default()
+    }
+}
+
+/// The schema that a reference, or an optional field, leads to.
+fn resolved<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
+    loop {
+        let name = schema["$ref"].as_str();
+        let present = schema["anyOf"].as_array().into_iter().flatten();
+        let mut present = present.filter(|schema| schema["type"] != "null");
+        schema = match (name, present.next()) {
+            (Some(name), _) => &root["$defs"][name.trim_start_matches("#/$defs/")],
+            (None, Some(present)) => present,
+            (None, None) => return schema,
         };
-        let variants = self.0.iter().find(is_it).into_iter().flatten();
-        variants.map(|(value, meaning)| (value.as_str(), meaning.as_str()))
     }
 }
 

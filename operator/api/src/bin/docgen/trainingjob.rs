@@ -35,7 +35,7 @@ Besides the bounds above, `kubectl apply` fails with one of these messages:
 pub(crate) fn page() -> Result<String, serde_json::Error> {
     let crd = serde_json::to_value(TrainingJob::crd())?;
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    let meanings = Meanings::read()?;
+    let meanings = Meanings::read();
     let mut text = format!("{MARK}{HEAD}");
     let mut rules = Vec::new();
     object(&mut text, "spec", &schema["properties"]["spec"], &meanings);
@@ -76,7 +76,7 @@ fn object(text: &mut String, path: &str, schema: &Value, meanings: &Meanings) {
             kind(field),
             needed,
             bounds(field),
-            description(field, meanings),
+            description(field, &meanings.of(&format!("{path}.{name}"))),
         ]
     });
     *text += &table(["field", "type", "default", "bounds", "description"], rows);
@@ -95,10 +95,9 @@ fn object(text: &mut String, path: &str, schema: &Value, meanings: &Meanings) {
 }
 
 /// The description, and what each value of an enum means.
-fn description(field: &Value, meanings: &Meanings) -> String {
+fn description(field: &Value, meanings: &[(String, String)]) -> String {
     let mut text = flat(field["description"].as_str().unwrap_or_default());
-    let values: Vec<&str> = strings(&field["enum"]).collect();
-    for (value, meaning) in meanings.of(&values) {
+    for (value, meaning) in meanings {
         let _ = write!(text, "<br>{}: {}", code(value), flat(meaning));
     }
     text
@@ -226,6 +225,20 @@ mod tests {
             "{policy}"
         );
         assert!(policy.contains("<br>`All`: All pods."), "{policy}");
+    }
+
+    #[test]
+    fn two_enums_with_the_same_values_have_meanings_of_their_own() {
+        let page = page().unwrap();
+        for (field, meaning) in [
+            ("onNonFinite", "The step is committed without an update."),
+            ("onCorrupt", "Another sample takes its place"),
+        ] {
+            let head = format!("| `{field}`");
+            let row = page.lines().find(|line| line.starts_with(&head));
+            let row = row.unwrap();
+            assert!(row.contains(&format!("<br>`Skip`: {meaning}")), "{row}");
+        }
     }
 
     #[test]

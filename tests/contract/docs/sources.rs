@@ -1,0 +1,103 @@
+//! What the design and the pages beside it name in the sources exists: tests, files and directories.
+
+use std::collections::HashSet;
+
+use roundhouse_tests::manifests::repository;
+
+use super::Page;
+
+/// The pages that name tests.
+const PAGES: [&str; 3] = ["DESIGN.md", "docs/cases.md", "docs/guarantees.md"];
+/// Fewer words than this make no sentence, so they are a name of something else.
+const WORDS_OF_A_TEST: usize = 4;
+
+/// The code spans of a page outside of its blocks. A span that ends on the next line is joined.
+fn spans(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let mut prose = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            prose += line.trim();
+            prose.push('\n');
+        }
+    }
+    let spans = prose.split('`').skip(1).step_by(2);
+    spans.map(str::to_owned).collect()
+}
+
+/// Whether a span is the name of a test: a sentence in snake case.
+fn is_test(span: &str) -> bool {
+    let is_snake = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let is_metric = span.starts_with("roundhouse_");
+    span.chars().all(is_snake) && span.split('_').count() >= WORDS_OF_A_TEST && !is_metric
+}
+
+/// Whether a span is a path of this repository: it begins with one of its directories.
+fn is_path(span: &str) -> bool {
+    let first = span.split('/').next().unwrap_or_default();
+    span.contains('/')
+        && !span.contains([' ', '<', '*'])
+        && !first.is_empty()
+        && repository().join(first).is_dir()
+}
+
+#[test]
+fn every_test_that_the_design_and_its_pages_name_exists() {
+    let mut sources = String::new();
+    for directory in ["operator", "tests", "trainer-image"] {
+        crate::read_all(&repository().join(directory), &mut sources);
+    }
+    let functions = sources.split("fn ").skip(1);
+    let known: HashSet<&str> = functions.filter_map(|it| it.split('(').next()).collect();
+    let mut missing = Vec::new();
+    for page in PAGES {
+        let text = Page::read(page).text;
+        let named = spans(&text).into_iter().filter(|span| is_test(span));
+        missing.extend(
+            named
+                .filter(|name| !known.contains(name.as_str()))
+                .map(|name| format!("{page}: {name}")),
+        );
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn every_case_has_a_test() {
+    let mut num_cases = 0;
+    for line in Page::read("docs/cases.md").text.lines() {
+        let is_head = line.starts_with("| failure") || line.starts_with("|---");
+        if line.starts_with('|') && !is_head {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
+            assert_eq!(cells.len(), 2, "a row of two cells: {line}");
+            let tests = spans(cells[1]);
+            assert!(
+                !tests.is_empty() && tests.iter().all(|it| is_test(it)),
+                "{line}"
+            );
+            num_cases += 1;
+        }
+    }
+    assert!(num_cases > 100, "{num_cases}");
+}
+
+#[test]
+fn every_path_that_the_design_names_exists() {
+    let text = Page::read("DESIGN.md").text;
+    let paths: Vec<String> = spans(&text).into_iter().filter(|it| is_path(it)).collect();
+    assert!(paths.len() > 50, "{}", paths.len());
+    for path in paths {
+        assert!(repository().join(&path).exists(), "{path}");
+    }
+}
+
+#[test]
+fn names_of_tests_and_paths_are_told_from_other_code() {
+    assert!(is_test("a_job_waits_until_each_write_is_seen"));
+    assert!(!is_test("roundhouse_train_threads_left_behind") && !is_test("spec.suspend"));
+    assert!(is_path("operator/planner") && is_path("tests/no-such-directory"));
+    assert!(!is_path("ledger/gen-1.jsonl") && !is_path("checkpoints/gen-<generation>"));
+    assert_eq!(spans("`a`, and `b`\n```\n`c`\n```\n"), ["a", "b"]);
+}

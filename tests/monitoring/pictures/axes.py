@@ -1,0 +1,143 @@
+"""A plot of lines or stacked areas over time: axes, thresholds, marks, legend."""
+
+import math
+
+import svg
+import units
+from data import NAMED, runs
+
+GRID, FAINT = "#e3e6ea", "#57606a"
+LEFT, BOTTOM = 58, 18
+LEGEND_LINE = 15
+# Pixels that a label of the time axis needs.
+TIME_LABEL = 42
+# A legend of a panel that is narrower has no room for the mean.
+NARROW = 280
+
+
+def plot(panel, series, recording, marks, width, height):
+    """The elements of a panel below its title, in a field of this size."""
+    config = panel["fieldConfig"]["defaults"]
+    unit, custom = config["unit"], config["custom"]
+    stacked = custom["stacking"]["mode"] == "normal"
+    logarithmic = custom["scaleDistribution"]["type"] == "log"
+    most_lines = max(int((height - 90) / LEGEND_LINE), 1)
+    legend = legend_of(series, unit, width, min(len(series), most_lines))
+    field = height - BOTTOM - LEGEND_LINE * len(legend) - 6
+    layers = stack(series) if stacked else [(one, None, one.points) for one in series]
+    values = [value for _, _, points in layers for _, value in points]
+    levels = [step for step in config["thresholds"]["steps"] if step["value"] is not None]
+    levels = levels if custom["thresholdsStyle"]["mode"] != "off" else []
+    marked = axis(values, levels, config, unit, logarithmic)
+    low, high = marked[0], marked[-1]
+    right = width - 16
+
+    def to_x(at):
+        return LEFT + (right - LEFT) * at / recording["seconds"]
+
+    def to_y(value):
+        value = min(max(value, low), high)
+        share = math.log(value / low) / math.log(high / low) if logarithmic else (value - low) / (high - low)
+        return field - (field - 4) * share
+
+    parts = []
+    for tick in marked:
+        parts.append(svg.path([(LEFT, to_y(tick)), (right, to_y(tick))], stroke=GRID, fill="none"))
+        parts.append(svg.text(LEFT - 5, to_y(tick) + 4, units.shown(tick, unit), 11, "end", FAINT))
+    parts += time_axis(recording["seconds"], to_x, field)
+    for at, colour in marks:
+        line = [(to_x(at), 4.0), (to_x(at), field)]
+        parts.append(svg.path(line, stroke=NAMED[colour], stroke_dasharray="3 3", fill="none", opacity="0.7"))
+    parts += areas(layers, to_x, to_y, recording["step"], stacked)
+    parts += lines_of(levels, marked, unit, to_x, to_y, recording["seconds"])
+    legend = [svg.group([line], 0.0, field + BOTTOM + LEGEND_LINE * (number + 1)) for number, line in enumerate(legend)]
+    return parts + legend
+
+
+def axis(values, levels, config, unit, logarithmic):
+    """The ticks of the vertical axis. A threshold that is not far from the values is on it."""
+    if logarithmic:
+        positive = [value for value in values if value > 0] or [1.0]
+        return units.powers(min(positive), max(positive))
+    most = max(values, default=0)
+    near = [level["value"] for level in levels if level["value"] <= 4 * most]
+    most = config.get("max", max([most, *near]))
+    least = config.get("min", min(values, default=0))
+    if most <= least:
+        most = least + (1 if least == 0 else abs(least) / 10)
+    return units.ticks(least, most, unit)
+
+
+def time_axis(seconds, to_x, field):
+    """Minutes and seconds since the recording began."""
+    room = (to_x(seconds) - to_x(0)) / TIME_LABEL
+    step = next((one for one in (10, 15, 30, 60, 120, 300, 600, 1800, 3600) if seconds / one <= room), 7200)
+    parts = []
+    for at in range(0, int(seconds) + 1, step):
+        words = f"{at // 60}:{at % 60:02}"
+        parts.append(svg.text(to_x(at), field + 14, words, 10, "middle", FAINT))
+    return parts
+
+
+def stack(series):
+    """(series, points below, points) of areas, one on top of the other. A series without a value at a time counts as 0."""
+    times = sorted({at for one in series for at, _ in one.points})
+    below, layers = {at: 0.0 for at in times}, []
+    for one in series:
+        own = dict(map(tuple, one.points))
+        above = {at: below[at] + own.get(at, 0.0) for at in times}
+        layers.append((one, list(below.items()), list(above.items())))
+        below = above
+    return layers
+
+
+def areas(layers, to_x, to_y, step, stacked):
+    """The lines; with `stacked` the areas between them."""
+    parts = []
+    for one, below, points in layers:
+        for run in runs(points, step):
+            line = [(to_x(at), to_y(value)) for at, value in run]
+            if below is not None:
+                floor = dict(below)
+                back = [(to_x(at), to_y(floor[at])) for at, _ in reversed(run)]
+                parts.append(svg.path(line + back, closed=True, fill=one.colour, opacity="0.55"))
+            if len(line) == 1:
+                (x, y) = line[0]
+                parts.append(svg.element("circle", cx=x, cy=y, r=1.5, fill=one.colour))
+            else:
+                parts.append(svg.path(line, fill="none", stroke=one.colour, stroke_width="1.5"))
+    return parts
+
+
+def lines_of(levels, marked, unit, to_x, to_y, seconds):
+    """Thresholds as dashed lines; one that is above the axis is named in the corner."""
+    parts, above = [], 0
+    for level in levels:
+        colour, words = NAMED[level["color"]], units.shown(level["value"], unit)
+        if level["value"] <= marked[-1]:
+            line = [(to_x(0), to_y(level["value"])), (to_x(seconds), to_y(level["value"]))]
+            parts.append(svg.path(line, stroke=colour, stroke_dasharray="6 4", stroke_width="1.5", fill="none"))
+        else:
+            parts.append(svg.text(to_x(seconds) - 4, 16 + 14 * above, f"threshold {words} ↑", 11, "end", colour))
+            above += 1
+    return parts
+
+
+def legend_of(series, unit, width, num_lines):
+    """A line for each series: its colour, name, mean and last value. What has no room is counted."""
+    shown = series if len(series) <= num_lines else series[: num_lines - 1]
+    lines = []
+    for one in shown:
+        values = f"last {units.shown(one.last, unit)}"
+        if width >= NARROW:
+            values = f"mean {units.shown(one.mean, unit)} · {values}"
+        room = width - 40 - len(values) * 11 * svg.CHARACTER
+        parts = [
+            svg.element("rect", x=10.0, y=-8.0, width=12, height=4, fill=one.colour),
+            svg.text(28, -2, svg.fitted(one.name, room, 11), 11),
+            svg.text(width - 10, -2, values, 11, "end", FAINT),
+        ]
+        lines.append(svg.group(parts))
+    if len(shown) < len(series):
+        lines.append(svg.text(28, -2, f"and {len(series) - len(shown)} more", 11, fill=FAINT))
+    return lines
