@@ -15,6 +15,7 @@ Examples:
   kubectl roundhouse why digits                   why it does not train, and what to do
   kubectl roundhouse logs digits -f --rank 0,3-5  the lines of four ranks in one stream
   kubectl roundhouse scale digits 4               the present workers keep training
+  kubectl roundhouse ui                           the jobs in a browser
   kubectl roundhouse run --local -f job.yaml      without a cluster
 
 A link named krh is a shorter name: ln -s \"$(command -v kubectl-roundhouse)\" ~/.local/bin/krh
@@ -85,6 +86,19 @@ Examples:
   kubectl roundhouse plot digits --what throughput
   kubectl roundhouse plot digits --what loss -o png > loss.png")]
     Plot(command::plot::Options),
+    /// Serve a web page of the jobs to this user of this machine: ranks, curves, generations, incidents, logs.
+    #[command(after_help = "\
+Examples:
+  kubectl roundhouse ui                    the jobs of the namespace; Ctrl-C ends it
+  kubectl roundhouse ui digits --open      the page of one job, in the browser
+  kubectl roundhouse ui --local /tmp/long  a run of `run --local --dir /tmp/long`
+
+The page is read-only and updates itself. It is served on 127.0.0.1 alone, and its address holds a random secret, so
+that other users of this machine cannot read it. On another machine, forward the port and keep its number:
+ssh -L 8001:127.0.0.1:8001 HOST, with --port 8001 there.
+
+The API server is asked while a page is open and visible: every two seconds, or less often if its answer takes long.")]
+    Ui(command::ui::Options),
     /// Change the number of workers while a job trains.
     Scale(command::change::Scale),
     /// Let the workers save a checkpoint and leave; the job waits until it is resumed.

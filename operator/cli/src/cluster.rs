@@ -19,6 +19,7 @@ mod read;
 mod versions;
 mod write;
 
+pub(crate) use logs::targets;
 pub(crate) use write::DryRun;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);

@@ -10,6 +10,7 @@ pub(crate) mod report;
 pub(crate) mod status;
 pub(crate) mod submit;
 pub(crate) mod top;
+pub(crate) mod ui;
 pub(crate) mod version;
 pub(crate) mod why;
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
 use roundhouse_api::{TrainingJob, TrainingJobStatus};
 use roundhouse_contract::{ProcessRestarts, Progress};
+use serde::{Deserialize, Serialize};
 
 pub(crate) mod metrics;
 pub(crate) mod worker;
@@ -31,7 +32,8 @@ pub(crate) struct Facts {
 }
 
 /// What one agent told.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub(crate) struct Told {
     /// Progress of the job as this worker knows it.
     pub(crate) progress: Option<Progress>,

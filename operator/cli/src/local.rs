@@ -27,6 +27,7 @@ mod launch;
 mod manifest;
 mod pids;
 mod programs;
+pub(crate) mod record;
 mod setting;
 mod worker;
 
@@ -35,6 +36,7 @@ use executor::Executor;
 use home::{Home, Outcome};
 use manifest::Manifest;
 use programs::Programs;
+use record::diary::Diary;
 
 const TICK: Duration = Duration::from_millis(10);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
@@ -57,6 +59,7 @@ pub(crate) struct Options {
     data: Option<PathBuf>,
     /// Directory for logs, checkpoints and ledger. It is kept, and a later run with it continues from its newest checkpoint.
     /// Default: a temporary directory, of which only the logs of a job that has failed are kept.
+    /// `ui --local DIR` shows the run in a browser.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Write the final weights here, as safetensors.
@@ -90,6 +93,10 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         counted(job.replicas, "worker"),
         home.logs().display()
     );
+    println!(
+        "See it in a browser: kubectl-roundhouse ui --local {}",
+        home.path().display()
+    );
     let mut run = Run {
         edits: Edits::of(options),
         executor: Executor::new(&name, setting),
@@ -100,8 +107,10 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         progress_at: Instant::now(),
         progress: None,
         screen: Screen::new(),
+        diary: Diary::begin(home.path())?,
     };
     let code = run.until_it_ends().await;
+    run.record(true);
     // Nobody is left behind, whatever happened.
     run.executor.kill();
     let mut tended = Ok(());
@@ -131,6 +140,7 @@ struct Run {
     progress_at: Instant,
     progress: Option<Progress>,
     screen: Screen,
+    diary: Diary,
 }
 
 impl Run {
@@ -201,6 +211,7 @@ impl Run {
                 self.screen.note(&format!("  {line}"));
             }
             for event in events {
+                self.diary.note(&self.job, &event);
                 let line = format!("  {}: {}", event.reason, plain(&event.message));
                 self.screen.note(&line);
             }
@@ -218,6 +229,23 @@ impl Run {
         }
         self.screen
             .show(&View::of(&self.job, self.progress.clone()));
+        self.record(false);
+    }
+
+    /// Writes what `ui --local` shows.
+    fn record(&mut self, is_last: bool) {
+        // What was planned last may know a later step.
+        let status = self.job.status.as_ref();
+        let stored = status.and_then(|status| status.progress.as_ref());
+        let stored = stored.map(|stored| &stored.progress);
+        let both = self.progress.iter().chain(stored);
+        let progress = both.max_by_key(|it| (it.generation, it.step));
+        let told = self
+            .diary
+            .write(&self.job, &self.executor, progress, is_last);
+        if let Some(words) = told {
+            self.screen.note(&format!("  {words}"));
+        }
     }
 
     /// The exit code, once the job has ended and all workers are gone or completed.

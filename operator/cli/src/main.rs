@@ -15,6 +15,7 @@ mod screen;
 mod strict;
 #[cfg(test)]
 mod testing;
+mod ui;
 mod view;
 mod watch;
 mod why;
@@ -66,6 +67,7 @@ async fn run(arguments: Arguments) -> command::Outcome {
         Command::Metrics { name, filter } => {
             command::metrics::print(&connect().await?, &name, &filter).await
         }
+        Command::Ui(options) => Box::pin(command::ui::run(&place, &options)).await,
         Command::Completion(options) => {
             let called = std::env::args().next().unwrap_or_default();
             command::completion::run(arguments::command(&called), &options)

@@ -62,17 +62,38 @@ pub(crate) fn heading(text: &str) -> String {
     styled(Style::new().bold(), text)
 }
 
-/// The style of a state or reason: green for what goes well, red for what has failed, yellow for the rest.
-pub(crate) fn style_of(state: &str) -> Style {
+/// How a state is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Mood {
+    /// It goes well.
+    Good,
+    /// It has failed.
+    Bad,
+    /// Neither, so far.
+    Open,
+}
+
+/// How a state or reason is to be taken.
+pub(crate) fn mood_of(state: &str) -> Mood {
     const GOOD: [&str; 5] = ["Training", "Completed", "Succeeded", "Ready", "Healthy"];
     const BAD: [&str; 4] = ["Failed", "OOMKilled", "CrashLoopBackOff", "Error"];
     let is_bad = BAD.contains(&state) || state.ends_with("Exceeded") || state.ends_with("Invalid");
-    let colour = if GOOD.contains(&state) {
-        AnsiColor::Green
+    if GOOD.contains(&state) {
+        Mood::Good
     } else if is_bad {
-        AnsiColor::Red
+        Mood::Bad
     } else {
-        AnsiColor::Yellow
+        Mood::Open
+    }
+}
+
+/// The style of a state or reason: green for what goes well, red for what has failed, yellow for the rest.
+pub(crate) fn style_of(state: &str) -> Style {
+    let colour = match mood_of(state) {
+        Mood::Good => AnsiColor::Green,
+        Mood::Bad => AnsiColor::Red,
+        Mood::Open => AnsiColor::Yellow,
     };
     Style::new().fg_color(Some(colour.into()))
 }

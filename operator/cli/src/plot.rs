@@ -1,4 +1,4 @@
-//! What a job's numbers were over time, read from the lines that rank 0 has logged, and drawn. Pure.
+//! What a job's numbers were over time, drawn from the lines that rank 0 has logged.
 
 use jiff::Timestamp;
 
@@ -6,6 +6,7 @@ use crate::logs::{Line, Speaker};
 
 mod axes;
 pub(crate) mod braille;
+pub(crate) mod history;
 pub(crate) mod png;
 pub(crate) mod svg;
 
@@ -18,6 +19,38 @@ pub(crate) enum What {
     Throughput,
     /// Ranks over time.
     WorldSize,
+}
+
+/// Something that a job told at a moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Moment {
+    /// When, if that is known.
+    pub(crate) at: Option<Timestamp>,
+    /// What.
+    pub(crate) told: Told,
+}
+
+/// What a job told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Told {
+    /// A step.
+    Step {
+        /// Committed steps.
+        step: f64,
+        /// Training loss, if it is a number.
+        loss: Option<f64>,
+        /// Samples or tokens per second.
+        speed: f64,
+        /// Whether the speed is in tokens.
+        is_in_tokens: bool,
+    },
+    /// A generation begins.
+    World {
+        /// Its number.
+        generation: u64,
+        /// Its ranks.
+        size: u32,
+    },
 }
 
 /// Points of a curve, and what they are.
@@ -33,36 +66,30 @@ pub(crate) struct Curve {
     pub(crate) is_stepped: bool,
 }
 
-/// What one line tells.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Told {
-    Step {
-        step: f64,
-        loss: Option<f64>,
-        speed: f64,
-    },
-    World(f64),
-}
-
-/// The curve that lines tell of; those of other ranks than 0 are left out.
-pub(crate) fn curve<'a>(
-    what: What,
-    name: &str,
-    lines: impl IntoIterator<Item = &'a Line>,
-) -> Curve {
-    let told: Vec<(Option<Timestamp>, Told, bool)> = lines.into_iter().filter_map(told).collect();
-    let begin = told.iter().find_map(|(at, ..)| *at);
+/// The curve of some moments, in their order.
+pub(crate) fn curve(what: What, name: &str, moments: &[Moment]) -> Curve {
+    let begin = moments.iter().find_map(|moment| moment.at);
     let seconds = |at: Option<Timestamp>| {
         let (at, begin) = at.zip(begin)?;
         Some(at.duration_since(begin).as_secs_f64())
     };
-    let is_in_tokens = told.iter().any(|(.., tokens)| *tokens);
-    let points = told.iter().filter_map(|(at, told, _)| match (what, told) {
-        (What::Loss, Told::Step { step, loss, .. }) => Some((*step, (*loss)?)),
-        (What::Throughput, Told::Step { speed, .. }) => Some((seconds(*at)?, *speed)),
-        (What::WorldSize, Told::World(size)) => Some((seconds(*at)?, *size)),
-        _ => None,
+    let is_in_tokens = moments.iter().any(|moment| {
+        matches!(
+            moment.told,
+            Told::Step {
+                is_in_tokens: true,
+                ..
+            }
+        )
     });
+    let points = moments
+        .iter()
+        .filter_map(|Moment { at, told }| match (what, *told) {
+            (What::Loss, Told::Step { step, loss, .. }) => Some((step, loss?)),
+            (What::Throughput, Told::Step { speed, .. }) => Some((seconds(*at)?, speed)),
+            (What::WorldSize, Told::World { size, .. }) => Some((seconds(*at)?, size.into())),
+            _ => None,
+        });
     let points: Vec<(f64, f64)> = points
         .filter(|(x, y)| x.is_finite() && y.is_finite())
         .collect();
@@ -92,16 +119,24 @@ fn forward(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     kept
 }
 
-/// What a line of rank 0 tells, and whether its throughput is in tokens.
-fn told(line: &Line) -> Option<(Option<Timestamp>, Told, bool)> {
-    if line.speaker != Speaker::Rank(0) {
-        return None;
+impl Moment {
+    /// What a line tells; one of another rank than 0 tells nothing.
+    pub(crate) fn of(line: &Line) -> Option<Self> {
+        if line.speaker != Speaker::Rank(0) {
+            return None;
+        }
+        let told = told(line.text.trim())?;
+        Some(Self { at: line.at, told })
     }
-    let text = line.text.trim();
+}
+
+fn told(text: &str) -> Option<Told> {
     if let Some(rest) = text.strip_prefix("generation ") {
-        let (_, size) = rest.split_once(": rank 0 of ")?;
-        let size = size.split(',').next()?.parse().ok()?;
-        return Some((line.at, Told::World(size), false));
+        let (generation, size) = rest.split_once(": rank 0 of ")?;
+        return Some(Told::World {
+            generation: generation.parse().ok()?,
+            size: size.split(',').next()?.parse().ok()?,
+        });
     }
     let rest = text.strip_prefix("step ")?;
     let (step, rest) = rest.split_once(" of ")?;
@@ -109,12 +144,12 @@ fn told(line: &Line) -> Option<(Option<Timestamp>, Told, bool)> {
     let loss = rest.split(", ").next()?.parse().ok();
     let speed = rest.rsplit(", ").next()?;
     let (speed, unit) = speed.split_once(' ')?;
-    let step = Told::Step {
+    Some(Told::Step {
         step: step.parse().ok()?,
         loss,
         speed: speed.parse().ok()?,
-    };
-    Some((line.at, step, unit.starts_with("tokens/s")))
+        is_in_tokens: unit.starts_with("tokens/s"),
+    })
 }
 
 /// Smallest and largest of some numbers, apart at least so much that something can be drawn.
@@ -192,7 +227,8 @@ mod tests {
 
     #[test]
     fn the_curves_are_what_rank_0_has_told() {
-        let of = |what| curve(what, "digits", &lines());
+        let moments: Vec<Moment> = lines().iter().filter_map(Moment::of).collect();
+        let of = |what| curve(what, "digits", &moments);
         let loss = of(What::Loss);
         // Step 20 was done again after a resume: what was before step 18 stays.
         assert_eq!(loss.points, [(10.0, 2.5), (18.0, 1.75)]);
@@ -207,11 +243,11 @@ mod tests {
 
     #[test]
     fn throughput_of_a_language_model_is_in_tokens() {
-        let lines = [line(
+        let line = line(
             0,
             "[rank 0] step 1 of 2 (50 %), epoch 0: loss 2, rate 0.1, 9000 tokens/s",
-        )];
-        let curve = curve(What::Throughput, "gpt", &lines);
+        );
+        let curve = curve(What::Throughput, "gpt", &[Moment::of(&line).unwrap()]);
         assert_eq!(
             (curve.title.as_str(), curve.points[0].1),
             ("tokens/s of gpt", 9_000.0)

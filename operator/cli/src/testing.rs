@@ -7,6 +7,7 @@ use roundhouse_contract::{Progress, labels};
 use serde_json::{Value, json};
 
 use crate::facts::{Facts, Told, metrics};
+use crate::local::record::Record;
 
 /// The moment at which everything is read.
 pub(crate) fn now() -> Timestamp {
@@ -210,6 +211,23 @@ impl Case {
         };
         self.told.insert(format!("digits-worker-{index}-0"), told);
         self
+    }
+
+    /// What a run in a directory would have written.
+    pub(crate) fn record(self) -> Record {
+        let Facts {
+            job,
+            pods,
+            events,
+            told,
+            now: _,
+        } = self.facts();
+        Record {
+            job,
+            pods,
+            events,
+            told,
+        }
     }
 
     /// What was read.

@@ -24,7 +24,7 @@ const EDITS: &str = "prepares or cleans up something of the reader's";
 const READS: &str = "only reads; the fields that it shows have tests of their own";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 39] = [
+const KNOWN: [(&str, Proof); 41] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -116,6 +116,10 @@ const KNOWN: [(&str, Proof); 39] = [
         Runs("operator/cli/tests/apiserver.rs", "submit"),
     ),
     (
+        "kubectl roundhouse ui",
+        Runs("operator/cli/tests/ui.rs", "&[\"ui\", \"gpt2-romeo\"]"),
+    ),
+    (
         "kubectl roundhouse watch",
         Runs("examples/demo.sh", "roundhouse watch digits"),
     ),
@@ -130,6 +134,10 @@ const KNOWN: [(&str, Proof); 39] = [
     (
         "kubectl-roundhouse run --local",
         Runs("tests/src/local.rs", "\"run\", \"--local\", \"-f\""),
+    ),
+    (
+        "kubectl-roundhouse ui --local",
+        Runs("operator/cli/src/ui/tests.rs", "Origin::of_directory"),
     ),
     (
         "make cluster-down",

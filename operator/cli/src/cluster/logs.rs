@@ -37,6 +37,33 @@ impl Cluster {
             client: Client::try_from(config)?,
         })
     }
+
+    /// The logs of pods that were listed already, as far as they are written now.
+    pub(crate) fn logs_of(&self, pods: &[Pod]) -> PodLogs<'_> {
+        PodLogs {
+            cluster: self,
+            targets: targets(pods),
+        }
+    }
+}
+
+/// Logs of some pods.
+pub(crate) struct PodLogs<'a> {
+    cluster: &'a Cluster,
+    targets: Vec<Target>,
+}
+
+impl Source for PodLogs<'_> {
+    async fn list(&self) -> anyhow::Result<Listing> {
+        Ok(Listing {
+            targets: self.targets.clone(),
+            is_over: false,
+        })
+    }
+
+    async fn open(&self, pod: &str, part: Part) -> anyhow::Result<Lines> {
+        open(self.cluster, &self.cluster.client, pod, part).await
+    }
 }
 
 impl Source for JobLogs<'_> {
@@ -51,36 +78,45 @@ impl Source for JobLogs<'_> {
         };
         let pods = self.cluster.pods(&job).await?;
         let status = job.status.as_ref();
-        let mut targets: Vec<Target> = pods.iter().map(target).collect();
-        targets.sort_by_key(|target| target.worker);
         Ok(Listing {
-            targets,
+            targets: targets(&pods),
             is_over: status.is_some_and(roundhouse_api::TrainingJobStatus::is_terminal),
         })
     }
 
     async fn open(&self, pod: &str, part: Part) -> anyhow::Result<Lines> {
-        let Part {
-            previous,
-            follow,
-            since,
-            tail,
-        } = part;
-        let parameters = LogParams {
-            container: Some(labels::TRAINER_CONTAINER.to_owned()),
-            follow,
-            previous,
-            since_time: since,
-            tail_lines: tail,
-            timestamps: true,
-            ..LogParams::default()
-        };
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.cluster.namespace());
-        // A kubelet that does not answer must not keep the lines of the others back.
-        let bytes = tokio::time::timeout(CALL_TIMEOUT, pods.log_stream(pod, &parameters)).await;
-        let bytes = bytes.context("its kubelet does not answer")?;
-        Ok(lines(Box::pin(bytes.map_err(super::write::refusal)?)).boxed())
+        open(self.cluster, &self.client, pod, part).await
     }
+}
+
+async fn open(cluster: &Cluster, client: &Client, pod: &str, part: Part) -> anyhow::Result<Lines> {
+    let Part {
+        previous,
+        follow,
+        since,
+        tail,
+    } = part;
+    let parameters = LogParams {
+        container: Some(labels::TRAINER_CONTAINER.to_owned()),
+        follow,
+        previous,
+        since_time: since,
+        tail_lines: tail,
+        timestamps: true,
+        ..LogParams::default()
+    };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), cluster.namespace());
+    // A kubelet that does not answer must not keep the lines of the others back.
+    let bytes = tokio::time::timeout(CALL_TIMEOUT, pods.log_stream(pod, &parameters)).await;
+    let bytes = bytes.context("its kubelet does not answer")?;
+    Ok(lines(Box::pin(bytes.map_err(super::write::refusal)?)).boxed())
+}
+
+/// The logs of pods, by worker.
+pub(crate) fn targets(pods: &[Pod]) -> Vec<Target> {
+    let mut targets: Vec<Target> = pods.iter().map(target).collect();
+    targets.sort_by_key(|target| target.worker);
+    targets
 }
 
 fn target(pod: &Pod) -> Target {

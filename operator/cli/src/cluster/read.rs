@@ -75,7 +75,14 @@ impl Cluster {
     /// # Errors
     /// There is no such job, or job or pods cannot be read.
     pub(crate) async fn facts(&self, name: &str) -> anyhow::Result<Facts> {
-        let job = self.wanted_job(name).await?;
+        Box::pin(self.facts_of(self.wanted_job(name).await?)).await
+    }
+
+    /// Everything about a job that was read in this moment; see [`Self::facts`].
+    ///
+    /// # Errors
+    /// Its pods cannot be read.
+    pub(crate) async fn facts_of(&self, job: TrainingJob) -> anyhow::Result<Facts> {
         let pods = self.pods(&job).await?;
         let mut facts = Facts {
             job,

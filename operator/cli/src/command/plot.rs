@@ -9,10 +9,8 @@ use console::Term;
 
 use super::Outcome;
 use crate::cluster::Cluster;
-use crate::logs::merge::merge;
-use crate::logs::{Begin, Line, Speaker};
 use crate::out;
-use crate::plot::{What, braille, curve, png, svg};
+use crate::plot::{What, braille, curve, history, png, svg};
 
 /// Size where standard output is no terminal.
 const SIZE: (u16, u16) = (24, 80);
@@ -46,20 +44,9 @@ enum Picture {
 pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let Options { name, what, output } = options;
     let source = cluster.logs(name).await?;
-    let mut lines: Vec<Line> = Vec::new();
-    // What was said before the last restart comes first; pods without one have no such log.
-    for previous in [true, false] {
-        let keep = |line: &Line| {
-            if line.speaker == Speaker::Rank(0) {
-                lines.push(line.clone());
-            }
-            Ok(())
-        };
-        let note = |text: &str| eprintln!("{}", out::plain(text));
-        merge(&source, Begin::default(), previous, keep, note).await?;
-    }
-    lines.sort_by_key(|line| line.at);
-    let curve = curve(*what, name, &lines);
+    let note = |text: &str| eprintln!("{}", out::plain(text));
+    let moments = history::read(&source, note).await?;
+    let curve = curve(*what, name, &moments);
     ensure!(
         !curve.points.is_empty(),
         "rank 0 of {name} has logged nothing to plot: the built-in trainer does so as soon as it trains; \

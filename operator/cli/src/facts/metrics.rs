@@ -2,8 +2,10 @@
 //!
 //! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
+use serde::{Deserialize, Serialize};
+
 /// One sample.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Sample {
     /// Name of the metric.
     pub(crate) name: String,

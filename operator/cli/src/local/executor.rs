@@ -9,6 +9,7 @@ use roundhouse_planner::{Action, Observed, Presence, ProgressSample};
 
 use super::launch::Setting;
 use super::worker::Worker;
+use crate::facts::Told;
 
 /// All workers of one job.
 #[derive(Debug)]
@@ -63,6 +64,13 @@ impl Executor {
             progress,
             at: Timestamp::now(),
         })
+    }
+
+    /// What the agents of workers that run would answer, by worker.
+    pub(crate) fn told(&self) -> BTreeMap<String, Told> {
+        let workers = self.workers.values();
+        let told = workers.map(|worker| (worker.name().to_owned(), worker.told(&self.setting)));
+        told.collect()
     }
 
     /// Carries out a plan's actions, in order.

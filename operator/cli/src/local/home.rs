@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 use super::setting::state;
 
-const LOCK: &str = "lock";
+/// Locked while a run is in the directory; it has the number of its process.
+pub(super) const LOCK: &str = "lock";
 
 /// The run's directory.
 #[derive(Debug)]

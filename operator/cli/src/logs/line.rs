@@ -49,7 +49,7 @@ impl Line {
 
     /// As it is shown: a coloured prefix, then the text without control characters other than tabs.
     pub(crate) fn shown(&self) -> String {
-        let prefix = self.speaker.prefix();
+        let prefix = format!("[{}]", self.speaker.name());
         format!(
             "{} {}",
             styled(self.speaker.style(), &prefix),
@@ -59,11 +59,12 @@ impl Line {
 }
 
 impl Speaker {
-    fn prefix(self) -> String {
+    /// `rank 3`; `worker 2.1` for a process without a rank, `worker 2` for the agent.
+    pub(crate) fn name(self) -> String {
         match self {
-            Self::Rank(rank) => format!("[rank {rank}]"),
-            Self::Process(worker, local) => format!("[worker {worker}.{local}]"),
-            Self::Agent(worker) => format!("[worker {worker}]"),
+            Self::Rank(rank) => format!("rank {rank}"),
+            Self::Process(worker, local) => format!("worker {worker}.{local}"),
+            Self::Agent(worker) => format!("worker {worker}"),
         }
     }
 

@@ -4,6 +4,8 @@ use roundhouse_contract::{Phase, ProcessRestarts, Progress, RankStatus, paths};
 use roundhouse_planner::Processes;
 
 use super::Worker;
+use crate::facts::Told;
+use crate::facts::metrics::Sample;
 use crate::local::launch::Setting;
 use crate::local::pids;
 
@@ -17,6 +19,10 @@ impl Worker {
 
     /// What the agent would answer if it were asked.
     pub(super) fn tells_of_processes(&self, setting: &Setting) -> Processes {
+        Processes::of(self.tells_of_restarts(setting), self.restarts)
+    }
+
+    fn tells_of_restarts(&self, setting: &Setting) -> ProcessRestarts {
         let file = paths::restarts(&self.dir(setting).join("run"));
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let told: ProcessRestarts = serde_json::from_str(&text).unwrap_or_default();
@@ -25,11 +31,26 @@ impl Worker {
             status.is_some_and(|status| status.phase != Phase::Preparing)
         };
         let preparing = (0..setting.procs).filter(|rank| !is_prepared(rank));
-        let told = ProcessRestarts {
+        ProcessRestarts {
             preparing: preparing.collect(),
             ..told
-        };
-        Processes::of(told, self.restarts)
+        }
+    }
+
+    /// All that a page shows of it: progress, processes that were started again, and the step of each rank.
+    pub(crate) fn told(&self, setting: &Setting) -> Told {
+        let statuses = (0..setting.procs).filter_map(|local| self.status(setting, local));
+        let steps = statuses.filter(|status| status.rank.is_some());
+        let steps = steps.map(|status| Sample {
+            name: "roundhouse_train_step".to_owned(),
+            rank: status.rank,
+            value: status.step as f64,
+        });
+        Told {
+            metrics: steps.collect(),
+            progress: self.progress(setting),
+            restarts: Some(self.tells_of_restarts(setting)),
+        }
     }
 
     fn status(&self, setting: &Setting, local_rank: u32) -> Option<RankStatus> {

@@ -1,0 +1,103 @@
+// A job in full.
+
+import {chart} from "./chart.js";
+import {el, number, show, state} from "./dom.js";
+import {logs} from "./logs.js";
+import {poll} from "./poll.js";
+import {section, table} from "./tables.js";
+import {timeline} from "./timeline.js";
+
+const RANKS = [
+  {title: "Rank", class: "number name", cell: (rank) => (rank.rank === null ? null : `${rank.rank}`)},
+  {title: "Pod", cell: (rank) => rank.pod},
+  {title: "Node", cell: (rank) => rank.node},
+  {title: "State", cell: (rank) => [state(rank.state, rank.mood), rank.slower ? ` ${rank.slower.toFixed(1)} × slower` : null]},
+  {title: "Step", class: "number", cell: (rank) => number(rank.step)},
+  {title: "Lag", class: "number", cell: (rank) => number(rank.lag)},
+  {title: "Samples/s", class: "number", cell: (rank) => number(rank.samplesPerSecond)},
+  {title: "Restarts", class: "number", cell: (rank) => number(rank.restarts)},
+  {title: "Last exit", class: "long", cell: (rank) => rank.lastExit},
+];
+const CONDITIONS = [
+  {title: "Type", class: "name", cell: (it) => it.type},
+  {title: "Status", cell: (it) => it.status},
+  {title: "Reason", cell: (it) => it.reason},
+  {title: "Since", class: "number", cell: (it) => it.since},
+  {title: "Message", class: "long", cell: (it) => it.message},
+];
+const EVENTS = [
+  {title: "Age", class: "number", cell: (it) => it.age},
+  {title: "Reason", class: "name", cell: (it) => el("span", {class: it.isWarning ? "bad" : ""}, it.reason)},
+  {title: "Object", cell: (it) => it.about},
+  {title: "Message", class: "long", cell: (it) => it.message},
+];
+
+const empty = (words) => el("p", {class: "empty"}, words);
+const items = (lines) => el("ul", {}, lines.map((line) => el("li", {}, line)));
+
+function progress(told) {
+  if (!told) return null;
+  const percent = Math.floor((100 * told.step) / told.totalSteps);
+  const label = `Step ${told.step} of ${told.totalSteps}, ${percent} %`;
+  return el("div", {class: "progress"}, el("progress", {max: told.totalSteps, value: told.step, "aria-label": label}),
+    el("span", {}, `${number(told.step)} of ${number(told.totalSteps)} steps, ${percent} %`));
+}
+
+function summary(told) {
+  const lines = told.summary.map((line) => el("p", {}, line));
+  const wrong = told.diagnosis;
+  return [
+    told.note ? el("p", {class: "note"}, told.note) : null,
+    progress(told.progress),
+    ...lines,
+    wrong ? el("div", {class: "diagnosis"}, el("h2", {}, "What is wrong"), el("p", {}, wrong.summary),
+      wrong.evidence.length > 0 ? [el("h3", {}, "How that is known"), items(wrong.evidence)] : null,
+      wrong.advice.length > 0 ? [el("h3", {}, "What to do"), items(wrong.advice)] : null) : null,
+    told.next.length > 0 ? el("div", {class: "next"}, el("h2", {}, "What happens next"), items(told.next)) : null,
+  ];
+}
+
+/** The page of a job. */
+export function jobPage(namespace, name, report, head) {
+  const title = el("h1", {}, name);
+  const body = {
+    summary: el("div", {class: "summary"}, empty("Reading the job …")),
+    ranks: el("div"),
+    conditions: el("div"),
+    events: el("div"),
+  };
+  const charts = ["Loss", "Throughput", "World size"].map(chart);
+  const line = timeline();
+  const log = logs(namespace, name, report);
+  const node = el("div", {},
+    title, body.summary,
+    section("Curves", el("div", {class: "charts"}, charts.map((it) => it.node)), "as rank 0 tells; red lines are incidents"),
+    section("Generations", line.node),
+    section("Ranks", body.ranks),
+    section("Conditions", body.conditions),
+    section("Events", body.events, "newest first"),
+    section("Logs", log.node));
+
+  const take = (told) => {
+    head(told.place, told.name);
+    show(title, [told.name, told.state, told.mood], () => [told.name, " ", state(told.state, told.mood)]);
+    const {summary: lines, diagnosis, next, note} = told;
+    show(body.summary, {summary: lines, diagnosis, next, note, progress: told.progress}, summary);
+    show(body.ranks, told.ranks, (ranks) => (ranks.length > 0 ? table("Ranks", RANKS, ranks) : empty("No worker has been created.")));
+    show(body.conditions, told.conditions, (all) => (all.length > 0 ? table("Conditions", CONDITIONS, all) : empty("The operator has not seen the job yet.")));
+    show(body.events, told.events, (all) => (all.length > 0 ? table("Events", EVENTS, all) : empty("There are no events. Kubernetes keeps them for an hour.")));
+    log.update(told.ranks);
+  };
+  const tell = (story) => {
+    const marks = story.incidents.map((incident) => incident.at);
+    story.curves.forEach((curve, n) => charts[n].update({...curve, end: story.end}, marks));
+    line.update(story);
+  };
+  const asked = new URLSearchParams({namespace, name});
+  const stops = [
+    poll(`api/job?${asked}`, take, (trouble) => report("job", trouble)),
+    poll(`api/story?${asked}`, tell, (trouble) => report("story", trouble)),
+    log.close, line.close, ...charts.map((it) => it.close),
+  ];
+  return {node, close: () => stops.forEach((stop) => stop())};
+}

@@ -1,0 +1,148 @@
+//! What the page is told, as documents. Words are made here and nowhere else, so that the page says what `status` and
+//! `why` say. Pure.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::origin::Origin;
+use crate::facts::Facts;
+use crate::logs::Line;
+use crate::out::mood_of;
+use crate::view::ranks::Rank;
+use crate::view::{ConditionView, EventView, JobView, list, since};
+use crate::why::{Diagnosis, diagnose};
+
+/// Jobs in a list.
+pub(super) fn jobs(origin: &Origin, jobs: &[list::Line], now: Timestamp) -> Value {
+    let jobs = jobs.iter().map(|line| {
+        let list::Line {
+            namespace,
+            name,
+            state,
+            ready,
+            world_size,
+            step,
+            percent,
+            loss,
+            samples_per_second,
+            incidents,
+            created,
+        } = line;
+        json!({
+            "namespace": namespace, "name": name, "state": state, "mood": mood_of(state), "ready": ready,
+            "worldSize": world_size, "step": step, "percent": percent, "loss": loss,
+            "samplesPerSecond": samples_per_second, "incidents": incidents, "age": since(*created, now),
+        })
+    });
+    json!({"place": origin.title(), "isCluster": origin.is_cluster(), "jobs": jobs.collect::<Vec<_>>()})
+}
+
+/// A job in full.
+pub(super) fn job(origin: &Origin, facts: &Facts) -> Value {
+    let now = facts.now;
+    let JobView {
+        name,
+        namespace,
+        state,
+        summary,
+        conditions,
+        workers: _,
+        generation,
+        world_size,
+        progress,
+        seconds_left: _,
+        checkpoint: _,
+        incidents: _,
+        last_failure: _,
+        ranks,
+        events,
+        next,
+    } = JobView::of(facts);
+    let progress = progress.filter(|progress| progress.total_steps > 0);
+    let progress = progress.map(|it| json!({"step": it.step, "totalSteps": it.total_steps}));
+    let conditions = conditions.iter().map(|it| condition(it, now));
+    let ranks = ranks.iter().map(|it| rank(it, now));
+    // The newest first: a page is read from its top.
+    let events = events.iter().rev().map(|it| event(it, now));
+    json!({
+        "name": name, "namespace": namespace, "place": origin.title(), "isCluster": origin.is_cluster(),
+        "note": origin.note(facts), "state": state, "mood": mood_of(&state), "summary": summary,
+        "diagnosis": diagnosis(&diagnose(facts), origin), "progress": progress, "generation": generation,
+        "worldSize": world_size, "processes": facts.procs(),
+        "conditions": conditions.collect::<Vec<_>>(), "next": next,
+        "ranks": ranks.collect::<Vec<_>>(), "events": events.collect::<Vec<_>>(),
+    })
+}
+
+/// A diagnosis, if it says more than the state does. What it advises is for a cluster.
+fn diagnosis(diagnosis: &Diagnosis, origin: &Origin) -> Option<Value> {
+    let Diagnosis {
+        situation: _,
+        is_wrong,
+        summary,
+        evidence,
+        advice,
+    } = diagnosis;
+    let advice: &[String] = if origin.is_cluster() { advice } else { &[] };
+    is_wrong.then(|| json!({"summary": summary, "evidence": evidence, "advice": advice}))
+}
+
+fn condition(condition: &ConditionView, now: Timestamp) -> Value {
+    let ConditionView {
+        kind,
+        status,
+        reason,
+        message,
+        since: at,
+    } = condition;
+    json!({
+        "type": kind, "status": status, "reason": reason, "message": message, "since": since(Some(*at), now),
+    })
+}
+
+fn rank(rank: &Rank, now: Timestamp) -> Value {
+    let Rank {
+        rank,
+        worker: _,
+        local_rank,
+        pod,
+        node,
+        state,
+        step,
+        lag,
+        samples_per_second,
+        slower,
+        restarts,
+        last_exit,
+    } = rank;
+    json!({
+        "rank": rank, "process": local_rank, "pod": pod, "node": node, "state": state, "mood": mood_of(state),
+        "step": step, "lag": lag, "samplesPerSecond": samples_per_second, "slower": slower,
+        "restarts": restarts, "lastExit": last_exit.as_ref().map(|end| end.cell(now)),
+    })
+}
+
+fn event(event: &EventView, now: Timestamp) -> Value {
+    let EventView {
+        at,
+        kind,
+        about,
+        reason,
+        message,
+    } = event;
+    json!({
+        "age": since(*at, now), "at": at.map(Timestamp::as_millisecond), "isWarning": kind == "Warning",
+        "about": about, "reason": reason, "message": message,
+    })
+}
+
+/// A line of a log.
+pub(super) fn line(line: &Line) -> Value {
+    let Line {
+        at,
+        pod: _,
+        speaker,
+        text,
+    } = line;
+    json!({"at": at.map(Timestamp::as_millisecond), "who": speaker.name(), "text": text})
+}

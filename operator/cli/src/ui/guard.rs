@@ -1,0 +1,138 @@
+//! Who may read the page: whoever knows the token, under a name of this machine.
+//!
+//! Any user of the machine can connect to a port of 127.0.0.1, and any web site can let its own name point there (DNS
+//! rebinding). So the path begins with a random token, and the Host header must be this machine's.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use hyper::StatusCode;
+
+/// Bytes of the token: 128 bits cannot be guessed.
+const TOKEN_BYTES: usize = 16;
+
+/// What a request must have.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    token: String,
+    port: u16,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It is addressed to another machine.
+    Host,
+    /// It does not have the token.
+    Token,
+}
+
+impl Refusal {
+    pub(super) const fn status(self) -> StatusCode {
+        match self {
+            Self::Host => StatusCode::MISDIRECTED_REQUEST,
+            Self::Token => StatusCode::FORBIDDEN,
+        }
+    }
+
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Host => "This page is served under the name 127.0.0.1 alone.",
+            Self::Token => {
+                "The address lacks its secret. Open the one that `kubectl roundhouse ui` has printed."
+            }
+        }
+    }
+}
+
+impl Guard {
+    /// With a new random token.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub(crate) fn new(port: u16) -> io::Result<Self> {
+        let mut bytes = [0; TOKEN_BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let token = bytes.map(|byte| format!("{byte:02x}")).concat();
+        Ok(Self { token, port })
+    }
+
+    /// Address of the page; `place`: what stands behind `#`.
+    pub(crate) fn url(&self, place: &str) -> String {
+        let Self { token, port } = self;
+        format!("http://127.0.0.1:{port}/{token}/{place}")
+    }
+
+    /// The path behind the token.
+    pub(super) fn admit<'a>(&self, hosts: &[&[u8]], path: &'a str) -> Result<&'a str, Refusal> {
+        let own = ["127.0.0.1", "localhost"].map(|name| format!("{name}:{}", self.port));
+        let is_own = |host: &[u8]| own.iter().any(|own| own.as_bytes() == host);
+        if hosts.len() != 1 || !is_own(hosts[0]) {
+            return Err(Refusal::Host);
+        }
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let (token, rest) = match path.find('/') {
+            Some(end) => path.split_at(end),
+            None => (path, ""),
+        };
+        if self.is_token(token) {
+            Ok(rest)
+        } else {
+            Err(Refusal::Token)
+        }
+    }
+
+    /// Takes as long for every token of the right length, so that its time tells nothing.
+    fn is_token(&self, token: &str) -> bool {
+        let pairs = self.token.bytes().zip(token.bytes());
+        let difference = pairs.fold(0, |sum, (own, theirs)| sum | (own ^ theirs));
+        token.len() == self.token.len() && difference == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_name_and_the_token_are_admitted() {
+        let guard = Guard::new(8_001).unwrap();
+        let token = guard.token.clone();
+        assert_eq!(token.len(), 2 * TOKEN_BYTES);
+        let own: &[&[u8]] = &[b"127.0.0.1:8001"];
+        let path = format!("/{token}/api/jobs");
+        assert_eq!(guard.admit(own, &path), Ok("/api/jobs"));
+        assert_eq!(guard.admit(&[b"localhost:8001"], &path), Ok("/api/jobs"));
+        assert_eq!(guard.admit(own, &format!("/{token}")), Ok(""));
+        let others: [&[&[u8]]; 6] = [
+            &[],
+            &[b"127.0.0.1"],
+            &[b"127.0.0.1:8002"],
+            &[b"evil.example:8001"],
+            &[b"127.0.0.1:8001", b"evil.example"],
+            &[b"127.0.0.1:8001.evil.example"],
+        ];
+        for hosts in others {
+            assert_eq!(guard.admit(hosts, &path), Err(Refusal::Host), "{hosts:?}");
+        }
+        let short = &token[1..];
+        for path in [
+            "/".to_owned(),
+            String::new(),
+            "/api/jobs".to_owned(),
+            format!("/{short}/api/jobs"),
+            format!("/{token}0/api/jobs"),
+            format!("/x{short}/api/jobs"),
+            format!("//{token}/api/jobs"),
+        ] {
+            assert_eq!(guard.admit(own, &path), Err(Refusal::Token), "{path}");
+        }
+    }
+
+    #[test]
+    fn each_server_has_a_token_of_its_own() {
+        let (one, other) = (Guard::new(1).unwrap(), Guard::new(1).unwrap());
+        assert_ne!(one.token, other.token);
+        assert!(one.url("#/ml/digits").ends_with("/#/ml/digits"));
+    }
+}

@@ -1,0 +1,56 @@
+//! What has become of a job: its curves, its generations and its incidents. Pure.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::facts::Facts;
+use crate::plot::{Curve, Moment, What, curve};
+
+mod generations;
+mod incidents;
+mod thin;
+
+/// As a document. Times are in milliseconds since 1970.
+pub(super) fn of(facts: &Facts, moments: &[Moment]) -> Value {
+    let incidents = incidents::of(facts);
+    let generations = generations::of(facts, moments, &incidents);
+    let told = moments.iter().filter_map(|moment| moment.at);
+    let end = facts.status().completion_time.map_or(facts.now, |it| it.0);
+    let begin = told
+        .clone()
+        .chain(generations.iter().map(|it| it.begin))
+        .chain(incidents.iter().map(|it| it.at))
+        .min();
+    let curves = [What::Loss, What::Throughput, What::WorldSize];
+    let first = told.clone().next();
+    let curves = curves.map(|what| drawn(what, &curve(what, "", moments), first));
+    json!({
+        "begin": begin.map(Timestamp::as_millisecond),
+        "end": end.max(told.max().unwrap_or(end)).as_millisecond(),
+        "curves": curves,
+        "generations": generations.iter().map(|it| it.document(facts.now)).collect::<Vec<_>>(),
+        "incidents": incidents.iter().map(|it| it.document(facts.now)).collect::<Vec<_>>(),
+    })
+}
+
+/// A curve for the page; `begin`: the moment from which seconds are counted.
+fn drawn(what: What, curve: &Curve, begin: Option<Timestamp>) -> Value {
+    let Curve {
+        title,
+        x_unit: _,
+        points,
+        is_stepped,
+    } = curve;
+    // The title is made for a picture on its own: `samples/s of NAME`.
+    let quantity = title.trim_end_matches(" of ");
+    let (title, unit) = match what {
+        What::Loss => ("Loss", ""),
+        What::Throughput => ("Throughput", quantity),
+        What::WorldSize => ("World size", "ranks"),
+    };
+    let is_over_time = what != What::Loss;
+    json!({
+        "title": title, "unit": unit, "isOverTime": is_over_time, "isStepped": is_stepped,
+        "begin": begin.map(Timestamp::as_millisecond), "points": thin::out(points),
+    })
+}

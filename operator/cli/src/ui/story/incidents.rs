@@ -1,0 +1,193 @@
+//! Incidents: what the operator has told of workers that failed. Pure.
+
+use jiff::Timestamp;
+use roundhouse_api::{EventReason, LastFailure};
+use serde_json::{Value, json};
+
+use crate::facts::Facts;
+use crate::view::{exit, since, time_of};
+
+/// An incident.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Incident {
+    /// When it happened, or was told.
+    pub(super) at: Timestamp,
+    pub(super) pod: String,
+    rank: Option<u32>,
+    node: Option<String>,
+    reason: String,
+    exit_code: Option<i32>,
+    step: Option<u64>,
+    message: String,
+}
+
+/// Those that are known, oldest first. Kubernetes keeps events for an hour; of those before, the newest is in the status.
+pub(super) fn of(facts: &Facts) -> Vec<Incident> {
+    let events = facts
+        .events
+        .iter()
+        .filter(|event| event.reason.as_deref() == Some(EventReason::WorkerFailed.as_str()));
+    let told = events.filter_map(|event| parse(event.message.as_deref()?, time_of(event)?));
+    let mut all: Vec<Incident> = told.collect();
+    if let Some(last) = facts.status().last_failure.map(Incident::of) {
+        // The status knows when it happened; the event, when it was told.
+        let same = all.iter_mut().rfind(|it| it.is_same(&last));
+        match same {
+            Some(same) => *same = last,
+            None => all.push(last),
+        }
+    }
+    all.sort_by_key(|incident| incident.at);
+    all
+}
+
+impl Incident {
+    fn of(failure: LastFailure) -> Self {
+        let LastFailure {
+            time,
+            worker,
+            rank,
+            node,
+            reason,
+            exit_code,
+            step,
+            message,
+        } = failure;
+        Self {
+            at: time.0,
+            pod: worker,
+            rank,
+            node,
+            reason,
+            exit_code,
+            step: step.filter(|step| *step > 0),
+            message,
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let of = |it: &Self| {
+            (
+                it.pod.clone(),
+                it.rank,
+                it.reason.clone(),
+                it.exit_code,
+                it.step,
+            )
+        };
+        of(self) == of(other)
+    }
+
+    /// As a document.
+    pub(super) fn document(&self, now: Timestamp) -> Value {
+        let Self {
+            at,
+            pod,
+            rank,
+            node,
+            reason,
+            exit_code,
+            step,
+            message,
+        } = self;
+        let exit = exit_code.map(|code| exit::words(code, reason));
+        json!({
+            "at": at.as_millisecond(), "age": since(Some(*at), now), "pod": pod, "rank": rank, "node": node,
+            "reason": reason, "exitCode": exit_code, "exit": exit, "step": step, "message": message,
+        })
+    }
+}
+
+/// The operator's sentence, as its planner writes it: `POD[ rank R][ on NODE]: REASON[ (exit code C)][ after step S][: MESSAGE]`.
+fn parse(text: &str, at: Timestamp) -> Option<Incident> {
+    let (who, what) = text.split_once(": ")?;
+    let (what, message) = what.split_once(": ").unwrap_or((what, ""));
+    let (who, node) = match who.split_once(" on ") {
+        Some((who, node)) => (who, Some(node.to_owned())),
+        None => (who, None),
+    };
+    let (pod, rank) = match who.split_once(" rank ") {
+        Some((pod, rank)) => (pod, rank.parse().ok()),
+        None => (who, None),
+    };
+    let (what, step) = match what.split_once(" after step ") {
+        Some((what, step)) => (what, step.parse().ok()),
+        None => (what, None),
+    };
+    let (reason, exit_code) = match what.split_once(" (exit code ") {
+        Some((reason, code)) => (reason, code.trim_end_matches(')').parse().ok()),
+        None => (what, None),
+    };
+    Some(Incident {
+        at,
+        pod: pod.to_owned(),
+        rank,
+        node,
+        reason: reason.to_owned(),
+        exit_code,
+        step,
+        message: message.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{before, job};
+
+    fn told(text: &str, seconds: i64) -> Value {
+        json!({
+            "metadata": {}, "involvedObject": {"kind": "TrainingJob", "name": "digits"}, "type": "Warning",
+            "reason": "WorkerFailed", "message": text, "lastTimestamp": before(seconds),
+        })
+    }
+
+    #[test]
+    fn each_part_of_the_operators_sentence_is_found() {
+        let at = Timestamp::UNIX_EPOCH;
+        let full = "digits-worker-1-0 rank 1 on node-1: Killed (exit code 137) after step 103: killed by SIGKILL: or not";
+        let found = parse(full, at).unwrap();
+        assert_eq!(
+            (found.pod.as_str(), found.rank, found.node.as_deref()),
+            ("digits-worker-1-0", Some(1), Some("node-1"))
+        );
+        assert_eq!(
+            (found.reason.as_str(), found.exit_code, found.step),
+            ("Killed", Some(137), Some(103))
+        );
+        assert_eq!(found.message, "killed by SIGKILL: or not");
+        let short = parse("digits-worker-0-2: Evicted", at).unwrap();
+        assert_eq!(
+            (short.pod.as_str(), short.reason.as_str()),
+            ("digits-worker-0-2", "Evicted")
+        );
+        assert_eq!(
+            (short.rank, short.exit_code, short.step),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn an_incident_that_status_and_event_tell_is_one() {
+        let mut case = job().trains(2).last_failure("Killed", 137, "out of memory");
+        let words = "digits-worker-1-0 rank 1 on node-1: Killed (exit code 137) after step 480: out of memory";
+        case.events = vec![
+            told("digits-worker-0-0: Evicted", 200),
+            told(words, 150),
+            told(words, 80),
+        ];
+        let found = of(&case.facts());
+        let times: Vec<String> = found.iter().map(|it| it.at.to_string()).collect();
+        // The newest of the two is that of the status, with its time.
+        assert_eq!(times, [before(200), before(150), before(90)]);
+        assert_eq!(found[2].message, "out of memory");
+    }
+
+    #[test]
+    fn an_incident_that_no_event_tells_any_more_is_shown_from_the_status() {
+        let case = job().trains(2).last_failure("Killed", 137, "");
+        assert_eq!(of(&case.facts()).len(), 1);
+    }
+}
