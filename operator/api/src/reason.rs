@@ -149,7 +149,7 @@ reasons! {
         "Look up the last failure in the failure handbook. Raise or remove the limit if the job is meant to survive more.";
     /// Workers were not ready in time.
     StartDeadlineExceeded: [(Running, false), (Failed, true)],
-        "Not all workers were ready within `startDeadlineSeconds`. The message says what the job was waiting for.",
+        "Not enough workers were ready within `startDeadlineSeconds`. The message says what the job was waiting for.",
         "Correct that cause. Raise `startDeadlineSeconds` if the cluster needs longer to add nodes or pull images.";
     /// The job ran out of its time.
     DeadlineExceeded: [(Running, false), (Failed, true)],

@@ -190,11 +190,12 @@ pub struct TrainingJobSpec {
     /// When failures end the job.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// Seconds until all workers must be ready to train for the first time, or again after a suspension;
-    /// after that the job fails with the real reason (not schedulable, image not found, ...).
-    #[serde(default = "default_start_deadline")]
+    /// Seconds until enough workers must be ready to train for the first time, or again after a suspension.
+    /// After that the job fails, and the message says what it waited for (no node, no image, ...). Default: no
+    /// limit; a job that waits for a node is waiting, not failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_592_000))]
-    pub start_deadline_seconds: u32,
+    pub start_deadline_seconds: Option<u32>,
     /// Seconds without a new step after which a process counts as hung: its worker ends with exit code
     /// 76, and that is an incident. 0: never. Default: five times the longest step so far, and never
     /// less than collectives wait for their peers and 10 s more (40 s). In mode Restart only this value
@@ -217,10 +218,6 @@ pub struct TrainingJobSpec {
 
 fn default_manager() -> String {
     roundhouse_contract::labels::DEFAULT_MANAGER.to_owned()
-}
-
-const fn default_start_deadline() -> u32 {
-    600
 }
 
 /// The workers of a job.

@@ -17,10 +17,13 @@ pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
         }
         draft.requeue(left);
     }
-    if draft.is_starting() && waiting::start_deadline_left(draft).is_none() {
+    if let Some(deadline) = draft.job.start_deadline
+        && draft.is_starting()
+        && waiting::start_deadline_left(draft).is_none()
+    {
         let words = refused(draft).unwrap_or_else(|| waiting::hold_up(draft).1);
-        let seconds = draft.job.start_deadline.as_secs();
-        let message = format!("not all workers were ready within {seconds} s: {words}");
+        let seconds = deadline.as_secs();
+        let message = format!("not enough workers were ready within {seconds} s: {words}");
         return Some(draft.fail(ConditionReason::StartDeadlineExceeded, message));
     }
     None

@@ -72,8 +72,8 @@ pub struct ValidatedJob {
     pub rules: Vec<FailureRule>,
     /// For how long a bad node is avoided.
     pub avoid_node: Duration,
-    /// Time until all workers must be ready for the first time.
-    pub start_deadline: Duration,
+    /// Time until enough workers must be ready for the first time; `None`: there is no limit.
+    pub start_deadline: Option<Duration>,
     /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
     pub stall_timeout_seconds: Option<u32>,
     /// Time that it may be active in all.
@@ -199,7 +199,8 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         max_incidents: *max_incidents,
         rules: rules.clone(),
         avoid_node: Duration::from_secs(u64::from(*avoid_node_seconds)),
-        start_deadline: Duration::from_secs(u64::from(*start_deadline_seconds)),
+        start_deadline: start_deadline_seconds
+            .map(|seconds| Duration::from_secs(u64::from(seconds))),
         stall_timeout_seconds: *stall_timeout_seconds,
         active_deadline: active_deadline_seconds
             .map(|seconds| Duration::from_secs(u64::from(seconds))),

@@ -156,8 +156,8 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
     Some((*ours, format!("{}: {reason}: {words}", pod.name)))
 }
 
-/// Time until the start deadline; `None` if it has passed or cannot be told.
+/// Time until the start deadline; `None` if it has passed, or if there is none.
 pub(crate) fn start_deadline_left(draft: &Draft<'_>) -> Option<Duration> {
     let start = draft.status.start_time.as_ref()?.0;
-    time_left(start, draft.job.start_deadline, draft.now)
+    time_left(start, draft.job.start_deadline?, draft.now)
 }

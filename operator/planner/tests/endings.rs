@@ -1,6 +1,8 @@
 //! What counts as an incident, and how a job ends.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use roundhouse_api::CleanPodPolicy;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{PlanReason, Waiting, plan_refused};
@@ -117,16 +119,32 @@ fn wrong_data_ends_the_job_at_once_with_the_workers_words() {
 #[test]
 fn workers_that_are_never_ready_end_the_job_with_the_real_reason() {
     let mut world = world(2);
+    world.job.start_deadline = Some(Duration::from_secs(600));
     world.settle();
     world.observed.pods[1].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
     let plan = world.settle();
     assert_eq!(world.state(), "Unschedulable");
-    assert_eq!(plan.requeue_after, Some(world.job.start_deadline));
+    assert_eq!(plan.requeue_after, world.job.start_deadline);
     world.seconds_pass(600);
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");
     let message = &world.observed.status.conditions[0].message;
     assert!(message.contains("Insufficient nvidia.com/gpu"), "{message}");
+}
+
+#[test]
+fn a_job_without_a_start_deadline_waits_for_a_node_for_as_long_as_it_takes() {
+    let mut world = world(2);
+    world.settle();
+    world.observed.pods[1].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
+    world.seconds_pass(100_000);
+    world.settle();
+    assert_eq!(world.state(), "Unschedulable");
+    for at in 0..2 {
+        world.prepared(at);
+    }
+    world.settle();
+    assert_eq!(world.state(), "Training");
 }
 
 #[test]
@@ -243,6 +261,7 @@ fn what_has_ended_never_starts_again() {
 #[test]
 fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
     let mut world = world(1);
+    world.job.start_deadline = Some(Duration::from_secs(600));
     let before = world.observed.status.clone();
     let words = "pods is forbidden: exceeded quota";
     let plan = plan_refused(&world.plan(), &before, words, world.now);

@@ -2,7 +2,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
@@ -181,7 +180,6 @@ proptest! {
     fn a_world_that_is_left_alone_trains(workers in 1..4_u32, events in events()) {
         let mut world = world(workers);
         world.job.backoff_limit = 100_000;
-        world.job.start_deadline = Duration::from_secs(1_000_000);
         for event in &events {
             happen(&mut world, event);
         }

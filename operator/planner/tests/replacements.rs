@@ -74,7 +74,6 @@ fn swap_places(world: &mut World, one: usize, other: usize) {
 #[test]
 fn a_node_that_refuses_pods_is_asked_less_and_less_often() {
     let mut world = world(1);
-    world.job.start_deadline = Duration::from_secs(10_000);
     world.settle();
     let mut waits = Vec::new();
     for _ in 0..8 {
@@ -101,7 +100,6 @@ fn a_node_that_refuses_pods_is_asked_less_and_less_often() {
 #[test]
 fn a_pod_that_lived_long_is_replaced_at_once() {
     let mut world = world(1);
-    world.job.start_deadline = Duration::from_secs(10_000);
     world.settle();
     world.observed.pods[0].attempt = 5;
     world.observed.pods[0].created_at = Some(world.now);

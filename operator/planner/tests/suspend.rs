@@ -163,12 +163,13 @@ fn half_a_suspension_that_is_called_off_costs_the_rest_nothing() {
 #[test]
 fn the_deadline_to_start_counts_anew_from_the_resumption() {
     let mut world = trains();
+    world.job.start_deadline = Some(Duration::from_secs(600));
     world.job.suspend = true;
     world.settle();
     world.seconds_pass(10_000);
     world.job.suspend = false;
     let plan = world.settle();
-    assert_eq!(plan.requeue_after, Some(Duration::from_secs(600)));
+    assert_eq!(plan.requeue_after, world.job.start_deadline);
     world.seconds_pass(600);
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");

@@ -203,13 +203,11 @@ mod tests {
     #[test]
     fn a_field_has_its_type_default_bounds_and_description() {
         let page = page().unwrap();
-        let deadline = page
+        let avoid = page
             .lines()
-            .find(|line| line.contains("`startDeadlineSeconds`"));
-        let deadline = deadline.unwrap();
-        assert!(
-            deadline.starts_with("| `startDeadlineSeconds` | integer | `600` | 1 to 2,592,000 | ")
-        );
+            .find(|line| line.contains("`avoidNodeSeconds`"));
+        let avoid = avoid.unwrap();
+        assert!(avoid.starts_with("| `avoidNodeSeconds` | integer | `1800` | 1 to 2,592,000 | "));
         assert!(page.contains("| `replicas` | integer | *required* | 1 to 10,000 | "));
         assert!(page.contains("\n### `spec.trainer.data.mix[]`\n"));
     }
