@@ -1,5 +1,8 @@
 //! What every reconcile shares.
 
+use std::sync::OnceLock;
+
+use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::events::Recorder;
 use roundhouse_planner::Pod;
@@ -43,12 +46,19 @@ pub struct Context {
     pub restarts: Restarts,
     /// Where events go.
     pub recorder: Recorder,
+    /// When all caches were filled for the first time.
+    pub synced_at: OnceLock<Timestamp>,
 }
 
 impl Context {
     /// Whether all caches have been filled once.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced()
+        let is_synced =
+            self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced();
+        if is_synced {
+            self.synced_at.get_or_init(Timestamp::now);
+        }
+        is_synced
     }
 }

@@ -1,4 +1,5 @@
-//! The loop: observe → validate → plan → apply → report. `observe`, `validate` and `plan` do no I/O.
+//! The loop: observe → validate → plan → apply → report. `observe`, `validate` and `plan` do no I/O. A plan that would
+//! end the job because its time is over is made again once the API server has confirmed what was observed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,13 +10,14 @@ use kube::runtime::controller::Action as Next;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{
-    Plan, PlanReason, ValidatedJob, plan, plan_invalid, plan_refused, validate,
+    Observed, Plan, PlanReason, ValidatedJob, plan, plan_invalid, plan_refused, validate,
 };
 
 use crate::apply::apply;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::Error;
+use crate::fresh::is_fresh;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::report::{Reported, report};
@@ -63,16 +65,21 @@ async fn further(job: &TrainingJob, context: &Context) -> Result<Option<Duration
     if let Some(patience) = lag(context, &key, job) {
         return Ok(Some(patience));
     }
-    let observed = observe(context, &key, job);
+    let mut observed = observe(context, &key, job);
     let now = jiff::Timestamp::now();
     let validated = validate(job);
     if let Ok(valid) = &validated {
         context.restarts.follow(&key, job, valid, &observed.pods);
     }
-    let plan = match &validated {
-        Ok(valid) => plan(valid, &observed, now),
+    let decide = |observed: &Observed| match &validated {
+        Ok(valid) => plan(valid, observed, now),
         Err(invalid) => plan_invalid(job, invalid, now),
     };
+    let mut plan = decide(&observed);
+    if plan.needs_fresh {
+        observed.fresh = is_fresh(context, &key, &observed.pods).await?;
+        plan = decide(&observed);
+    }
     let gpus = Gpus::of(
         &observed.pods,
         &plan.status,

@@ -15,6 +15,9 @@ pub enum Error {
         /// The API server's answer.
         source: CallError,
     },
+    /// The question whether the caches are fresh.
+    #[error("confirm: {0}")]
+    Confirm(CallError),
     /// The write of the status.
     #[error("report: {0}")]
     Report(CallError),
@@ -71,7 +74,7 @@ impl Error {
                 source: CallError::Kube(kube::Error::Api(status)),
                 ..
             } if is_refusal(status) => Some(status.message.clone()),
-            Self::Apply { .. } | Self::Report(_) | Self::Build(_) => None,
+            Self::Apply { .. } | Self::Confirm(_) | Self::Report(_) | Self::Build(_) => None,
         }
     }
 
@@ -92,6 +95,7 @@ impl Error {
     pub const fn label(&self) -> &'static str {
         match self {
             Self::Apply { .. } => "Apply",
+            Self::Confirm(_) => "Confirm",
             Self::Report(_) => "Report",
             Self::Build(_) => "Build",
         }

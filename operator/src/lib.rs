@@ -12,6 +12,7 @@ pub mod cordoned;
 pub mod driver;
 pub mod error;
 pub mod expectations;
+pub mod fresh;
 pub mod http;
 pub mod metered;
 pub mod metrics;

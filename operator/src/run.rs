@@ -1,7 +1,7 @@
 //! Puts everything together and runs until it is told to stop.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
@@ -112,6 +112,7 @@ pub async fn run_with(
         progress: Progress::default(),
         restarts: Restarts::default(),
         recorder: Recorder::new(client, reporter),
+        synced_at: OnceLock::new(),
         settings,
     });
     let settings = &context.settings;

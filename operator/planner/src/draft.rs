@@ -23,6 +23,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) requeue_after: Option<Duration>,
     /// Whether something was noted that must be stored before what it was seen by is replaced.
     pub(crate) recorded: bool,
+    /// Whether the job would end now if what was observed were known to be fresh.
+    pub(crate) needs_fresh: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -37,6 +39,7 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             requeue_after: None,
             recorded: false,
+            needs_fresh: false,
         }
     }
 
@@ -46,6 +49,7 @@ impl<'a> Draft<'a> {
             status,
             events,
             requeue_after,
+            needs_fresh,
             ..
         } = self;
         Plan {
@@ -54,6 +58,7 @@ impl<'a> Draft<'a> {
             requeue_after,
             reason,
             events,
+            needs_fresh,
         }
     }
 

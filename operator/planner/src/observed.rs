@@ -21,6 +21,11 @@ pub struct Observed {
     pub taken: Option<String>,
     /// What rank 0 last told of its progress, if it could be asked.
     pub progress: Option<ProgressSample>,
+    /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
+    /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
+    pub fresh: bool,
+    /// Since when this operator sees the pods of all jobs. `None`: for longer than there is this job.
+    pub watched_since: Option<Timestamp>,
 }
 
 /// An object of a given name.

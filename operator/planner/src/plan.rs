@@ -18,6 +18,9 @@ pub struct Plan {
     pub reason: PlanReason,
     /// Told after the status is written.
     pub events: Vec<Event>,
+    /// Whether the job would be ended, because its time is over, if what was observed were known to be fresh. Confirm
+    /// that ([`crate::Observed::fresh`]) and plan again.
+    pub needs_fresh: bool,
 }
 
 /// One write.

@@ -40,6 +40,7 @@ pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> P
         requeue_after: None,
         reason,
         events,
+        needs_fresh: false,
     }
 }
 
@@ -109,6 +110,7 @@ mod tests {
             requeue_after: None,
             reason: PlanReason::Training,
             events,
+            needs_fresh: false,
         }
     }
 

@@ -87,7 +87,10 @@ fn world_of(raw: &TrainingJob) -> World {
     };
     World {
         job,
-        observed: Observed::default(),
+        observed: Observed {
+            fresh: true,
+            ..Observed::default()
+        },
         now: Timestamp::UNIX_EPOCH,
         lingering: false,
         counter: 0,

@@ -43,7 +43,7 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     }
     draft.running(false, reason, message);
     if draft.is_starting() {
-        if let Some(left) = start_deadline_left(draft) {
+        if let Some(left) = start_left(draft) {
             draft.requeue(left);
         }
         // Nobody tells when a pod has been stuck for long.
@@ -156,8 +156,10 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
     Some((*ours, format!("{}: {reason}: {words}", pod.name)))
 }
 
-/// Time until the start deadline; `None` if it has passed, or if there is none.
-pub(crate) fn start_deadline_left(draft: &Draft<'_>) -> Option<Duration> {
+/// Time until the start deadline; `None` if it has passed, or if there is none. Time in which no operator could make
+/// pods does not count.
+pub(crate) fn start_left(draft: &Draft<'_>) -> Option<Duration> {
     let start = draft.status.start_time.as_ref()?.0;
-    time_left(start, draft.job.start_deadline?, draft.now)
+    let begun = draft.observed.watched_since.unwrap_or(start).max(start);
+    time_left(begun, draft.job.start_deadline?, draft.now)
 }
