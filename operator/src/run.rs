@@ -138,12 +138,12 @@ pub async fn run_with(
         background.spawn(watch_nodes(Arc::clone(&context)));
     }
     background.spawn(Restarts::pull(Arc::clone(&context), wake.clone()));
-    background.spawn(Progress::pull(Arc::clone(&context), wake));
+    let (store, jobs) = watch_jobs(&context);
+    background.spawn(Progress::pull(Arc::clone(&context), wake, store.clone()));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
     let config = ControllerConfig::default()
         .debounce(DEBOUNCE)
         .concurrency(settings.concurrency);
-    let (store, jobs) = watch_jobs(&context);
     let stop = stop.shared();
     let woken = Arc::clone(&context);
     context.metrics.work.lead(true);

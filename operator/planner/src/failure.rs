@@ -13,6 +13,7 @@ use crate::nodes;
 use crate::plan::PlanReason;
 use crate::{deadlines, stranded};
 
+mod budget;
 pub(crate) mod policy;
 mod words;
 
@@ -78,9 +79,8 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
             draft.recorded = true;
             return tell(draft, failure);
         }
-        let words = failure.end.and_then(|end| end.message.as_ref());
         if !counted {
-            count(draft, words.map_or(0, |message| message.step));
+            budget::count(draft, Some(failure));
         }
         if !counted || !failure.is_collateral() {
             tell(draft, failure);
@@ -91,7 +91,7 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
             .any(|failure| is_ignored_in_place(generation, failure))
         && let Some(pod) = stranded::first(draft)
     {
-        count(draft, 0);
+        budget::count(draft, None);
         announce(draft, stranded::describe(draft, pod));
     }
 }
@@ -115,26 +115,6 @@ fn is_ignored_in_place(generation: u64, failure: &Failure<'_>) -> bool {
     failure.action == FailureAction::Ignore
         && end_in_place(failure.pod).is_some()
         && document.is_some_and(|document| document.generation == generation)
-}
-
-/// Counts an incident; `told`: the step that the worker that failed has come to, as far as it says.
-fn count(draft: &mut Draft<'_>, told: u64) {
-    let shown = draft
-        .status
-        .progress
-        .as_ref()
-        .map_or(0, |shown| shown.progress.step);
-    let step = told.max(shown);
-    let incidents = &mut draft.status.incidents;
-    incidents.total += 1;
-    incidents.since_progress = if step > incidents.last_step {
-        1
-    } else {
-        incidents.since_progress + 1
-    };
-    incidents.last_step = incidents.last_step.max(step);
-    incidents.last_generation = Some(draft.members.generation);
-    draft.recorded = true;
 }
 
 fn tell(draft: &mut Draft<'_>, failure: &Failure<'_>) {
