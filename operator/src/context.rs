@@ -10,6 +10,7 @@ use roundhouse_planner::Pod;
 use crate::cache::Cache;
 use crate::cordoned::Cordoned;
 use crate::expectations::Expectations;
+use crate::making::Making;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
@@ -36,6 +37,8 @@ pub struct Context {
     pub cordoned: Cordoned,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken: Taken,
+    /// Creations that go on beside the reconciles.
+    pub making: Making,
     /// Writes that the caches have not seen yet.
     pub expectations: Expectations,
     /// Statuses that are not written yet because they only describe.

@@ -14,6 +14,7 @@ pub mod error;
 pub mod expectations;
 pub mod fresh;
 pub mod http;
+pub mod making;
 pub mod metered;
 pub mod metrics;
 pub mod observe;

@@ -125,7 +125,7 @@ async fn tell(context: &Context, job: &TrainingJob, event: &Event) {
     );
     let sent = sent
         .await
-        .map_err(|_| CallError::Deadline)
+        .map_err(|_| CallError::Deadline(crate::calls::DEADLINE))
         .and_then(|r| r.map_err(CallError::Kube));
     if let Err(error) = sent {
         tracing::warn!(%error, reason, "an event was not taken");

@@ -59,10 +59,10 @@ reasons! {
     NameTaken: [(Running, false)],
         "The job needs a Service, a NetworkPolicy or a pod whose name an object of another owner already has. The message names that object.",
         "Delete or rename that object, or give the job another name. The operator looks again by itself.";
-    /// The API server refused one of the job's objects.
+    /// The API server refused one of the job's objects, or did not answer in time.
     Refused: [(Running, false)],
-        "The API server refused to create a pod or another object of the job: a quota, an admission policy or a webhook. The message has its words.",
-        "Change the pod template, raise the quota, or ask the administrator who owns the policy. The operator tries again by itself.";
+        "The API server refused to create a pod or another object of the job: a quota, an admission policy or a webhook. The message has its words. Or it did not answer in time, most often because an admission webhook is slow.",
+        "Change the pod template, raise the quota, or ask the administrator who owns the policy or the webhook. The operator tries again by itself.";
     /// Not all workers are ready for the first time.
     WaitingForWorkers: [(Running, false)],
         "Not all workers are prepared yet. The message counts those that are.",

@@ -38,5 +38,5 @@ pub use observed::{
 };
 pub use plan::{Action, DeleteReason, Event, EventType, Plan, PlanReason};
 pub use program::{Program, Script};
-pub use refused::{plan_invalid, plan_refused};
+pub use refused::{Obstacle, plan_invalid, plan_refused};
 pub use validate::{InvalidSpec, JobKey, ValidatedJob, validate};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roundhouse_api::CleanPodPolicy;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{PlanReason, Waiting, plan_refused};
+use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_refused};
 
 #[test]
 fn a_failure_is_one_incident_however_many_lose_their_peer() {
@@ -263,8 +263,8 @@ fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
     let mut world = world(1);
     world.job.start_deadline = Some(Duration::from_secs(600));
     let before = world.observed.status.clone();
-    let words = "pods is forbidden: exceeded quota";
-    let plan = plan_refused(&world.plan(), &before, words, world.now);
+    let words = Obstacle::Refused("pods is forbidden: exceeded quota".to_owned());
+    let plan = plan_refused(&world.plan(), &before, &words, world.now);
     world.observed.status = plan.status;
     world.seconds_pass(600);
     let plan = world.plan();
