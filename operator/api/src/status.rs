@@ -113,6 +113,10 @@ pub struct MembershipStatus {
     pub nodes: u32,
     /// Fingerprint of its members. A generation is only ever issued to those it was raised for.
     pub members: String,
+    /// Fingerprint of its members in the order of their node ranks. A generation is only ever issued in this order, so
+    /// that no two operators give the same rank to different workers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub order: String,
 }
 
 /// Workers by state.

@@ -25,6 +25,8 @@ pub struct Members<'a> {
     pub generation: u64,
     /// Fingerprint of those it was raised for.
     pub raised_for: String,
+    /// Fingerprint of their order; empty if an older operator raised it, which stored none.
+    raised_order: String,
     /// UIDs of those that must not train any more.
     condemned: BTreeSet<&'a str>,
 }
@@ -71,6 +73,7 @@ impl<'a> Members<'a> {
             attempts,
             generation: membership.map_or(0, |m| m.generation),
             raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
+            raised_order: membership.map_or_else(String::new, |m| m.order.clone()),
             condemned,
         }
     }
@@ -108,23 +111,31 @@ impl<'a> Members<'a> {
         self.condemned.contains(pod.uid.as_str())
     }
 
-    /// The workers that could form the next generation, in node-rank order. A worker keeps a place that it was given;
-    /// then come survivors in their old order, then new workers by index. So node rank 0 is a survivor, which has
-    /// the state, if there is one.
+    /// The workers that could form the next generation, in the order of seniority: the node ranks of the next one.
     #[must_use]
     pub fn able(&self) -> Vec<&'a Pod> {
-        let (members, mut others): (Vec<&Pod>, Vec<&Pod>) = self
-            .workers
-            .values()
+        let workers = self.workers.values().copied();
+        let mut able: Vec<&Pod> = workers
             .filter(|pod| is_available(pod) || is_survivor(pod))
             .filter(|pod| !pod.unreachable && !self.is_condemned(pod) && !is_preparing(pod))
-            .partition(|pod| self.is_member(pod));
-        others.sort_by_key(
-            |pod| match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
-                Some(old) => (0, old.node_rank, old.generation, pod.index),
-                None => (1, 0, 0, pod.index),
-            },
-        );
+            .collect();
+        able.sort_by_key(|pod| seniority(pod));
+        able
+    }
+
+    /// The workers of the newest generation in node-rank order, while it is being issued. A worker keeps a place that it
+    /// was given; the others fill what is left in the order of seniority. `None`: that is not the order that the
+    /// generation was raised in, because this is an old view of the pods, or because somebody edited an annotation.
+    #[must_use]
+    pub fn in_raised_order(&self, able: &[&'a Pod]) -> Option<Vec<&'a Pod>> {
+        let placed = self.by_place(able);
+        let is_raised = self.raised_order.is_empty() || order(&placed) == self.raised_order;
+        is_raised.then_some(placed)
+    }
+
+    fn by_place(&self, able: &[&'a Pod]) -> Vec<&'a Pod> {
+        let (members, others): (Vec<&'a Pod>, Vec<&'a Pod>) =
+            able.iter().copied().partition(|pod| self.is_member(pod));
         let mut places = vec![None; members.len() + others.len()];
         let mut late = Vec::new();
         for pod in members {
@@ -137,13 +148,21 @@ impl<'a> Members<'a> {
                 Some(Some(_)) | None => late.push(pod),
             }
         }
-        // Of a generation that has lost members the places are only an order.
-        late.sort_by_key(|pod| pod.membership.as_ref().map(|m| m.node_rank));
         let mut rest = late.into_iter().chain(others);
         places
             .into_iter()
             .filter_map(|place| place.or_else(|| rest.next()))
             .collect()
+    }
+}
+
+/// Survivors first, in their old order, and of two with the same old place the one of the newer generation; then new
+/// workers by index. So node rank 0 is a survivor, which has the state, if there is one. The key of a worker stays the
+/// same until it is given its next place.
+fn seniority(pod: &Pod) -> impl Ord + use<> {
+    match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
+        Some(old) => (0, old.node_rank, Reverse(old.generation), pod.index),
+        None => (1, 0, Reverse(0), pod.index),
     }
 }
 
@@ -186,6 +205,13 @@ fn straggler(workers: &BTreeMap<u32, &Pod>, observed: &Observed) -> Option<u32> 
 pub fn fingerprint(workers: &[&Pod]) -> String {
     let mut members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();
     members.sort_by(|left, right| left.pod_uid.cmp(&right.pod_uid));
+    membership::fingerprint(&members)
+}
+
+/// Fingerprint of workers in their order.
+#[must_use]
+pub fn order(workers: &[&Pod]) -> String {
+    let members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();
     membership::fingerprint(&members)
 }
 
