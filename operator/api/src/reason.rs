@@ -55,9 +55,9 @@ reasons! {
     InvalidSpec: [(Accepted, false)],
         "The spec cannot be run. The message names the field and says what to change.",
         "Change the field. If it is immutable, delete the job and apply it again.";
-    /// An object of somebody else has the name of one of the job's objects.
+    /// An object of somebody else has the name of the job's Service or NetworkPolicy.
     NameTaken: [(Running, false)],
-        "The job needs a Service, a NetworkPolicy or a pod whose name an object of another owner already has. The message names that object.",
+        "The job needs a Service or a NetworkPolicy whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train go on.",
         "Delete or rename that object, or give the job another name. The operator looks again by itself.";
     /// The API server refused one of the job's objects, or did not answer in time.
     Refused: [(Running, false)],

@@ -49,8 +49,10 @@ fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     Some((ConditionReason::StartDeadlineExceeded, message))
 }
 
-/// Why the API server would not have the workers, if that is what the status says.
+/// Why the workers cannot be made, if that is what the status says.
 fn refused(draft: &Draft<'_>) -> Option<String> {
     let running = draft.observed.status.condition(ConditionType::Running)?;
-    (running.reason == ConditionReason::Refused.as_str()).then(|| running.message.clone())
+    let reasons = [ConditionReason::Refused, ConditionReason::NameTaken];
+    let is_told = reasons.iter().any(|it| running.reason == it.as_str());
+    is_told.then(|| running.message.clone())
 }

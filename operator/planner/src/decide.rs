@@ -29,13 +29,20 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
     let reason = finish::success(&mut draft)
         .or_else(|| suspend::pause(&mut draft))
         .or_else(|| suspend::resume(&mut draft))
-        .or_else(|| children::name_taken(&mut draft))
         .or_else(|| failure::give_up(&mut draft))
         .unwrap_or_else(|| {
+            let taken = children::name_taken(&draft);
             if !draft.recorded {
-                children::make(&mut draft);
+                if taken.is_none() {
+                    children::make(&mut draft);
+                }
+                children::remove_surplus(&mut draft);
             }
-            membership::form(&mut draft)
+            let reason = membership::form(&mut draft);
+            match taken {
+                Some(message) => children::tell_name_taken(&mut draft, message, reason),
+                None => reason,
+            }
         });
     draft.end(reason)
 }
