@@ -2,14 +2,16 @@
 
 use std::cmp::Ordering;
 
+use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, EventReason, FailureAction, LastFailure};
-use roundhouse_contract::ExitCode;
+use roundhouse_contract::{ExitCode, Incarnation};
 
 use self::policy::Failure;
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
-use crate::members::end_in_place;
+use crate::members::{end_in_place, fingerprint_of};
 use crate::nodes;
+use crate::observed::Pod;
 use crate::plan::PlanReason;
 use crate::{deadlines, stranded};
 
@@ -72,7 +74,9 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     if counted && !is_collateral(last) {
         return;
     }
-    if let Some(failure) = first_failure(generation, failures) {
+    let failure =
+        first_failure(generation, failures).or_else(|| first_before_issue(draft, failures));
+    if let Some(failure) = failure {
         if !counted && is_late_cause(draft, failure) {
             // Of this generation nothing more is counted, either: it was never there.
             draft.status.incidents.last_generation = Some(generation);
@@ -185,10 +189,38 @@ fn first_failure<'a>(generation: u64, failures: &'a [Failure<'a>]) -> Option<&'a
     let of_members = failures
         .iter()
         .filter(|failure| is_incident(generation, failure));
-    of_members.min_by_key(|failure| {
-        let at = failure.end.and_then(|end| end.finished_at);
-        (failure.is_collateral(), at, &failure.pod.name)
-    })
+    of_members.min_by_key(|failure| rank_as_cause(failure))
+}
+
+/// The first failure of a worker that the newest generation was raised for and that was not told of it yet. The
+/// generation is as broken as if it had been.
+fn first_before_issue<'a>(
+    draft: &Draft<'_>,
+    failures: &'a [Failure<'a>],
+) -> Option<&'a Failure<'a>> {
+    let able: Vec<&Pod> = draft.members.able();
+    let is_able = |pod: &Pod| able.iter().any(|able| able.uid == pod.uid);
+    let failed: Vec<(&'a Failure<'a>, Incarnation)> = failures
+        .iter()
+        .filter(|failure| failure.action != FailureAction::Ignore && !is_able(failure.pod))
+        .filter(|failure| !draft.members.is_member(failure.pod))
+        .filter_map(|failure| {
+            let (pod_uid, restarts) = (failure.pod.uid.clone(), failure.end?.restarts);
+            Some((failure, Incarnation { pod_uid, restarts }))
+        })
+        .collect();
+    let as_they_were = failed.iter().map(|(_, incarnation)| incarnation.clone());
+    let all = able.iter().map(|pod| pod.incarnation()).chain(as_they_were);
+    let was_raised_for = fingerprint_of(all.collect()) == draft.members.raised_for;
+    let failed = failed.into_iter().map(|(failure, _)| failure);
+    let first = failed.min_by_key(|failure| rank_as_cause(failure));
+    first.filter(|_| was_raised_for)
+}
+
+/// Smaller for what rather explains the others.
+fn rank_as_cause<'a>(failure: &Failure<'a>) -> (bool, Option<Timestamp>, &'a str) {
+    let at = failure.end.and_then(|end| end.finished_at);
+    (failure.is_collateral(), at, &failure.pod.name)
 }
 
 /// Whether a member of this generation failed, and not for nothing.

@@ -203,7 +203,11 @@ fn straggler(workers: &BTreeMap<u32, &Pod>, observed: &Observed) -> Option<u32> 
 /// Fingerprint of a set of workers, in whatever order.
 #[must_use]
 pub fn fingerprint(workers: &[&Pod]) -> String {
-    let mut members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();
+    fingerprint_of(workers.iter().map(|pod| pod.incarnation()).collect())
+}
+
+/// Fingerprint of a set of incarnations, in whatever order.
+pub(crate) fn fingerprint_of(mut members: Vec<Incarnation>) -> String {
     members.sort_by(|left, right| left.pod_uid.cmp(&right.pod_uid));
     membership::fingerprint(&members)
 }

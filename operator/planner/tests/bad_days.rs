@@ -140,6 +140,25 @@ fn an_incident_is_counted_once_wherever_the_operator_dies() {
 }
 
 #[test]
+fn a_failure_between_raising_and_issuing_a_generation_is_counted() {
+    for new_worker_fails in [false, true] {
+        let mut world = trains(2);
+        world.job.replicas = 3;
+        world.settle();
+        world.prepared(2);
+        let raise = world.plan();
+        assert_eq!(raise.reason, PlanReason::RaisingGeneration);
+        world.carry_out(&raise, usize::MAX);
+        world.ends(if new_worker_fails { 2 } else { 0 }, 137, 40);
+        let plan = world.settle();
+        assert_eq!(plan.reason, PlanReason::Training);
+        let status = &world.observed.status;
+        assert_eq!(status.incidents.total, 1, "new worker: {new_worker_fails}");
+        assert_eq!(status.last_failure.as_ref().unwrap().reason, "Crashed");
+    }
+}
+
+#[test]
 fn a_failed_job_is_cleaned_up_again_and_again_until_nothing_runs() {
     let mut world = trains(3);
     world.ends(0, 64, 0);
