@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use roundhouse_contract::{Action as Instruction, Progress, Straggler};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, Plan, PlanReason, ProgressSample};
@@ -95,6 +96,20 @@ fn a_node_that_refuses_pods_is_asked_less_and_less_often() {
         assert_eq!(world.observed.pods[0].attempt, attempt + 1);
     }
     assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
+}
+
+#[test]
+fn a_node_whose_clock_is_ahead_is_asked_less_and_less_often_like_any_other() {
+    let mut world = world(1);
+    world.settle();
+    world.observed.pods[0].attempt = 2;
+    world.observed.pods[0].created_at = Some(world.now);
+    world.seconds_pass(1);
+    world.fails(0, "OutOfcpu");
+    world.observed.pods[0].ready_at = Some(world.now + SignedDuration::from_mins(10));
+    let plan = world.plan();
+    assert!(created(&plan).is_empty(), "that is no long life");
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(19)));
 }
 
 #[test]
