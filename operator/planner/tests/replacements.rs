@@ -140,6 +140,57 @@ fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
     assert_eq!(world.observed.status.incidents.total, 0);
 }
 
+/// Nodes of these workers are lost, as the node lifecycle controller tells it.
+fn nodes_are_lost(world: &mut World, workers: impl IntoIterator<Item = usize>) {
+    for at in workers {
+        world.is_unreachable(at, true);
+        world.observed.pods[at].ready_at = Some(world.now);
+    }
+}
+
+#[test]
+fn workers_of_an_outage_are_waited_for_and_those_of_a_few_lost_nodes_are_not() {
+    // Workers on nodes of their own, how many of these are lost, and how many are replaced at once.
+    for (workers, lost, replaced) in [(6, 1, 1), (6, 2, 2), (6, 3, 0), (2, 1, 1), (10, 4, 0)] {
+        let mut world = trains(workers);
+        world.seconds_pass(60);
+        nodes_are_lost(&mut world, 0..lost);
+        let plan = world.plan();
+        assert_eq!(created(&plan).len(), replaced, "{lost} of {workers}");
+        assert_eq!(deleted(&plan).len(), replaced, "{lost} of {workers}");
+        assert_eq!(world.settle().reason, PlanReason::Training);
+        world.seconds_pass(300);
+        world.settle();
+        let lost = world.observed.pods.iter().filter(|pod| pod.unreachable);
+        assert_eq!(lost.count(), 0, "nobody waits for ever");
+    }
+}
+
+#[test]
+fn one_lost_node_is_no_outage_however_many_workers_it_had() {
+    let mut world = trains(4);
+    for at in 0..3 {
+        world.is_on(at, "n0");
+    }
+    nodes_are_lost(&mut world, 0..3);
+    assert_eq!(created(&world.plan()).len(), 3);
+}
+
+#[test]
+fn workers_of_an_outage_that_come_back_in_time_train_on() {
+    let mut world = trains(4);
+    world.seconds_pass(60);
+    nodes_are_lost(&mut world, 0..2);
+    world.settle();
+    for at in 0..2 {
+        world.is_unreachable(at, false);
+    }
+    world.settle();
+    assert_eq!(world.state(), "Training");
+    assert_eq!(world.observed.status.membership.as_ref().unwrap().nodes, 4);
+    assert!(world.observed.pods.iter().all(|pod| pod.attempt == 0));
+}
+
 #[test]
 fn a_lost_worker_is_never_taken_in_again_when_its_node_heals() {
     let mut world = trains(3);
