@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use futures::stream::iter;
 use futures::{FutureExt, StreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use roundhouse_planner::{Action, ValidatedJob};
+use roundhouse_contract::Membership;
+use roundhouse_planner::{Action, ValidatedJob, status};
 
 use self::writes::{Child, create, delete, issue};
 use crate::cache::Job;
@@ -173,7 +175,13 @@ async fn one(
             resource_version,
             membership,
         } => {
-            let document = membership.to_json()?;
+            // Many documents take their time; a worker's patience begins with its own.
+            let now = status::time(Timestamp::now()).0.to_string();
+            let document = Membership {
+                issued_at: now,
+                ..membership.clone()
+            };
+            let document = document.to_json()?;
             issue(context, key, pod, resource_version, &document).await
         }
         Action::DeletePod { pod, uid, reason } => {

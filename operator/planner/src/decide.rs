@@ -32,13 +32,14 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
         .or_else(|| failure::give_up(&mut draft))
         .unwrap_or_else(|| {
             let taken = children::name_taken(&draft);
-            if !draft.recorded {
-                if taken.is_none() {
-                    children::make(&mut draft);
-                }
-                children::remove_surplus(&mut draft);
+            if !draft.recorded && taken.is_none() {
+                children::make(&mut draft);
             }
             let reason = membership::form(&mut draft);
+            // Those who stay hear of their generation before others are asked to leave.
+            if !draft.recorded {
+                children::remove_surplus(&mut draft);
+            }
             match taken {
                 Some(message) => children::tell_name_taken(&mut draft, message, reason),
                 None => reason,

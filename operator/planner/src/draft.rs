@@ -7,7 +7,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobSta
 
 use crate::members::Members;
 use crate::observed::Observed;
-use crate::plan::{Action, Event, EventType, Plan, PlanReason};
+use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 use crate::status::{set_condition, time};
 use crate::validate::ValidatedJob;
 
@@ -45,13 +45,14 @@ impl<'a> Draft<'a> {
 
     pub(crate) fn end(self, reason: PlanReason) -> Plan {
         let Self {
-            actions,
+            mut actions,
             status,
             events,
             requeue_after,
             needs_fresh,
             ..
         } = self;
+        actions.truncate(MAX_ACTIONS);
         Plan {
             actions,
             status,

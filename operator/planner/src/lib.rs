@@ -36,7 +36,7 @@ pub use decide::plan;
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Termination, Waiting,
 };
-pub use plan::{Action, DeleteReason, Event, EventType, Plan, PlanReason};
+pub use plan::{Action, DeleteReason, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 pub use program::{Program, Script};
 pub use refused::{Obstacle, plan_invalid, plan_refused};
 pub use validate::{InvalidSpec, JobKey, ValidatedJob, validate};

@@ -5,10 +5,14 @@ use std::time::Duration;
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::Membership;
 
+/// Most actions of one plan: a second or less at a usual API server. Between two plans the job is looked at again, which
+/// may be wanted otherwise by then.
+pub const MAX_ACTIONS: usize = 256;
+
 /// What to do for one job, in this order: actions, then the status, then events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Writes to other objects, in order.
+    /// Writes to other objects, in order; at most [`MAX_ACTIONS`].
     pub actions: Vec<Action>,
     /// The whole status; written if it differs.
     pub status: TrainingJobStatus,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roundhouse_api::ConditionType;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Action, DeleteReason, PlanReason, Presence};
+use roundhouse_planner::{Action, DeleteReason, MAX_ACTIONS, PlanReason, Presence};
 
 /// Two workers train.
 fn trains() -> World {
@@ -193,6 +193,16 @@ fn time_in_suspension_does_not_count_as_active() {
     world.seconds_pass(40);
     world.settle();
     assert_eq!(world.state(), "DeadlineExceeded");
+    assert!(world.observed.pods.is_empty());
+}
+
+#[test]
+fn a_large_job_is_suspended_in_plans_of_a_bounded_number_of_writes() {
+    let mut world = world(400).training();
+    assert_eq!(world.state(), "Training");
+    world.job.suspend = true;
+    assert_eq!(world.plan().actions.len(), MAX_ACTIONS);
+    world.settle();
     assert!(world.observed.pods.is_empty());
 }
 
