@@ -8,7 +8,7 @@ use crate::draft::{Draft, event};
 use crate::members::is_alive;
 use crate::observed::Observed;
 use crate::plan::{Plan, PlanReason};
-use crate::status::{counted, set_condition, time};
+use crate::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
 use crate::{children, failure, finish, membership, nodes, progress, suspend};
 
@@ -73,26 +73,32 @@ fn accept(draft: &mut Draft<'_>) {
     if !draft.job.suspend {
         draft.status.start_time.get_or_insert(time(draft.now));
     }
-    if !draft.status.is_true(ConditionType::Accepted) {
-        let (workers, procs) = (draft.job.replicas, draft.job.procs_per_worker);
-        let (min, max) = (draft.job.min_replicas, draft.job.max_replicas);
-        let mut message = format!(
-            "{} with {} each",
-            counted(workers, "worker"),
-            counted(procs, "process")
-        );
-        if min < max {
-            message = format!("{message}, between {min} and {max}");
-        }
-        let kind = ConditionType::Accepted;
-        set_condition(
-            &mut draft.status,
-            kind,
-            true,
-            ConditionReason::Valid,
-            message.clone(),
-            draft.now,
-        );
-        draft.events.push(event(EventReason::Accepted, message));
+    let kind = ConditionType::Accepted;
+    let message = acceptance(draft);
+    if draft.status.is_true(kind) {
+        // The spec may be another one by now.
+        return refresh_condition(&mut draft.status, kind, message);
+    }
+    let reason = ConditionReason::Valid;
+    set_condition(
+        &mut draft.status,
+        kind,
+        true,
+        reason,
+        message.clone(),
+        draft.now,
+    );
+    draft.events.push(event(EventReason::Accepted, message));
+}
+
+fn acceptance(draft: &Draft<'_>) -> String {
+    let (workers, procs) = (draft.job.replicas, draft.job.procs_per_worker);
+    let (min, max) = (draft.job.min_replicas, draft.job.max_replicas);
+    let workers = counted(workers, "worker");
+    let procs = counted(procs, "process");
+    if min < max {
+        format!("{workers} with {procs} each, between {min} and {max}")
+    } else {
+        format!("{workers} with {procs} each")
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::{CleanPodPolicy, ConditionReason, ConditionType, EventReason};
+use roundhouse_api::{
+    CleanPodPolicy, ConditionReason, ConditionType, EventReason, TrainingJobStatus,
+};
 
 use crate::children::delete;
 use crate::draft::{Draft, event};
@@ -22,8 +24,11 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.status.is_terminal() {
         return None;
     }
-    // The status of a job that has ended is history.
-    draft.status = draft.observed.status.clone();
+    // The status of a job that has ended is history. That a later edit was seen is not: tools would wait for it for ever.
+    draft.status = TrainingJobStatus {
+        observed_generation: Some(draft.job.generation),
+        ..draft.observed.status.clone()
+    };
     let failed = draft.status.is_true(ConditionType::Failed);
     for pod in draft
         .observed

@@ -13,8 +13,8 @@ use crate::validate::InvalidSpec;
 pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> Plan {
     let mut status = job.status.clone().unwrap_or_default();
     let mut events = Vec::new();
+    status.observed_generation = job.metadata.generation;
     if !status.is_terminal() {
-        status.observed_generation = job.metadata.generation;
         let told = |s: &TrainingJobStatus| {
             s.condition(ConditionType::Accepted)
                 .map(|condition| condition.message.clone())

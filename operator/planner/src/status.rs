@@ -56,6 +56,20 @@ pub fn set_condition(
     status.conditions.insert(0, condition);
 }
 
+/// Gives a condition that stays as it is a newer message, and the newest generation. It stays at its place.
+pub(crate) fn refresh_condition(
+    status: &mut TrainingJobStatus,
+    kind: ConditionType,
+    message: String,
+) {
+    let newest = status.observed_generation;
+    let mut all = status.conditions.iter_mut();
+    if let Some(condition) = all.find(|condition| condition.type_ == kind.as_str()) {
+        condition.observed_generation = newest;
+        condition.message = message;
+    }
+}
+
 /// Steps done of all, rounded down, such as `42%`.
 #[must_use]
 pub fn percent(step: u64, total: u64) -> String {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use roundhouse_api::CleanPodPolicy;
-use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_refused};
+use roundhouse_api::{CleanPodPolicy, ConditionType};
+use roundhouse_planner::testing::{World, raw_job, world};
+use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_invalid, plan_refused, validate};
 
 #[test]
 fn a_failure_is_one_incident_however_many_lose_their_peer() {
@@ -256,6 +256,39 @@ fn what_has_ended_never_starts_again() {
     assert_eq!(plan.reason, PlanReason::Succeeded);
     assert_eq!(world.observed.status, ended);
     assert!(world.observed.pods.is_empty());
+}
+
+#[test]
+fn the_status_is_always_about_the_newest_spec() {
+    let accepted = |world: &World| {
+        let status = &world.observed.status;
+        let accepted = status.condition(ConditionType::Accepted).unwrap();
+        let seen = (status.observed_generation, accepted.observed_generation);
+        (seen, accepted.message.clone())
+    };
+    let mut world = world(2).training();
+    (world.job.generation, world.job.replicas) = (2, 3);
+    (world.job.min_replicas, world.job.max_replicas) = (1, 3);
+    world.settle();
+    let (seen, message) = accepted(&world);
+    assert_eq!(seen, (Some(2), Some(2)));
+    assert!(message.starts_with("3 workers"), "{message}");
+    assert_eq!(world.state(), "Training", "the front condition stays there");
+    let events = world.plan().events;
+    assert!(events.is_empty(), "it was accepted before: {events:?}");
+    world.ends(0, 64, 0);
+    world.settle();
+    assert_eq!(world.state(), "ConfigInvalid");
+    world.job.generation = 3;
+    world.settle();
+    assert_eq!(world.observed.status.observed_generation, Some(3));
+    let mut raw = raw_job(2);
+    raw.metadata.generation = Some(4);
+    raw.status = Some(world.observed.status.clone());
+    raw.spec.workers.replicas = 0;
+    let plan = plan_invalid(&raw, &validate(&raw).unwrap_err(), world.now);
+    assert_eq!(plan.status.observed_generation, Some(4));
+    assert_eq!(plan.status.conditions, world.observed.status.conditions);
 }
 
 #[test]
