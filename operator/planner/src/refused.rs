@@ -5,7 +5,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJob, T
 
 use crate::draft::event;
 use crate::plan::{Plan, PlanReason};
-use crate::status::set_condition;
+use crate::status::{gist, set_condition};
 use crate::validate::InvalidSpec;
 
 /// What a job that cannot be run needs: to be told so.
@@ -111,11 +111,6 @@ pub fn plan_refused(
         refused.events.push(event(EventReason::Refused, words));
     }
     refused
-}
-
-/// Words without their numbers: how much of a quota is used changes, and is no other refusal.
-fn gist(words: &str) -> String {
-    words.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 #[cfg(test)]

@@ -117,6 +117,12 @@ pub fn rounded(progress: &Progress) -> Progress {
     }
 }
 
+/// Words without their numbers: how much of a quota is used, or how many nodes have no room, changes from moment to moment
+/// and is no other trouble.
+pub(crate) fn gist(words: &str) -> String {
+    words.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
 /// A number of things, as people say it: one worker, two workers.
 #[must_use]
 pub fn counted(number: impl std::fmt::Display, noun: &str) -> String {

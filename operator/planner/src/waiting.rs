@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::ConditionReason;
+use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::draft::Draft;
 use crate::members::is_preparing;
 use crate::nodes;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
-use crate::status::{counted, time_left};
+use crate::status::{counted, gist, time_left};
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
 const CONTAINER_TROUBLE: [(&str, ConditionReason); 8] = [
@@ -36,6 +36,10 @@ const STUCK: Duration = Duration::from_secs(30);
 /// Says in the Running condition what is waited for.
 pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     let (mut reason, message) = hold_up(draft);
+    let message = match reason {
+        ConditionReason::Unschedulable => told_before(draft, &message).unwrap_or(message),
+        _ => message,
+    };
     let below = (able as u64) < u64::from(draft.job.min_replicas);
     if reason == ConditionReason::Recovering && below && draft.job.min_replicas < draft.job.replicas
     {
@@ -56,6 +60,15 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
         return PlanReason::WaitingForWorkers;
     }
     PlanReason::Recovering
+}
+
+/// The same message with the scheduler's words of before, if only their numbers differ: they change with every node and pod
+/// of the cluster, and each change would be a write for each job that waits. The count of workers in front is ours.
+fn told_before(draft: &Draft<'_>, message: &str) -> Option<String> {
+    let running = draft.observed.status.condition(ConditionType::Running)?;
+    let (count, words) = message.split_once("; ")?;
+    let (_, before) = running.message.split_once("; ")?;
+    (gist(before) == gist(words)).then(|| format!("{count}; {before}"))
 }
 
 /// Why a worker cannot start, as a reason and a sentence, if one cannot.

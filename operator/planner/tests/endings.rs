@@ -133,6 +133,26 @@ fn workers_that_are_never_ready_end_the_job_with_the_real_reason() {
 }
 
 #[test]
+fn other_numbers_in_the_schedulers_words_are_no_news() {
+    let mut world = world(3);
+    world.settle();
+    let words = |world: &mut World, words: &str| {
+        world.observed.pods[1].unschedulable = Some(words.into());
+        world.settle();
+        world.observed.status.conditions[0].message.clone()
+    };
+    let first = words(&mut world, "0/5 nodes are available: 3 Insufficient cpu");
+    let same = words(&mut world, "0/6 nodes are available: 4 Insufficient cpu");
+    assert_eq!(same, first);
+    world.prepared(0);
+    let ready = words(&mut world, "0/7 nodes are available: 5 Insufficient cpu");
+    assert!(ready.starts_with("1 of 3 workers ready; "), "{ready}");
+    assert!(ready.contains("3 Insufficient cpu"), "{ready}");
+    let other = words(&mut world, "0/7 nodes are available: 7 had taints");
+    assert!(other.contains("7 had taints"), "{other}");
+}
+
+#[test]
 fn a_job_without_a_start_deadline_waits_for_a_node_for_as_long_as_it_takes() {
     let mut world = world(2);
     world.settle();
