@@ -4,6 +4,8 @@
 use std::future::Future;
 use std::time::Duration;
 
+use kube::api::PatchParams;
+use roundhouse_contract::labels;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::CallError;
@@ -56,6 +58,15 @@ where
         }
     }
     Err(CallError::Deadline(time))
+}
+
+/// Parameters of a patch, which names who writes.
+#[must_use]
+pub fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
 }
 
 /// Whether the same call may go well a moment later.

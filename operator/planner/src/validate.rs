@@ -9,7 +9,7 @@ use roundhouse_api::{
 };
 use roundhouse_contract::{ExpectedDevice, environment};
 
-use self::template::{expected_device, gpus, refuse_our_fields};
+use self::template::{expected_device, gpus, refuse_our_annotations, refuse_our_fields};
 use crate::program::{self, Program};
 
 mod checks;
@@ -167,6 +167,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     }
     checks::rules(rules)?;
     let mut template = template.clone().unwrap_or_default();
+    refuse_our_annotations(&template)?;
     refuse_our_fields(template.spec.get_or_insert_default())?;
     let program = program::of(trainer.as_ref(), elastic, &mut template)?;
     checks::kept(checkpoint.as_ref(), program.trainer())?;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use roundhouse_contract::labels;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::cache::Job;
-use crate::calls::{CREATE_DEADLINE, call, call_within};
+use crate::calls::{CREATE_DEADLINE, call, call_within, patch_params};
 use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
@@ -83,7 +83,7 @@ pub(super) async fn issue(
         "annotations": {labels::MEMBERSHIP: document},
     }});
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
-    let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
     let written = call(|| pods.patch_metadata(pod, &parameters, &patch)).await?;
     let at = version(written.metadata.resource_version.as_deref());
     let what = Written::Pod(pod.to_owned());
