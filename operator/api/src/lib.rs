@@ -3,6 +3,7 @@
 //! Types only: what a field means is said in its doc comment, which `kubectl explain` shows; what
 //! the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
 
+pub mod crd;
 pub mod event;
 pub mod failures;
 pub mod reason;
@@ -10,6 +11,7 @@ pub mod schema;
 pub mod spec;
 pub mod status;
 
+pub use crd::crd;
 pub use event::EventReason;
 pub use reason::ConditionReason;
 pub use spec::{

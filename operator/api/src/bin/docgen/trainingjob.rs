@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use kube::CustomResourceExt;
-use roundhouse_api::TrainingJob;
 use serde_json::Value;
 
 use crate::meanings::Meanings;
@@ -33,7 +31,7 @@ Besides the bounds above, `kubectl apply` fails with one of these messages:
 ";
 
 pub(crate) fn page() -> Result<String, serde_json::Error> {
-    let crd = serde_json::to_value(TrainingJob::crd())?;
+    let crd = serde_json::to_value(roundhouse_api::crd()?)?;
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let meanings = Meanings::read()?;
     let mut text = format!("{MARK}{HEAD}");
