@@ -5,12 +5,19 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, WorkersStatus}
 use roundhouse_contract::labels;
 
 use crate::draft::{Draft, event};
-use crate::members::is_alive;
+use crate::failures;
+use crate::failures::nodes;
+use crate::generation::form;
+use crate::generation::worker::is_alive;
+use crate::life::deadlines;
+use crate::life::finish;
+use crate::life::suspend;
 use crate::observed::Observed;
 use crate::plan::{Plan, PlanReason};
-use crate::status::{counted, refresh_condition, set_condition, time};
+use crate::told::progress;
+use crate::told::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
-use crate::{children, failure, finish, membership, nodes, progress, suspend};
+use crate::workers::children;
 
 /// What the job needs next.
 #[must_use]
@@ -29,13 +36,14 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
     let reason = finish::success(&mut draft)
         .or_else(|| suspend::pause(&mut draft))
         .or_else(|| suspend::resume(&mut draft))
-        .or_else(|| failure::give_up(&mut draft))
+        .or_else(|| failures::give_up(&mut draft))
+        .or_else(|| deadlines::too_late(&mut draft))
         .unwrap_or_else(|| {
             let taken = children::name_taken(&draft);
             if !draft.recorded && taken.is_none() {
                 children::make(&mut draft);
             }
-            let reason = membership::form(&mut draft);
+            let reason = form::form(&mut draft);
             // Those who stay hear of their generation before others are asked to leave.
             if !draft.recorded {
                 children::remove_surplus(&mut draft);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobStatus};
 
-use crate::members::Members;
+use crate::generation::members::Members;
 use crate::observed::Observed;
 use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
-use crate::status::{set_condition, time};
+use crate::told::status::{set_condition, time};
 use crate::validate::ValidatedJob;
 
 /// A plan in the making.

@@ -6,9 +6,10 @@ use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
 
 use crate::observed::{Observed, Pod, Presence};
+use crate::plan;
 use crate::plan::{Action, Plan};
+use crate::told::status;
 use crate::validate::{ValidatedJob, validate};
-use crate::{plan, status};
 
 mod pods;
 

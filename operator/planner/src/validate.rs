@@ -10,6 +10,8 @@ use roundhouse_api::{
 use roundhouse_contract::{ExpectedDevice, environment};
 
 use self::template::{expected_device, gpus, refuse_our_annotations, refuse_our_fields};
+pub use crate::invalid::InvalidSpec;
+pub(crate) use crate::invalid::invalid;
 use crate::program::{self, Program};
 
 mod checks;
@@ -99,26 +101,6 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
         let seconds = u64::try_from(seconds).unwrap_or(0);
         // A moment that far ahead can still be computed.
         Duration::from_secs(seconds.min(u32::MAX.into()))
-    })
-}
-
-/// A spec that cannot be run: one sentence that says what to change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {message}")]
-pub struct InvalidSpec {
-    /// Path of the field, such as `spec.workers.replicas`.
-    pub field: String,
-    /// What to change.
-    pub message: String,
-}
-
-pub(crate) fn invalid<T>(
-    field: impl Into<String>,
-    message: impl Into<String>,
-) -> Result<T, InvalidSpec> {
-    Err(InvalidSpec {
-        field: field.into(),
-        message: message.into(),
     })
 }
 

@@ -8,7 +8,8 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
 use roundhouse_api::{ConditionReason, ConditionType};
 use roundhouse_contract::Action as Instruction;
-use roundhouse_planner::members::{Members, is_alive};
+use roundhouse_planner::generation::members::Members;
+use roundhouse_planner::generation::worker::is_alive;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Plan, PlanReason, Pod, PodPhase};
 

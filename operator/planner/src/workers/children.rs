@@ -7,10 +7,10 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, NetworkPolicyM
 use roundhouse_contract::names;
 
 use crate::draft::{Draft, event};
-use crate::nodes;
+use crate::failures::nodes;
 use crate::observed::{Pod, Presence};
 use crate::plan::{Action, DeleteReason, PlanReason};
-use crate::replace::{Fate, fate};
+use crate::workers::replace::{Fate, fate};
 
 /// Most pods of one plan: between two the job is looked at again, which may be gone by then.
 const BATCH: usize = 32;

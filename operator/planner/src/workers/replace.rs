@@ -12,11 +12,11 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_contract::Mode;
 
 use crate::draft::Draft;
-use crate::members::has_succeeded;
-use crate::nodes;
+use crate::failures::nodes;
+use crate::generation::worker::has_succeeded;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
-use crate::status::time_left;
+use crate::told::status::time_left;
 
 /// Wait before the second replacement in a row; it doubles from there.
 const FIRST_WAIT: Duration = Duration::from_secs(10);

@@ -8,10 +8,11 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{LastFailure, failures};
 
 use crate::draft::Draft;
-use crate::members::{end_in_place, fingerprint, is_alive};
+use crate::generation::members::fingerprint;
+use crate::generation::worker::{end_in_place, is_alive};
 use crate::observed::Pod;
-use crate::progress;
-use crate::status::{time, time_left};
+use crate::told::progress;
+use crate::told::status::{time, time_left};
 
 /// How long a member may take to hear of its generation, and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::draft::Draft;
+use crate::life::suspend;
 use crate::plan::PlanReason;
-use crate::{suspend, waiting};
+use crate::told::waiting;
 
 /// When to look again if the API server did not confirm what was observed.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(5);

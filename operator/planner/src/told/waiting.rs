@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::draft::Draft;
-use crate::members::is_preparing;
-use crate::nodes;
+use crate::failures::nodes;
+use crate::generation::worker::is_preparing;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
-use crate::status::{counted, gist, time_left};
+use crate::told::status::{counted, gist, time_left};
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
 const CONTAINER_TROUBLE: [(&str, ConditionReason); 8] = [

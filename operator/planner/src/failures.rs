@@ -9,13 +9,14 @@ use roundhouse_contract::{ExitCode, Incarnation};
 use self::policy::Failure;
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
-use crate::members::{end_in_place, fingerprint_of};
-use crate::nodes;
+use crate::generation::members::fingerprint_of;
+use crate::generation::stranded;
+use crate::generation::worker::end_in_place;
 use crate::observed::Pod;
 use crate::plan::PlanReason;
-use crate::{deadlines, stranded};
 
 mod budget;
+pub(crate) mod nodes;
 pub(crate) mod policy;
 mod words;
 
@@ -29,10 +30,8 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
     nodes::avoid(draft, &failures);
     count_incident(draft, &failures);
     note(draft, &failures);
-    if let Some((reason, message)) = too_many(draft, &failures) {
-        return Some(draft.fail(reason, message));
-    }
-    deadlines::too_late(draft)
+    let (reason, message) = too_many(draft, &failures)?;
+    Some(draft.fail(reason, message))
 }
 
 /// A failure after which running it again ends the same way, or that the user will not have.

@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJob, TrainingJobStatus};
 
 use crate::draft::event;
+use crate::invalid::InvalidSpec;
 use crate::plan::{Plan, PlanReason};
-use crate::status::{gist, set_condition};
-use crate::validate::InvalidSpec;
+use crate::told::status::{gist, set_condition};
 
 /// What a job that cannot be run needs: to be told so.
 #[must_use]

@@ -7,14 +7,15 @@ use roundhouse_api::{
     CleanPodPolicy, ConditionReason, ConditionType, EventReason, TrainingJobStatus,
 };
 
-use crate::children::delete;
 use crate::draft::{Draft, event};
-use crate::members::{has_succeeded, is_alive};
+use crate::generation::worker::{has_succeeded, is_alive};
+use crate::life::deadlines;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, PlanReason};
 use crate::program::Program;
-use crate::status::{counted, time_left};
-use crate::{deadlines, progress};
+use crate::told::progress;
+use crate::told::status::{counted, time_left};
+use crate::workers::children::delete;
 
 /// How long members may take to end after the first of them.
 const ENDING: Duration = Duration::from_secs(30);

@@ -9,11 +9,15 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, MembershipStat
 use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 
 use crate::draft::{Draft, event};
-use crate::members::{fingerprint, is_alive, is_survivor, order};
+use crate::generation::members::{fingerprint, order};
+use crate::generation::stranded;
+use crate::generation::worker::{is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, PlanReason};
-use crate::status::{counted, time_left};
-use crate::{checkpoint, progress, stranded, waiting};
+use crate::told::checkpoint;
+use crate::told::progress;
+use crate::told::status::{counted, time_left};
+use crate::told::waiting;
 
 /// Raises, issues or watches the newest generation, whatever is due.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
@@ -142,7 +146,7 @@ fn document(
             master: master.clone(),
             members: draft.members.raised_for.clone(),
             incarnation: pod.incarnation(),
-            issued_at: crate::status::time(draft.now).0.to_string(),
+            issued_at: crate::told::status::time(draft.now).0.to_string(),
         },
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use roundhouse_api::LastFailure;
 
 use super::policy::Failure;
-use crate::status::time;
+use crate::told::status::time;
 
 /// Longest reason and message, in bytes; the schema's bounds.
 const MAX_REASON_BYTES: usize = 128;
