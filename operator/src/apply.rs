@@ -3,17 +3,22 @@
 //! Children are created, not applied: server-side apply would merge our fields and our owner
 //! reference into a stranger's object of the same name.
 
+use std::sync::Arc;
+
 use futures::stream::iter;
 use futures::{FutureExt, StreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
-use roundhouse_planner::{Action, ValidatedJob};
+use kube::runtime::reflector::ObjectRef;
+use roundhouse_contract::Membership;
+use roundhouse_planner::{Action, ValidatedJob, status};
 
-use self::writes::{create, delete, issue};
+use self::writes::{Child, create, delete, issue};
 use crate::cache::Job;
 use crate::context::Context;
-use crate::error::Error;
+use crate::error::{CallError, Error};
 use crate::expectations::Written;
 use crate::resources::{network_policy, service, worker};
 
@@ -31,7 +36,7 @@ const AT_ONCE: usize = 16;
 /// # Errors
 /// A write was refused or got no answer: the first one. Those that do not depend on it are done all the same.
 pub async fn apply(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
     actions: &[Action],
@@ -53,14 +58,16 @@ pub async fn apply(
     failed.map_or(Ok(true), Err)
 }
 
-/// The first one alone: what is refused once would be refused as often as there are workers.
+/// The first one alone: what is refused once would be refused as often as there are workers. What takes long and is made
+/// in the end is made for all at once.
 async fn in_turn(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
     group: &[Action],
 ) -> Result<bool, Error> {
-    let (first, rest) = group.split_at(1);
+    let all_at_once = group.first().is_some_and(is_making) && context.making.is_slow_and_sure(key);
+    let (first, rest) = group.split_at(if all_at_once { group.len() } else { 1 });
     for some in [first, rest] {
         if !together(context, key, job, some).await? {
             return Ok(false);
@@ -71,7 +78,7 @@ async fn in_turn(
 
 /// All are tried, whatever becomes of the others, so that none is left half done.
 async fn together(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
     actions: &[Action],
@@ -83,8 +90,10 @@ async fn together(
     let results: Vec<_> = iter(writes).buffered(AT_ONCE).collect().await;
     let mut as_observed = true;
     for (action, result) in actions.iter().zip(results) {
-        let action = name(action);
+        let (is_creation, action) = (is_making(action), name(action));
         match result {
+            // A creation is counted when it is done, however late that is.
+            Ok(()) if is_creation => {}
             Ok(()) => context.metrics.work.acted(action),
             Err(Error::Apply { source, .. }) if source.is_look_again() => {
                 tracing::debug!(job = %job.key.name, action, %source, "look again");
@@ -113,8 +122,31 @@ const fn is_making(action: &Action) -> bool {
     }
 }
 
+/// Creates an object, beside the reconcile if that takes long.
+async fn make<K>(
+    context: &Arc<Context>,
+    key: &Job,
+    job: &ValidatedJob,
+    action: &Action,
+    object: K,
+    written: Written,
+) -> Result<(), CallError>
+where
+    K: Child,
+{
+    let wake = ObjectRef::new(&job.key.name).within(&key.0);
+    let (name, what) = (name(action), written.clone());
+    let (beside, key_beside) = (Arc::clone(context), key.clone());
+    let creation = async move {
+        create(&beside, &key_beside, &object, written).await?;
+        beside.metrics.work.acted(name);
+        Ok(())
+    };
+    context.making.make(key, wake, &what, creation).await
+}
+
 async fn one(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
     action: &Action,
@@ -122,12 +154,12 @@ async fn one(
     let written = match action {
         Action::ApplyService => {
             let object: Service = service::build(job);
-            create(context, key, &object, "Service", Written::Service).await
+            make(context, key, job, action, object, Written::Service).await
         }
         Action::ApplyNetworkPolicy => {
             let object: NetworkPolicy = network_policy::build(job);
             let written = Written::NetworkPolicy;
-            create(context, key, &object, "NetworkPolicy", written).await
+            make(context, key, job, action, object, written).await
         }
         Action::CreateWorker {
             index,
@@ -136,14 +168,20 @@ async fn one(
         } => {
             let pod: Pod = worker::build(job, &context.settings, *index, *attempt, avoid)?;
             let written = Written::Pod(pod.name_any());
-            create(context, key, &pod, "Pod", written).await
+            make(context, key, job, action, pod, written).await
         }
         Action::IssueMembership {
             pod,
             resource_version,
             membership,
         } => {
-            let document = membership.to_json()?;
+            // Many documents take their time; a worker's patience begins with its own.
+            let now = status::time(Timestamp::now()).0.to_string();
+            let document = Membership {
+                issued_at: now,
+                ..membership.clone()
+            };
+            let document = document.to_json()?;
             issue(context, key, pod, resource_version, &document).await
         }
         Action::DeletePod { pod, uid, reason } => {

@@ -4,11 +4,16 @@
 use std::future::Future;
 use std::time::Duration;
 
+use kube::api::PatchParams;
+use roundhouse_contract::labels;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::CallError;
 
-/// Time for one call, with all its tries.
+/// Time for the creation of an object, with all its tries: longer than the API server waits for an admission webhook (10 s
+/// by default, 30 s at most), so that its own words are heard.
+pub const CREATE_DEADLINE: Duration = Duration::from_secs(35);
+/// Time for any other call, with all its tries.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -17,16 +22,30 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The last answer, or that there was none.
-pub async fn call<T, F>(mut request: impl FnMut() -> F) -> Result<T, CallError>
+pub async fn call<T, F>(request: impl FnMut() -> F) -> Result<T, CallError>
 where
     F: Future<Output = Result<T, kube::Error>>,
 {
-    let deadline = Instant::now() + DEADLINE;
+    call_within(DEADLINE, request).await
+}
+
+/// Calls until it is answered: at most three times, and within a time.
+///
+/// # Errors
+/// The last answer, or that there was none.
+pub async fn call_within<T, F>(
+    time: Duration,
+    mut request: impl FnMut() -> F,
+) -> Result<T, CallError>
+where
+    F: Future<Output = Result<T, kube::Error>>,
+{
+    let deadline = Instant::now() + time;
     let mut pause = FIRST_PAUSE;
     for attempt in 1.. {
         let result = match timeout_at(deadline, request()).await {
             Ok(result) => result.map_err(CallError::Kube),
-            Err(_) => Err(CallError::Deadline),
+            Err(_) => Err(CallError::Deadline(time)),
         };
         match result {
             Err(error)
@@ -38,7 +57,16 @@ where
             result => return result,
         }
     }
-    Err(CallError::Deadline)
+    Err(CallError::Deadline(time))
+}
+
+/// Parameters of a patch, which names who writes.
+#[must_use]
+pub fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
 }
 
 /// Whether the same call may go well a moment later.
@@ -46,6 +74,6 @@ fn is_transient(error: &CallError) -> bool {
     match error {
         CallError::Kube(kube::Error::Api(status)) => matches!(status.code, 429 | 500 | 502..=504),
         CallError::Kube(kube::Error::Service(_) | kube::Error::HyperError(_)) => true,
-        CallError::Deadline | CallError::Kube(_) => false,
+        CallError::Deadline(_) | CallError::Pending(_) | CallError::Kube(_) => false,
     }
 }

@@ -1,5 +1,8 @@
 //! What every reconcile shares.
 
+use std::sync::OnceLock;
+
+use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::events::Recorder;
 use roundhouse_planner::Pod;
@@ -7,6 +10,7 @@ use roundhouse_planner::Pod;
 use crate::cache::Cache;
 use crate::cordoned::Cordoned;
 use crate::expectations::Expectations;
+use crate::making::Making;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
@@ -33,6 +37,8 @@ pub struct Context {
     pub cordoned: Cordoned,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken: Taken,
+    /// Creations that go on beside the reconciles.
+    pub making: Making,
     /// Writes that the caches have not seen yet.
     pub expectations: Expectations,
     /// Statuses that are not written yet because they only describe.
@@ -43,12 +49,19 @@ pub struct Context {
     pub restarts: Restarts,
     /// Where events go.
     pub recorder: Recorder,
+    /// When all caches were filled for the first time.
+    pub synced_at: OnceLock<Timestamp>,
 }
 
 impl Context {
     /// Whether all caches have been filled once.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced()
+        let is_synced =
+            self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced();
+        if is_synced {
+            self.synced_at.get_or_init(Timestamp::now);
+        }
+        is_synced
     }
 }

@@ -1,4 +1,5 @@
-//! The loop: observe → validate → plan → apply → report. `observe`, `validate` and `plan` do no I/O.
+//! The loop: observe → validate → plan → apply → report. `observe`, `validate` and `plan` do no I/O. A plan that would
+//! end the job because its time is over is made again once the API server has confirmed what was observed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,13 +10,14 @@ use kube::runtime::controller::Action as Next;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{
-    Plan, PlanReason, ValidatedJob, plan, plan_invalid, plan_refused, validate,
+    Observed, Obstacle, Plan, PlanReason, ValidatedJob, plan, plan_invalid, plan_refused, validate,
 };
 
 use crate::apply::apply;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::Error;
+use crate::fresh::is_fresh;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::report::{Reported, report};
@@ -51,7 +53,7 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Result<Next,
 }
 
 /// Returns after how long to look again, even if nothing changes.
-async fn further(job: &TrainingJob, context: &Context) -> Result<Option<Duration>, Error> {
+async fn further(job: &TrainingJob, context: &Arc<Context>) -> Result<Option<Duration>, Error> {
     if job.spec.managed_by != labels::DEFAULT_MANAGER {
         return Ok(None);
     }
@@ -63,16 +65,21 @@ async fn further(job: &TrainingJob, context: &Context) -> Result<Option<Duration
     if let Some(patience) = lag(context, &key, job) {
         return Ok(Some(patience));
     }
-    let observed = observe(context, &key, job);
+    let mut observed = observe(context, &key, job);
     let now = jiff::Timestamp::now();
     let validated = validate(job);
     if let Ok(valid) = &validated {
         context.restarts.follow(&key, job, valid, &observed.pods);
     }
-    let plan = match &validated {
-        Ok(valid) => plan(valid, &observed, now),
+    let decide = |observed: &Observed| match &validated {
+        Ok(valid) => plan(valid, observed, now),
         Err(invalid) => plan_invalid(job, invalid, now),
     };
+    let mut plan = decide(&observed);
+    if plan.needs_fresh {
+        observed.fresh = is_fresh(context, &key, &observed.pods).await?;
+        plan = decide(&observed);
+    }
     let gpus = Gpus::of(
         &observed.pods,
         &plan.status,
@@ -90,7 +97,7 @@ async fn further(job: &TrainingJob, context: &Context) -> Result<Option<Duration
 }
 
 async fn carry_out(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &TrainingJob,
     valid: Option<&ValidatedJob>,
@@ -102,15 +109,21 @@ async fn carry_out(
             Ok(true) => {}
             Ok(false) => return Ok(Some(LOOK_AGAIN)),
             Err(error) => {
-                if let Some(words) = error.refusal() {
-                    let before = job.status.clone().unwrap_or_default();
-                    let refused = plan_refused(plan, &before, &words, jiff::Timestamp::now());
+                let before = job.status.clone().unwrap_or_default();
+                let told = || error.is_pending().then(|| Obstacle::told_in(&before))?;
+                if let Some(obstacle) = error.obstacle().or_else(told) {
+                    let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
                     report(context, key, job, &refused).await?;
                 } else if error.is_making() {
                     // The next generation is not held up by a pod that cannot be made.
                     report(context, key, job, plan).await?;
                 }
                 follow(context, key, job, plan.reason);
+                if error.is_pending() {
+                    // The call wakes the job when it ends.
+                    let after = plan.requeue_after.unwrap_or(AFTER_ERROR);
+                    return Ok(Some(after.min(AFTER_ERROR)));
+                }
                 return Err(error);
             }
         }

@@ -1,6 +1,12 @@
 //! What can go wrong in one reconcile; the variant's name is the metric's label.
 
+use std::time::Duration;
+
 use kube::core::Status;
+use roundhouse_planner::Obstacle;
+
+/// A call that takes longer is told of.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +21,9 @@ pub enum Error {
         /// The API server's answer.
         source: CallError,
     },
+    /// The question whether the caches are fresh.
+    #[error("confirm: {0}")]
+    Confirm(CallError),
     /// The write of the status.
     #[error("report: {0}")]
     Report(CallError),
@@ -38,8 +47,11 @@ fn is_refusal(status: &Status) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// It did not answer in time.
-    #[error("no answer within {} s", crate::calls::DEADLINE.as_secs())]
-    Deadline,
+    #[error("no answer within {} s", .0.as_secs())]
+    Deadline(Duration),
+    /// It has not answered yet, after this time; the call goes on beside the reconciles.
+    #[error("no answer yet after {} s", .0.as_secs())]
+    Pending(Duration),
     /// It refused, or could not be reached.
     #[error(transparent)]
     Kube(#[from] kube::Error),
@@ -51,7 +63,7 @@ impl CallError {
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Kube(kube::Error::Api(status)) => Some(status.code),
-            Self::Kube(_) | Self::Deadline => None,
+            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) => None,
         }
     }
 
@@ -65,14 +77,51 @@ impl CallError {
 impl Error {
     /// The API server's words, if it has refused an object of ours and would again.
     #[must_use]
-    pub fn refusal(&self) -> Option<String> {
+    fn refusal(&self) -> Option<String> {
         match self {
             Self::Apply {
                 source: CallError::Kube(kube::Error::Api(status)),
                 ..
             } if is_refusal(status) => Some(status.message.clone()),
-            Self::Apply { .. } | Self::Report(_) | Self::Build(_) => None,
+            Self::Apply { .. } | Self::Confirm(_) | Self::Report(_) | Self::Build(_) => None,
         }
+    }
+
+    /// Why the API server has not made an object, if that is to be told: it refused and would again, or it takes its time.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        let Self::Apply {
+            action,
+            is_making: true,
+            source,
+        } = self
+        else {
+            return self.refusal().map(Obstacle::Refused);
+        };
+        match source {
+            CallError::Deadline(_) => {}
+            CallError::Pending(elapsed) if *elapsed >= SLOW => {}
+            CallError::Pending(_) | CallError::Kube(_) => {
+                return self.refusal().map(Obstacle::Refused);
+            }
+        }
+        let words = format!(
+            "{action} takes longer than {} s; an admission webhook may be slow",
+            SLOW.as_secs()
+        );
+        Some(Obstacle::NoAnswer(words))
+    }
+
+    /// Whether a call goes on, and wakes the job when it ends.
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        matches!(
+            self,
+            Self::Apply {
+                source: CallError::Pending(_),
+                ..
+            }
+        )
     }
 
     /// Whether it is only that something could not be made: what was decided else holds.
@@ -92,6 +141,7 @@ impl Error {
     pub const fn label(&self) -> &'static str {
         match self {
             Self::Apply { .. } => "Apply",
+            Self::Confirm(_) => "Confirm",
             Self::Report(_) => "Report",
             Self::Build(_) => "Build",
         }
@@ -101,6 +151,24 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_creation_without_an_answer_is_told_once_it_is_slow() {
+        let obstacle = |is_making, source| {
+            let action = "CreateWorker";
+            let error = Error::Apply {
+                action,
+                is_making,
+                source,
+            };
+            error.obstacle().is_some()
+        };
+        let seconds = Duration::from_secs;
+        assert!(!obstacle(true, CallError::Pending(seconds(1))));
+        assert!(obstacle(true, CallError::Pending(seconds(6))));
+        assert!(obstacle(true, CallError::Deadline(seconds(35))));
+        assert!(!obstacle(false, CallError::Deadline(seconds(5))));
+    }
 
     #[test]
     fn what_is_about_the_moment_is_no_refusal_and_a_broken_webhook_is() {

@@ -48,6 +48,8 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Observed {
             .collect(),
         taken: context.taken.of(key),
         progress: context.progress.of(key),
+        fresh: false,
+        watched_since: context.synced_at.get().copied(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use kube::runtime::events::{Event as KubeEvent, EventType as KubeEventType};
 use kube::{Api, Resource};
 use roundhouse_api::{TrainingJob, TrainingJobStatus};
@@ -10,7 +10,7 @@ use roundhouse_planner::{Event, EventType, Plan};
 use serde_json::{Map, Value, json};
 
 use crate::cache::Job;
-use crate::calls::call;
+use crate::calls::{self, call};
 use crate::context::Context;
 use crate::error::{CallError, Error};
 use crate::expectations::Written;
@@ -76,7 +76,7 @@ async fn write(
     });
     let api: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.0);
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    let (parameters, patch) = (calls::patch_params(), Patch::Merge(&patch));
     let written = call(|| api.patch_status(name, &parameters, &patch)).await;
     let written = written.map_err(Error::Report)?;
     let at = version(written.metadata.resource_version.as_deref());
@@ -125,7 +125,7 @@ async fn tell(context: &Context, job: &TrainingJob, event: &Event) {
     );
     let sent = sent
         .await
-        .map_err(|_| CallError::Deadline)
+        .map_err(|_| CallError::Deadline(crate::calls::DEADLINE))
         .and_then(|r| r.map_err(CallError::Kube));
     if let Err(error) = sent {
         tracing::warn!(%error, reason, "an event was not taken");

@@ -1,7 +1,7 @@
 //! Puts everything together and runs until it is told to stop.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
@@ -23,6 +23,7 @@ use crate::cordoned::Cordoned;
 use crate::driver::{Guarded, after_error, reconcile};
 use crate::expectations::Expectations;
 use crate::http;
+use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
@@ -99,6 +100,7 @@ pub async fn run_with(
         controller: labels::FIELD_MANAGER.to_owned(),
         instance: std::env::var("HOSTNAME").ok(),
     };
+    let (wake, wakes) = channel(4_096);
     let context = Arc::new(Context {
         client: client.clone(),
         metrics,
@@ -107,11 +109,13 @@ pub async fn run_with(
         network_policies: Cache::default(),
         cordoned: Cordoned::default(),
         taken: Taken::default(),
+        making: Making::new(wake.clone()),
         expectations: Expectations::default(),
         settling: Settling::default(),
         progress: Progress::default(),
         restarts: Restarts::default(),
         recorder: Recorder::new(client, reporter),
+        synced_at: OnceLock::new(),
         settings,
     });
     let settings = &context.settings;
@@ -121,7 +125,6 @@ pub async fn run_with(
             address: settings.http_address.to_string(),
             source,
         })?;
-    let (wake, wakes) = channel(4_096);
     // They end with this function, however it ends.
     let mut background = JoinSet::new();
     let server = axum::serve(listener, http::router(Arc::clone(&context), registry));
@@ -137,12 +140,12 @@ pub async fn run_with(
         background.spawn(watch_nodes(Arc::clone(&context)));
     }
     background.spawn(Restarts::pull(Arc::clone(&context), wake.clone()));
-    background.spawn(Progress::pull(Arc::clone(&context), wake));
+    let (store, jobs) = watch_jobs(&context);
+    background.spawn(Progress::pull(Arc::clone(&context), wake, store.clone()));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
     let config = ControllerConfig::default()
         .debounce(DEBOUNCE)
         .concurrency(settings.concurrency);
-    let (store, jobs) = watch_jobs(&context);
     let stop = stop.shared();
     let woken = Arc::clone(&context);
     context.metrics.work.lead(true);
@@ -177,6 +180,7 @@ pub async fn run_with(
         () = reconciling => {}
         () = stopped_late(stop, store) => tracing::warn!("stopping in the midst of a step; the next operator goes on from there"),
     }
+    context.making.stop();
     context.metrics.work.lead(false);
     tracing::info!("the operator stops");
     Ok(())

@@ -1,8 +1,8 @@
 //! Names that a job needs and somebody else's object bears. Whoever held one may be gone a moment later (a
 //! job of the same name that is being cleaned up, say), so it is tried again.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cache::Job;
@@ -10,23 +10,33 @@ use crate::cache::Job;
 /// How long a name counts as taken without another look.
 const TTL: Duration = Duration::from_secs(4);
 
-/// Taken names by job, as `Kind name`.
+/// Names, as `Kind name`, and when each was seen.
+type Names = BTreeMap<String, Instant>;
+
+/// Taken names by job.
 #[derive(Debug, Default)]
-pub struct Taken(Mutex<HashMap<Job, (String, Instant)>>);
+pub struct Taken(Mutex<HashMap<Job, Names>>);
 
 impl Taken {
     /// A name turned out to be taken.
     pub fn insert(&self, job: &Job, what: String) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, (_, seen)| seen.elapsed() < TTL);
-        all.insert(job.clone(), (what, Instant::now()));
+        let mut all = self.lock();
+        all.retain(|_, names| names.values().any(|seen| seen.elapsed() < TTL));
+        let names = all.entry(job.clone()).or_default();
+        names.retain(|_, seen| seen.elapsed() < TTL);
+        names.insert(what, Instant::now());
     }
 
     /// What the job cannot have now.
-    pub fn of(&self, job: &Job) -> Option<String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (what, seen) = all.get(job)?;
-        (seen.elapsed() < TTL).then(|| what.clone())
+    pub fn of(&self, job: &Job) -> Vec<String> {
+        let all = self.lock();
+        let names = all.get(job).into_iter().flatten();
+        let now = names.filter(|(_, seen)| seen.elapsed() < TTL);
+        now.map(|(what, _)| what.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Names>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -35,12 +45,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_name_is_tried_again_after_a_while() {
+    fn each_taken_name_is_tried_again_after_a_while() {
         let (taken, job) = (Taken::default(), ("ns".to_owned(), "uid".to_owned()));
         taken.insert(&job, "Service digits".to_owned());
-        assert_eq!(taken.of(&job).as_deref(), Some("Service digits"));
+        taken.insert(&job, "Pod digits-worker-0-0".to_owned());
+        assert_eq!(taken.of(&job), ["Pod digits-worker-0-0", "Service digits"]);
         let long_ago = Instant::now().checked_sub(TTL).unwrap();
-        taken.0.lock().unwrap().get_mut(&job).unwrap().1 = long_ago;
-        assert_eq!(taken.of(&job), None);
+        let mut all = taken.lock();
+        let names = all.get_mut(&job).unwrap();
+        names.insert("Service digits".to_owned(), long_ago);
+        drop(all);
+        assert_eq!(taken.of(&job), ["Pod digits-worker-0-0"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Jobs from creation to their end, and what the API server is asked on the way.
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
 use roundhouse_contract::termination::Reason;
@@ -116,6 +116,40 @@ async fn a_service_of_another_owner_is_named_and_left_alone() {
         .await
         .unwrap();
     stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_of_another_owner_costs_a_worker_one_attempt() {
+    let stage = Stage::new().await;
+    let theirs = json!({
+        "metadata": {"name": "digits-worker-0-0"},
+        "spec": {"containers": [{"name": "a", "image": "b"}]},
+    });
+    let theirs: Pod = serde_json::from_value(theirs).unwrap();
+    let pods = stage.pods(NAMESPACE);
+    let before = pods.create(&PostParams::default(), &theirs).await.unwrap();
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    until("the next attempt is made", SOON, || async {
+        Ok(pods.get_opt("digits-worker-0-1").await?)
+    })
+    .await
+    .unwrap();
+    let after = pods.get("digits-worker-0-0").await.unwrap();
+    assert_eq!(after.meta(), before.meta());
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_deadline_ends_a_job_whose_pods_the_api_server_has_confirmed() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut late = job(2);
+    late["spec"]["startDeadlineSeconds"] = json!(1);
+    stage.create(NAMESPACE, late).await;
+    let job = stage.reaches(NAMESPACE, "StartDeadlineExceeded").await;
+    assert!(job.status.unwrap().is_terminal());
     operator.stop().await;
 }
 

@@ -231,6 +231,8 @@ fn good_trainers() -> Vec<Value> {
             "checkpoint": {"volume": volume, "best": {"metric": "top1"}}}),
         json!({"trainer": {"onNonFinite": "Skip", "maxConsecutiveSkips": 5}}),
         json!({"trainer": {"ddp": {"compression": "PowerSGD", "powerSGD": {"rank": 4}}}}),
+        json!({"workers": {"template": {"spec": {"priorityClassName": "low"}}}}),
+        json!({"workers": {"template": {"metadata": {"labels": {"team": "vision"}}}}}),
     ]
 }
 
@@ -267,6 +269,9 @@ async fn a_trainer_whose_fields_contradict_each_other_is_refused_with_the_field_
     });
     let message = refusal(&stage, &script).await;
     assert!(message.contains("leave out checkpoint.best"), "{message}");
+    script["spec"]["workers"]["template"]["spec"] = json!({"priorityClassName": "low"});
+    let message = refusal(&stage, &script).await;
+    assert!(message.contains("a container named trainer"), "{message}");
     let dry = PostParams {
         dry_run: true,
         ..PostParams::default()
@@ -302,6 +307,14 @@ async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
             json!({"failurePolicy": {"rules": [{"action": "Ignore", "onReasons": ["x"]}]}}),
             "spec.failurePolicy",
         ),
+        (
+            json!({"stallTimeoutSeconds": 60}),
+            "spec.stallTimeoutSeconds",
+        ),
+        (
+            json!({"elastic": {"leaveGraceSeconds": 60}}),
+            "spec.elastic",
+        ),
     ];
     let jobs = stage.jobs(NAMESPACE);
     let parameters = PatchParams::default();
@@ -324,6 +337,20 @@ async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
             .await
             .unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_network_policy_cannot_be_edited() {
+    let stage = Stage::new().await;
+    stage.create(NAMESPACE, job(1)).await;
+    let patch = Patch::Merge(json!({"spec": {"networkPolicy": "None"}}));
+    let jobs = stage.jobs(NAMESPACE);
+    let refused = jobs.patch("digits", &PatchParams::default(), &patch).await;
+    let kube::Error::Api(status) = refused.unwrap_err() else {
+        panic!("another error")
+    };
+    let message = &status.message;
+    assert!(message.contains("networkPolicy is immutable"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ pub enum EventReason {
     InvalidSpec,
     /// Somebody else's object has the name of one of the job's.
     NameTaken,
-    /// The API server refused an object of the job.
+    /// The API server refused an object of the job, or did not answer in time.
     Refused,
     /// All members of a new generation train.
     GenerationIssued,
@@ -91,7 +91,7 @@ impl EventReason {
                 "An object of another owner has the name of one of the job's objects."
             }
             Self::Refused => {
-                "The API server refused an object of the job. The message has its words."
+                "The API server refused an object of the job, or did not answer in time. The message has its words."
             }
             Self::GenerationIssued => "All members of a new generation train.",
             Self::WorkerFailed => {

@@ -2,7 +2,12 @@
 //!
 //! Types only: what a field means is said in its doc comment, which `kubectl explain` shows; what
 //! the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
+//!
+//! Two conventions of Kubernetes do not hold below `spec.trainer` and in progress. Learning rates and losses are numbers, as in
+//! every framework's configuration; and names of models, formats, optimizers and schedules are written as their field
+//! writes them (`resnet50`, `adamw`).
 
+pub mod crd;
 pub mod event;
 pub mod failures;
 pub mod reason;
@@ -10,6 +15,7 @@ pub mod schema;
 pub mod spec;
 pub mod status;
 
+pub use crd::crd;
 pub use event::EventReason;
 pub use reason::ConditionReason;
 pub use spec::{

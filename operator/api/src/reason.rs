@@ -55,14 +55,14 @@ reasons! {
     InvalidSpec: [(Accepted, false)],
         "The spec cannot be run. The message names the field and says what to change.",
         "Change the field. If it is immutable, delete the job and apply it again.";
-    /// An object of somebody else has the name of one of the job's objects.
+    /// An object of somebody else has the name of the job's Service or NetworkPolicy.
     NameTaken: [(Running, false)],
-        "The job needs a Service, a NetworkPolicy or a pod whose name an object of another owner already has. The message names that object.",
+        "The job needs a Service or a NetworkPolicy whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train go on.",
         "Delete or rename that object, or give the job another name. The operator looks again by itself.";
-    /// The API server refused one of the job's objects.
+    /// The API server refused one of the job's objects, or did not answer in time.
     Refused: [(Running, false)],
-        "The API server refused to create a pod or another object of the job: a quota, an admission policy or a webhook. The message has its words.",
-        "Change the pod template, raise the quota, or ask the administrator who owns the policy. The operator tries again by itself.";
+        "The API server refused to create a pod or another object of the job: a quota, an admission policy or a webhook. The message has its words. Or it did not answer in time, most often because an admission webhook is slow.",
+        "Change the pod template, raise the quota, or ask the administrator who owns the policy or the webhook. The operator tries again by itself.";
     /// Not all workers are ready for the first time.
     WaitingForWorkers: [(Running, false)],
         "Not all workers are prepared yet. The message counts those that are.",
@@ -149,7 +149,7 @@ reasons! {
         "Look up the last failure in the failure handbook. Raise or remove the limit if the job is meant to survive more.";
     /// Workers were not ready in time.
     StartDeadlineExceeded: [(Running, false), (Failed, true)],
-        "Not all workers were ready within `startDeadlineSeconds`. The message says what the job was waiting for.",
+        "Not enough workers were ready within `startDeadlineSeconds`. The message says what the job was waiting for.",
         "Correct that cause. Raise `startDeadlineSeconds` if the cluster needs longer to add nodes or pull images.";
     /// The job ran out of its time.
     DeadlineExceeded: [(Running, false), (Failed, true)],

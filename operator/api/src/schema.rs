@@ -21,8 +21,7 @@ pub fn trainer(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// `spec.workers.template`: a whole pod template. Descriptions are left out: with them the CRD
-/// would not fit in the annotation that client-side `kubectl apply` writes (262,144 bytes). A list
-/// without a bound gets one, since CEL estimates the cost of comparing templates from the bounds.
+/// would not fit in the annotation that client-side `kubectl apply` writes (262,144 bytes).
 pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<PodTemplateSpec>();
     for_each_object(schema.as_object_mut(), &mut |object| {
@@ -30,13 +29,50 @@ pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
             object.remove("description");
         }
     });
-    schema.insert("description".to_owned(), json!("Pod template of the workers: resources, node selection, volumes, image. The container named `trainer` runs the training; without a template it is made for you. Immutable while the job is not suspended."));
+    if let Some(spec) = schema.pointer_mut("/properties/spec") {
+        // Who only wants an affinity need not name a container.
+        if let Some(spec) = spec.as_object_mut() {
+            spec.remove("required");
+        }
+    }
+    if let Some(metadata) = schema.pointer_mut("/properties/metadata") {
+        *metadata = pod_metadata();
+    }
+    schema.insert("description".to_owned(), json!("Pod template of the workers: resources, node selection, volumes, image. The container named `trainer` runs the training; with the built-in trainer it may be left out. Immutable while the job is not suspended."));
     schema
 }
 
+/// What pods get of the template's metadata. The rest of an object's metadata would do nothing, so it is unknown.
+fn pod_metadata() -> Value {
+    let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    json!({"type": "object", "properties": {"annotations": texts, "labels": texts}})
+}
+
+/// Bounds of a condition's fields, as `metav1.Condition` has them.
+const CONDITION: [(&str, &str); 5] = [
+    ("message", r#"{"maxLength": 32768}"#),
+    ("observedGeneration", r#"{"minimum": 0}"#),
+    (
+        "reason",
+        r#"{"minLength": 1, "maxLength": 1024, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"}"#,
+    ),
+    ("status", r#"{"enum": ["True", "False", "Unknown"]}"#),
+    (
+        "type",
+        r#"{"maxLength": 316, "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"}"#,
+    ),
+];
+
 /// `status.conditions`: a list-map by type.
 pub fn conditions(generator: &mut SchemaGenerator) -> Schema {
-    let items = generator.subschema_for::<Condition>();
+    let mut items = generator.subschema_for::<Condition>();
+    for (field, bounds) in CONDITION {
+        let field = items.pointer_mut(&format!("/properties/{field}"));
+        let bounds = serde_json::from_str::<Map<String, Value>>(bounds);
+        if let (Some(Value::Object(field)), Ok(bounds)) = (field, bounds) {
+            field.extend(bounds);
+        }
+    }
     schemars::json_schema!({
         "type": "array",
         "items": items,

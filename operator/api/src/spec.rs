@@ -97,6 +97,12 @@ mod failure_policy;
         .message("failurePolicy.rules is immutable while the job is not suspended: set suspend: true first").field_path(".failurePolicy"),
     validation = Rule::new("has(self.workers.procsPerWorker) == has(oldSelf.workers.procsPerWorker) && (!has(self.workers.procsPerWorker) || self.workers.procsPerWorker == oldSelf.workers.procsPerWorker)")
         .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
+    validation = Rule::new("self.networkPolicy == oldSelf.networkPolicy")
+        .message("networkPolicy is immutable: delete the job and apply it anew").field_path(".networkPolicy"),
+    validation = Rule::new("oldSelf.suspend || (has(self.stallTimeoutSeconds) == has(oldSelf.stallTimeoutSeconds) && (!has(self.stallTimeoutSeconds) || self.stallTimeoutSeconds == oldSelf.stallTimeoutSeconds))")
+        .message("stallTimeoutSeconds is immutable while the job is not suspended: set suspend: true first").field_path(".stallTimeoutSeconds"),
+    validation = Rule::new("oldSelf.suspend || (self.elastic.collateralWindowSeconds == oldSelf.elastic.collateralWindowSeconds && self.elastic.leaveGraceSeconds == oldSelf.elastic.leaveGraceSeconds)")
+        .message("elastic.collateralWindowSeconds and elastic.leaveGraceSeconds are immutable while the job is not suspended: set suspend: true first").field_path(".elastic"),
     validation = Rule::new("self.elastic.mode == oldSelf.elastic.mode")
         .message("elastic.mode is immutable: delete the job and apply it anew").field_path(".elastic"),
     validation = Rule::new("self.elastic.onScale == oldSelf.elastic.onScale && has(self.elastic.scaleBatch) == has(oldSelf.elastic.scaleBatch) && (!has(self.elastic.scaleBatch) || self.elastic.scaleBatch == oldSelf.elastic.scaleBatch)")
@@ -109,7 +115,7 @@ mod failure_policy;
         .message("give trainer; or, to run a command of your own, set elastic.mode to Restart").field_path(".trainer"),
     validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.trainer)")
         .message("leave out trainer: with elastic.mode Restart the command of the container named trainer is run").field_path(".trainer"),
-    validation = Rule::new("self.elastic.mode != 'Restart' || (has(self.workers.template) && has(self.workers.template.spec) && self.workers.template.spec.containers.exists(c, c.name == 'trainer' && has(c.image) && has(c.command)))")
+    validation = Rule::new("self.elastic.mode != 'Restart' || (has(self.workers.template) && has(self.workers.template.spec) && has(self.workers.template.spec.containers) && self.workers.template.spec.containers.exists(c, c.name == 'trainer' && has(c.image) && has(c.command)))")
         .message("with elastic.mode Restart, give workers.template a container named trainer with image and command; the command of the image itself is not known").field_path(".workers"),
     validation = Rule::new("!has(self.trainer) || has(self.trainer.epochs) != has(self.trainer.steps)")
         .message("give exactly one of trainer.epochs, trainer.steps").field_path(".trainer"),
@@ -190,15 +196,16 @@ pub struct TrainingJobSpec {
     /// When failures end the job.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// Seconds until all workers must be ready to train for the first time, or again after a suspension;
-    /// after that the job fails with the real reason (not schedulable, image not found, ...).
-    #[serde(default = "default_start_deadline")]
+    /// Seconds until enough workers must be ready to train for the first time, or again after a suspension.
+    /// After that the job fails, and the message says what it waited for (no node, no image, ...). Default: no
+    /// limit; a job that waits for a node is waiting, not failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_592_000))]
-    pub start_deadline_seconds: u32,
+    pub start_deadline_seconds: Option<u32>,
     /// Seconds without a new step after which a process counts as hung: its worker ends with exit code
     /// 76, and that is an incident. 0: never. Default: five times the longest step so far, and never
     /// less than collectives wait for their peers and 10 s more (40 s). In mode Restart only this value
-    /// counts, and only for scripts that write their progress.
+    /// counts, and only for scripts that write their progress. Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub stall_timeout_seconds: Option<u32>,
@@ -210,17 +217,13 @@ pub struct TrainingJobSpec {
     /// Which pods are deleted when the job has ended. Failed jobs never keep a running pod.
     #[serde(default)]
     pub clean_pod_policy: CleanPodPolicy,
-    /// Who may connect to the workers.
+    /// Who may connect to the workers. Immutable.
     #[serde(default)]
     pub network_policy: NetworkPolicyMode,
 }
 
 fn default_manager() -> String {
     roundhouse_contract::labels::DEFAULT_MANAGER.to_owned()
-}
-
-const fn default_start_deadline() -> u32 {
-    600
 }
 
 /// The workers of a job.
@@ -245,8 +248,8 @@ pub struct Workers {
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_worker: Option<u32>,
     /// Pod template of the workers: resources, node selection, volumes, image. The container named
-    /// `trainer` runs the training; without a template it is made for you. Immutable while the job
-    /// is not suspended.
+    /// `trainer` runs the training; with the built-in trainer it may be left out. Immutable while
+    /// the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::pod_template")]
     pub template: Option<PodTemplateSpec>,

@@ -41,6 +41,7 @@ pub struct TrainingJobStatus {
     pub replicas: u32,
     /// Label selector of the pods, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub selector: Option<String>,
     /// Failures so far.
     #[serde(default)]
@@ -112,7 +113,13 @@ pub struct MembershipStatus {
     /// Workers.
     pub nodes: u32,
     /// Fingerprint of its members. A generation is only ever issued to those it was raised for.
+    #[schemars(length(max = 64))]
     pub members: String,
+    /// Fingerprint of its members in the order of their node ranks. A generation is only ever issued in this order, so
+    /// that no two operators give the same rank to different workers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub order: String,
 }
 
 /// Workers by state.
@@ -126,6 +133,7 @@ pub struct WorkersStatus {
     /// Members of the newest generation that are alive.
     pub active: u32,
     /// `ready/wanted`, for the column.
+    #[schemars(length(max = 32))]
     pub summary: String,
 }
 
@@ -151,14 +159,17 @@ pub struct LastFailure {
     /// When it happened, or when it was seen if nothing tells that.
     pub time: Time,
     /// Pod of the worker.
+    #[schemars(length(max = 253))]
     pub worker: String,
     /// Rank of the process, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// Node the pod ran on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub node: Option<String>,
     /// Cause, in one word.
+    #[schemars(length(max = 128))]
     pub reason: String,
     /// Exit code of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,6 +178,7 @@ pub struct LastFailure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// Cause, in a sentence.
+    #[schemars(length(max = 4_096))]
     pub message: String,
 }
 
@@ -178,6 +190,7 @@ pub struct JobProgress {
     #[serde(flatten)]
     pub progress: Progress,
     /// Steps done of all, such as `42%`.
+    #[schemars(length(max = 8))]
     pub percent: String,
     /// When it was read.
     pub updated_at: Time,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::counter;
 use crate::trainer::ModelName;
 
 /// The number of an evaluation that decides which checkpoint is the best one.
@@ -80,6 +81,7 @@ impl std::fmt::Display for BestMetric {
 #[serde(rename_all = "camelCase")]
 pub struct BestCheckpoint {
     /// Committed steps that it holds.
+    #[serde(deserialize_with = "counter::read")]
     pub step: u64,
     /// The number that decides.
     pub metric: BestMetric,

@@ -4,6 +4,7 @@
 //! static agent and a program with libtorch can both carry it.
 
 pub mod best;
+mod counter;
 pub mod environment;
 pub mod exit_code;
 pub mod labels;

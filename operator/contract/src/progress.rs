@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::BestCheckpoint;
+use crate::{BestCheckpoint, counter};
 
 /// Progress of a job as its rank 0 sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -12,21 +12,29 @@ use crate::BestCheckpoint;
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
     /// Generation that committed the last step.
+    #[serde(deserialize_with = "counter::read")]
     pub generation: u64,
     /// Ranks that committed it.
     pub world_size: u32,
     /// Committed optimizer steps since the job's first.
+    #[serde(deserialize_with = "counter::read")]
     pub step: u64,
     /// Steps of the whole job.
+    #[serde(deserialize_with = "counter::read")]
     pub total_steps: u64,
     /// Epoch of the next step, from 0.
+    #[serde(deserialize_with = "counter::read")]
     pub epoch: u64,
     /// Mean training loss over the last steps; absent before the first of them, as after a resume, and if it is
     /// not a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Committed steps whose loss or gradient was not finite, so that they did not change the weights.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(
+        default,
+        skip_serializing_if = "is_zero",
+        deserialize_with = "counter::read"
+    )]
     pub skipped_steps: u64,
     /// Samples per second over the whole world.
     pub samples_per_second: f64,
@@ -40,7 +48,11 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_perplexity: Option<f64>,
     /// Committed steps that the newest checkpoint holds; absent while there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "counter::read_some"
+    )]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub checkpoint_step: Option<u64>,
     /// When it was committed, RFC 3339.
@@ -82,12 +94,13 @@ pub struct Straggler {
 #[serde(rename_all = "camelCase")]
 pub struct ScriptProgress {
     /// Steps done since the job's first, over all restarts.
+    #[serde(deserialize_with = "counter::read")]
     pub step: u64,
     /// Steps of the whole job; 0: unknown.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "counter::read")]
     pub total_steps: u64,
     /// Epoch of the next step, from 0.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "counter::read")]
     pub epoch: u64,
     /// Loss of the last steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,6 +165,20 @@ mod tests {
             serde_json::from_str::<Progress>(&text).unwrap(),
             with_straggler
         );
+    }
+
+    #[test]
+    fn counters_that_no_status_can_show_are_read_as_the_largest_that_it_can() {
+        let most = i64::MAX.cast_unsigned();
+        let text = format!(r#"{{"step": {}, "totalSteps": {}}}"#, u64::MAX, most + 1);
+        let told: ScriptProgress = serde_json::from_str(&text).unwrap();
+        assert_eq!((told.step, told.total_steps, told.epoch), (most, most, 0));
+        let mut progress = serde_json::to_value(told.within(1, 1)).unwrap();
+        progress["step"] = u64::MAX.into();
+        progress["checkpointStep"] = u64::MAX.into();
+        let progress: Progress = serde_json::from_value(progress).unwrap();
+        let read = (progress.step, progress.checkpoint_step);
+        assert_eq!(read, (most, Some(most)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ExitCode, Progress};
+use crate::{ExitCode, Progress, counter};
 
 /// Longest [`TerminationMessage::message`] in bytes; leaves room for the rest of the JSON.
 pub const MAX_MESSAGE_BYTES: usize = 1_024;
@@ -96,8 +96,10 @@ pub struct TerminationMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// Generation it was in, 0 in the lobby.
+    #[serde(deserialize_with = "counter::read")]
     pub generation: u64,
     /// Last committed step it knew of.
+    #[serde(deserialize_with = "counter::read")]
     pub step: u64,
     /// One sentence for people.
     pub message: String,

@@ -5,12 +5,19 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, WorkersStatus}
 use roundhouse_contract::labels;
 
 use crate::draft::{Draft, event};
-use crate::members::is_alive;
+use crate::failures;
+use crate::failures::nodes;
+use crate::generation::form;
+use crate::generation::worker::is_alive;
+use crate::life::deadlines;
+use crate::life::finish;
+use crate::life::suspend;
 use crate::observed::Observed;
 use crate::plan::{Plan, PlanReason};
-use crate::status::{counted, set_condition, time};
+use crate::told::progress;
+use crate::told::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
-use crate::{children, failure, finish, membership, nodes, progress, suspend};
+use crate::workers::children;
 
 /// What the job needs next.
 #[must_use]
@@ -29,13 +36,22 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
     let reason = finish::success(&mut draft)
         .or_else(|| suspend::pause(&mut draft))
         .or_else(|| suspend::resume(&mut draft))
-        .or_else(|| children::name_taken(&mut draft))
-        .or_else(|| failure::give_up(&mut draft))
+        .or_else(|| failures::give_up(&mut draft))
+        .or_else(|| deadlines::too_late(&mut draft))
         .unwrap_or_else(|| {
-            if !draft.recorded {
+            let taken = children::name_taken(&draft);
+            if !draft.recorded && taken.is_none() {
                 children::make(&mut draft);
             }
-            membership::form(&mut draft)
+            let reason = form::form(&mut draft);
+            // Those who stay hear of their generation before others are asked to leave.
+            if !draft.recorded {
+                children::remove_surplus(&mut draft);
+            }
+            match taken {
+                Some(message) => children::tell_name_taken(&mut draft, message, reason),
+                None => reason,
+            }
         });
     draft.end(reason)
 }
@@ -65,26 +81,32 @@ fn accept(draft: &mut Draft<'_>) {
     if !draft.job.suspend {
         draft.status.start_time.get_or_insert(time(draft.now));
     }
-    if !draft.status.is_true(ConditionType::Accepted) {
-        let (workers, procs) = (draft.job.replicas, draft.job.procs_per_worker);
-        let (min, max) = (draft.job.min_replicas, draft.job.max_replicas);
-        let mut message = format!(
-            "{} with {} each",
-            counted(workers, "worker"),
-            counted(procs, "process")
-        );
-        if min < max {
-            message = format!("{message}, between {min} and {max}");
-        }
-        let kind = ConditionType::Accepted;
-        set_condition(
-            &mut draft.status,
-            kind,
-            true,
-            ConditionReason::Valid,
-            message.clone(),
-            draft.now,
-        );
-        draft.events.push(event(EventReason::Accepted, message));
+    let kind = ConditionType::Accepted;
+    let message = acceptance(draft);
+    if draft.status.is_true(kind) {
+        // The spec may be another one by now.
+        return refresh_condition(&mut draft.status, kind, message);
+    }
+    let reason = ConditionReason::Valid;
+    set_condition(
+        &mut draft.status,
+        kind,
+        true,
+        reason,
+        message.clone(),
+        draft.now,
+    );
+    draft.events.push(event(EventReason::Accepted, message));
+}
+
+fn acceptance(draft: &Draft<'_>) -> String {
+    let (workers, procs) = (draft.job.replicas, draft.job.procs_per_worker);
+    let (min, max) = (draft.job.min_replicas, draft.job.max_replicas);
+    let workers = counted(workers, "worker");
+    let procs = counted(procs, "process");
+    if min < max {
+        format!("{workers} with {procs} each, between {min} and {max}")
+    } else {
+        format!("{workers} with {procs} each")
     }
 }

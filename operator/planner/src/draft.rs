@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobStatus};
 
-use crate::members::Members;
+use crate::generation::members::Members;
 use crate::observed::Observed;
-use crate::plan::{Action, Event, EventType, Plan, PlanReason};
-use crate::status::{set_condition, time};
+use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
+use crate::told::status::{set_condition, time};
 use crate::validate::ValidatedJob;
 
 /// A plan in the making.
@@ -23,6 +23,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) requeue_after: Option<Duration>,
     /// Whether something was noted that must be stored before what it was seen by is replaced.
     pub(crate) recorded: bool,
+    /// Whether the job would end now if what was observed were known to be fresh.
+    pub(crate) needs_fresh: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -37,23 +39,27 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             requeue_after: None,
             recorded: false,
+            needs_fresh: false,
         }
     }
 
     pub(crate) fn end(self, reason: PlanReason) -> Plan {
         let Self {
-            actions,
+            mut actions,
             status,
             events,
             requeue_after,
+            needs_fresh,
             ..
         } = self;
+        actions.truncate(MAX_ACTIONS);
         Plan {
             actions,
             status,
             requeue_after,
             reason,
             events,
+            needs_fresh,
         }
     }
 

@@ -2,41 +2,34 @@
 //!
 //! [`validate`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
 //! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why.
-//! Nothing here does I/O or reads a clock. Each policy is one file: `children`, `replace`, `failure`,
-//! `nodes`, `suspend`, `membership`, `stranded`, `deadlines`, `finish`, over a `draft`; `decide` calls them in order.
+//! Nothing here does I/O or reads a clock. `decide` calls the policies in order, over a `draft`. They are grouped by what
+//! a reader looks for: a `generation` and its members; the `workers`' pods; `failures`, budgets and avoided nodes; the job's
+//! `life`: suspension, deadlines, end; what the user is `told`.
 
-mod checkpoint;
-mod children;
-mod deadlines;
 mod decide;
 mod draft;
-mod failure;
-mod finish;
+mod failures;
+pub mod generation;
 pub mod gpu;
-pub mod members;
-mod membership;
-mod nodes;
+mod invalid;
+mod life;
 pub mod observed;
 pub mod plan;
 pub mod program;
-mod progress;
-mod refused;
-mod replace;
-pub mod status;
-mod stranded;
-mod suspend;
+mod told;
 pub mod validate;
-mod waiting;
+mod workers;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use checkpoint::is_in_new_trouble;
 pub use decide::plan;
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Termination, Waiting,
 };
-pub use plan::{Action, DeleteReason, Event, EventType, Plan, PlanReason};
+pub use plan::{Action, DeleteReason, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 pub use program::{Program, Script};
-pub use refused::{plan_invalid, plan_refused};
+pub use told::checkpoint::is_in_new_trouble;
+pub use told::refused::{Obstacle, plan_invalid, plan_refused};
+pub use told::status;
 pub use validate::{InvalidSpec, JobKey, ValidatedJob, validate};

@@ -17,10 +17,15 @@ pub struct Observed {
     pub network_policy: Presence,
     /// The pods that bear the job's UID in their label, ours or not, in any order.
     pub pods: Vec<Pod>,
-    /// A name that the job needs and that turned out to be somebody else's, as `Kind name`.
-    pub taken: Option<String>,
+    /// Names that the job needs and that turned out to be somebody else's, as `Kind name`.
+    pub taken: Vec<String>,
     /// What rank 0 last told of its progress, if it could be asked.
     pub progress: Option<ProgressSample>,
+    /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
+    /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
+    pub fresh: bool,
+    /// Since when this operator sees the pods of all jobs. `None`: for longer than there is this job.
+    pub watched_since: Option<Timestamp>,
 }
 
 /// An object of a given name.

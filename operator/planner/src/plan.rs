@@ -5,10 +5,14 @@ use std::time::Duration;
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::Membership;
 
+/// Most actions of one plan: a second or less at a usual API server. Between two plans the job is looked at again, which
+/// may be wanted otherwise by then.
+pub const MAX_ACTIONS: usize = 256;
+
 /// What to do for one job, in this order: actions, then the status, then events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Writes to other objects, in order.
+    /// Writes to other objects, in order; at most [`MAX_ACTIONS`].
     pub actions: Vec<Action>,
     /// The whole status; written if it differs.
     pub status: TrainingJobStatus,
@@ -18,6 +22,9 @@ pub struct Plan {
     pub reason: PlanReason,
     /// Told after the status is written.
     pub events: Vec<Event>,
+    /// Whether the job would be ended, because its time is over, if what was observed were known to be fresh. Confirm
+    /// that ([`crate::Observed::fresh`]) and plan again.
+    pub needs_fresh: bool,
 }
 
 /// One write.

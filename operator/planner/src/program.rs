@@ -7,7 +7,7 @@ use roundhouse_api::spec::Elastic;
 use roundhouse_contract::labels::TRAINER_CONTAINER;
 use roundhouse_contract::{Mode, OnScale, TrainerConfig};
 
-use crate::validate::{InvalidSpec, invalid};
+use crate::invalid::{InvalidSpec, invalid};
 
 /// What the workers run.
 #[derive(Clone, Debug, PartialEq)]

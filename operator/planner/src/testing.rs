@@ -6,9 +6,10 @@ use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
 
 use crate::observed::{Observed, Pod, Presence};
+use crate::plan;
 use crate::plan::{Action, Plan};
+use crate::told::status;
 use crate::validate::{ValidatedJob, validate};
-use crate::{plan, status};
 
 mod pods;
 
@@ -87,7 +88,10 @@ fn world_of(raw: &TrainingJob) -> World {
     };
     World {
         job,
-        observed: Observed::default(),
+        observed: Observed {
+            fresh: true,
+            ..Observed::default()
+        },
         now: Timestamp::UNIX_EPOCH,
         lingering: false,
         counter: 0,
@@ -126,7 +130,8 @@ impl World {
         unreachable!("the plans never come to rest: {:?}", self.plan());
     }
 
-    fn act(&mut self, action: &Action) {
+    /// One write, as the API server takes it. False: the world is not as whoever planned it saw it, and stays as it is.
+    pub fn act(&mut self, action: &Action) -> bool {
         match action {
             Action::ApplyService => self.observed.service = Presence::Ours,
             Action::ApplyNetworkPolicy => self.observed.network_policy = Presence::Ours,
@@ -134,7 +139,7 @@ impl World {
                 index,
                 attempt,
                 avoid: _,
-            } => self.create(*index, *attempt),
+            } => return self.create(*index, *attempt),
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -143,34 +148,39 @@ impl World {
                 let fresh = self.next();
                 let pods = &mut self.observed.pods;
                 let found = pods.iter_mut().find(|p| p.name == *pod);
-                if let Some(found) = found.filter(|p| p.resource_version == *resource_version) {
-                    found.membership = Some(membership.clone());
-                    found.resource_version = fresh;
-                }
+                let found = found.filter(|p| p.resource_version == *resource_version);
+                let Some(found) = found else { return false };
+                found.membership = Some(membership.clone());
+                found.resource_version = fresh;
             }
             Action::DeletePod {
                 pod,
                 uid,
                 reason: _,
-            } => self.delete(pod, uid),
+            } => return self.delete(pod, uid),
         }
+        true
     }
 
-    fn delete(&mut self, name: &str, uid: &str) {
+    fn delete(&mut self, name: &str, uid: &str) -> bool {
         let gone_by = Timestamp::from_second(self.now.as_second() + 30).ok();
         let is_it = |pod: &Pod| pod.name == name && pod.uid == uid;
+        if !self.observed.pods.iter().any(is_it) {
+            return false;
+        }
         if !self.lingering {
             self.observed.pods.retain(|pod| !is_it(pod));
         }
         for pod in self.observed.pods.iter_mut().filter(|pod| is_it(pod)) {
             (pod.deleting, pod.gone_by) = (true, gone_by);
         }
+        true
     }
 
-    fn create(&mut self, index: u32, attempt: u32) {
+    fn create(&mut self, index: u32, attempt: u32) -> bool {
         let name = names::worker_pod(&self.job.key.name, index, attempt);
         if self.observed.pods.iter().any(|pod| pod.name == name) {
-            return;
+            return false;
         }
         let (uid, resource_version) = (self.next(), self.next());
         let index = Some(index);
@@ -184,6 +194,7 @@ impl World {
             ..Pod::default()
         };
         self.observed.pods.push(pod);
+        true
     }
 
     fn next(&mut self) -> String {

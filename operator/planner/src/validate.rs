@@ -9,7 +9,9 @@ use roundhouse_api::{
 };
 use roundhouse_contract::{ExpectedDevice, environment};
 
-use self::template::{expected_device, gpus, refuse_our_fields};
+use self::template::{expected_device, gpus, refuse_our_annotations, refuse_our_fields};
+pub use crate::invalid::InvalidSpec;
+pub(crate) use crate::invalid::invalid;
 use crate::program::{self, Program};
 
 mod checks;
@@ -72,8 +74,8 @@ pub struct ValidatedJob {
     pub rules: Vec<FailureRule>,
     /// For how long a bad node is avoided.
     pub avoid_node: Duration,
-    /// Time until all workers must be ready for the first time.
-    pub start_deadline: Duration,
+    /// Time until enough workers must be ready for the first time; `None`: there is no limit.
+    pub start_deadline: Option<Duration>,
     /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
     pub stall_timeout_seconds: Option<u32>,
     /// Time that it may be active in all.
@@ -99,26 +101,6 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
         let seconds = u64::try_from(seconds).unwrap_or(0);
         // A moment that far ahead can still be computed.
         Duration::from_secs(seconds.min(u32::MAX.into()))
-    })
-}
-
-/// A spec that cannot be run: one sentence that says what to change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {message}")]
-pub struct InvalidSpec {
-    /// Path of the field, such as `spec.workers.replicas`.
-    pub field: String,
-    /// What to change.
-    pub message: String,
-}
-
-pub(crate) fn invalid<T>(
-    field: impl Into<String>,
-    message: impl Into<String>,
-) -> Result<T, InvalidSpec> {
-    Err(InvalidSpec {
-        field: field.into(),
-        message: message.into(),
     })
 }
 
@@ -167,6 +149,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     }
     checks::rules(rules)?;
     let mut template = template.clone().unwrap_or_default();
+    refuse_our_annotations(&template)?;
     refuse_our_fields(template.spec.get_or_insert_default())?;
     let program = program::of(trainer.as_ref(), elastic, &mut template)?;
     checks::kept(checkpoint.as_ref(), program.trainer())?;
@@ -199,7 +182,8 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         max_incidents: *max_incidents,
         rules: rules.clone(),
         avoid_node: Duration::from_secs(u64::from(*avoid_node_seconds)),
-        start_deadline: Duration::from_secs(u64::from(*start_deadline_seconds)),
+        start_deadline: start_deadline_seconds
+            .map(|seconds| Duration::from_secs(u64::from(seconds))),
         stall_timeout_seconds: *stall_timeout_seconds,
         active_deadline: active_deadline_seconds
             .map(|seconds| Duration::from_secs(u64::from(seconds))),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Action, PlanReason, Pod, PodPhase};
+use roundhouse_planner::{Action, PlanReason, Pod, PodPhase, Presence};
 
 fn trains(workers: u32) -> World {
     let mut world = world(workers);
@@ -30,12 +30,73 @@ fn pods_of_an_earlier_job_of_the_same_name_are_not_adopted() {
         ..Pod::default()
     };
     world.observed.pods.push(theirs);
-    let plan = world.plan();
-    assert_eq!(plan.reason, PlanReason::NameTaken);
-    assert!(plan.actions.is_empty() && plan.requeue_after.is_some());
-    world.vanishes(0);
     world.settle();
+    let names = |world: &World| -> Vec<String> {
+        let pods = world.observed.pods.iter();
+        pods.map(|pod| pod.name.clone()).collect()
+    };
+    let expected = ["digits-worker-0-0", "digits-worker-0-1"];
+    assert_eq!(names(&world), expected, "the worker takes its next attempt");
     assert_eq!(world.state(), "WaitingForWorkers");
+    world.prepared(1);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert!(world.observed.pods[0].membership.is_none());
+}
+
+#[test]
+fn a_pod_of_another_owner_that_is_not_watched_costs_an_attempt() {
+    let mut world = world(2);
+    world.observed.taken = vec![
+        "Pod digits-worker-1-0".into(),
+        "Pod digits-worker-1-1".into(),
+    ];
+    let created = world.plan().actions.into_iter().filter_map(|it| match it {
+        Action::CreateWorker { index, attempt, .. } => Some((index, attempt)),
+        _ => None,
+    });
+    assert_eq!(created.collect::<Vec<_>>(), [(0, 0), (1, 2)]);
+}
+
+#[test]
+fn an_edited_attempt_label_does_not_ask_for_a_name_that_exists() {
+    let mut world = trains(2);
+    world.observed.pods[1].attempt = u32::MAX;
+    world.is_deleted(1);
+    world.lingering = true;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 3);
+    assert_eq!(world.observed.pods[2].name, "digits-worker-1-1");
+}
+
+#[test]
+fn a_taken_name_keeps_a_job_that_trains_from_nothing_but_making_pods() {
+    let mut world = trains(3);
+    world.observed.service = Presence::Foreign;
+    world.ends(0, 137, 40);
+    world.settle();
+    let status = &world.observed.status;
+    assert_eq!((world.state(), status.incidents.total), ("Training", 1));
+    assert_eq!(status.membership.as_ref().unwrap().nodes, 2);
+    let message = &status.conditions[0].message;
+    assert!(message.contains("Service digits exists"), "{message}");
+    world.vanishes(0);
+    assert_eq!(num_created(&world), 0);
+    world.job.replicas = 1;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 1, "what is too much goes");
+}
+
+#[test]
+fn a_start_deadline_tells_which_name_was_taken() {
+    let mut world = world(1);
+    world.job.start_deadline = Some(Duration::from_secs(600));
+    world.observed.service = Presence::Foreign;
+    world.settle();
+    world.seconds_pass(600);
+    world.settle();
+    let front = &world.observed.status.conditions[0];
+    assert_eq!(front.reason, "StartDeadlineExceeded");
+    assert!(front.message.contains("Service digits exists"), "{front:?}");
 }
 
 #[test]
@@ -76,6 +137,25 @@ fn an_incident_is_counted_once_wherever_the_operator_dies() {
     world.prepared(0);
     world.settle();
     assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+#[test]
+fn a_failure_between_raising_and_issuing_a_generation_is_counted() {
+    for new_worker_fails in [false, true] {
+        let mut world = trains(2);
+        world.job.replicas = 3;
+        world.settle();
+        world.prepared(2);
+        let raise = world.plan();
+        assert_eq!(raise.reason, PlanReason::RaisingGeneration);
+        world.carry_out(&raise, usize::MAX);
+        world.ends(if new_worker_fails { 2 } else { 0 }, 137, 40);
+        let plan = world.settle();
+        assert_eq!(plan.reason, PlanReason::Training);
+        let status = &world.observed.status;
+        assert_eq!(status.incidents.total, 1, "new worker: {new_worker_fails}");
+        assert_eq!(status.last_failure.as_ref().unwrap().reason, "Crashed");
+    }
 }
 
 #[test]

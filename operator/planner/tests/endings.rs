@@ -1,9 +1,11 @@
 //! What counts as an incident, and how a job ends.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_api::CleanPodPolicy;
-use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{PlanReason, Waiting, plan_refused};
+use std::time::Duration;
+
+use roundhouse_api::{CleanPodPolicy, ConditionType};
+use roundhouse_planner::testing::{World, raw_job, world};
+use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_invalid, plan_refused, validate};
 
 #[test]
 fn a_failure_is_one_incident_however_many_lose_their_peer() {
@@ -117,16 +119,52 @@ fn wrong_data_ends_the_job_at_once_with_the_workers_words() {
 #[test]
 fn workers_that_are_never_ready_end_the_job_with_the_real_reason() {
     let mut world = world(2);
+    world.job.start_deadline = Some(Duration::from_secs(600));
     world.settle();
     world.observed.pods[1].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
     let plan = world.settle();
     assert_eq!(world.state(), "Unschedulable");
-    assert_eq!(plan.requeue_after, Some(world.job.start_deadline));
+    assert_eq!(plan.requeue_after, world.job.start_deadline);
     world.seconds_pass(600);
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");
     let message = &world.observed.status.conditions[0].message;
     assert!(message.contains("Insufficient nvidia.com/gpu"), "{message}");
+}
+
+#[test]
+fn other_numbers_in_the_schedulers_words_are_no_news() {
+    let mut world = world(3);
+    world.settle();
+    let words = |world: &mut World, words: &str| {
+        world.observed.pods[1].unschedulable = Some(words.into());
+        world.settle();
+        world.observed.status.conditions[0].message.clone()
+    };
+    let first = words(&mut world, "0/5 nodes are available: 3 Insufficient cpu");
+    let same = words(&mut world, "0/6 nodes are available: 4 Insufficient cpu");
+    assert_eq!(same, first);
+    world.prepared(0);
+    let ready = words(&mut world, "0/7 nodes are available: 5 Insufficient cpu");
+    assert!(ready.starts_with("1 of 3 workers ready; "), "{ready}");
+    assert!(ready.contains("3 Insufficient cpu"), "{ready}");
+    let other = words(&mut world, "0/7 nodes are available: 7 had taints");
+    assert!(other.contains("7 had taints"), "{other}");
+}
+
+#[test]
+fn a_job_without_a_start_deadline_waits_for_a_node_for_as_long_as_it_takes() {
+    let mut world = world(2);
+    world.settle();
+    world.observed.pods[1].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
+    world.seconds_pass(100_000);
+    world.settle();
+    assert_eq!(world.state(), "Unschedulable");
+    for at in 0..2 {
+        world.prepared(at);
+    }
+    world.settle();
+    assert_eq!(world.state(), "Training");
 }
 
 #[test]
@@ -241,11 +279,45 @@ fn what_has_ended_never_starts_again() {
 }
 
 #[test]
+fn the_status_is_always_about_the_newest_spec() {
+    let accepted = |world: &World| {
+        let status = &world.observed.status;
+        let accepted = status.condition(ConditionType::Accepted).unwrap();
+        let seen = (status.observed_generation, accepted.observed_generation);
+        (seen, accepted.message.clone())
+    };
+    let mut world = world(2).training();
+    (world.job.generation, world.job.replicas) = (2, 3);
+    (world.job.min_replicas, world.job.max_replicas) = (1, 3);
+    world.settle();
+    let (seen, message) = accepted(&world);
+    assert_eq!(seen, (Some(2), Some(2)));
+    assert!(message.starts_with("3 workers"), "{message}");
+    assert_eq!(world.state(), "Training", "the front condition stays there");
+    let events = world.plan().events;
+    assert!(events.is_empty(), "it was accepted before: {events:?}");
+    world.ends(0, 64, 0);
+    world.settle();
+    assert_eq!(world.state(), "ConfigInvalid");
+    world.job.generation = 3;
+    world.settle();
+    assert_eq!(world.observed.status.observed_generation, Some(3));
+    let mut raw = raw_job(2);
+    raw.metadata.generation = Some(4);
+    raw.status = Some(world.observed.status.clone());
+    raw.spec.workers.replicas = 0;
+    let plan = plan_invalid(&raw, &validate(&raw).unwrap_err(), world.now);
+    assert_eq!(plan.status.observed_generation, Some(4));
+    assert_eq!(plan.status.conditions, world.observed.status.conditions);
+}
+
+#[test]
 fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
     let mut world = world(1);
+    world.job.start_deadline = Some(Duration::from_secs(600));
     let before = world.observed.status.clone();
-    let words = "pods is forbidden: exceeded quota";
-    let plan = plan_refused(&world.plan(), &before, words, world.now);
+    let words = Obstacle::Refused("pods is forbidden: exceeded quota".to_owned());
+    let plan = plan_refused(&world.plan(), &before, &words, world.now);
     world.observed.status = plan.status;
     world.seconds_pass(600);
     let plan = world.plan();

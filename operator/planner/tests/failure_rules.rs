@@ -336,3 +336,13 @@ fn a_rule_must_ask_for_one_thing() {
         );
     }
 }
+
+#[test]
+fn words_that_are_longer_than_the_schema_allows_are_cut_between_characters() {
+    let mut world = trains();
+    world.fails(0, &"é".repeat(100));
+    world.observed.pods[0].failed.as_mut().unwrap().message = "é".repeat(3_000);
+    world.settle();
+    let told = world.observed.status.last_failure.as_ref().unwrap();
+    assert_eq!((told.reason.len(), told.message.len()), (128, 4_096));
+}

@@ -6,7 +6,8 @@ use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
-    Action, DeleteReason, PlanReason, Pod, PodPhase, Presence, plan_invalid, plan_refused, validate,
+    Action, DeleteReason, Obstacle, PlanReason, Pod, PodPhase, Presence, plan_invalid,
+    plan_refused, validate,
 };
 
 fn creates(actions: &[Action]) -> Vec<(u32, u32)> {
@@ -162,8 +163,9 @@ fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
 #[test]
 fn what_the_api_server_refuses_is_told_once() {
     let mut world = world(1);
+    let no = Obstacle::Refused("no".to_owned());
     let refused =
-        |world: &World| plan_refused(&world.plan(), &world.observed.status, "no", world.now);
+        |world: &World| plan_refused(&world.plan(), &world.observed.status, &no, world.now);
     let first = refused(&world);
     assert_eq!(first.status.conditions[0].reason, "Refused");
     let about =

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
+use roundhouse_api::{ConditionReason, ConditionType};
 use roundhouse_contract::Action as Instruction;
-use roundhouse_planner::members::is_alive;
+use roundhouse_planner::generation::members::Members;
+use roundhouse_planner::generation::worker::is_alive;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{PlanReason, Pod, PodPhase};
+use roundhouse_planner::{Plan, PlanReason, Pod, PodPhase};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -30,6 +32,8 @@ enum Event {
     SecondsPass(i64),
     /// Whether pods that are deleted stay on their way out from now on.
     Lingering(bool),
+    /// Whether the API server confirms what is observed.
+    Fresh(bool),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -50,6 +54,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => (1..4_u32).prop_map(Event::Scale),
         1 => prop_oneof![Just(1), Just(40), Just(2_000)].prop_map(Event::SecondsPass),
         1 => any::<bool>().prop_map(Event::Lingering),
+        1 => any::<bool>().prop_map(Event::Fresh),
     ];
     collection::vec(event, 1..120)
 }
@@ -58,6 +63,7 @@ fn happen(world: &mut World, event: &Event) {
     match *event {
         Event::Reconcile(writes) => {
             let plan = world.plan();
+            only_a_deadline_that_counts_ends_it(world, &plan);
             world.carry_out(&plan, writes);
         }
         Event::Prepared(at) if runs(world, at) => world.prepared(at),
@@ -95,8 +101,31 @@ fn happen(world: &mut World, event: &Event) {
         }
         Event::SecondsPass(seconds) => world.seconds_pass(seconds),
         Event::Lingering(is) => world.lingering = is,
+        Event::Fresh(is) => world.observed.fresh = is,
         Event::Prepared(_) | Event::Ends(..) | Event::Fails(_) => {}
     }
+}
+
+/// A deadline ends a job only if its pods are known as they are, and the start deadline only if they are too few.
+fn only_a_deadline_that_counts_ends_it(world: &World, plan: &Plan) {
+    let failed = plan.status.condition(ConditionType::Failed);
+    let Some(failed) = failed.filter(|_| !world.observed.status.is_terminal()) else {
+        return;
+    };
+    let is = |reason: ConditionReason| failed.reason == reason.as_str();
+    let is_late_start = is(ConditionReason::StartDeadlineExceeded);
+    if is_late_start || is(ConditionReason::DeadlineExceeded) {
+        assert!(world.observed.fresh, "ended by an old cache");
+    }
+    let able = Members::of(&world.job, &world.observed, world.now).able();
+    let enough = able.len() >= world.job.min_replicas as usize;
+    assert!(!is_late_start || !enough, "ended with enough workers");
+}
+
+/// The start deadline and the time that the job may be active.
+fn deadlines() -> impl Strategy<Value = [Option<Duration>; 2]> {
+    let one = || prop_oneof![2 => Just(None), 1 => Just(Some(30)), 1 => Just(Some(3_000))];
+    (one(), one()).prop_map(|(start, active)| [start, active].map(|it| it.map(Duration::from_secs)))
 }
 
 /// Whether a pod's container has not ended.
@@ -130,9 +159,10 @@ fn live_worlds(world: &World) -> Vec<u64> {
 proptest! {
     #[test]
     fn one_generation_has_one_set_of_members_and_numbers_only_grow(
-        workers in 1..4_u32, events in events(), backoff in any::<bool>(),
+        workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(),
     ) {
         let mut world = world(workers);
+        [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.backoff_limit = if backoff { 1 } else { 1_000 };
         let mut newest = 0;
         let mut members = HashMap::<u64, String>::new();
@@ -178,10 +208,12 @@ proptest! {
     }
 
     #[test]
-    fn a_world_that_is_left_alone_trains(workers in 1..4_u32, events in events()) {
+    fn a_world_that_is_left_alone_trains(
+        workers in 1..4_u32, events in events(), deadlines in deadlines(),
+    ) {
         let mut world = world(workers);
+        [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.backoff_limit = 100_000;
-        world.job.start_deadline = Duration::from_secs(1_000_000);
         for event in &events {
             happen(&mut world, event);
         }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use roundhouse_contract::{Action as Instruction, Progress, Straggler};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, Plan, PlanReason, ProgressSample};
@@ -74,7 +75,6 @@ fn swap_places(world: &mut World, one: usize, other: usize) {
 #[test]
 fn a_node_that_refuses_pods_is_asked_less_and_less_often() {
     let mut world = world(1);
-    world.job.start_deadline = Duration::from_secs(10_000);
     world.settle();
     let mut waits = Vec::new();
     for _ in 0..8 {
@@ -99,9 +99,22 @@ fn a_node_that_refuses_pods_is_asked_less_and_less_often() {
 }
 
 #[test]
+fn a_node_whose_clock_is_ahead_is_asked_less_and_less_often_like_any_other() {
+    let mut world = world(1);
+    world.settle();
+    world.observed.pods[0].attempt = 2;
+    world.observed.pods[0].created_at = Some(world.now);
+    world.seconds_pass(1);
+    world.fails(0, "OutOfcpu");
+    world.observed.pods[0].ready_at = Some(world.now + SignedDuration::from_mins(10));
+    let plan = world.plan();
+    assert!(created(&plan).is_empty(), "that is no long life");
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(19)));
+}
+
+#[test]
 fn a_pod_that_lived_long_is_replaced_at_once() {
     let mut world = world(1);
-    world.job.start_deadline = Duration::from_secs(10_000);
     world.settle();
     world.observed.pods[0].attempt = 5;
     world.observed.pods[0].created_at = Some(world.now);
@@ -125,6 +138,57 @@ fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!(world.observed.status.membership.as_ref().unwrap().nodes, 2);
     assert_eq!(world.observed.status.incidents.total, 0);
+}
+
+/// Nodes of these workers are lost, as the node lifecycle controller tells it.
+fn nodes_are_lost(world: &mut World, workers: impl IntoIterator<Item = usize>) {
+    for at in workers {
+        world.is_unreachable(at, true);
+        world.observed.pods[at].ready_at = Some(world.now);
+    }
+}
+
+#[test]
+fn workers_of_an_outage_are_waited_for_and_those_of_a_few_lost_nodes_are_not() {
+    // Workers on nodes of their own, how many of these are lost, and how many are replaced at once.
+    for (workers, lost, replaced) in [(6, 1, 1), (6, 2, 2), (6, 3, 0), (2, 1, 1), (10, 4, 0)] {
+        let mut world = trains(workers);
+        world.seconds_pass(60);
+        nodes_are_lost(&mut world, 0..lost);
+        let plan = world.plan();
+        assert_eq!(created(&plan).len(), replaced, "{lost} of {workers}");
+        assert_eq!(deleted(&plan).len(), replaced, "{lost} of {workers}");
+        assert_eq!(world.settle().reason, PlanReason::Training);
+        world.seconds_pass(300);
+        world.settle();
+        let lost = world.observed.pods.iter().filter(|pod| pod.unreachable);
+        assert_eq!(lost.count(), 0, "nobody waits for ever");
+    }
+}
+
+#[test]
+fn one_lost_node_is_no_outage_however_many_workers_it_had() {
+    let mut world = trains(4);
+    for at in 0..3 {
+        world.is_on(at, "n0");
+    }
+    nodes_are_lost(&mut world, 0..3);
+    assert_eq!(created(&world.plan()).len(), 3);
+}
+
+#[test]
+fn workers_of_an_outage_that_come_back_in_time_train_on() {
+    let mut world = trains(4);
+    world.seconds_pass(60);
+    nodes_are_lost(&mut world, 0..2);
+    world.settle();
+    for at in 0..2 {
+        world.is_unreachable(at, false);
+    }
+    world.settle();
+    assert_eq!(world.state(), "Training");
+    assert_eq!(world.observed.status.membership.as_ref().unwrap().nodes, 4);
+    assert!(world.observed.pods.iter().all(|pod| pod.attempt == 0));
 }
 
 #[test]

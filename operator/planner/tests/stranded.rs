@@ -44,6 +44,25 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
 }
 
 #[test]
+fn time_to_form_a_generation_begins_when_its_last_member_was_told() {
+    let mut world = world(2).training();
+    world.seconds_pass(60);
+    world.is_ready(1, false);
+    world.seconds_pass(2);
+    world.settle();
+    assert_eq!(generation(&world), 2);
+    let last = world.now + SignedDuration::from_secs(20);
+    let document = world.observed.pods[0].membership.as_mut();
+    document.unwrap().issued_at = last.to_string();
+    world.seconds_pass(25);
+    world.settle();
+    assert_eq!(generation(&world), 2, "5 s after the last one");
+    world.seconds_pass(11);
+    world.settle();
+    assert_eq!(generation(&world), 3);
+}
+
+#[test]
 fn a_death_told_a_moment_after_those_whom_it_left_is_the_one_incident() {
     let mut world = world(3).training();
     world.seconds_pass(60);

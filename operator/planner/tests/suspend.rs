@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roundhouse_api::ConditionType;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Action, DeleteReason, PlanReason, Presence};
+use roundhouse_planner::{Action, DeleteReason, MAX_ACTIONS, PlanReason, Presence};
 
 /// Two workers train.
 fn trains() -> World {
@@ -163,12 +163,13 @@ fn half_a_suspension_that_is_called_off_costs_the_rest_nothing() {
 #[test]
 fn the_deadline_to_start_counts_anew_from_the_resumption() {
     let mut world = trains();
+    world.job.start_deadline = Some(Duration::from_secs(600));
     world.job.suspend = true;
     world.settle();
     world.seconds_pass(10_000);
     world.job.suspend = false;
     let plan = world.settle();
-    assert_eq!(plan.requeue_after, Some(Duration::from_secs(600)));
+    assert_eq!(plan.requeue_after, world.job.start_deadline);
     world.seconds_pass(600);
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");
@@ -192,6 +193,16 @@ fn time_in_suspension_does_not_count_as_active() {
     world.seconds_pass(40);
     world.settle();
     assert_eq!(world.state(), "DeadlineExceeded");
+    assert!(world.observed.pods.is_empty());
+}
+
+#[test]
+fn a_large_job_is_suspended_in_plans_of_a_bounded_number_of_writes() {
+    let mut world = world(400).training();
+    assert_eq!(world.state(), "Training");
+    world.job.suspend = true;
+    assert_eq!(world.plan().actions.len(), MAX_ACTIONS);
+    world.settle();
     assert!(world.observed.pods.is_empty());
 }
 

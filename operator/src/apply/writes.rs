@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use roundhouse_contract::labels;
 use serde::Serialize;
@@ -12,33 +13,42 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::cache::Job;
-use crate::calls::call;
+use crate::calls::{CREATE_DEADLINE, call, call_within, patch_params};
 use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
 use crate::observe::version;
 use crate::slim;
 
-pub(super) async fn create<K>(
+/// An object of a job.
+pub(super) trait Child:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl Child for Pod {}
+impl Child for Service {}
+impl Child for NetworkPolicy {}
+
+pub(super) async fn create<K: Child>(
     context: &Context,
     key: &Job,
     object: &K,
-    kind: &'static str,
     written: Written,
-) -> Result<(), CallError>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned,
-{
+) -> Result<(), CallError> {
     let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = PostParams {
         field_manager: Some(labels::FIELD_MANAGER.to_owned()),
         ..PostParams::default()
     };
-    let result = call(|| api.create(&parameters, object)).await;
+    let result = call_within(CREATE_DEADLINE, || api.create(&parameters, object)).await;
     match result {
         Ok(made) => {
             let at = version(made.meta().resource_version.as_deref());
@@ -50,7 +60,9 @@ where
             let other = call(|| api.get_metadata(&name)).await?;
             // One that lost our labels is not watched: it counts as a stranger's, or this would go on for ever.
             if !slim::is_child(&other.metadata, &key.1) {
-                context.taken.insert(key, format!("{kind} {name}"));
+                context
+                    .taken
+                    .insert(key, format!("{} {name}", K::kind(&())));
             }
             Err(error)
         }
@@ -71,7 +83,7 @@ pub(super) async fn issue(
         "annotations": {labels::MEMBERSHIP: document},
     }});
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
-    let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
     let written = call(|| pods.patch_metadata(pod, &parameters, &patch)).await?;
     let at = version(written.metadata.resource_version.as_deref());
     let what = Written::Pod(pod.to_owned());

@@ -106,6 +106,7 @@ fn status(generation: u64, runs: bool) -> TrainingJobStatus {
             generation,
             world_size: 2,
             nodes: 2,
+            order: String::new(),
             members: String::new(),
         }),
         workers: Some(WorkersStatus::default()),

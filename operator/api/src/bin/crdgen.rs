@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use kube::CustomResourceExt;
-use roundhouse_api::TrainingJob;
-
 fn main() -> ExitCode {
-    match serde_saphyr::to_string(&TrainingJob::crd()) {
+    let yaml = roundhouse_api::crd()
+        .map_err(|error| error.to_string())
+        .and_then(|crd| serde_saphyr::to_string(&crd).map_err(|error| error.to_string()));
+    match yaml {
         Ok(yaml) => {
             print!("{yaml}");
             ExitCode::SUCCESS

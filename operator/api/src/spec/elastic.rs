@@ -21,10 +21,11 @@ pub struct Elastic {
     pub join_window_seconds: u32,
     /// Mode Restart: seconds that the agent waits for a newer generation after an error of the script,
     /// which may be the consequence of a lost peer. If a generation comes, the script starts again in it.
-    /// Otherwise the worker fails.
+    /// Otherwise the worker fails. Immutable while the job is not suspended.
     #[schemars(range(min = 0, max = 3_600))]
     pub collateral_window_seconds: u32,
-    /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, to save what it has.
+    /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, to save what it has. Immutable while the job is not
+    /// suspended.
     #[schemars(range(min = 0, max = 86_400))]
     pub leave_grace_seconds: u32,
 }

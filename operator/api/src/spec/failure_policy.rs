@@ -57,13 +57,21 @@ pub struct FailureRule {
     pub on_exit_codes: Option<OnExitCodes>,
     /// The pod has one of these conditions, with status True: `DisruptionTarget`, say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 20), inner(length(min = 1, max = 316)))]
+    #[schemars(
+        length(min = 1, max = 20),
+        inner(length(min = 1, max = 316)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
     pub on_pod_conditions: Option<Vec<String>>,
     /// The failure bears one of these reasons: of the pod (`Evicted`, `OutOfcpu`,
     /// `UnexpectedAdmissionError`, ...), of its container (`OOMKilled`, ...) or of the trainer
     /// (`HardwareFault`, `Stalled`, ...), as `status.lastFailure.reason` shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 20), inner(length(min = 1, max = 128)))]
+    #[schemars(
+        length(min = 1, max = 20),
+        inner(length(min = 1, max = 128)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
     pub on_reasons: Option<Vec<String>>,
 }
 
@@ -89,7 +97,11 @@ pub struct OnExitCodes {
     /// exits with 75 has lost a peer, so another failure is the cause.
     pub operator: ExitCodeOperator,
     /// The codes; 128 + n for signal n.
-    #[schemars(length(min = 1, max = 64), inner(range(min = 1, max = 255)))]
+    #[schemars(
+        length(min = 1, max = 64),
+        inner(range(min = 1, max = 255)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
     pub values: Vec<i32>,
 }
 

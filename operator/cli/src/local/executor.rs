@@ -51,6 +51,8 @@ impl Executor {
             service: Presence::Ours,
             network_policy: Presence::Ours,
             pods: self.workers.values().map(Worker::observed).collect(),
+            // They are processes of this program: nothing is cached.
+            fresh: true,
             ..Observed::default()
         }
     }

@@ -101,16 +101,23 @@ fn until_training(facts: &Facts, status: &TrainingJobStatus) -> Vec<String> {
     let resumed_after = status.resumed_after_generation.unwrap_or(0);
     let is_starting = facts.generation() == resumed_after;
     let start = status.start_time.as_ref().map(|start| start.0);
-    if is_starting && let Some(start) = start {
-        let due = start.checked_add(span(spec.start_deadline_seconds.into()));
-        if let Ok(due) = due {
+    if is_starting {
+        let deadline = start.zip(spec.start_deadline_seconds);
+        let due = deadline.map(|(start, seconds)| start.checked_add(span(seconds.into())));
+        if let Some(Ok(due)) = due {
             let left = until(due, facts.now);
             all.push(format!(
                 "The job fails in {left} (at {}) unless it trains by then (startDeadlineSeconds).",
                 whole(due)
             ));
+        } else {
+            let min = spec.workers.min_replicas.unwrap_or(spec.workers.replicas);
+            all.push(format!(
+                "Training begins when {} can take part.",
+                counted(min, "worker")
+            ));
         }
-    } else if !is_starting {
+    } else {
         let min = spec.workers.min_replicas.unwrap_or(spec.workers.replicas);
         all.push(format!(
             "Training goes on as soon as {} can take part.",

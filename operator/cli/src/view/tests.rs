@@ -45,6 +45,7 @@ fn a_job_that_trains_shows_each_rank_with_its_step_and_lag() {
 fn a_worker_that_crashed_shows_its_exit_code_in_words() {
     let case = job()
         .crashes(0, 137, "OOMKilled", "killed")
+        .with("spec/startDeadlineSeconds", json!(600))
         .waits("CrashLoopBackOff", "0 of 2 workers ready");
     let view = JobView::of(&case.facts());
     let text = shown(&view);

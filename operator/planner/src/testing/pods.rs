@@ -13,7 +13,7 @@ impl World {
         self.change(at, |pod| {
             pod.phase = PodPhase::Running;
             pod.ready = true;
-            pod.ip = Some(format!("10.0.0.{at}"));
+            pod.ip.get_or_insert_with(|| format!("10.0.0.{at}"));
         });
     }
 

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use roundhouse_contract::ExpectedDevice;
-use roundhouse_contract::labels::TRAINER_CONTAINER;
+use roundhouse_contract::labels::{GROUP, TRAINER_CONTAINER};
 
 use super::{InvalidSpec, RESERVED_VOLUME_PREFIX, invalid};
 use crate::gpu;
@@ -40,19 +40,41 @@ pub(super) fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
     Ok(())
 }
 
+/// Refuses annotations of ours: a worker that finds a document of its place in the template ignores each real one.
+pub(super) fn refuse_our_annotations(template: &PodTemplateSpec) -> Result<(), InvalidSpec> {
+    let metadata = template.metadata.as_ref();
+    let annotations = metadata.and_then(|metadata| metadata.annotations.as_ref());
+    let ours = format!("{GROUP}/");
+    let mut keys = annotations.into_iter().flat_map(|all| all.keys());
+    match keys.find(|key| key.starts_with(&ours)) {
+        None => Ok(()),
+        Some(key) => invalid(
+            format!("spec.workers.template.metadata.annotations[{key}]"),
+            format!("leave it out: annotations that start with {ours} are the operator's"),
+        ),
+    }
+}
+
 /// GPUs in the trainer container's limits.
 pub(super) fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
-    let limits =
-        trainer(template).filter_map(|container| container.resources.as_ref()?.limits.as_ref());
-    for limits in limits {
+    let containers = template.spec.iter().flat_map(|spec| &spec.containers);
+    let trainers = containers
+        .enumerate()
+        .filter(|(_, container)| container.name == TRAINER_CONTAINER);
+    for (at, container) in trainers {
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|it| it.limits.as_ref());
         for resource in gpu::RESOURCES {
-            let Some(quantity) = limits.get(resource) else {
+            let Some(quantity) = limits.and_then(|limits| limits.get(resource)) else {
                 continue;
             };
-            return quantity
-                .0
-                .parse()
-                .or_else(|_| invalid(format!("limits[{resource}]"), "must be a whole number"));
+            return quantity.0.parse().or_else(|_| {
+                let container = format!("spec.workers.template.spec.containers[{at}]");
+                let field = format!("{container}.resources.limits[{resource}]");
+                invalid(field, "must be a whole number")
+            });
         }
     }
     Ok(0)
@@ -74,4 +96,43 @@ pub(super) fn expected_device(template: &PodTemplateSpec, num_gpus: u32) -> Opti
 fn trainer(template: &PodTemplateSpec) -> impl Iterator<Item = &Container> {
     let containers = template.spec.iter().flat_map(|spec| &spec.containers);
     containers.filter(|container| container.name == TRAINER_CONTAINER)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::testing::raw_job;
+    use crate::validate;
+
+    fn refusal(template: Value) -> Option<String> {
+        let mut job = raw_job(1);
+        job.spec.workers.template = Some(serde_json::from_value(template).unwrap());
+        validate(&job).err().map(|error| error.field)
+    }
+
+    #[test]
+    fn annotations_of_ours_are_refused_and_others_are_not() {
+        let with = |key: &str| json!({"metadata": {"annotations": {key: "x"}}, "spec": {}});
+        let field = "spec.workers.template.metadata.annotations[roundhouse.dev/membership]";
+        assert_eq!(
+            refusal(with("roundhouse.dev/membership")).as_deref(),
+            Some(field)
+        );
+        assert_eq!(refusal(with("example.com/team")), None);
+    }
+
+    #[test]
+    fn a_refused_quantity_is_named_by_its_whole_path() {
+        let gpus = json!({"limits": {"nvidia.com/gpu": "some"}});
+        let containers = json!([{"name": "sidecar"}, {"name": "trainer", "resources": gpus}]);
+        let template = json!({"spec": {"containers": containers}});
+        let field = "spec.workers.template.spec.containers[1].resources.limits[nvidia.com/gpu]";
+        assert_eq!(refusal(template).as_deref(), Some(field));
+    }
+
+    #[test]
+    fn a_template_of_the_built_in_trainer_need_not_name_a_container() {
+        assert_eq!(refusal(json!({"spec": {"priorityClassName": "low"}})), None);
+    }
 }

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use kube::CustomResourceExt;
-use roundhouse_api::TrainingJob;
 use serde_json::Value;
 
 use crate::meanings::Meanings;
@@ -33,7 +31,7 @@ Besides the bounds above, `kubectl apply` fails with one of these messages:
 ";
 
 pub(crate) fn page() -> Result<String, serde_json::Error> {
-    let crd = serde_json::to_value(TrainingJob::crd())?;
+    let crd = serde_json::to_value(roundhouse_api::crd()?)?;
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let meanings = Meanings::read();
     let mut text = format!("{MARK}{HEAD}");
@@ -202,13 +200,11 @@ mod tests {
     #[test]
     fn a_field_has_its_type_default_bounds_and_description() {
         let page = page().unwrap();
-        let deadline = page
+        let avoid = page
             .lines()
-            .find(|line| line.contains("`startDeadlineSeconds`"));
-        let deadline = deadline.unwrap();
-        assert!(
-            deadline.starts_with("| `startDeadlineSeconds` | integer | `600` | 1 to 2,592,000 | ")
-        );
+            .find(|line| line.contains("`avoidNodeSeconds`"));
+        let avoid = avoid.unwrap();
+        assert!(avoid.starts_with("| `avoidNodeSeconds` | integer | `1800` | 1 to 2,592,000 | "));
         assert!(page.contains("| `replicas` | integer | *required* | 1 to 10,000 | "));
         assert!(page.contains("\n### `spec.trainer.data.mix[]`\n"));
     }

@@ -5,23 +5,29 @@
 //! A pod that failed again and again is replaced less and less often, so that a node that refuses pods does
 //! not swallow thousands.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_contract::Mode;
 
 use crate::draft::Draft;
-use crate::members::has_succeeded;
-use crate::nodes;
+use crate::failures::nodes;
+use crate::generation::worker::has_succeeded;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
-use crate::status::time_left;
+use crate::told::status::time_left;
 
 /// Wait before the second replacement in a row; it doubles from there.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// A pod that lived so long has shown that it can: the next wait is none.
 const LONG_LIFE: SignedDuration = SignedDuration::from_mins(10);
+
+/// Several nodes that are lost at once, and are more than one in so many of the job's nodes, are an outage.
+const MANY: usize = 3;
+/// How long the workers of an outage are waited for: as long as Kubernetes lets pods stay on a node that it has lost.
+const OUTAGE: Duration = Duration::from_secs(300);
 
 /// What becomes of a worker's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +50,8 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
         return wait.map_or(Fate::Goes(DeleteReason::BadNode), Fate::Later);
     }
     if is_lost(draft, pod) {
-        return Fate::Goes(DeleteReason::NodeLost);
+        let wait = outage_left(draft, pod);
+        return wait.map_or(Fate::Goes(DeleteReason::NodeLost), Fate::Later);
     }
     if pod.unschedulable.is_some() && nodes::is_one_free_again(draft) {
         return Fate::Goes(DeleteReason::Replaced);
@@ -72,6 +79,23 @@ fn is_lost(draft: &Draft<'_>, pod: &Pod) -> bool {
     pod.unreachable && draft.members.workers.values().any(answers)
 }
 
+/// Time until a pod of a lost node is replaced when many nodes are lost at once; `None`: now. A zone that blinks comes
+/// back with all its workers, which train on; new ones would have to load everything.
+fn outage_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
+    let workers = draft.members.workers.values();
+    let nodes: BTreeSet<&str> = workers
+        .clone()
+        .filter_map(|pod| pod.node.as_deref())
+        .collect();
+    let lost = workers.filter(|pod| pod.unreachable);
+    let lost: BTreeSet<&str> = lost.filter_map(|pod| pod.node.as_deref()).collect();
+    if lost.len() < 2 || lost.len() * MANY <= nodes.len() {
+        return None;
+    }
+    let since = pod.ready_at.filter(|at| *at <= draft.now)?;
+    time_left(since, OUTAGE, draft.now)
+}
+
 /// Time until a spent pod may be replaced; `None`: now. A function of the attempt and of what the pod's own
 /// times say, so that it survives the operator.
 fn wait(pod: &Pod, now: Timestamp) -> Option<Duration> {
@@ -79,7 +103,8 @@ fn wait(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let end = pod.container.termination.as_ref();
     let end = end.and_then(|end| end.finished_at);
     let died = [end, pod.ready_at, pod.created_at].into_iter().flatten();
-    let died = died.max()?;
+    // The first two are by the node's clock; what lies ahead says nothing.
+    let died = died.filter(|at| *at <= now).max()?;
     if pod.attempt == 0 || died.duration_since(born) >= LONG_LIFE {
         return None;
     }

@@ -8,10 +8,11 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{LastFailure, failures};
 
 use crate::draft::Draft;
-use crate::members::{end_in_place, fingerprint, is_alive};
+use crate::generation::members::fingerprint;
+use crate::generation::worker::{end_in_place, is_alive};
 use crate::observed::Pod;
-use crate::progress;
-use crate::status::{time, time_left};
+use crate::told::progress;
+use crate::told::status::{time, time_left};
 
 /// How long a member may take to hear of its generation, and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -40,16 +41,13 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
         return None;
     }
     // Of one whose node does not answer nothing is known; that is no failure.
+    let issued_at = last_issued(&members)?;
     let unready = members
         .into_iter()
         .filter(|pod| !pod.ready && !pod.unreachable);
     let mut next = None::<Duration>;
     let mut found = None;
     for pod in unready {
-        let issued_at = pod
-            .membership
-            .as_ref()
-            .and_then(|document| document.issued_at.parse::<Timestamp>().ok())?;
         if end_in_place(pod).is_some() {
             found = found.or(Some(pod));
             continue;
@@ -71,6 +69,14 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
         draft.requeue(next);
     }
     found
+}
+
+/// When the last member was told of its generation: nobody can form it before. With thousands of workers that is long
+/// after the first.
+fn last_issued(members: &[&Pod]) -> Option<Timestamp> {
+    let documents = members.iter().filter_map(|pod| pod.membership.as_ref());
+    let times = documents.filter_map(|document| document.issued_at.parse().ok());
+    times.max()
 }
 
 /// Whether a failure is one of this kind.

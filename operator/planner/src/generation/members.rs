@@ -6,8 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
-use crate::failure::policy::is_condemned;
-use crate::observed::{Observed, Pod, PodPhase, Termination};
+use crate::failures::policy::is_condemned;
+use crate::generation::worker::{
+    has_succeeded, is_alive, is_available, is_preparing, is_same_incarnation, is_survivor,
+};
+use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
 
@@ -25,6 +28,8 @@ pub struct Members<'a> {
     pub generation: u64,
     /// Fingerprint of those it was raised for.
     pub raised_for: String,
+    /// Fingerprint of their order; empty if an older operator raised it, which stored none.
+    raised_order: String,
     /// UIDs of those that must not train any more.
     condemned: BTreeSet<&'a str>,
 }
@@ -71,6 +76,7 @@ impl<'a> Members<'a> {
             attempts,
             generation: membership.map_or(0, |m| m.generation),
             raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
+            raised_order: membership.map_or_else(String::new, |m| m.order.clone()),
             condemned,
         }
     }
@@ -108,23 +114,31 @@ impl<'a> Members<'a> {
         self.condemned.contains(pod.uid.as_str())
     }
 
-    /// The workers that could form the next generation, in node-rank order. A worker keeps a place that it was given;
-    /// then come survivors in their old order, then new workers by index. So node rank 0 is a survivor, which has
-    /// the state, if there is one.
+    /// The workers that could form the next generation, in the order of seniority: the node ranks of the next one.
     #[must_use]
     pub fn able(&self) -> Vec<&'a Pod> {
-        let (members, mut others): (Vec<&Pod>, Vec<&Pod>) = self
-            .workers
-            .values()
+        let workers = self.workers.values().copied();
+        let mut able: Vec<&Pod> = workers
             .filter(|pod| is_available(pod) || is_survivor(pod))
             .filter(|pod| !pod.unreachable && !self.is_condemned(pod) && !is_preparing(pod))
-            .partition(|pod| self.is_member(pod));
-        others.sort_by_key(
-            |pod| match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
-                Some(old) => (0, old.node_rank, old.generation, pod.index),
-                None => (1, 0, 0, pod.index),
-            },
-        );
+            .collect();
+        able.sort_by_key(|pod| seniority(pod));
+        able
+    }
+
+    /// The workers of the newest generation in node-rank order, while it is being issued. A worker keeps a place that it
+    /// was given; the others fill what is left in the order of seniority. `None`: that is not the order that the
+    /// generation was raised in, because this is an old view of the pods, or because somebody edited an annotation.
+    #[must_use]
+    pub fn in_raised_order(&self, able: &[&'a Pod]) -> Option<Vec<&'a Pod>> {
+        let placed = self.by_place(able);
+        let is_raised = self.raised_order.is_empty() || order(&placed) == self.raised_order;
+        is_raised.then_some(placed)
+    }
+
+    fn by_place(&self, able: &[&'a Pod]) -> Vec<&'a Pod> {
+        let (members, others): (Vec<&'a Pod>, Vec<&'a Pod>) =
+            able.iter().copied().partition(|pod| self.is_member(pod));
         let mut places = vec![None; members.len() + others.len()];
         let mut late = Vec::new();
         for pod in members {
@@ -137,13 +151,21 @@ impl<'a> Members<'a> {
                 Some(Some(_)) | None => late.push(pod),
             }
         }
-        // Of a generation that has lost members the places are only an order.
-        late.sort_by_key(|pod| pod.membership.as_ref().map(|m| m.node_rank));
         let mut rest = late.into_iter().chain(others);
         places
             .into_iter()
             .filter_map(|place| place.or_else(|| rest.next()))
             .collect()
+    }
+}
+
+/// Survivors first, in their old order, and of two with the same old place the one of the newer generation; then new
+/// workers by index. So node rank 0 is a survivor, which has the state, if there is one. The key of a worker stays the
+/// same until it is given its next place.
+fn seniority(pod: &Pod) -> impl Ord + use<> {
+    match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
+        Some(old) => (0, old.node_rank, Reverse(old.generation), pod.index),
+        None => (1, 0, Reverse(0), pod.index),
     }
 }
 
@@ -184,72 +206,18 @@ fn straggler(workers: &BTreeMap<u32, &Pod>, observed: &Observed) -> Option<u32> 
 /// Fingerprint of a set of workers, in whatever order.
 #[must_use]
 pub fn fingerprint(workers: &[&Pod]) -> String {
-    let mut members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();
+    fingerprint_of(workers.iter().map(|pod| pod.incarnation()).collect())
+}
+
+/// Fingerprint of a set of incarnations, in whatever order.
+pub(crate) fn fingerprint_of(mut members: Vec<Incarnation>) -> String {
     members.sort_by(|left, right| left.pod_uid.cmp(&right.pod_uid));
     membership::fingerprint(&members)
 }
 
-/// Whether it lives and has been in a generation: it may hold the state.
+/// Fingerprint of workers in their order.
 #[must_use]
-pub fn is_survivor(pod: &Pod) -> bool {
-    is_alive(pod)
-        && pod
-            .membership
-            .as_ref()
-            .is_some_and(|membership| membership.action == MembershipAction::Join)
-}
-
-/// Whether a process that died in place is not prepared again. Its siblings hold the state and wait; a generation
-/// with this worker would have to wait, too.
-#[must_use]
-pub fn is_preparing(pod: &Pod) -> bool {
-    let processes = pod.processes.as_ref().filter(|_| !pod.ready);
-    processes.is_some_and(|processes| processes.are_preparing)
-}
-
-/// How a process ended in the generation of the pod's document although its container lives on.
-#[must_use]
-pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
-    let document = pod.membership.as_ref()?;
-    let end = pod.processes.as_ref()?.end.as_ref()?;
-    let words = end.message.as_ref()?;
-    (words.generation == document.generation && is_alive(pod)).then_some(end)
-}
-
-/// Ready to be given a place.
-#[must_use]
-pub fn is_available(pod: &Pod) -> bool {
-    pod.ready && pod.ip.is_some() && pod.phase == PodPhase::Running
-}
-
-/// Whether the document a pod holds was written for the container that runs in it now.
-#[must_use]
-pub fn is_same_incarnation(pod: &Pod) -> bool {
-    pod.membership
-        .as_ref()
-        .is_some_and(|m| m.incarnation == pod.incarnation())
-}
-
-/// How the container that the pod's document was written for ended, if it has.
-#[must_use]
-pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
-    let restarts = pod.membership.as_ref()?.incarnation.restarts;
-    pod.container
-        .termination
-        .as_ref()
-        .filter(|end| end.restarts == restarts)
-}
-
-/// Whether a member completed. Who was told to leave has not, whatever it says.
-#[must_use]
-pub fn has_succeeded(pod: &Pod) -> bool {
-    let document = pod.membership.as_ref();
-    let joined = document.is_some_and(|document| document.action == MembershipAction::Join);
-    joined && is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
-}
-
-/// Whether a member lives and is what it was when it was given its place.
-#[must_use]
-pub fn is_alive(pod: &Pod) -> bool {
-    is_same_incarnation(pod) && pod.phase == PodPhase::Running && end_of_member(pod).is_none()
+pub fn order(workers: &[&Pod]) -> String {
+    let members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();
+    membership::fingerprint(&members)
 }

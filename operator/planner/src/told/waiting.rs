@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::ConditionReason;
+use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::draft::Draft;
-use crate::members::is_preparing;
-use crate::nodes;
+use crate::failures::nodes;
+use crate::generation::worker::is_preparing;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
-use crate::status::{counted, time_left};
+use crate::told::status::{counted, gist, time_left};
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
 const CONTAINER_TROUBLE: [(&str, ConditionReason); 8] = [
@@ -36,6 +36,10 @@ const STUCK: Duration = Duration::from_secs(30);
 /// Says in the Running condition what is waited for.
 pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     let (mut reason, message) = hold_up(draft);
+    let message = match reason {
+        ConditionReason::Unschedulable => told_before(draft, &message).unwrap_or(message),
+        _ => message,
+    };
     let below = (able as u64) < u64::from(draft.job.min_replicas);
     if reason == ConditionReason::Recovering && below && draft.job.min_replicas < draft.job.replicas
     {
@@ -43,7 +47,7 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     }
     draft.running(false, reason, message);
     if draft.is_starting() {
-        if let Some(left) = start_deadline_left(draft) {
+        if let Some(left) = start_left(draft) {
             draft.requeue(left);
         }
         // Nobody tells when a pod has been stuck for long.
@@ -56,6 +60,15 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
         return PlanReason::WaitingForWorkers;
     }
     PlanReason::Recovering
+}
+
+/// The same message with the scheduler's words of before, if only their numbers differ: they change with every node and pod
+/// of the cluster, and each change would be a write for each job that waits. The count of workers in front is ours.
+fn told_before(draft: &Draft<'_>, message: &str) -> Option<String> {
+    let running = draft.observed.status.condition(ConditionType::Running)?;
+    let (count, words) = message.split_once("; ")?;
+    let (_, before) = running.message.split_once("; ")?;
+    (gist(before) == gist(words)).then(|| format!("{count}; {before}"))
 }
 
 /// Why a worker cannot start, as a reason and a sentence, if one cannot.
@@ -156,8 +169,10 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
     Some((*ours, format!("{}: {reason}: {words}", pod.name)))
 }
 
-/// Time until the start deadline; `None` if it has passed or cannot be told.
-pub(crate) fn start_deadline_left(draft: &Draft<'_>) -> Option<Duration> {
+/// Time until the start deadline; `None` if it has passed, or if there is none. Time in which no operator could make
+/// pods does not count.
+pub(crate) fn start_left(draft: &Draft<'_>) -> Option<Duration> {
     let start = draft.status.start_time.as_ref()?.0;
-    time_left(start, draft.job.start_deadline, draft.now)
+    let begun = draft.observed.watched_since.unwrap_or(start).max(start);
+    time_left(begun, draft.job.start_deadline?, draft.now)
 }

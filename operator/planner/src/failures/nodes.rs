@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{AvoidedNode, FailureAction};
 
 use crate::draft::Draft;
-use crate::failure::policy::{Failure, is_recent};
-use crate::status::time;
+use crate::failures::policy::{Failure, is_recent};
+use crate::told::status::time;
 
 /// Most nodes that are avoided at once; the schema's bound.
 const MAX_NODES: usize = 64;

@@ -2,17 +2,21 @@
 
 use std::cmp::Ordering;
 
+use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, EventReason, FailureAction, LastFailure};
-use roundhouse_contract::ExitCode;
+use roundhouse_contract::{ExitCode, Incarnation};
 
 use self::policy::Failure;
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
-use crate::members::end_in_place;
-use crate::nodes;
+use crate::generation::members::fingerprint_of;
+use crate::generation::stranded;
+use crate::generation::worker::end_in_place;
+use crate::observed::Pod;
 use crate::plan::PlanReason;
-use crate::{deadlines, stranded};
 
+mod budget;
+pub(crate) mod nodes;
 pub(crate) mod policy;
 mod words;
 
@@ -26,10 +30,8 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
     nodes::avoid(draft, &failures);
     count_incident(draft, &failures);
     note(draft, &failures);
-    if let Some((reason, message)) = too_many(draft, &failures) {
-        return Some(draft.fail(reason, message));
-    }
-    deadlines::too_late(draft)
+    let (reason, message) = too_many(draft, &failures)?;
+    Some(draft.fail(reason, message))
 }
 
 /// A failure after which running it again ends the same way, or that the user will not have.
@@ -71,16 +73,17 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     if counted && !is_collateral(last) {
         return;
     }
-    if let Some(failure) = first_failure(generation, failures) {
+    let failure =
+        first_failure(generation, failures).or_else(|| first_before_issue(draft, failures));
+    if let Some(failure) = failure {
         if !counted && is_late_cause(draft, failure) {
             // Of this generation nothing more is counted, either: it was never there.
             draft.status.incidents.last_generation = Some(generation);
             draft.recorded = true;
             return tell(draft, failure);
         }
-        let words = failure.end.and_then(|end| end.message.as_ref());
         if !counted {
-            count(draft, words.map_or(0, |message| message.step));
+            budget::count(draft, Some(failure));
         }
         if !counted || !failure.is_collateral() {
             tell(draft, failure);
@@ -91,7 +94,7 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
             .any(|failure| is_ignored_in_place(generation, failure))
         && let Some(pod) = stranded::first(draft)
     {
-        count(draft, 0);
+        budget::count(draft, None);
         announce(draft, stranded::describe(draft, pod));
     }
 }
@@ -115,26 +118,6 @@ fn is_ignored_in_place(generation: u64, failure: &Failure<'_>) -> bool {
     failure.action == FailureAction::Ignore
         && end_in_place(failure.pod).is_some()
         && document.is_some_and(|document| document.generation == generation)
-}
-
-/// Counts an incident; `told`: the step that the worker that failed has come to, as far as it says.
-fn count(draft: &mut Draft<'_>, told: u64) {
-    let shown = draft
-        .status
-        .progress
-        .as_ref()
-        .map_or(0, |shown| shown.progress.step);
-    let step = told.max(shown);
-    let incidents = &mut draft.status.incidents;
-    incidents.total += 1;
-    incidents.since_progress = if step > incidents.last_step {
-        1
-    } else {
-        incidents.since_progress + 1
-    };
-    incidents.last_step = incidents.last_step.max(step);
-    incidents.last_generation = Some(draft.members.generation);
-    draft.recorded = true;
 }
 
 fn tell(draft: &mut Draft<'_>, failure: &Failure<'_>) {
@@ -205,10 +188,38 @@ fn first_failure<'a>(generation: u64, failures: &'a [Failure<'a>]) -> Option<&'a
     let of_members = failures
         .iter()
         .filter(|failure| is_incident(generation, failure));
-    of_members.min_by_key(|failure| {
-        let at = failure.end.and_then(|end| end.finished_at);
-        (failure.is_collateral(), at, &failure.pod.name)
-    })
+    of_members.min_by_key(|failure| rank_as_cause(failure))
+}
+
+/// The first failure of a worker that the newest generation was raised for and that was not told of it yet. The
+/// generation is as broken as if it had been.
+fn first_before_issue<'a>(
+    draft: &Draft<'_>,
+    failures: &'a [Failure<'a>],
+) -> Option<&'a Failure<'a>> {
+    let able: Vec<&Pod> = draft.members.able();
+    let is_able = |pod: &Pod| able.iter().any(|able| able.uid == pod.uid);
+    let failed: Vec<(&'a Failure<'a>, Incarnation)> = failures
+        .iter()
+        .filter(|failure| failure.action != FailureAction::Ignore && !is_able(failure.pod))
+        .filter(|failure| !draft.members.is_member(failure.pod))
+        .filter_map(|failure| {
+            let (pod_uid, restarts) = (failure.pod.uid.clone(), failure.end?.restarts);
+            Some((failure, Incarnation { pod_uid, restarts }))
+        })
+        .collect();
+    let as_they_were = failed.iter().map(|(_, incarnation)| incarnation.clone());
+    let all = able.iter().map(|pod| pod.incarnation()).chain(as_they_were);
+    let was_raised_for = fingerprint_of(all.collect()) == draft.members.raised_for;
+    let failed = failed.into_iter().map(|(failure, _)| failure);
+    let first = failed.min_by_key(|failure| rank_as_cause(failure));
+    first.filter(|_| was_raised_for)
+}
+
+/// Smaller for what rather explains the others.
+fn rank_as_cause<'a>(failure: &Failure<'a>) -> (bool, Option<Timestamp>, &'a str) {
+    let at = failure.end.and_then(|end| end.finished_at);
+    (failure.is_collateral(), at, &failure.pod.name)
 }
 
 /// Whether a member of this generation failed, and not for nothing.

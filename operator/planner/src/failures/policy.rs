@@ -7,9 +7,9 @@ use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::termination::Reason;
 
-use crate::members::end_in_place;
+use crate::generation::worker::end_in_place;
 use crate::observed::{Pod, PodPhase, Termination};
-use crate::status::time_left;
+use crate::told::status::time_left;
 use crate::validate::ValidatedJob;
 
 /// What the kubelet or the scheduler calls it when it takes a pod away: nobody's fault.

@@ -4,17 +4,17 @@ use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJob, TrainingJobStatus};
 
 use crate::draft::event;
+use crate::invalid::InvalidSpec;
 use crate::plan::{Plan, PlanReason};
-use crate::status::set_condition;
-use crate::validate::InvalidSpec;
+use crate::told::status::{gist, set_condition};
 
 /// What a job that cannot be run needs: to be told so.
 #[must_use]
 pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> Plan {
     let mut status = job.status.clone().unwrap_or_default();
     let mut events = Vec::new();
+    status.observed_generation = job.metadata.generation;
     if !status.is_terminal() {
-        status.observed_generation = job.metadata.generation;
         let told = |s: &TrainingJobStatus| {
             s.condition(ConditionType::Accepted)
                 .map(|condition| condition.message.clone())
@@ -40,24 +40,54 @@ pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> P
         requeue_after: None,
         reason,
         events,
+        needs_fresh: false,
     }
 }
 
 /// What the API server's words follow in a message.
-const PREFIX: &str = "the API server refused: ";
+const REFUSED: &str = "the API server refused: ";
+const NO_ANSWER: &str = "the API server does not answer: ";
 
-/// A plan that the API server has refused, or a part of it: the status says so in its words, once. What the plan has
-/// decided is stored, so that nothing is decided twice. Workers that train go on, and the status says so. `before`: the
-/// status as last written.
+/// Why the API server has not made an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It refused: its words.
+    Refused(String),
+    /// It did not answer in time, most often because an admission webhook is slow: what was asked of it.
+    NoAnswer(String),
+}
+
+impl Obstacle {
+    fn sentence(&self) -> String {
+        match self {
+            Self::Refused(words) => format!("{REFUSED}{words}"),
+            Self::NoAnswer(words) => format!("{NO_ANSWER}{words}"),
+        }
+    }
+
+    /// The obstacle that a status tells of. While the next try goes on it is still there.
+    #[must_use]
+    pub fn told_in(status: &TrainingJobStatus) -> Option<Self> {
+        let message = &status.conditions.first()?.message;
+        let after = |prefix| Some(message.split_once(prefix)?.1.to_owned());
+        let refused = after(REFUSED).map(Self::Refused);
+        refused.or_else(|| after(NO_ANSWER).map(Self::NoAnswer))
+    }
+}
+
+/// A plan of which the API server has not made a part: the status says why, once. What the plan has decided is stored,
+/// so that nothing is decided twice. Workers that train go on, and the status says so. `before`: the status as last
+/// written.
 #[must_use]
-pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: Timestamp) -> Plan {
+pub fn plan_refused(
+    plan: &Plan,
+    before: &TrainingJobStatus,
+    obstacle: &Obstacle,
+    now: Timestamp,
+) -> Plan {
     let mut refused = plan.clone();
-    let told = before
-        .conditions
-        .first()
-        .and_then(|front| front.message.split_once(PREFIX))
-        .is_some_and(|(_, told)| gist(told) == gist(words));
-    let words = format!("{PREFIX}{words}");
+    let words = obstacle.sentence();
+    let told = Obstacle::told_in(before).is_some_and(|told| gist(&told.sentence()) == gist(&words));
     let kind = ConditionType::Running;
     let trains = refused.status.condition(kind).cloned();
     let trains = trains.filter(|running| running.status == "True");
@@ -83,14 +113,13 @@ pub fn plan_refused(plan: &Plan, before: &TrainingJobStatus, words: &str, now: T
     refused
 }
 
-/// Words without their numbers: how much of a quota is used changes, and is no other refusal.
-fn gist(words: &str) -> String {
-    words.chars().filter(|c| !c.is_ascii_digit()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal(words: &str) -> Obstacle {
+        Obstacle::Refused(words.to_owned())
+    }
 
     /// A plan whose status says whether the job trains.
     fn planned(trains: bool) -> Plan {
@@ -109,6 +138,40 @@ mod tests {
             requeue_after: None,
             reason: PlanReason::Training,
             events,
+            needs_fresh: false,
+        }
+    }
+
+    #[test]
+    fn no_answer_is_told_once_like_a_refusal_and_is_another_obstacle_than_one() {
+        let (plan, now) = (planned(false), Timestamp::UNIX_EPOCH);
+        let slow = Obstacle::NoAnswer("creation of Pod digits-worker-0-0".to_owned());
+        let first = plan_refused(&plan, &plan.status, &slow, now);
+        let front = &first.status.conditions[0];
+        assert!(front.message.starts_with(NO_ANSWER), "{front:?}");
+        let cases = [(slow, 0), (refusal("creation of Pod digits-worker-0-0"), 1)];
+        for (obstacle, events) in cases {
+            let next = plan_refused(&plan, &first.status, &obstacle, now);
+            assert_eq!(next.events.len(), events, "{obstacle:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_told_stays_while_the_next_try_goes_on() {
+        let now = Timestamp::UNIX_EPOCH;
+        for trains in [true, false] {
+            let plan = planned(trains);
+            assert_eq!(Obstacle::told_in(&plan.status), None);
+            for obstacle in [
+                refusal("denied: by a.b"),
+                Obstacle::NoAnswer("x".to_owned()),
+            ] {
+                let told = plan_refused(&plan, &plan.status, &obstacle, now).status;
+                let still = Obstacle::told_in(&told).unwrap();
+                assert_eq!(still, obstacle);
+                let next = plan_refused(&plan, &told, &still, now);
+                assert_eq!((next.status, next.events.len()), (told, 0));
+            }
         }
     }
 
@@ -124,7 +187,7 @@ mod tests {
         ];
         for (trains, reason, message) in cases {
             let (plan, now) = (planned(trains), Timestamp::UNIX_EPOCH);
-            let refused = plan_refused(&plan, &plan.status, "used: 3", now);
+            let refused = plan_refused(&plan, &plan.status, &refusal("used: 3"), now);
             let front = &refused.status.conditions[0];
             assert_eq!((&*front.reason, &*front.message), (reason, message));
             assert_eq!(refused.status.is_true(ConditionType::Running), trains);
@@ -141,13 +204,13 @@ mod tests {
         ];
         for trains in [true, false] {
             let plan = planned(trains);
-            let first = plan_refused(&plan, &plan.status, "used: 3", now);
+            let first = plan_refused(&plan, &plan.status, &refusal("used: 3"), now);
             assert_eq!(first.events.len(), 1);
             for (words, events, case) in cases {
-                let next = plan_refused(&plan, &first.status, words, now);
+                let next = plan_refused(&plan, &first.status, &refusal(words), now);
                 assert_eq!(next.events.len(), events, "{case}");
             }
-            let same = plan_refused(&plan, &first.status, "used: 3", now);
+            let same = plan_refused(&plan, &first.status, &refusal("used: 3"), now);
             assert_eq!(same.status, first.status, "nothing to write");
         }
     }

@@ -56,6 +56,20 @@ pub fn set_condition(
     status.conditions.insert(0, condition);
 }
 
+/// Gives a condition that stays as it is a newer message, and the newest generation. It stays at its place.
+pub(crate) fn refresh_condition(
+    status: &mut TrainingJobStatus,
+    kind: ConditionType,
+    message: String,
+) {
+    let newest = status.observed_generation;
+    let mut all = status.conditions.iter_mut();
+    if let Some(condition) = all.find(|condition| condition.type_ == kind.as_str()) {
+        condition.observed_generation = newest;
+        condition.message = message;
+    }
+}
+
 /// Steps done of all, rounded down, such as `42%`.
 #[must_use]
 pub fn percent(step: u64, total: u64) -> String {
@@ -101,6 +115,12 @@ pub fn rounded(progress: &Progress) -> Progress {
         // It is for the planner, not for the status.
         straggler: None,
     }
+}
+
+/// Words without their numbers: how much of a quota is used, or how many nodes have no room, changes from moment to moment
+/// and is no other trouble.
+pub(crate) fn gist(words: &str) -> String {
+    words.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 /// A number of things, as people say it: one worker, two workers.

@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::{CleanPodPolicy, ConditionReason, ConditionType, EventReason};
+use roundhouse_api::{
+    CleanPodPolicy, ConditionReason, ConditionType, EventReason, TrainingJobStatus,
+};
 
-use crate::children::delete;
 use crate::draft::{Draft, event};
-use crate::members::{has_succeeded, is_alive};
+use crate::generation::worker::{has_succeeded, is_alive};
+use crate::life::deadlines;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, PlanReason};
 use crate::program::Program;
-use crate::status::{counted, time_left};
-use crate::{deadlines, progress};
+use crate::told::progress;
+use crate::told::status::{counted, time_left};
+use crate::workers::children::delete;
 
 /// How long members may take to end after the first of them.
 const ENDING: Duration = Duration::from_secs(30);
@@ -22,8 +25,11 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.status.is_terminal() {
         return None;
     }
-    // The status of a job that has ended is history.
-    draft.status = draft.observed.status.clone();
+    // The status of a job that has ended is history. That a later edit was seen is not: tools would wait for it for ever.
+    draft.status = TrainingJobStatus {
+        observed_generation: Some(draft.job.generation),
+        ..draft.observed.status.clone()
+    };
     let failed = draft.status.is_true(ConditionType::Failed);
     for pod in draft
         .observed

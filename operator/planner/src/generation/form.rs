@@ -1,18 +1,23 @@
 //! Generations: which workers train together next, and when.
 //!
-//! A generation is raised in the status, with the fingerprint of those it is for, and stored before any
-//! pod hears of it; it is issued only to those. So whatever happens in between, one generation never
-//! has two sets of members. A generation that cannot be completed is followed by the next: always safe.
+//! A generation is raised in the status, with the fingerprints of its members and of their order, and stored before any
+//! pod hears of it. It is issued only to those members and in that order. So whatever happens in between, and even if two
+//! operators work at once, one generation never has two sets of members, and no rank two holders. A generation that
+//! cannot be completed is followed by the next one: always safe.
 
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, MembershipStatus};
 use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 
 use crate::draft::{Draft, event};
-use crate::members::{fingerprint, is_alive, is_survivor};
+use crate::generation::members::{fingerprint, order};
+use crate::generation::stranded;
+use crate::generation::worker::{is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, PlanReason};
-use crate::status::{counted, time_left};
-use crate::{checkpoint, progress, stranded, waiting};
+use crate::told::checkpoint;
+use crate::told::progress;
+use crate::told::status::{counted, time_left};
+use crate::told::waiting;
 
 /// Raises, issues or watches the newest generation, whatever is due.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
@@ -32,7 +37,11 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
         return training(draft, members.len());
     }
     if exists && fingerprint(&able) == *raised_for {
-        return issue(draft, &able);
+        return match draft.members.in_raised_order(&able) {
+            Some(placed) => issue(draft, &placed),
+            // The next one is always safe.
+            None => raise(draft, &able),
+        };
     }
     let survivors = able.iter().any(|pod| is_survivor(pod));
     let enough = able.len() as u64 >= u64::from(draft.job.min_replicas);
@@ -68,6 +77,7 @@ fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
         world_size: nodes * draft.job.procs_per_worker,
         nodes,
         members: fingerprint(members),
+        order: order(members),
     });
     let message = sentence(draft, generation, nodes);
     draft.running(false, ConditionReason::Forming, message);
@@ -136,7 +146,7 @@ fn document(
             master: master.clone(),
             members: draft.members.raised_for.clone(),
             incarnation: pod.incarnation(),
-            issued_at: crate::status::time(draft.now).0.to_string(),
+            issued_at: crate::told::status::time(draft.now).0.to_string(),
         },
     }
 }

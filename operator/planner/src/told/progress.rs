@@ -4,10 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::JobProgress;
 use roundhouse_contract::Progress;
 
-use crate::checkpoint;
 use crate::draft::Draft;
 use crate::observed::ProgressSample;
-use crate::status::{percent, rounded, time};
+use crate::told::checkpoint;
+use crate::told::status::{percent, rounded, time};
 
 /// Progress is written at most this often while a job trains.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(10);

@@ -7,12 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{ConditionReason, ConditionType, EventReason};
 use roundhouse_contract::Mode;
 
-use crate::children::delete;
 use crate::draft::{Draft, event};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, PlanReason};
-use crate::progress;
-use crate::status::{counted, set_condition};
+use crate::told::progress;
+use crate::told::status::{counted, set_condition};
+use crate::workers::children::delete;
 
 /// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.
 pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {

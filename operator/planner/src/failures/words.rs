@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use roundhouse_api::LastFailure;
 
 use super::policy::Failure;
-use crate::status::time;
+use crate::told::status::time;
+
+/// Longest reason and message, in bytes; the schema's bounds.
+const MAX_REASON_BYTES: usize = 128;
+const MAX_MESSAGE_BYTES: usize = 4_096;
 
 /// What is known of a failure.
 pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
@@ -29,6 +33,10 @@ pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
         (_, Some(end), None) => (end.reason.clone(), String::new()),
         (_, None, None) => ("Failed".to_owned(), String::new()),
     };
+    let (reason, message) = (
+        cut(reason, MAX_REASON_BYTES),
+        cut(message, MAX_MESSAGE_BYTES),
+    );
     LastFailure {
         time: time(failure.at().unwrap_or(now)),
         worker: pod.name.clone(),
@@ -39,6 +47,12 @@ pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
         step: words.map(|words| words.step),
         message,
     }
+}
+
+/// The schema's bound keeps a status from growing; what is longer is cut.
+fn cut(mut text: String, bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(bytes));
+    text
 }
 
 fn first_line(text: &str) -> String {

@@ -1,0 +1,202 @@
+//! The `CustomResourceDefinition` as it is installed. What is derived from the types lacks what Rust's types cannot say:
+//! Kubernetes has signed integers only, wants a bound for every list and string, and merges lists by their keys.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::TrainingJob;
+
+/// Most items of a list that has no bound of its own.
+const MAX_ITEMS: u32 = 1_024;
+/// Longest string that has no bound of its own: what Linux lets one argument or one variable of a process have.
+const MAX_LENGTH: u32 = 131_072;
+
+/// Lists whose items are told apart by these keys, so that two tools can own different items. As Kubernetes' own pod
+/// template has it, where the keys of all items are required.
+const MAPS: [(&str, &[&str]); 11] = [
+    ("avoidNodes", &["node"]),
+    ("claims", &["name"]),
+    ("containers", &["name"]),
+    ("env", &["name"]),
+    ("hostAliases", &["ip"]),
+    ("initContainers", &["name"]),
+    ("resourceClaims", &["name"]),
+    ("schedulingGates", &["name"]),
+    ("volumeDevices", &["devicePath"]),
+    ("volumeMounts", &["mountPath"]),
+    ("volumes", &["name"]),
+];
+
+/// The definition of the TrainingJob.
+///
+/// # Errors
+/// Never for the types of this crate; the signature is serde's.
+pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
+    let mut crd = serde_json::to_value(TrainingJob::crd())?;
+    let versions = crd.pointer_mut("/spec/versions");
+    for version in versions.and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
+            complete("", schema);
+        }
+    }
+    serde_json::from_value(crd)
+}
+
+/// Completes the schema of a field, and all below it.
+fn complete(name: &str, schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else {
+        return;
+    };
+    match schema.get("type").and_then(Value::as_str) {
+        Some("integer") => sign(schema),
+        Some("string") => bound(schema),
+        Some("array") => list(name, schema),
+        Some(_) | None => {}
+    }
+    for part in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get_mut(part) {
+            complete("", inner);
+        }
+    }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, field) in properties.into_iter().flatten() {
+        complete(name, field);
+    }
+}
+
+/// The format of an integer: one of the two that Kubernetes has, in which every value fits.
+fn sign(schema: &mut Map<String, Value>) {
+    let format = schema.get("format").and_then(Value::as_str);
+    if !format.is_some_and(|format| format.starts_with("uint")) {
+        return;
+    }
+    let maximum = schema.get("maximum").and_then(Value::as_f64);
+    let is_small = maximum.is_some_and(|maximum| maximum <= f64::from(i32::MAX));
+    let format = if is_small { "int32" } else { "int64" };
+    schema.insert("format".to_owned(), json!(format));
+}
+
+fn bound(schema: &mut Map<String, Value>) {
+    if !schema.contains_key("enum") && !schema.contains_key("format") {
+        schema.entry("maxLength").or_insert(json!(MAX_LENGTH));
+    }
+}
+
+fn list(name: &str, schema: &mut Map<String, Value>) {
+    schema.entry("maxItems").or_insert(json!(MAX_ITEMS));
+    if schema.contains_key("x-kubernetes-list-type") {
+        return;
+    }
+    let keys = MAPS.iter().find(|(map, _)| *map == name);
+    let keys: &[&str] = keys.map_or(&[], |(_, keys)| *keys);
+    let required = schema.get("items").and_then(|items| items.get("required"));
+    let required = required.and_then(Value::as_array);
+    let has = |key: &&str| required.is_some_and(|all| all.contains(&json!(key)));
+    if keys.is_empty() || !keys.iter().all(has) {
+        schema.insert("x-kubernetes-list-type".to_owned(), json!("atomic"));
+    } else {
+        schema.insert("x-kubernetes-list-type".to_owned(), json!("map"));
+        schema.insert("x-kubernetes-list-map-keys".to_owned(), json!(keys));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every schema of the definition, with its path.
+    fn schemas() -> Vec<(String, Map<String, Value>)> {
+        let crd = serde_json::to_value(crd().unwrap()).unwrap();
+        let root = crd.pointer("/spec/versions/0/schema/openAPIV3Schema");
+        let mut all = Vec::new();
+        collect(String::new(), root.unwrap(), &mut all);
+        all
+    }
+
+    fn collect(path: String, schema: &Value, all: &mut Vec<(String, Map<String, Value>)>) {
+        let Some(object) = schema.as_object() else {
+            return;
+        };
+        for part in ["items", "additionalProperties"] {
+            if let Some(inner) = object.get(part) {
+                collect(format!("{path}[]"), inner, all);
+            }
+        }
+        let fields = object.get("properties").and_then(Value::as_object);
+        for (name, field) in fields.into_iter().flatten() {
+            collect(format!("{path}.{name}"), field, all);
+        }
+        all.push((path, object.clone()));
+    }
+
+    fn of(path: &str) -> Map<String, Value> {
+        let found = schemas().into_iter().find(|(at, _)| at == path);
+        found.unwrap_or_else(|| panic!("no field {path}")).1
+    }
+
+    #[test]
+    fn every_list_has_a_bound_and_a_type_and_every_string_a_bound() {
+        for (path, schema) in schemas() {
+            match schema.get("type").and_then(Value::as_str) {
+                Some("array") => {
+                    assert!(schema.contains_key("maxItems"), "{path}");
+                    assert!(schema.contains_key("x-kubernetes-list-type"), "{path}");
+                }
+                Some("string") => {
+                    let bounds = ["maxLength", "enum", "format"];
+                    let is_bounded = bounds.iter().any(|bound| schema.contains_key(*bound));
+                    assert!(is_bounded, "{path}");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn integers_have_the_formats_of_kubernetes() {
+        for (path, schema) in schemas() {
+            if schema.get("type") == Some(&json!("integer")) {
+                let format = schema["format"].as_str().unwrap();
+                assert!(["int32", "int64"].contains(&format), "{path}: {format}");
+            }
+        }
+        assert_eq!(of(".spec.workers.replicas")["format"], "int32");
+        assert_eq!(of(".status.progress.step")["format"], "int64");
+    }
+
+    #[test]
+    fn two_tools_can_own_different_containers_variables_and_volumes() {
+        let spec = ".spec.workers.template.spec";
+        for (path, keys) in [
+            (format!("{spec}.containers"), json!(["name"])),
+            (format!("{spec}.containers[].env"), json!(["name"])),
+            (
+                format!("{spec}.containers[].volumeMounts"),
+                json!(["mountPath"]),
+            ),
+            (format!("{spec}.volumes"), json!(["name"])),
+            (".status.avoidNodes".to_owned(), json!(["node"])),
+            (".status.conditions".to_owned(), json!(["type"])),
+        ] {
+            let list = of(&path);
+            assert_eq!(list["x-kubernetes-list-type"], "map", "{path}");
+            assert_eq!(list["x-kubernetes-list-map-keys"], keys, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_template_has_only_the_metadata_that_pods_get_and_need_not_have_containers() {
+        let metadata = of(".spec.workers.template.metadata");
+        let fields: Vec<&String> = metadata["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["annotations", "labels"]);
+        let spec = of(".spec.workers.template.spec");
+        assert!(!spec.contains_key("required"), "{:?}", spec["required"]);
+    }
+
+    #[test]
+    fn it_fits_in_the_annotation_of_client_side_apply() {
+        let text = serde_json::to_string(&crd().unwrap()).unwrap();
+        assert!(text.len() < 200_000, "{} of 262,144 bytes", text.len());
+    }
+}

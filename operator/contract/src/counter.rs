@@ -1,0 +1,26 @@
+//! Counters that workers tell. A status of Kubernetes has signed integers of 64 bits: a script that tells of more steps
+//! than that would make every write of its job's status invalid.
+
+use serde::{Deserialize, Deserializer};
+
+/// The largest number that a status can show.
+const MAX: u64 = i64::MAX.cast_unsigned();
+
+/// Reads a counter, at most [`i64::MAX`].
+///
+/// # Errors
+/// It is not a number.
+pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    u64::deserialize(deserializer).map(|number| number.min(MAX))
+}
+
+/// Reads a counter that may be absent.
+///
+/// # Errors
+/// It is not a number.
+pub(crate) fn read_some<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u64>, D::Error> {
+    let number = Option::<u64>::deserialize(deserializer)?;
+    Ok(number.map(|number| number.min(MAX)))
+}

@@ -1,0 +1,70 @@
+//! What one pod tells of its worker: whether it lives, trains, prepares or has ended.
+
+use roundhouse_contract::Action as MembershipAction;
+
+use crate::observed::{Pod, PodPhase, Termination};
+
+/// Whether it lives and has been in a generation: it may hold the state.
+#[must_use]
+pub fn is_survivor(pod: &Pod) -> bool {
+    is_alive(pod)
+        && pod
+            .membership
+            .as_ref()
+            .is_some_and(|membership| membership.action == MembershipAction::Join)
+}
+
+/// Whether a process that died in place is not prepared again. Its siblings hold the state and wait; a generation
+/// with this worker would have to wait, too.
+#[must_use]
+pub fn is_preparing(pod: &Pod) -> bool {
+    let processes = pod.processes.as_ref().filter(|_| !pod.ready);
+    processes.is_some_and(|processes| processes.are_preparing)
+}
+
+/// How a process ended in the generation of the pod's document although its container lives on.
+#[must_use]
+pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
+    let document = pod.membership.as_ref()?;
+    let end = pod.processes.as_ref()?.end.as_ref()?;
+    let words = end.message.as_ref()?;
+    (words.generation == document.generation && is_alive(pod)).then_some(end)
+}
+
+/// Ready to be given a place.
+#[must_use]
+pub fn is_available(pod: &Pod) -> bool {
+    pod.ready && pod.ip.is_some() && pod.phase == PodPhase::Running
+}
+
+/// Whether the document a pod holds was written for the container that runs in it now.
+#[must_use]
+pub fn is_same_incarnation(pod: &Pod) -> bool {
+    pod.membership
+        .as_ref()
+        .is_some_and(|m| m.incarnation == pod.incarnation())
+}
+
+/// How the container that the pod's document was written for ended, if it has.
+#[must_use]
+pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
+    let restarts = pod.membership.as_ref()?.incarnation.restarts;
+    pod.container
+        .termination
+        .as_ref()
+        .filter(|end| end.restarts == restarts)
+}
+
+/// Whether a member completed. Who was told to leave has not, whatever it says.
+#[must_use]
+pub fn has_succeeded(pod: &Pod) -> bool {
+    let document = pod.membership.as_ref();
+    let joined = document.is_some_and(|document| document.action == MembershipAction::Join);
+    joined && is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
+}
+
+/// Whether a member lives and is what it was when it was given its place.
+#[must_use]
+pub fn is_alive(pod: &Pod) -> bool {
+    is_same_incarnation(pod) && pod.phase == PodPhase::Running && end_of_member(pod).is_none()
+}

@@ -1,0 +1,5 @@
+//! The job's life: suspension and resumption, deadlines, and the end.
+
+pub(crate) mod deadlines;
+pub(crate) mod finish;
+pub(crate) mod suspend;

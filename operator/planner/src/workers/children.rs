@@ -1,0 +1,152 @@
+//! The objects of a job: Service, NetworkPolicy, and one pod for each worker.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use roundhouse_api::{ConditionReason, ConditionType, EventReason, NetworkPolicyMode};
+use roundhouse_contract::names;
+
+use crate::draft::{Draft, event};
+use crate::failures::nodes;
+use crate::observed::{Pod, Presence};
+use crate::plan::{Action, DeleteReason, PlanReason};
+use crate::workers::replace::{Fate, fate};
+
+/// Most pods of one plan: between two the job is looked at again, which may be gone by then.
+const BATCH: usize = 32;
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// What the name of a pod follows in the list of taken names.
+const POD: &str = "Pod ";
+
+/// An object of somebody else has the name of the job's Service or NetworkPolicy, so no pod can be made. (A pod of
+/// somebody else is no obstacle: the worker takes its next attempt.)
+pub(crate) fn name_taken(draft: &Draft<'_>) -> Option<String> {
+    let name = names::service(&draft.job.key.name);
+    let observed = draft.observed;
+    let is_foreign = |presence| presence == Presence::Foreign;
+    let service = is_foreign(observed.service).then(|| format!("Service {name}"));
+    let policy = (is_isolated(draft) && is_foreign(observed.network_policy))
+        .then(|| format!("NetworkPolicy {name}"));
+    let mut unlabelled = observed.taken.iter().filter(|it| !it.starts_with(POD));
+    let taken = service.or(policy).or_else(|| unlabelled.next().cloned())?;
+    Some(format!(
+        "{taken} exists and does not belong to this job: delete or rename it"
+    ))
+}
+
+/// Says that nothing can be made. Workers that are there go on, and a generation that is being formed is formed.
+pub(crate) fn tell_name_taken(
+    draft: &mut Draft<'_>,
+    message: String,
+    reason: PlanReason,
+) -> PlanReason {
+    let kind = ConditionType::Running;
+    let before = draft.observed.status.condition(kind);
+    if !before.is_some_and(|before| before.message.contains(&message)) {
+        let told = event(EventReason::NameTaken, message.clone());
+        draft.events.push(told);
+    }
+    // Its holder bears no label of ours, so nobody says when it is gone.
+    draft.requeue(TRY_AGAIN);
+    let running = draft.status.condition(kind);
+    let trains = running.filter(|running| running.status == "True");
+    if let Some(trains) = trains {
+        let message = format!("{}; {message}", trains.message);
+        draft.running(true, ConditionReason::Training, message);
+        return reason;
+    }
+    let is_forming = matches!(
+        reason,
+        PlanReason::RaisingGeneration | PlanReason::IssuingMembership
+    );
+    if is_forming {
+        return reason;
+    }
+    draft.running(false, ConditionReason::NameTaken, message);
+    PlanReason::NameTaken
+}
+
+/// Makes what is missing. A replacement is created before the pod that it replaces is deleted.
+pub(crate) fn make(draft: &mut Draft<'_>) {
+    if draft.observed.service == Presence::Missing {
+        draft.actions.push(Action::ApplyService);
+    }
+    if is_isolated(draft) && draft.observed.network_policy == Presence::Missing {
+        draft.actions.push(Action::ApplyNetworkPolicy);
+    }
+    let (mut indices, mut replaced) = (absent(draft), Vec::new());
+    let workers: Vec<(u32, &Pod)> = draft
+        .members
+        .workers
+        .iter()
+        .map(|(i, p)| (*i, *p))
+        .collect();
+    for (index, pod) in workers {
+        match fate(draft, pod) {
+            Fate::Stays => {}
+            Fate::Later(wait) => draft.requeue(wait),
+            Fate::Goes(reason) => {
+                indices.push(index);
+                replaced.push((index, delete(pod, reason)));
+            }
+        }
+    }
+    indices.sort_unstable();
+    indices.truncate(BATCH);
+    let in_use = names_in_use(draft);
+    for index in &indices {
+        draft.actions.push(Action::CreateWorker {
+            index: *index,
+            attempt: next_attempt(draft, *index, &in_use),
+            avoid: nodes::avoided(draft),
+        });
+    }
+    let now = replaced.into_iter().filter(|(at, _)| indices.contains(at));
+    draft.actions.extend(now.map(|(_, action)| action));
+}
+
+/// Removes what is too much.
+pub(crate) fn remove_surplus(draft: &mut Draft<'_>) {
+    for (pod, reason) in &draft.members.surplus {
+        draft.actions.push(delete(pod, *reason));
+    }
+}
+
+fn is_isolated(draft: &Draft<'_>) -> bool {
+    draft.job.network_policy == NetworkPolicyMode::Isolated
+}
+
+/// Names of pods that exist, whoever they belong to: as on a dead node, where the pod of an earlier job of the same name
+/// may stay for ever.
+fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
+    let pods = draft.observed.pods.iter().map(|pod| pod.name.as_str());
+    let unlabelled = draft.observed.taken.iter();
+    let unlabelled = unlabelled.filter_map(|it| it.strip_prefix(POD));
+    pods.chain(unlabelled).collect()
+}
+
+/// The lowest attempt that no pod of this worker has had yet, as far as it can be told, and whose name is free.
+fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
+    let highest = draft.members.attempts.get(&index);
+    let first = highest.map_or(0, |highest| highest.wrapping_add(1));
+    let job = &draft.job.key.name;
+    let is_free = |attempt: &u32| !in_use.contains(&*names::worker_pod(job, index, *attempt));
+    (first..=u32::MAX).find(is_free).unwrap_or(first)
+}
+
+/// Indices of workers that are wanted and have no pod: the lowest that are free.
+fn absent(draft: &Draft<'_>) -> Vec<u32> {
+    let workers = &draft.members.workers;
+    let missing = (draft.job.replicas as usize).saturating_sub(workers.len());
+    let free = (0..).filter(|index| !workers.contains_key(index));
+    free.take(missing).collect()
+}
+
+/// Deletes the pod that was observed and no other.
+pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
+    Action::DeletePod {
+        pod: pod.name.clone(),
+        uid: pod.uid.clone(),
+        reason,
+    }
+}

@@ -1,0 +1,175 @@
+//! Two operators work on one job, each with an old view of it, as when one of them was stopped for a while.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::HashMap;
+
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::{collection, proptest};
+use roundhouse_contract::Action as Instruction;
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{Action, Observed, Plan, PlanReason, plan};
+
+/// Carries out the first writes of a plan by an operator that saw this. The status is stored only if it is still the one
+/// that was seen.
+fn carry_out(world: &mut World, seen: &Observed, plan: &Plan, writes: usize) {
+    let mut as_seen = true;
+    for action in plan.actions.iter().take(writes) {
+        as_seen &= world.act(action);
+    }
+    let is_done = writes >= plan.actions.len() && as_seen;
+    if is_done && world.observed.status == seen.status {
+        world.observed.status = plan.status.clone();
+    }
+}
+
+/// All documents that were ever given to pods.
+#[derive(Default)]
+struct Documents {
+    places: HashMap<(u64, u32), String>,
+    masters: HashMap<u64, String>,
+    members: HashMap<u64, String>,
+}
+
+impl Documents {
+    fn check(&mut self, world: &World) {
+        for pod in &world.observed.pods {
+            let document = pod.membership.as_ref();
+            let joined = document.filter(|document| document.action == Instruction::Join);
+            let Some(place) = joined else { continue };
+            let generation = place.generation;
+            let key = (generation, place.node_rank);
+            let holder = self.places.entry(key).or_insert_with(|| pod.name.clone());
+            assert_eq!(*holder, pod.name, "one place, two holders: {key:?}");
+            let master = self.masters.entry(generation);
+            let master = master.or_insert_with(|| place.master.address.clone());
+            assert_eq!(*master, place.master.address, "two masters: {generation}");
+            let members = self.members.entry(generation);
+            let members = members.or_insert_with(|| place.members.clone());
+            assert_eq!(*members, place.members, "two sets of members: {generation}");
+        }
+    }
+}
+
+/// Worker 0 or 1, or another, dies and comes back.
+fn comes_back(world: &mut World, at: usize) {
+    world.ends(at, 137, 40);
+    world.restarts(at);
+    world.prepared(at);
+}
+
+fn raise(world: &mut World) {
+    while world.plan().reason != PlanReason::RaisingGeneration {
+        let plan = world.plan();
+        world.carry_out(&plan, usize::MAX);
+    }
+    let plan = world.plan();
+    world.carry_out(&plan, usize::MAX);
+}
+
+/// The writes of a plan to these pods.
+fn writes_to(plan: &Plan, pods: &[&str]) -> Vec<Action> {
+    let is_to = |action: &&Action| match action {
+        Action::IssueMembership { pod, .. } => pods.contains(&pod.as_str()),
+        _ => false,
+    };
+    plan.actions.iter().filter(is_to).cloned().collect()
+}
+
+#[test]
+fn a_rank_has_one_holder_although_two_operators_know_different_old_ranks() {
+    let mut world = world(4).training();
+    let mut documents = Documents::default();
+    comes_back(&mut world, 0);
+    comes_back(&mut world, 1);
+    raise(&mut world);
+    // The first operator issues generation 2 to two of four, does not see that worker 1 dies again, and is stopped.
+    let first = world.plan();
+    comes_back(&mut world, 1);
+    let old = world.observed.clone();
+    for action in writes_to(&first, &["digits-worker-0-0", "digits-worker-2-0"]) {
+        assert!(world.act(&action));
+    }
+    documents.check(&world);
+    // The second one has not heard of these two documents, and the third one has.
+    raise(&mut world);
+    let third = world.plan();
+    let seen_by_second = Observed {
+        status: world.observed.status.clone(),
+        ..old
+    };
+    let seen_by_third = world.observed.clone();
+    let second = plan(&world.job, &seen_by_second, world.now);
+    carry_out(&mut world, &seen_by_second, &second, usize::MAX);
+    documents.check(&world);
+    carry_out(&mut world, &seen_by_third, &third, usize::MAX);
+    documents.check(&world);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    documents.check(&world);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// An operator sees the pods as they are.
+    SeesPods(usize),
+    /// An operator sees the job as it is.
+    SeesJob(usize),
+    /// An operator plans over what it has seen, and is stopped after so many writes.
+    Plans(usize, usize),
+    Prepared(usize),
+    ComesBack(usize),
+    /// A pod that lives has lost its peers, or not.
+    Ready(usize, bool),
+    Unreachable(usize, bool),
+    Vanishes(usize),
+    SecondsPass(i64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (pod, operator) = (0..6_usize, 0..2_usize);
+    let writes = prop_oneof![0..4_usize, Just(usize::MAX)];
+    let step = prop_oneof![
+        6 => operator.clone().prop_map(Step::SeesPods),
+        6 => operator.clone().prop_map(Step::SeesJob),
+        10 => (operator, writes).prop_map(|(by, writes)| Step::Plans(by, writes)),
+        6 => pod.clone().prop_map(Step::Prepared),
+        3 => pod.clone().prop_map(Step::ComesBack),
+        2 => (pod.clone(), any::<bool>()).prop_map(|(at, is)| Step::Ready(at, is)),
+        2 => (pod.clone(), any::<bool>()).prop_map(|(at, is)| Step::Unreachable(at, is)),
+        1 => pod.prop_map(Step::Vanishes),
+        1 => prop_oneof![Just(1), Just(20)].prop_map(Step::SecondsPass),
+    ];
+    collection::vec(step, 1..150)
+}
+
+proptest! {
+    #[test]
+    fn two_operators_never_give_one_rank_to_two_workers(
+        workers in 2..5_u32, spare in 0..3_u32, steps in steps(),
+    ) {
+        let mut world = world(workers);
+        world.job.backoff_limit = 100_000;
+        world.job.min_replicas = workers.saturating_sub(spare).max(1);
+        let mut world = world.training();
+        let mut views = [world.observed.clone(), world.observed.clone()];
+        let mut documents = Documents::default();
+        for step in steps {
+            let exists = |at: usize| at < world.observed.pods.len();
+            match step {
+                Step::SeesPods(by) => views[by].pods = world.observed.pods.clone(),
+                Step::SeesJob(by) => views[by].status = world.observed.status.clone(),
+                Step::Plans(by, writes) => {
+                    let plan = plan(&world.job, &views[by], world.now);
+                    carry_out(&mut world, &views[by], &plan, writes);
+                }
+                Step::Prepared(at) if exists(at) => world.prepared(at),
+                Step::ComesBack(at) if exists(at) => comes_back(&mut world, at),
+                Step::Ready(at, is) if exists(at) => world.is_ready(at, is),
+                Step::Unreachable(at, is) if exists(at) => world.is_unreachable(at, is),
+                Step::Vanishes(at) => world.vanishes(at),
+                Step::SecondsPass(seconds) => world.seconds_pass(seconds),
+                Step::Prepared(_) | Step::ComesBack(_) | Step::Ready(..) | Step::Unreachable(..) => {}
+            }
+            documents.check(&world);
+        }
+    }
+}

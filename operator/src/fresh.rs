@@ -1,0 +1,70 @@
+//! Whether the cache shows a job's pods as the API server has them. It is asked before a job is ended because its time
+//! is over: after an outage the clock is ahead of the watches. One list of metadata for such a job, and none for others.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod as FullPod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use roundhouse_contract::labels;
+use roundhouse_planner::Pod;
+
+use crate::cache::Job;
+use crate::calls::call;
+use crate::context::Context;
+use crate::error::Error;
+
+/// Asks the API server for the versions of the job's pods, and compares them with what was observed.
+///
+/// # Errors
+/// It refused, or did not answer.
+pub async fn is_fresh(context: &Context, key: &Job, observed: &[Pod]) -> Result<bool, Error> {
+    let (namespace, uid) = key;
+    let pods: Api<FullPod> = Api::namespaced(context.client.clone(), namespace);
+    let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
+    let of_job = format!("{manager}={ours},{}={uid}", labels::JOB_UID);
+    let parameters = ListParams::default().labels(&of_job);
+    let live = call(|| pods.list_metadata(&parameters))
+        .await
+        .map_err(Error::Confirm)?;
+    let live = live
+        .iter()
+        .map(|pod| (pod.name_any(), pod.resource_version()));
+    Ok(are_same(observed, live))
+}
+
+fn are_same(observed: &[Pod], live: impl Iterator<Item = (String, Option<String>)>) -> bool {
+    let known = observed
+        .iter()
+        .map(|pod| (pod.name.clone(), Some(pod.resource_version.clone())));
+    live.collect::<BTreeMap<_, _>>() == known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(name: &str, version: &str) -> Pod {
+        Pod {
+            name: name.to_owned(),
+            resource_version: version.to_owned(),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn pods_are_fresh_only_if_all_of_them_have_the_versions_of_the_api_server() {
+        let cached = [observed("a", "7"), observed("b", "9")];
+        for (live, expected, case) in [
+            ("b=9 a=7", true, "in another order"),
+            ("a=8 b=9", false, "one has changed"),
+            ("a=7", false, "one is gone"),
+            ("a=7 b=9 c=1", false, "one is new"),
+            ("", false, "all are gone"),
+        ] {
+            let live = live.split_whitespace().filter_map(|it| it.split_once('='));
+            let live = live.map(|(name, version)| (name.to_owned(), Some(version.to_owned())));
+            assert_eq!(are_same(&cached, live), expected, "{case}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Creations beside the reconciles. A creation may take as long as the slowest admission webhook, and a reconcile holds
+//! one of few slots: it waits a moment for the usual answer, and then leaves the call to a task of its own. When that
+//! ends it wakes the job, and the next reconcile takes its result.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use kube::runtime::reflector::ObjectRef;
+use roundhouse_api::TrainingJob;
+use tokio::sync::mpsc::Sender;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::cache::Job;
+use crate::calls::CREATE_DEADLINE;
+use crate::error::CallError;
+use crate::expectations::Written;
+
+/// How long a reconcile waits for a creation.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// A result that nobody has asked for in this time is not wanted any more.
+const FORGOTTEN: Duration = CREATE_DEADLINE.saturating_mul(2);
+
+/// Creations that a reconcile did not wait for.
+#[derive(Debug)]
+pub struct Making {
+    wake: Sender<ObjectRef<TrainingJob>>,
+    calls: Mutex<HashMap<(Job, Written), Call>>,
+}
+
+#[derive(Debug)]
+struct Call {
+    since: Instant,
+    task: JoinHandle<Result<(), CallError>>,
+    /// Whether the object was made.
+    has_made: Arc<AtomicBool>,
+}
+
+impl Making {
+    /// Jobs are woken through this channel.
+    #[must_use]
+    pub fn new(wake: Sender<ObjectRef<TrainingJob>>) -> Self {
+        let calls = Mutex::default();
+        Self { wake, calls }
+    }
+
+    /// Creates an object, unless its creation is under way or its result is at hand.
+    ///
+    /// # Errors
+    /// That of the creation, or [`CallError::Pending`] if it goes on.
+    pub async fn make<F>(
+        &self,
+        job: &Job,
+        wake: ObjectRef<TrainingJob>,
+        what: &Written,
+        creation: F,
+    ) -> Result<(), CallError>
+    where
+        F: Future<Output = Result<(), CallError>> + Send + 'static,
+    {
+        let key = (job.clone(), what.clone());
+        if let Some(known) = self.look(&key) {
+            return known;
+        }
+        let since = Instant::now();
+        let (sender, has_made) = (self.wake.clone(), Arc::new(AtomicBool::new(false)));
+        let made = Arc::clone(&has_made);
+        let mut task = tokio::spawn(async move {
+            let result = creation.await;
+            made.store(result.is_ok(), Ordering::Relaxed);
+            if since.elapsed() >= PATIENCE {
+                // Closed only when the operator stops.
+                let _ = sender.send(wake).await;
+            }
+            result
+        });
+        if let Ok(ended) = timeout(PATIENCE, &mut task).await {
+            return ended.unwrap_or(Err(CallError::Deadline(PATIENCE)));
+        }
+        let call = Call {
+            since,
+            task,
+            has_made,
+        };
+        self.lock().insert(key, call);
+        Err(CallError::Pending(since.elapsed()))
+    }
+
+    /// What is known of a creation that was begun before.
+    fn look(&self, key: &(Job, Written)) -> Option<Result<(), CallError>> {
+        let mut calls = self.lock();
+        calls.retain(|_, call| !call.task.is_finished() || call.since.elapsed() < FORGOTTEN);
+        let call = calls.get_mut(key)?;
+        let elapsed = call.since.elapsed();
+        let Some(ended) = (&mut call.task).now_or_never() else {
+            return Some(Err(CallError::Pending(elapsed)));
+        };
+        calls.remove(key);
+        // It cannot be joined only if it panicked: then nobody answered.
+        Some(ended.unwrap_or(Err(CallError::Deadline(elapsed))))
+    }
+
+    /// Whether a creation of the job took long and was not refused.
+    #[must_use]
+    pub fn is_slow_and_sure(&self, job: &Job) -> bool {
+        let calls = self.lock();
+        let mut of_job = calls.iter().filter(|((of, _), _)| of == job);
+        of_job.any(|(_, call)| call.has_made.load(Ordering::Relaxed))
+    }
+
+    /// Ends all calls: the operator stops.
+    pub fn stop(&self) {
+        for (_, call) in self.lock().drain() {
+            call.task.abort();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Job, Written), Call>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use tokio::sync::mpsc::{Receiver, channel};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn making() -> (Making, Receiver<ObjectRef<TrainingJob>>) {
+        let (wake, wakes) = channel(8);
+        (Making::new(wake), wakes)
+    }
+
+    fn job() -> Job {
+        ("ml".to_owned(), "uid".to_owned())
+    }
+
+    /// Asks for the Service of the job; the API server answers after so many seconds.
+    async fn make(
+        making: &Making,
+        seconds: u64,
+        answer: Result<(), CallError>,
+    ) -> Result<(), CallError> {
+        let creation = async move {
+            sleep(Duration::from_secs(seconds)).await;
+            answer
+        };
+        let wake = ObjectRef::new("digits").within("ml");
+        making.make(&job(), wake, &Written::Service, creation).await
+    }
+
+    fn refused() -> Result<(), CallError> {
+        let status = Status::failure("no", "Forbidden").with_code(403);
+        Err(CallError::Kube(kube::Error::Api(status.boxed())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_at_once_is_the_result_and_wakes_nobody() {
+        let (making, mut wakes) = making();
+        assert!(make(&making, 0, Ok(())).await.is_ok());
+        let error = make(&making, 0, refused()).await.unwrap_err();
+        assert_eq!(error.code(), Some(403));
+        assert!(wakes.try_recv().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_creation_holds_a_reconcile_for_a_moment_and_is_made_once() {
+        let (making, mut wakes) = making();
+        let begun = Instant::now();
+        for _ in 0..3 {
+            let error = make(&making, 20, refused()).await.unwrap_err();
+            assert!(matches!(error, CallError::Pending(_)), "{error}");
+        }
+        assert!(begun.elapsed() < PATIENCE * 2, "only the first waits");
+        wakes.recv().await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_secs(20));
+        let error = make(&making, 0, Ok(())).await.unwrap_err();
+        assert_eq!(error.code(), Some(403), "its result is taken");
+        assert!(
+            make(&making, 0, Ok(())).await.is_ok(),
+            "and then it is tried again"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_creation_that_took_long_and_was_not_refused_lets_all_others_be_made_at_once() {
+        let (making, mut wakes) = making();
+        for (answer, expected) in [(refused(), false), (Ok(()), true)] {
+            make(&making, 20, answer).await.unwrap_err();
+            assert!(!making.is_slow_and_sure(&job()), "it is under way");
+            wakes.recv().await.unwrap();
+            assert_eq!(making.is_slow_and_sure(&job()), expected);
+            let _ = make(&making, 0, Ok(())).await;
+        }
+    }
+}
