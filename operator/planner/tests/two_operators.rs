@@ -9,14 +9,15 @@ use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, Observed, Plan, PlanReason, plan};
 
-/// Carries out the first writes of a plan by an operator that saw this. The status is stored only if it is still the one
-/// that was seen.
-fn carry_out(world: &mut World, seen: &Observed, plan: &Plan, writes: usize) {
-    let mut as_seen = true;
-    for action in plan.actions.iter().take(writes) {
-        as_seen &= world.act(action);
+/// Carries out the writes of a plan whose bits are set, by an operator that saw this and is stopped in between: writes of one
+/// kind are made side by side, so any of them may be done. The status is stored after all writes, and only if it is still
+/// the one that was seen.
+fn carry_out(world: &mut World, seen: &Observed, plan: &Plan, writes: u64) {
+    let mut is_done = true;
+    for (at, action) in (0_u32..).zip(&plan.actions) {
+        let is_made = writes.checked_shr(at).is_some_and(|bits| bits & 1 == 1);
+        is_done &= is_made && world.act(action);
     }
-    let is_done = writes >= plan.actions.len() && as_seen;
     if is_done && world.observed.status == seen.status {
         world.observed.status = plan.status.clone();
     }
@@ -99,9 +100,9 @@ fn a_rank_has_one_holder_although_two_operators_know_different_old_ranks() {
     };
     let seen_by_third = world.observed.clone();
     let second = plan(&world.job, &seen_by_second, world.now);
-    carry_out(&mut world, &seen_by_second, &second, usize::MAX);
+    carry_out(&mut world, &seen_by_second, &second, u64::MAX);
     documents.check(&world);
-    carry_out(&mut world, &seen_by_third, &third, usize::MAX);
+    carry_out(&mut world, &seen_by_third, &third, u64::MAX);
     documents.check(&world);
     assert_eq!(world.settle().reason, PlanReason::Training);
     documents.check(&world);
@@ -113,8 +114,8 @@ enum Step {
     SeesPods(usize),
     /// An operator sees the job as it is.
     SeesJob(usize),
-    /// An operator plans over what it has seen, and is stopped after so many writes.
-    Plans(usize, usize),
+    /// An operator plans over what it has seen, and makes these of its writes.
+    Plans(usize, u64),
     Prepared(usize),
     ComesBack(usize),
     /// A pod that lives has lost its peers, or not.
@@ -126,7 +127,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (pod, operator) = (0..6_usize, 0..2_usize);
-    let writes = prop_oneof![0..4_usize, Just(usize::MAX)];
+    let writes = prop_oneof![any::<u64>(), Just(u64::MAX)];
     let step = prop_oneof![
         6 => operator.clone().prop_map(Step::SeesPods),
         6 => operator.clone().prop_map(Step::SeesJob),
