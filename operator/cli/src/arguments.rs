@@ -2,6 +2,7 @@
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::out::Format;
 use crate::{cluster, command, local};
 
 /// The program's second name, under which it is called without kubectl.
@@ -68,6 +69,9 @@ The agents of the first 64 workers are asked for it; the rest is what the API se
         /// Stop following after this many seconds.
         #[arg(long, default_value_t = crate::watch::DEFAULT_SECONDS)]
         timeout: u64,
+        /// Print a document for each change instead of text: JSON in one line each, or YAML between `---`.
+        #[arg(short, long, value_enum)]
+        output: Option<Format>,
     },
     /// Show jobs or ranks live, in a table.
     Top(command::top::Options),
@@ -129,13 +133,23 @@ Comments at the top of the result say what could not be carried over. Read them 
         /// Only lines that contain this.
         #[arg(long, default_value = "")]
         filter: String,
+        /// Print a document instead of text: name, labels and value of each sample.
+        #[arg(short, long, value_enum)]
+        output: Option<Format>,
     },
     /// Print a script that lets a shell complete commands and options.
     #[command(after_help = "\
 Examples:
   source <(kubectl-roundhouse completion bash)
-  krh completion zsh --name krh > ~/.zfunc/_krh")]
+  krh completion zsh --name krh > ~/.zfunc/_krh
+  kubectl-roundhouse completion kubectl > ~/.local/bin/kubectl_complete-roundhouse
+
+The last one is for `kubectl roundhouse`: with kubectl's own completion in the shell, kubectl asks the program
+kubectl_complete-roundhouse on the PATH. Make it executable with chmod +x. It completes names of jobs, too.")]
     Completion(command::completion::Options),
+    /// Say how words may go on, for kubectl.
+    #[command(name = command::complete::COMMAND, hide = true, disable_help_flag = true)]
+    Complete(command::complete::Options),
     /// Show the versions of this program, of the operator and of Kubernetes.
     Version(command::version::Options),
 }

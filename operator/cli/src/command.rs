@@ -1,6 +1,7 @@
 //! The commands, one file each: what they read, and what they print or change.
 
 pub(crate) mod change;
+pub(crate) mod complete;
 pub(crate) mod completion;
 pub(crate) mod convert;
 pub(crate) mod logs;

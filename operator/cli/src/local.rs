@@ -228,7 +228,9 @@ impl Run {
             }
             self.progress = Some(progress);
         }
-        self.screen
+        // A terminal that is gone is no reason to end a run.
+        let _ = self
+            .screen
             .show(&View::of(&self.job, self.progress.clone()));
         self.record(false);
     }

@@ -48,9 +48,13 @@ async fn run(arguments: Arguments) -> command::Outcome {
         Command::Submit(options) => command::submit::run(&connect().await?, &options).await,
         Command::Status(options) => command::status::run(&connect().await?, &options).await,
         Command::Why(options) => command::why::run(&connect().await?, &options).await,
-        Command::Watch { name, timeout } => {
+        Command::Watch {
+            name,
+            timeout,
+            output,
+        } => {
             let timeout = Duration::from_secs(timeout);
-            watch::watch(&connect().await?, &name, timeout).await
+            watch::watch(&connect().await?, &name, timeout, output).await
         }
         Command::Top(options) => command::top::run(&connect().await?, &options).await,
         Command::Logs(options) => command::logs::run(&connect().await?, &options).await,
@@ -64,13 +68,19 @@ async fn run(arguments: Arguments) -> command::Outcome {
         }
         Command::Convert(options) => command::convert::run(&options),
         Command::Run(options) => local::run(&options).await,
-        Command::Metrics { name, filter } => {
-            command::metrics::print(&connect().await?, &name, &filter).await
-        }
+        Command::Metrics {
+            name,
+            filter,
+            output,
+        } => command::metrics::print(&connect().await?, &name, &filter, output).await,
         Command::Ui(options) => Box::pin(command::ui::run(&place, &options)).await,
         Command::Completion(options) => {
             let called = std::env::args().next().unwrap_or_default();
             command::completion::run(arguments::command(&called), &options)
+        }
+        Command::Complete(options) => {
+            let called = std::env::args().next().unwrap_or_default();
+            command::complete::run(&arguments::command(&called), &options).await
         }
         Command::Version(options) => command::version::run(&place, &options).await,
     }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Progress;
+use serde::Serialize;
 
 use crate::out::plain;
 use crate::view::{seconds_left, span_of};
@@ -12,15 +13,18 @@ use crate::view::{seconds_left, span_of};
 const TRAINING: &str = "Training";
 
 /// What is shown of a job.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct View {
     pub(crate) state: String,
     pub(crate) message: String,
     pub(crate) workers: String,
     pub(crate) generation: u64,
     pub(crate) world_size: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<Progress>,
     /// Time until the last step, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) left: Option<String>,
 }
 

@@ -1,10 +1,11 @@
-//! Where a job is shown: a bar on a terminal, lines elsewhere.
+//! Where a job is shown: a bar on a terminal, lines elsewhere, documents for programs.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::out::{self, Format};
 use crate::render::View;
 
 /// Between two lines of numbers where there is no terminal.
@@ -14,9 +15,18 @@ const LINE_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) enum Screen {
     Bar(ProgressBar),
     Lines { head: String, last: Option<Instant> },
+    Documents {
+        format: Format,
+        last: Option<Box<View>>,
+    },
 }
 
 impl Screen {
+    /// A document for each change; words go to standard error.
+    pub(crate) const fn of_documents(format: Format) -> Self {
+        Self::Documents { format, last: None }
+    }
+
     pub(crate) fn new() -> Self {
         if !std::io::stdout().is_terminal() {
             return Self::Lines {
@@ -34,7 +44,22 @@ impl Screen {
         Self::Bar(bar)
     }
 
-    pub(crate) fn show(&mut self, view: &View) {
+    /// The last look at a job: documents have all of it, and people are told how it ended.
+    ///
+    /// # Errors
+    /// Standard output is closed.
+    pub(crate) fn show_last(&mut self, view: &View) -> anyhow::Result<()> {
+        match self {
+            Self::Documents { .. } => self.show(view),
+            Self::Bar(_) | Self::Lines { .. } => Ok(()),
+        }
+    }
+
+    /// A look at a job.
+    ///
+    /// # Errors
+    /// Standard output is closed.
+    pub(crate) fn show(&mut self, view: &View) -> anyhow::Result<()> {
         match self {
             Self::Bar(bar) => {
                 bar.set_prefix(view.head());
@@ -52,7 +77,14 @@ impl Screen {
                     *last = Some(Instant::now());
                 }
             }
+            Self::Documents { format, last } => {
+                if last.as_deref() != Some(view) {
+                    out::write(&document(*format, view)?)?;
+                    *last = Some(Box::new(view.clone()));
+                }
+            }
         }
+        Ok(())
     }
 
     /// A line that stays, above the bar.
@@ -60,13 +92,47 @@ impl Screen {
         match self {
             Self::Bar(bar) => bar.println(text),
             Self::Lines { .. } => println!("{text}"),
+            Self::Documents { .. } => eprintln!("{text}"),
         }
     }
 
     pub(crate) fn close(&self, text: &str) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
+        match self {
+            Self::Bar(bar) => bar.finish_and_clear(),
+            Self::Lines { .. } => {}
+            Self::Documents { .. } => return eprintln!("{text}"),
         }
         println!("{text}");
+    }
+}
+
+/// One of many documents: a line of JSON, or YAML behind its mark.
+fn document(format: Format, view: &View) -> anyhow::Result<String> {
+    Ok(match format {
+        Format::Json => serde_json::to_string(view)?,
+        Format::Yaml => format!("---\n{}", serde_saphyr::to_string(view)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_document_can_be_told_from_the_next_one() {
+        let view = View {
+            state: "Training".to_owned(),
+            message: "a\n---\nb".to_owned(),
+            ..View::default()
+        };
+        let json = document(Format::Json, &view).unwrap();
+        assert_eq!(json.lines().count(), 1);
+        let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(told["state"], "Training");
+        let yaml = document(Format::Yaml, &view).unwrap();
+        let text = format!("{yaml}\n{yaml}\n");
+        let told: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
+        assert_eq!(told.len(), 2);
+        assert_eq!(told[1]["message"], "a\n---\nb");
     }
 }

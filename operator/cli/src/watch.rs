@@ -7,7 +7,7 @@ use roundhouse_api::{ConditionType, TrainingJob};
 
 use crate::cluster::Cluster;
 use crate::command::{DELETED, INTERRUPTED, NOT_IN_TIME};
-use crate::out::plain;
+use crate::out::{Format, plain};
 use crate::render::View;
 use crate::screen::Screen;
 use crate::view::exit;
@@ -24,12 +24,14 @@ pub(crate) async fn watch(
     cluster: &Cluster,
     name: &str,
     timeout: Duration,
+    output: Option<Format>,
 ) -> anyhow::Result<ExitCode> {
+    let screen = output.map_or_else(Screen::new, Screen::of_documents);
     tokio::select! {
-        ended = Box::pin(until_it_ends(cluster, name, timeout)) => ended,
+        ended = Box::pin(until_it_ends(cluster, name, timeout, screen)) => ended,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            println!("{name} goes on; `kubectl roundhouse watch {name}` follows it again");
+            eprintln!("{name} goes on; `kubectl roundhouse watch {name}` follows it again");
             Ok(ExitCode::from(INTERRUPTED))
         }
     }
@@ -39,9 +41,9 @@ async fn until_it_ends(
     cluster: &Cluster,
     name: &str,
     timeout: Duration,
+    mut screen: Screen,
 ) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    let mut screen = Screen::new();
     let mut seen = false;
     let mut answered = None::<Instant>;
     let mut furthest = None::<roundhouse_contract::Progress>;
@@ -84,10 +86,11 @@ async fn until_it_ends(
         }
         furthest.clone_from(&view.progress);
         if let Some(code) = end(&job) {
+            screen.show_last(&view)?;
             screen.close(&view.end());
             return Ok(code);
         }
-        screen.show(&view);
+        screen.show(&view)?;
         if started.elapsed() > timeout {
             screen.close(&format!(
                 "not ended after {} s: {}",

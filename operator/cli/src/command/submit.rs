@@ -73,7 +73,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
         [(name, namespace)] if options.watch => {
             let timeout = Duration::from_secs(options.timeout);
             let cluster = cluster.in_namespace(namespace);
-            return Box::pin(watch::watch(&cluster, name, timeout)).await;
+            return Box::pin(watch::watch(&cluster, name, timeout, None)).await;
         }
         _ if options.watch => bail!(
             "the file has {} jobs: follow each with `kubectl roundhouse watch NAME`",
