@@ -14,7 +14,10 @@ const LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// Where the job is shown.
 pub(crate) enum Screen {
     Bar(ProgressBar),
-    Lines { head: String, last: Option<Instant> },
+    Lines {
+        head: String,
+        last: Option<Instant>,
+    },
     Documents {
         format: Format,
         last: Option<Box<View>>,
