@@ -46,6 +46,8 @@ pub(crate) enum Situation {
     QuotaExceeded,
     /// The API server refuses the job's pods.
     Refused,
+    /// The API server does not answer when the operator creates the job's objects.
+    NoAnswer,
     /// The scheduler finds no node.
     Unschedulable,
     /// A node cannot get the image.

@@ -80,16 +80,104 @@ fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJ
         (was.mode == elastic.mode, "elastic.mode"),
         (was.on_scale == elastic.on_scale, "elastic.onScale"),
         (was.scale_batch == elastic.scale_batch, "elastic.scaleBatch"),
+        (old.network_policy == new.network_policy, "networkPolicy"),
     ] {
         anyhow::ensure!(is_same, "spec.{field} is immutable: run it anew");
     }
-    anyhow::ensure!(
-        old.suspend || old.failure_policy.rules == new.failure_policy.rules,
-        "spec.failurePolicy.rules is immutable while the job is not suspended: set suspend: true first"
-    );
+    for (is_same, field) in [
+        (
+            old.failure_policy.rules == new.failure_policy.rules,
+            "failurePolicy.rules",
+        ),
+        (
+            old.stall_timeout_seconds == new.stall_timeout_seconds,
+            "stallTimeoutSeconds",
+        ),
+        (
+            was.collateral_window_seconds == elastic.collateral_window_seconds,
+            "elastic.collateralWindowSeconds",
+        ),
+        (
+            was.leave_grace_seconds == elastic.leave_grace_seconds,
+            "elastic.leaveGraceSeconds",
+        ),
+    ] {
+        anyhow::ensure!(
+            old.suspend || is_same,
+            "spec.{field} is immutable while the job is not suspended: set suspend: true first"
+        );
+    }
     let mut job = current.clone();
     job.spec = wanted.spec;
     job.metadata.generation = Some(job.metadata.generation.unwrap_or(1) + 1);
     capacity::check(&validate(&job)?)?;
     Ok(job)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn job(suspend: bool, path: &str, value: &Value) -> TrainingJob {
+        let mut spec = json!({
+            "suspend": suspend,
+            "workers": {"replicas": 2},
+            "trainer": {"model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 10, "epochs": 1},
+        });
+        let mut at = &mut spec;
+        for key in path.split('.').filter(|key| !key.is_empty()) {
+            at = &mut at[key];
+        }
+        if !value.is_null() {
+            *at = value.clone();
+        }
+        serde_json::from_value(json!({
+            "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "digits"}, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    fn merged(suspend: bool, path: &str, value: &Value) -> Result<TrainingJob, String> {
+        let current = job(suspend, "", &Value::Null);
+        merge(&current, job(suspend, path, value)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_a_cluster_refuses_to_change_is_refused_here_in_the_same_words() {
+        for (path, value) in [
+            ("trainer.epochs", json!(2)),
+            ("workers.procsPerWorker", json!(2)),
+            ("networkPolicy", json!("None")),
+        ] {
+            for suspend in [false, true] {
+                let error = merged(suspend, path, &value).unwrap_err();
+                assert!(error.contains("is immutable: run it anew"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn limits_of_time_and_rules_change_only_while_the_job_is_suspended() {
+        let rule = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]);
+        for (path, value) in [
+            ("failurePolicy.rules", rule),
+            ("stallTimeoutSeconds", json!(600)),
+            ("elastic.collateralWindowSeconds", json!(9)),
+            ("elastic.leaveGraceSeconds", json!(9)),
+        ] {
+            let error = merged(false, path, &value).unwrap_err();
+            let words = format!("spec.{path} is immutable while the job is not suspended");
+            assert!(error.starts_with(&words), "{error}");
+            let changed = merged(true, path, &value).unwrap();
+            assert_eq!(changed.metadata.generation, Some(2), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_workers_changes_at_any_time() {
+        let changed = merged(false, "workers.replicas", &json!(1)).unwrap();
+        assert_eq!(changed.spec.workers.replicas, 1);
+    }
 }

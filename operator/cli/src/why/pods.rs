@@ -34,6 +34,10 @@ fn refused(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
                 .do_("See what is used: `kubectl describe resourcequota`.")
                 .do_(format!("Ask for less, for example `kubectl roundhouse scale {name} N` or smaller resources in workers.template; or ask for a larger quota. The operator tries again by itself.")),
         ),
+        "Refused" if message.contains("does not answer") => Some(
+            Diagnosis::new(Situation::NoAnswer, format!("The job's objects cannot be created: {message}."))
+                .do_("Look for an admission webhook that is slow or gone: `kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations`. The operator tries again by itself."),
+        ),
         "Refused" => Some(
             Diagnosis::new(Situation::Refused, format!("The API server refuses an object of the job: {message}."))
                 .do_("Change workers.template so that the policy named there allows it, or change the policy. The operator tries again by itself."),

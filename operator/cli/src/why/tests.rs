@@ -54,6 +54,11 @@ fn before_training() -> Vec<Row> {
             &["describe resourcequota", "requested: cpu=4"],
         ),
         (
+            Situation::NoAnswer,
+            job().waits("Refused", "the API server does not answer: CreateWorker takes longer than 5 s; an admission webhook may be slow"),
+            &["takes longer than 5 s", "mutatingwebhookconfigurations"],
+        ),
+        (
             Situation::Refused,
             job().waits("Refused", "the API server refused: violates PodSecurity \"restricted\""),
             &["PodSecurity", "workers.template"],
