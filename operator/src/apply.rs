@@ -165,8 +165,9 @@ async fn one(
             index,
             attempt,
             avoid,
+            lost,
         } => {
-            let pod: Pod = worker::build(job, &context.settings, *index, *attempt, avoid)?;
+            let pod: Pod = worker::build(job, &context.settings, *index, *attempt, avoid, lost)?;
             let written = Written::Pod(pod.name_any());
             make(context, key, job, action, pod, written).await
         }

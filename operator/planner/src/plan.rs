@@ -42,6 +42,8 @@ pub enum Action {
         attempt: u32,
         /// Nodes that it must not be placed on.
         avoid: Vec<String>,
+        /// Nodes that do not answer: it is placed on others if they have room.
+        lost: Vec<String>,
     },
     /// Give a pod its place, if it is still the pod that was observed.
     IssueMembership {

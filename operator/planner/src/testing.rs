@@ -139,6 +139,7 @@ impl World {
                 index,
                 attempt,
                 avoid: _,
+                lost: _,
             } => return self.create(*index, *attempt),
             Action::IssueMembership {
                 pod,

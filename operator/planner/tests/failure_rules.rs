@@ -193,6 +193,7 @@ fn a_hardware_fault_is_an_incident_and_the_worker_comes_back_elsewhere() {
         index: 1,
         attempt: 1,
         avoid: vec!["n1".to_owned()],
+        lost: Vec::new(),
     };
     let then = world.plan();
     assert_eq!(then.actions[0], create);

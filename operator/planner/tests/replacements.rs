@@ -125,6 +125,18 @@ fn a_pod_that_lived_long_is_replaced_at_once() {
 }
 
 #[test]
+fn the_replacement_of_a_lost_worker_prefers_other_nodes_although_the_scheduler_may_not_know_yet() {
+    let mut world = trains(3);
+    world.observed.pods[1].node = Some("n1".into());
+    world.is_unreachable(1, true);
+    let lost = world.plan().actions.into_iter().find_map(|it| match it {
+        Action::CreateWorker { index: 1, lost, .. } => Some(lost),
+        _ => None,
+    });
+    assert_eq!(lost.unwrap(), ["n1"]);
+}
+
+#[test]
 fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
     let mut world = trains(3);
     world.lingering = true;

@@ -122,6 +122,7 @@ fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
         index: 1,
         attempt: 1,
         avoid: Vec::new(),
+        lost: Vec::new(),
     };
     assert!(world.plan().actions.contains(&anew));
     world.settle();

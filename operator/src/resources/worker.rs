@@ -17,7 +17,7 @@ const TRAINER: &str = "roundhouse-train";
 /// User and group of the trainer image.
 const NON_ROOT: i64 = 65_532;
 
-/// Builds the pod of a worker's attempt, kept from the nodes in `avoid`.
+/// Builds the pod of a worker's attempt, kept from the nodes in `avoid`, and on others than those in `lost` if they have room.
 ///
 /// # Errors
 /// The trainer's configuration cannot be written as JSON.
@@ -27,6 +27,7 @@ pub fn build(
     index: u32,
     attempt: u32,
     avoid: &[String],
+    lost: &[String],
 ) -> Result<Pod, serde_json::Error> {
     let name = &job.key.name;
     let mut meta = metadata(job, names::worker_pod(name, index, attempt));
@@ -55,6 +56,7 @@ pub fn build(
             .insert(0, first);
     }
     affinity::keep_from(&mut spec, avoid);
+    affinity::prefer_others(&mut spec, lost);
     for container in &mut spec.containers {
         if container.name == labels::TRAINER_CONTAINER {
             complete_trainer(container, job, settings, index);

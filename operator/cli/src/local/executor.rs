@@ -85,6 +85,7 @@ impl Executor {
                     attempt,
                     // All are on one node.
                     avoid: _,
+                    lost: _,
                 } => {
                     let name = names::worker_pod(&self.job_name, *index, *attempt);
                     let number = self.num_started + 1;

@@ -1,5 +1,7 @@
 //! Nodes that are avoided for a while, since a worker failed there for a reason that is the node's.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{AvoidedNode, FailureAction};
 
@@ -68,6 +70,15 @@ pub(crate) fn is_one_free_again(draft: &Draft<'_>) -> bool {
 pub(crate) fn avoided(draft: &Draft<'_>) -> Vec<String> {
     let avoided = draft.status.avoid_nodes.iter();
     avoided.map(|node| node.node.clone()).collect()
+}
+
+/// The nodes of the job's pods that do not answer, in order. The scheduler may hear of it later than the operator does, and
+/// a pod that it places there meanwhile is never started.
+pub(crate) fn lost(draft: &Draft<'_>) -> Vec<String> {
+    let pods = draft.observed.pods.iter();
+    let lost = pods.filter(|pod| pod.ours && pod.unreachable);
+    let lost: BTreeSet<String> = lost.filter_map(|pod| pod.node.clone()).collect();
+    lost.into_iter().collect()
 }
 
 fn reason(failure: &Failure<'_>) -> String {

@@ -99,6 +99,7 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
             index: *index,
             attempt: next_attempt(draft, *index, &in_use),
             avoid: nodes::avoided(draft),
+            lost: nodes::lost(draft),
         });
     }
     let now = replaced.into_iter().filter(|(at, _)| indices.contains(at));

@@ -1,8 +1,11 @@
 //! Nodes that a pod is kept from, beside what the template says of nodes.
 
 use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm,
 };
+
+/// As much as a preference can weigh.
+const MOST: i32 = 100;
 
 /// Keeps a pod from nodes. Terms of a selector are alternatives, so each of them has to say it. Nodes are
 /// named by their name, one a requirement (more than one value is not allowed there): the label
@@ -25,13 +28,36 @@ pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[String]) {
         terms.push(NodeSelectorTerm::default());
     }
     for term in terms {
-        let requirements = nodes.iter().map(|node| NodeSelectorRequirement {
-            key: "metadata.name".to_owned(),
-            operator: "NotIn".to_owned(),
-            values: Some(vec![node.clone()]),
-        });
         term.match_fields
             .get_or_insert_default()
-            .extend(requirements);
+            .extend(none_of(nodes));
     }
+}
+
+/// Places a pod on other nodes than these if they have room.
+pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[String]) {
+    if nodes.is_empty() {
+        return;
+    }
+    let affinity = spec.affinity.get_or_insert_default();
+    let preferred = affinity
+        .node_affinity
+        .get_or_insert_default()
+        .preferred_during_scheduling_ignored_during_execution
+        .get_or_insert_default();
+    preferred.push(PreferredSchedulingTerm {
+        weight: MOST,
+        preference: NodeSelectorTerm {
+            match_expressions: None,
+            match_fields: Some(none_of(nodes).collect()),
+        },
+    });
+}
+
+fn none_of(nodes: &[String]) -> impl Iterator<Item = NodeSelectorRequirement> {
+    nodes.iter().map(|node| NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(vec![node.clone()]),
+    })
 }

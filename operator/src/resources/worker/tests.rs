@@ -34,7 +34,7 @@ fn built(template: Value) -> Value {
 }
 
 fn pod_of(job: &ValidatedJob) -> Value {
-    serde_json::to_value(build(job, &settings(), 1, 2, &[]).unwrap()).unwrap()
+    serde_json::to_value(build(job, &settings(), 1, 2, &[], &[]).unwrap()).unwrap()
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
         job["spec"]["checkpoint"] =
             json!({"volume": volume, "everySteps": 100, "best": {"metric": "top1"}});
         let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
-        let pod = serde_json::to_value(build(&job, &settings(), 0, 0, &[]).unwrap()).unwrap();
+        let pod = serde_json::to_value(build(&job, &settings(), 0, 0, &[], &[]).unwrap()).unwrap();
         let spec = &pod["spec"];
         let volumes = spec["volumes"].as_array().unwrap();
         let found = volumes
@@ -258,7 +258,7 @@ fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
     ];
     let avoid = ["n1".to_owned(), "n2".to_owned()];
     for (template, alternatives) in cases {
-        let pod = build(&job(&template), &settings(), 0, 0, &avoid).unwrap();
+        let pod = build(&job(&template), &settings(), 0, 0, &avoid, &[]).unwrap();
         let pod = serde_json::to_value(pod).unwrap();
         let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             ["nodeSelectorTerms"];
@@ -272,8 +272,25 @@ fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
             assert_eq!(term["matchFields"], expected);
         }
     }
-    let free = build(&job(&json!({})), &settings(), 0, 0, &[]).unwrap();
+    let free = build(&job(&json!({})), &settings(), 0, 0, &[], &[]).unwrap();
     assert!(free.spec.unwrap().affinity.is_none());
+}
+
+#[test]
+fn other_nodes_are_preferred_to_lost_ones_beside_what_the_template_prefers() {
+    let own = json!({"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}});
+    let template = json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [own]}}}});
+    let lost = ["n1".to_owned(), "n2".to_owned()];
+    let pod = build(&job(&template), &settings(), 0, 0, &[], &lost).unwrap();
+    let affinity = serde_json::to_value(pod).unwrap()["spec"]["affinity"].take();
+    let others = json!({"weight": 100, "preference": {"matchFields": [
+        {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
+        {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
+    ]}});
+    let expected =
+        json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [own, others]}});
+    assert_eq!(affinity, expected, "and nothing is required");
 }
 
 mod script;
