@@ -7,12 +7,11 @@ import units
 from data import NAMED, runs
 
 GRID, FAINT = "#e3e6ea", "#57606a"
+# Pixels below the field, and at least left of it.
 LEFT, BOTTOM = 58, 18
 LEGEND_LINE = 15
 # Pixels that a label of the time axis needs.
 TIME_LABEL = 42
-# A legend of a panel that is narrower has no room for the mean.
-NARROW = 280
 
 
 def plot(panel, series, recording, marks, width, height):
@@ -30,10 +29,12 @@ def plot(panel, series, recording, marks, width, height):
     levels = levels if custom["thresholdsStyle"]["mode"] != "off" else []
     marked = axis(values, levels, config, unit, logarithmic)
     low, high = marked[0], marked[-1]
+    labels = [units.shown(tick, unit) for tick in marked]
+    left = max(LEFT, 8 + max(map(len, labels)) * 11 * svg.CHARACTER)
     right = width - 16
 
     def to_x(at):
-        return LEFT + (right - LEFT) * at / recording["seconds"]
+        return left + (right - left) * at / recording["seconds"]
 
     def to_y(value):
         value = min(max(value, low), high)
@@ -41,9 +42,9 @@ def plot(panel, series, recording, marks, width, height):
         return field - (field - 4) * share
 
     parts = []
-    for tick in marked:
-        parts.append(svg.path([(LEFT, to_y(tick)), (right, to_y(tick))], stroke=GRID, fill="none"))
-        parts.append(svg.text(LEFT - 5, to_y(tick) + 4, units.shown(tick, unit), 11, "end", FAINT))
+    for tick, label in zip(marked, labels):
+        parts.append(svg.path([(left, to_y(tick)), (right, to_y(tick))], stroke=GRID, fill="none"))
+        parts.append(svg.text(left - 5, to_y(tick) + 4, label, 11, "end", FAINT))
     parts += time_axis(recording["seconds"], to_x, field)
     for at, colour in marks:
         line = [(to_x(at), 4.0), (to_x(at), field)]
@@ -75,7 +76,9 @@ def time_axis(seconds, to_x, field):
     parts = []
     for at in range(0, int(seconds) + 1, step):
         words = f"{at // 60}:{at % 60:02}"
-        parts.append(svg.text(to_x(at), field + 14, words, 10, "middle", FAINT))
+        # The first one would run into the lowest label of the other axis.
+        anchor = "middle" if at else "start"
+        parts.append(svg.text(to_x(at), field + 14, words, 10, anchor, FAINT))
     return parts
 
 
@@ -126,15 +129,19 @@ def lines_of(levels, marked, unit, to_x, to_y, seconds):
 def legend_of(series, unit, width, num_lines):
     """A line for each series: its colour, name, mean and last value. What has no room is counted."""
     shown = series if len(series) <= num_lines else series[: num_lines - 1]
+    last = [f"last {units.shown(one.last, unit)}" for one in shown]
+    both = [f"mean {units.shown(one.mean, unit)} · {words}" for one, words in zip(shown, last)]
+
+    def room(values):
+        return width - 40 - len(values) * 11 * svg.CHARACTER
+
+    # Names matter more than means.
+    fits = all(svg.fitted(one.name, room(values), 11) == one.name for one, values in zip(shown, both))
     lines = []
-    for one in shown:
-        values = f"last {units.shown(one.last, unit)}"
-        if width >= NARROW:
-            values = f"mean {units.shown(one.mean, unit)} · {values}"
-        room = width - 40 - len(values) * 11 * svg.CHARACTER
+    for one, values in zip(shown, both if fits else last):
         parts = [
             svg.element("rect", x=10.0, y=-8.0, width=12, height=4, fill=one.colour),
-            svg.text(28, -2, svg.fitted(one.name, room, 11), 11),
+            svg.text(28, -2, svg.fitted(one.name, room(values), 11), 11),
             svg.text(width - 10, -2, values, 11, "end", FAINT),
         ]
         lines.append(svg.group(parts))

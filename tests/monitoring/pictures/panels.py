@@ -25,7 +25,9 @@ def draw(panel, entry, recording, marks, width, height):
     head = svg.text(10, 17, svg.fitted(title, width - 20, size, svg.BOLD), size, font_weight=600)
     note = entry["job"] != recording["jobs"][0] and panel["type"] != "table"
     if note and "$job" in "".join(target["expr"] for target in panel["targets"]):
-        head += svg.text(width - 10, 17, f"job {entry['job']}", 11, "end", FAINT)
+        words = f"job {entry['job']}"
+        fits = (len(title) * size * svg.BOLD) + len(words) * 11 * svg.CHARACTER < width - 30
+        head += svg.text(width - 10, 17, words, 11, "end", FAINT) if fits else svg.text(10, 33, words, 11, fill=FAINT)
     return svg.group([frame, head, svg.group(content, 0.0, float(TITLE))])
 
 

@@ -3,9 +3,9 @@
 from xml.sax.saxutils import escape, quoteattr
 
 # Width of a character of the font, of its size: an average, on the safe side.
-CHARACTER = 0.56
+CHARACTER = 0.62
 # The same of bold text.
-BOLD = 0.64
+BOLD = 0.7
 
 
 def element(name, content="", **attributes):

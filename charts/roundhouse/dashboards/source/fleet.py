@@ -176,7 +176,7 @@ def waiting():
             width=6,
         ),
         timeseries(
-            "Time to the first step",
+            "Time to start training",
             "From a job's acceptance to all its workers training, over the last hour, all namespaces.",
             start,
             "s",

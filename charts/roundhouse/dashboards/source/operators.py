@@ -179,7 +179,7 @@ def jobs():
             width=8,
         ),
         timeseries(
-            "Time to the first step",
+            "Time to start training",
             "From a job's acceptance to all its workers training, over the last hour.",
             quantiles("roundhouse_job_start_seconds", "1h"),
             "s",
