@@ -12,6 +12,7 @@ use crate::report::Evaluation;
 use crate::sections::Section;
 
 mod checkpoints;
+mod late;
 mod memory;
 #[cfg(any(test, feature = "testing"))]
 mod testing;
@@ -19,6 +20,7 @@ mod throughput;
 mod transports;
 
 pub use checkpoints::CheckpointMetrics;
+use late::{Late, late};
 pub use memory::MemoryMetrics;
 pub use throughput::{DataMetrics, ThroughputMetrics};
 pub use transports::TransportMetrics;
@@ -32,24 +34,24 @@ pub struct Metrics {
     registry: Registry,
     step: IntGauge,
     epoch: IntGauge,
-    loss: Gauge,
-    learning_rate: Gauge,
+    loss: Late<Gauge>,
+    learning_rate: Late<Gauge>,
     samples: Counter,
     step_seconds: Histogram,
     step_own_seconds: Histogram,
     section_seconds: CounterVec,
-    gradient_norm: Gauge,
+    gradient_norm: Late<Gauge>,
     skipped_steps: IntGauge,
-    loss_scale: Gauge,
+    loss_scale: Late<Gauge>,
     world_size: IntGauge,
     generation: IntGauge,
     state_bytes: IntCounter,
     generations_lost: IntCounter,
     threads_left_behind: IntGauge,
-    eval_accuracy: Gauge,
-    eval_top5_accuracy: Gauge,
-    eval_perplexity: Gauge,
-    eval_loss: Gauge,
+    eval_accuracy: Late<Gauge>,
+    eval_top5_accuracy: Late<Gauge>,
+    eval_perplexity: Late<Gauge>,
+    eval_loss: Late<Gauge>,
     throughput: ThroughputMetrics,
     pub(super) data: DataMetrics,
     pub(super) memory: MemoryMetrics,
@@ -67,8 +69,8 @@ impl Metrics {
         let metrics = Self {
             step: int_gauge(&registry, "step", "Committed optimizer steps")?,
             epoch: int_gauge(&registry, "epoch", "Epoch of the next step, from 0")?,
-            loss: gauge(&registry, "loss", "Mean training loss of the last step")?,
-            learning_rate: gauge(&registry, "learning_rate", "Learning rate of the last step")?,
+            loss: late(&registry, "loss", "Mean training loss of the last step")?,
+            learning_rate: late(&registry, "learning_rate", "Learning rate of the last step")?,
             samples: counter(
                 &registry,
                 "samples_total",
@@ -91,14 +93,15 @@ impl Metrics {
                     &["section"],
                 )?,
             )?,
-            gradient_norm: gauge(&registry, "gradient_norm", "Norm of the last mean gradient")?,
+            gradient_norm: late(&registry, "gradient_norm", "Norm of the last mean gradient")?,
             skipped_steps: int_gauge(
                 &registry,
                 "skipped_steps",
                 "Committed steps whose loss or gradient was not finite, so that they did not change the weights",
             )?,
-            loss_scale: Gauge::new(
-                "roundhouse_train_loss_scale",
+            loss_scale: late(
+                &registry,
+                "loss_scale",
                 "What the loss of the next step is multiplied by, with precision fp16",
             )?,
             world_size: int_gauge(&registry, "world_size", "Ranks of the generation")?,
@@ -118,19 +121,22 @@ impl Metrics {
                 "threads_left_behind",
                 "Threads in calls that never returned, such as to a frozen host; each holds a connection",
             )?,
-            eval_accuracy: Gauge::new(
-                "roundhouse_train_eval_accuracy",
+            eval_accuracy: late(
+                &registry,
+                "eval_accuracy",
                 "Fraction of the test split that is classified correctly",
             )?,
-            eval_top5_accuracy: Gauge::new(
-                "roundhouse_train_eval_top5_accuracy",
+            eval_top5_accuracy: late(
+                &registry,
+                "eval_top5_accuracy",
                 "Fraction of the test split whose label has one of the five highest scores",
             )?,
-            eval_perplexity: Gauge::new(
-                "roundhouse_train_eval_perplexity",
+            eval_perplexity: late(
+                &registry,
+                "eval_perplexity",
                 "exp of the mean negative log-likelihood of a token of the test split",
             )?,
-            eval_loss: Gauge::new("roundhouse_train_eval_loss", "Mean loss on the test split")?,
+            eval_loss: late(&registry, "eval_loss", "Mean loss on the test split")?,
             throughput: ThroughputMetrics::new(&registry)?,
             data: DataMetrics::new(&registry)?,
             memory: MemoryMetrics::new(&registry)?,
@@ -179,8 +185,8 @@ impl Metrics {
         } = report;
         self.step.set(step.cast_signed());
         self.epoch.set(epoch.cast_signed());
-        self.loss.set(*loss);
-        self.learning_rate.set(*learning_rate);
+        self.loss.known().set(*loss);
+        self.learning_rate.known().set(*learning_rate);
         let world_size = u32::try_from(self.world_size.get()).unwrap_or(0);
         self.throughput
             .observe(work, meter, *num_samples, world_size);
@@ -188,12 +194,10 @@ impl Metrics {
         self.step_seconds.observe(duration.as_secs_f64());
         self.step_own_seconds
             .observe(sections.own_time().as_secs_f64());
-        self.gradient_norm.set(*gradient_norm);
+        self.gradient_norm.known().set(*gradient_norm);
         self.skipped_steps.set(skips.total.cast_signed());
         if let Some(loss_scale) = loss_scale {
-            self.loss_scale.set(loss_scale.scale);
-            // Absent without loss scaling; a second registration is refused.
-            let _ = self.registry.register(Box::new(self.loss_scale.clone()));
+            self.loss_scale.known().set(loss_scale.scale);
         }
         for section in Section::ALL {
             self.section_seconds
@@ -202,8 +206,7 @@ impl Metrics {
         }
     }
 
-    /// The test split was evaluated. Before the first time the metrics are absent, not 0, and so are those that
-    /// the task does not count.
+    /// The test split was evaluated. Metrics that the task does not count stay absent.
     pub fn set_evaluation(&self, evaluation: &Evaluation) {
         let Evaluation {
             accuracy,
@@ -218,10 +221,9 @@ impl Metrics {
             (&self.eval_perplexity, perplexity),
             (&self.eval_loss, Some(loss)),
         ] {
-            let Some(value) = value else { continue };
-            gauge.set(value);
-            // Fails from the second time on, when it is registered already.
-            let _ = self.registry.register(Box::new(gauge.clone()));
+            if let Some(value) = value {
+                gauge.known().set(value);
+            }
         }
     }
 
@@ -278,11 +280,6 @@ fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Gaug
         registry,
         Gauge::new(format!("roundhouse_train_{name}"), help)?,
     )
-}
-
-/// A gauge that is registered once its value is known.
-fn unregistered(name: &str, help: &str) -> prometheus::Result<Gauge> {
-    Gauge::new(format!("roundhouse_train_{name}"), help)
 }
 
 fn int_gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
@@ -369,12 +366,22 @@ mod tests {
     }
 
     #[test]
-    fn tokens_and_utilization_are_absent_where_they_are_not_known() {
+    fn what_only_a_step_tells_is_absent_before_the_first_one() {
         let text = Metrics::new().unwrap().to_text().unwrap();
-        assert!(
-            !text.contains("tokens") && !text.contains("utilization"),
-            "{text}"
-        );
+        for name in [
+            "tokens",
+            "utilization",
+            "loss",
+            "learning_rate",
+            "gradient_norm",
+            "data_wait",
+            "communication_ratio",
+        ] {
+            assert!(
+                !text.contains(&format!("roundhouse_train_{name}")),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -5,18 +5,18 @@ use std::time::Duration;
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
 use roundhouse_contract::BestCheckpoint;
 
-use super::{counter, gauge, int_counter, int_gauge, raise, unregistered};
+use super::late::{Late, late};
+use super::{counter, gauge, int_counter, int_gauge, raise};
 
 /// One field per metric.
 #[derive(Debug)]
 pub struct CheckpointMetrics {
     step: IntGauge,
-    timestamp: Gauge,
-    ledger_step: IntGauge,
+    timestamp: Late<Gauge>,
+    ledger_step: Late<IntGauge>,
     bytes: IntGauge,
-    best_step: IntGauge,
-    best_value: Gauge,
-    registry: Registry,
+    best_step: Late<IntGauge>,
+    best_value: Late<Gauge>,
     seconds: Gauge,
     stall_seconds: Gauge,
     read_bytes: IntCounter,
@@ -32,28 +32,35 @@ impl CheckpointMetrics {
                 "checkpoint_step",
                 "Committed steps that the newest checkpoint holds (rank 0)",
             )?,
-            timestamp: unregistered(
+            timestamp: late(
+                registry,
                 "checkpoint_timestamp_seconds",
                 "When the newest checkpoint was complete, in seconds since 1970 (rank 0); time() minus this is its age",
             )?,
-            ledger_step: IntGauge::new(
-                "roundhouse_train_ledger_step",
-                "Committed steps whose lines of the ledger are on disk for certain (rank 0)",
-            )?,
+            ledger_step: Late::new(
+                registry,
+                IntGauge::new(
+                    "roundhouse_train_ledger_step",
+                    "Committed steps whose lines of the ledger are on disk for certain (rank 0)",
+                )?,
+            ),
             bytes: int_gauge(
                 registry,
                 "checkpoint_bytes",
                 "Size of the last checkpoint, all ranks together (rank 0)",
             )?,
-            best_step: IntGauge::new(
-                "roundhouse_train_best_checkpoint_step",
-                "Committed steps that the best checkpoint holds (rank 0)",
-            )?,
-            best_value: unregistered(
+            best_step: Late::new(
+                registry,
+                IntGauge::new(
+                    "roundhouse_train_best_checkpoint_step",
+                    "Committed steps that the best checkpoint holds (rank 0)",
+                )?,
+            ),
+            best_value: late(
+                registry,
                 "best_checkpoint_value",
                 "What the evaluation of the best checkpoint found, by checkpoint.best.metric (rank 0)",
             )?,
-            registry: registry.clone(),
             seconds: gauge(
                 registry,
                 "checkpoint_seconds",
@@ -86,12 +93,9 @@ impl CheckpointMetrics {
         self.stall_seconds.set(stall.as_secs_f64());
     }
 
-    /// Absent, not 0, until there is one.
     pub(in crate::report) fn best(&self, best: &BestCheckpoint) {
-        self.best_step.set(best.step.cast_signed());
-        self.best_value.set(best.value);
-        self.show(&self.best_step);
-        self.show(&self.best_value);
+        self.best_step.known().set(best.step.cast_signed());
+        self.best_value.known().set(best.value);
     }
 
     /// `at`: when it was complete, RFC 3339.
@@ -104,20 +108,13 @@ impl CheckpointMetrics {
     pub(in crate::report) fn found(&self, step: u64, at: &str) {
         self.step.set(step.cast_signed());
         if let Ok(at) = at.parse::<jiff::Timestamp>() {
-            self.timestamp.set(at.as_second() as f64);
-            self.show(&self.timestamp);
+            self.timestamp.known().set(at.as_second() as f64);
         }
     }
 
-    /// The lines of so many steps are durable. Absent, not 0, without a ledger.
+    /// The lines of so many steps are durable.
     pub(in crate::report) fn ledger_is_durable(&self, step: u64) {
-        self.ledger_step.set(step.cast_signed());
-        self.show(&self.ledger_step);
-    }
-
-    /// Fails from the second time on, when the metric is registered already.
-    fn show(&self, metric: &(impl prometheus::core::Collector + Clone + 'static)) {
-        let _ = self.registry.register(Box::new(metric.clone()));
+        self.ledger_step.known().set(step.cast_signed());
     }
 
     pub(in crate::report) fn read(&self, num_bytes: u64) {
@@ -151,8 +148,9 @@ mod tests {
         metrics.ledger_is_durable(9);
         metrics.ledger_is_durable(11);
         assert!(has("checkpoint_timestamp_seconds") && has("ledger_step"));
-        assert_eq!((metrics.step.get(), metrics.ledger_step.get()), (7, 11));
-        assert!((metrics.timestamp.get() - 300.0).abs() < f64::EPSILON);
+        assert_eq!(metrics.step.get(), 7);
+        assert_eq!(metrics.ledger_step.known().get(), 11);
+        assert!((metrics.timestamp.known().get() - 300.0).abs() < f64::EPSILON);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use prometheus::{Counter, Gauge, Registry};
 
-use super::{counter, gauge, unregistered};
+use super::late::{Late, late};
+use super::{counter, gauge};
 use crate::report::meter::Meter;
 use crate::report::work::Work;
 use crate::sections::Section;
@@ -11,12 +12,11 @@ use crate::sections::Section;
 #[derive(Debug)]
 pub struct ThroughputMetrics {
     samples_per_second: Gauge,
-    tokens_per_second: Gauge,
-    tokens: Counter,
-    utilization: Gauge,
-    data_wait: Gauge,
-    communication: Gauge,
-    registry: Registry,
+    tokens_per_second: Late<Gauge>,
+    tokens: Late<Counter>,
+    utilization: Late<Gauge>,
+    data_wait: Late<Gauge>,
+    communication: Late<Gauge>,
 }
 
 impl ThroughputMetrics {
@@ -27,56 +27,53 @@ impl ThroughputMetrics {
                 "samples_per_second",
                 "Samples trained on per second over the last seconds, all ranks together",
             )?,
-            tokens_per_second: unregistered(
+            tokens_per_second: late(
+                registry,
                 "tokens_per_second",
                 "Tokens trained on per second over the last seconds, all ranks together",
             )?,
-            tokens: Counter::new(
-                "roundhouse_train_tokens_total",
-                "Tokens of committed steps, all ranks together",
-            )?,
-            utilization: unregistered(
+            tokens: Late::new(
+                registry,
+                Counter::new(
+                    "roundhouse_train_tokens_total",
+                    "Tokens of committed steps, all ranks together",
+                )?,
+            ),
+            utilization: late(
+                registry,
                 "model_flops_utilization_ratio",
                 "Floating-point operations that the model needs, as a share of the peak of all devices",
             )?,
-            data_wait: gauge(
+            data_wait: late(
                 registry,
                 "data_wait_ratio",
                 "Share of the time of steps over the last seconds that this rank waited for its samples",
             )?,
-            communication: gauge(
+            communication: late(
                 registry,
                 "communication_ratio",
                 "Share of the time of steps over the last seconds that went to communication which nothing \
                  overlaps, with the wait for slower ranks",
             )?,
-            registry: registry.clone(),
         })
     }
 
-    /// A step of so many samples was committed. Metrics of tokens and of utilization are absent, not 0, where they
-    /// are not known.
+    /// A step of so many samples was committed. Metrics of tokens and of utilization stay absent where they are not
+    /// known.
     pub(super) fn observe(&self, work: &Work, meter: &Meter, num_samples: u64, world_size: u32) {
         let samples_per_second = meter.samples_per_second();
         self.samples_per_second.set(samples_per_second);
-        self.data_wait.set(meter.share(Section::Data));
-        self.communication.set(meter.share(Section::Communication));
+        self.data_wait.known().set(meter.share(Section::Data));
+        let communication = meter.share(Section::Communication);
+        self.communication.known().set(communication);
         if let Some(tokens) = work.tokens_per_sample {
-            self.show(&self.tokens_per_second);
-            self.tokens_per_second
-                .set(samples_per_second * tokens as f64);
-            self.show(&self.tokens);
-            self.tokens.inc_by((num_samples * tokens) as f64);
+            let tokens_per_second = samples_per_second * tokens as f64;
+            self.tokens_per_second.known().set(tokens_per_second);
+            self.tokens.known().inc_by((num_samples * tokens) as f64);
         }
         if let Some(utilization) = work.utilization(samples_per_second, world_size) {
-            self.show(&self.utilization);
-            self.utilization.set(utilization);
+            self.utilization.known().set(utilization);
         }
-    }
-
-    /// Fails from the second time on, when it is registered already.
-    fn show(&self, metric: &(impl prometheus::core::Collector + Clone + 'static)) {
-        let _ = self.registry.register(Box::new(metric.clone()));
     }
 }
 
