@@ -11,6 +11,17 @@ fn generation(world: &World) -> u64 {
     membership.unwrap().generation
 }
 
+/// Two workers in generation 2: one of them had lost the other in the first.
+fn stranded_once() -> World {
+    let mut world = world(2).training();
+    world.seconds_pass(60);
+    world.is_ready(1, false);
+    world.seconds_pass(2);
+    world.settle();
+    assert_eq!(generation(&world), 2);
+    world
+}
+
 #[test]
 fn members_that_have_lost_each_other_get_a_new_generation_and_it_is_one_incident() {
     let mut world = world(3).training();
@@ -27,12 +38,7 @@ fn members_that_have_lost_each_other_get_a_new_generation_and_it_is_one_incident
 
 #[test]
 fn a_member_is_given_time_to_hear_of_its_generation() {
-    let mut world = world(2).training();
-    world.seconds_pass(60);
-    world.is_ready(1, false);
-    world.seconds_pass(2);
-    world.settle();
-    assert_eq!(generation(&world), 2);
+    let mut world = stranded_once();
     world.seconds_pass(10);
     let plan = world.settle();
     assert_eq!(generation(&world), 2);
@@ -45,12 +51,7 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
 
 #[test]
 fn time_to_form_a_generation_begins_when_its_last_member_was_told() {
-    let mut world = world(2).training();
-    world.seconds_pass(60);
-    world.is_ready(1, false);
-    world.seconds_pass(2);
-    world.settle();
-    assert_eq!(generation(&world), 2);
+    let mut world = stranded_once();
     let last = world.now + SignedDuration::from_secs(20);
     let document = world.observed.pods[0].membership.as_mut();
     document.unwrap().issued_at = last.to_string();
@@ -187,7 +188,7 @@ fn a_hang_is_one_incident_however_late_its_worker_is_ended() {
     let mut world = hanging();
     world.ends(1, 76, 40);
     world.settle();
-    assert_eq!(generation(&world), 3, "the others go on at once");
+    assert_eq!(generation(&world), 3, "the others continue at once");
     assert_eq!(incidents(&world), (1, "Stalled"));
     world.is_ready(0, true);
     world.is_ready(2, true);

@@ -49,22 +49,24 @@ impl Counts {
     }
 
     /// The sum over all ranks.
-    fn summed<G: Group>(self, world: &World<G>) -> Result<Self, Failure> {
+    fn summed<G: Group>(mut self, world: &World<G>) -> Result<Self, Failure> {
         // Only finite numbers can be summed. A rank that has others says so.
-        let is_finite = self.loss.is_finite() && self.nll.is_finite();
-        let finite = |sum: f64| if sum.is_finite() { sum } else { 0.0 };
-        let own = [
-            self.top1,
-            self.top5,
-            finite(self.nll),
-            self.tokens,
-            self.labelled,
-            finite(self.loss),
-            f64::from(u8::from(!is_finite)),
-            self.broken_off,
-        ];
-        let sums = world.sum_signed(&own)?;
-        let [
+        self.not_finite = f64::from(u8::from(!(self.loss.is_finite() && self.nll.is_finite())));
+        for sum in [&mut self.nll, &mut self.loss] {
+            if !sum.is_finite() {
+                *sum = 0.0;
+            }
+        }
+        let sums = world.sum_signed(&self.numbers().map(|number| *number))?;
+        for (number, sum) in self.numbers().into_iter().zip(sums) {
+            *number = sum;
+        }
+        Ok(self)
+    }
+
+    /// All of them, in the order in which ranks exchange them.
+    fn numbers(&mut self) -> [&mut f64; 8] {
+        let Self {
             top1,
             top5,
             nll,
@@ -73,20 +75,10 @@ impl Counts {
             loss,
             not_finite,
             broken_off,
-        ] = sums[..]
-        else {
-            return Err(Failure::internal("a sum of other numbers"));
-        };
-        Ok(Self {
-            top1,
-            top5,
-            nll,
-            tokens,
-            labelled,
-            loss,
-            not_finite,
-            broken_off,
-        })
+        } = self;
+        [
+            top1, top5, nll, tokens, labelled, loss, not_finite, broken_off,
+        ]
     }
 
     fn evaluation(&self, num_samples: u64) -> Evaluation {

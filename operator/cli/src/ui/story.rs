@@ -19,7 +19,7 @@ pub(super) fn of(facts: &Facts, moments: &[Moment]) -> Value {
     let begin = told
         .clone()
         .chain(generations.iter().map(|it| it.begin))
-        .chain(incidents.iter().map(|it| it.at))
+        .chain(incidents.iter().map(|it| it.time.0))
         .min();
     let curves = [What::Loss, What::Throughput, What::WorldSize];
     let first = told.clone().next();
@@ -29,7 +29,7 @@ pub(super) fn of(facts: &Facts, moments: &[Moment]) -> Value {
         "end": end.max(told.max().unwrap_or(end)).as_millisecond(),
         "curves": curves,
         "generations": generations.iter().map(|it| it.document(facts.now)).collect::<Vec<_>>(),
-        "incidents": incidents.iter().map(|it| it.document(facts.now)).collect::<Vec<_>>(),
+        "incidents": incidents.iter().map(|it| incidents::document(it, facts.now)).collect::<Vec<_>>(),
     })
 }
 

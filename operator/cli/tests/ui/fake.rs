@@ -62,6 +62,24 @@ impl Fake {
     }
 }
 
+/// What is below the group's path.
+fn jobs(scenario: &Scenario, path: &[&str]) -> Response {
+    match path {
+        ["trainingjobs"] | ["namespaces", "ml", "trainingjobs"] => {
+            list("TrainingJobList", &scenario.jobs)
+        }
+        ["namespaces", "ml", "trainingjobs", name] => {
+            let mut jobs = scenario.jobs.iter();
+            let job = jobs.find(|job| job["metadata"]["name"] == **name);
+            job.map_or_else(
+                || refused(404, "no such job"),
+                |job| axum::Json(job).into_response(),
+            )
+        }
+        _ => refused(404, "no such path"),
+    }
+}
+
 async fn answer(State(shared): State<Arc<Mutex<Shared>>>, request: Request) -> Response {
     let (path, query) = (
         request.uri().path(),
@@ -75,33 +93,7 @@ async fn answer(State(shared): State<Arc<Mutex<Shared>>>, request: Request) -> R
     let steps: Vec<&str> = path.trim_matches('/').split('/').collect();
     let scenario = &shared.scenario;
     match steps.as_slice() {
-        ["apis", "roundhouse.dev", "v1alpha1", "trainingjobs"]
-        | [
-            "apis",
-            "roundhouse.dev",
-            "v1alpha1",
-            "namespaces",
-            "ml",
-            "trainingjobs",
-        ] => list("TrainingJobList", &scenario.jobs),
-        [
-            "apis",
-            "roundhouse.dev",
-            "v1alpha1",
-            "namespaces",
-            "ml",
-            "trainingjobs",
-            name,
-        ] => {
-            let job = scenario
-                .jobs
-                .iter()
-                .find(|job| job["metadata"]["name"] == **name);
-            job.map_or_else(
-                || refused(404, "no such job"),
-                |job| axum::Json(job).into_response(),
-            )
-        }
+        ["apis", "roundhouse.dev", "v1alpha1", rest @ ..] => jobs(scenario, rest),
         ["api", "v1", "namespaces", "ml", "pods"] => {
             let pods = scenario.pods.iter().filter(|pod| {
                 let uid = pod["metadata"]["labels"]["roundhouse.dev/job-uid"].as_str();

@@ -105,6 +105,16 @@ async fn take_pictures(browser: &Browser, page: &Plugin, directory: &Path) {
     browser.open(&page.url).await;
 }
 
+/// Chooses the log of rank 0, and waits for its lines.
+async fn choose_log(browser: &Browser) {
+    let choose = "const choice = document.querySelector('select'); choice.value = 'gpt2-romeo-worker-0-0/0'; \
+        choice.dispatchEvent(new Event('change'))";
+    browser.run(choose).await;
+    browser
+        .until("document.querySelectorAll('.log li').length > 300")
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_can_be_reached_and_read_by_keyboard() {
     let api = Fake::start(scenario::cluster()).await;
@@ -133,12 +143,7 @@ async fn everything_can_be_reached_and_read_by_keyboard() {
         .until("document.querySelector('.chart output').textContent.includes('at step')")
         .await;
     // A log is read after a rank is chosen.
-    let choose = "const choice = document.querySelector('select'); choice.value = 'gpt2-romeo-worker-0-0/0'; \
-        choice.dispatchEvent(new Event('change'))";
-    browser.run(choose).await;
-    browser
-        .until("document.querySelectorAll('.log li').length > 300")
-        .await;
+    choose_log(&browser).await;
     let text = browser
         .run("return document.querySelector('.log li:last-child').textContent")
         .await;
@@ -168,12 +173,7 @@ async fn hostile_text_is_shown_and_never_run() {
     let browser = Browser::start().await;
     browser.open(&page.url).await;
     browser.until(IS_COMPLETE).await;
-    let choose = "const choice = document.querySelector('select'); choice.value = 'gpt2-romeo-worker-0-0/0'; \
-        choice.dispatchEvent(new Event('change'))";
-    browser.run(choose).await;
-    browser
-        .until("document.querySelectorAll('.log li').length > 300")
-        .await;
+    choose_log(&browser).await;
     let text = browser.run("return document.body.innerText").await;
     let text = text.as_str().unwrap();
     let shown = "<img src=x onerror='window.hacked=1'></script><script>window.hacked=1</script>\u{241b}[31m\\u{202e}\\u{9b}";

@@ -40,7 +40,7 @@ impl Source for Files {
 
     async fn open(&self, pod: &str, part: Part) -> anyhow::Result<Lines> {
         if part.previous {
-            bail!("the log of a run without a cluster goes on through restarts");
+            bail!("the log of a run without a cluster continues through restarts");
         }
         let path = self.dir.join(format!("{pod}.log"));
         let text = end(&path).with_context(|| path.display().to_string())?;

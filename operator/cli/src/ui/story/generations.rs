@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionType, EventReason};
+use roundhouse_api::{ConditionType, EventReason, LastFailure};
 use serde_json::{Value, json};
 
-use super::incidents::Incident;
 use crate::facts::Facts;
 use crate::plot::{Moment, Told};
 use crate::view::{since, time_of};
@@ -23,7 +22,7 @@ pub(super) struct Generation {
 
 /// Those that are known, oldest first: from what rank 0 has logged, and from the operator's events. A generation ends with
 /// an incident, or when the next one begins.
-pub(super) fn of(facts: &Facts, moments: &[Moment], incidents: &[Incident]) -> Vec<Generation> {
+pub(super) fn of(facts: &Facts, moments: &[Moment], incidents: &[LastFailure]) -> Vec<Generation> {
     let logged = moments.iter().filter_map(|moment| match moment.told {
         Told::World { generation, size } => Some((generation, size, moment.at?)),
         Told::Step { .. } => None,
@@ -46,7 +45,7 @@ pub(super) fn of(facts: &Facts, moments: &[Moment], incidents: &[Incident]) -> V
     let nexts = nexts.chain([end_of_last(facts)]);
     let all = begins.iter().zip(nexts);
     all.map(|((number, (world_size, begin)), next)| {
-        let broken = incidents.iter().map(|incident| incident.at);
+        let broken = incidents.iter().map(|incident| incident.time.0);
         let broken = broken
             .filter(|at| at > begin && next.is_none_or(|next| *at < next))
             .min();

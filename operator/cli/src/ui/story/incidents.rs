@@ -1,105 +1,67 @@
 //! Incidents: what the operator has told of workers that failed. Pure.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use roundhouse_api::{EventReason, LastFailure};
 use serde_json::{Value, json};
 
 use crate::facts::Facts;
 use crate::view::{exit, since, time_of};
 
-/// An incident.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Incident {
-    /// When it happened, or was told.
-    pub(super) at: Timestamp,
-    pub(super) pod: String,
-    rank: Option<u32>,
-    node: Option<String>,
-    reason: String,
-    exit_code: Option<i32>,
-    step: Option<u64>,
-    message: String,
-}
-
 /// Those that are known, oldest first. Kubernetes keeps events for an hour; of those before, the newest is in the status.
-pub(super) fn of(facts: &Facts) -> Vec<Incident> {
+pub(super) fn of(facts: &Facts) -> Vec<LastFailure> {
     let events = facts
         .events
         .iter()
         .filter(|event| event.reason.as_deref() == Some(EventReason::WorkerFailed.as_str()));
     let told = events.filter_map(|event| parse(event.message.as_deref()?, time_of(event)?));
-    let mut all: Vec<Incident> = told.collect();
-    if let Some(last) = facts.status().last_failure.map(Incident::of) {
+    let mut all: Vec<LastFailure> = told.collect();
+    if let Some(last) = facts.status().last_failure {
         // The status knows when it happened; the event, when it was told.
-        let same = all.iter_mut().rfind(|it| it.is_same(&last));
-        match same {
+        match all.iter_mut().rfind(|it| is_same(it, &last)) {
             Some(same) => *same = last,
             None => all.push(last),
         }
     }
-    all.sort_by_key(|incident| incident.at);
+    all.sort_by_key(|incident| incident.time.0);
     all
 }
 
-impl Incident {
-    fn of(failure: LastFailure) -> Self {
-        let LastFailure {
-            time,
-            worker,
-            rank,
-            node,
-            reason,
-            exit_code,
-            step,
-            message,
-        } = failure;
-        Self {
-            at: time.0,
-            pod: worker,
-            rank,
-            node,
-            reason,
-            exit_code,
-            step: step.filter(|step| *step > 0),
-            message,
-        }
-    }
+/// Whether they differ at most in what an event tells otherwise: time, node and message.
+fn is_same(one: &LastFailure, other: &LastFailure) -> bool {
+    one.worker == other.worker
+        && one.rank == other.rank
+        && one.reason == other.reason
+        && one.exit_code == other.exit_code
+        && step(one) == step(other)
+}
 
-    fn is_same(&self, other: &Self) -> bool {
-        let of = |it: &Self| {
-            (
-                it.pod.clone(),
-                it.rank,
-                it.reason.clone(),
-                it.exit_code,
-                it.step,
-            )
-        };
-        of(self) == of(other)
-    }
+/// Step 0 is before training, which no event tells.
+fn step(incident: &LastFailure) -> Option<u64> {
+    incident.step.filter(|step| *step > 0)
+}
 
-    /// As a document.
-    pub(super) fn document(&self, now: Timestamp) -> Value {
-        let Self {
-            at,
-            pod,
-            rank,
-            node,
-            reason,
-            exit_code,
-            step,
-            message,
-        } = self;
-        let exit = exit_code.map(|code| exit::words(code, reason));
-        json!({
-            "at": at.as_millisecond(), "age": since(Some(*at), now), "pod": pod, "rank": rank, "node": node,
-            "reason": reason, "exitCode": exit_code, "exit": exit, "step": step, "message": message,
-        })
-    }
+/// As a document.
+pub(super) fn document(incident: &LastFailure, now: Timestamp) -> Value {
+    let LastFailure {
+        time: Time(at),
+        worker,
+        rank,
+        node,
+        reason,
+        exit_code,
+        step: _,
+        message,
+    } = incident;
+    let exit = exit_code.map(|code| exit::words(code, reason));
+    json!({
+        "at": at.as_millisecond(), "age": since(Some(*at), now), "pod": worker, "rank": rank, "node": node,
+        "reason": reason, "exitCode": exit_code, "exit": exit, "step": step(incident), "message": message,
+    })
 }
 
 /// The operator's sentence, as its planner writes it: `POD[ rank R][ on NODE]: REASON[ (exit code C)][ after step S][: MESSAGE]`.
-fn parse(text: &str, at: Timestamp) -> Option<Incident> {
+fn parse(text: &str, at: Timestamp) -> Option<LastFailure> {
     let (who, what) = text.split_once(": ")?;
     let (what, message) = what.split_once(": ").unwrap_or((what, ""));
     let (who, node) = match who.split_once(" on ") {
@@ -118,9 +80,9 @@ fn parse(text: &str, at: Timestamp) -> Option<Incident> {
         Some((reason, code)) => (reason, code.trim_end_matches(')').parse().ok()),
         None => (what, None),
     };
-    Some(Incident {
-        at,
-        pod: pod.to_owned(),
+    Some(LastFailure {
+        time: Time(at),
+        worker: pod.to_owned(),
         rank,
         node,
         reason: reason.to_owned(),
@@ -150,7 +112,7 @@ mod tests {
         let full = "digits-worker-1-0 rank 1 on node-1: Killed (exit code 137) after step 103: killed by SIGKILL: or not";
         let found = parse(full, at).unwrap();
         assert_eq!(
-            (found.pod.as_str(), found.rank, found.node.as_deref()),
+            (found.worker.as_str(), found.rank, found.node.as_deref()),
             ("digits-worker-1-0", Some(1), Some("node-1"))
         );
         assert_eq!(
@@ -160,7 +122,7 @@ mod tests {
         assert_eq!(found.message, "killed by SIGKILL: or not");
         let short = parse("digits-worker-0-2: Evicted", at).unwrap();
         assert_eq!(
-            (short.pod.as_str(), short.reason.as_str()),
+            (short.worker.as_str(), short.reason.as_str()),
             ("digits-worker-0-2", "Evicted")
         );
         assert_eq!(
@@ -179,7 +141,7 @@ mod tests {
             told(words, 80),
         ];
         let found = of(&case.facts());
-        let times: Vec<String> = found.iter().map(|it| it.at.to_string()).collect();
+        let times: Vec<String> = found.iter().map(|it| it.time.0.to_string()).collect();
         // The newest of the two is that of the status, with its time.
         assert_eq!(times, [before(200), before(150), before(90)]);
         assert_eq!(found[2].message, "out of memory");
