@@ -37,7 +37,7 @@ pub struct Context {
     pub cordoned: Cordoned,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken: Taken,
-    /// Creations that go on beside the reconciles.
+    /// Creations that continue beside the reconciles.
     pub making: Making,
     /// Writes that the caches have not seen yet.
     pub expectations: Expectations,

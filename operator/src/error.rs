@@ -49,7 +49,7 @@ pub enum CallError {
     /// It did not answer in time.
     #[error("no answer within {} s", .0.as_secs())]
     Deadline(Duration),
-    /// It has not answered yet, after this time; the call goes on beside the reconciles.
+    /// It has not answered yet, after this time; the call continues beside the reconciles.
     #[error("no answer yet after {} s", .0.as_secs())]
     Pending(Duration),
     /// It refused, or could not be reached.
@@ -112,7 +112,7 @@ impl Error {
         Some(Obstacle::NoAnswer(words))
     }
 
-    /// Whether a call goes on, and wakes the job when it ends.
+    /// Whether a call continues, and wakes the job when it ends.
     #[must_use]
     pub const fn is_pending(&self) -> bool {
         matches!(

@@ -51,7 +51,7 @@ impl Making {
     /// Creates an object, unless its creation is under way or its result is at hand.
     ///
     /// # Errors
-    /// That of the creation, or [`CallError::Pending`] if it goes on.
+    /// That of the creation, or [`CallError::Pending`] if it continues.
     pub async fn make<F>(
         &self,
         job: &Job,

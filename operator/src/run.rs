@@ -178,7 +178,7 @@ pub async fn run_with(
         });
     tokio::select! {
         () = reconciling => {}
-        () = stopped_late(stop, store) => tracing::warn!("stopping in the midst of a step; the next operator goes on from there"),
+        () = stopped_late(stop, store) => tracing::warn!("stopping in the midst of a step; the next operator continues from there"),
     }
     context.making.stop();
     context.metrics.work.lead(false);

@@ -84,7 +84,7 @@ async fn a_worker_on_a_lost_node_is_replaced_and_the_others_go_on() {
         .await
         .unwrap();
     until(
-        "the next attempt is made, and the other goes on",
+        "the next attempt is made, and the other continues",
         SOON,
         || async {
             let next = stage.pods(NAMESPACE).get_opt("digits-worker-1-1").await?;

@@ -36,7 +36,7 @@ fn grow(job: &mut Value) {
     trainer["peakFlops"] = json!(1e10);
 }
 
-/// A script on a GPU that tells, after a second, that the GPU is faulty; it goes on elsewhere.
+/// A script on a GPU that tells, after a second, that the GPU is faulty; it continues elsewhere.
 fn script() -> Value {
     json!({
         "apiVersion": "roundhouse.dev/v1alpha1",

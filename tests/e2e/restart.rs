@@ -41,7 +41,7 @@ async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_
     space.create_object(&job()).await.unwrap();
     until("the script runs", Duration::from_secs(90), || async {
         let text = log(&space, "script-worker-1-0").await;
-        let runs = text.contains("generation 1: rank 1 of 2 goes on after step 0");
+        let runs = text.contains("generation 1: rank 1 of 2 continues after step 0");
         Ok(runs.then_some(()))
     })
     .await
@@ -67,8 +67,8 @@ async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_
     assert_eq!(status.membership.unwrap().generation, 3);
     assert_eq!(status.progress.unwrap().progress.step, 500);
     let text = log(&space, "script-worker-0-0").await;
-    assert!(text.contains("generation 2: rank 0 of 1 goes on after step"));
-    assert!(!text.contains("generation 2: rank 0 of 1 goes on after step 0\n"));
+    assert!(text.contains("generation 2: rank 0 of 1 continues after step"));
+    assert!(!text.contains("generation 2: rank 0 of 1 continues after step 0\n"));
     for (pod, restarts) in [("script-worker-0-0", 0), ("script-worker-1-0", 1)] {
         let pod = space.pods().get(pod).await.unwrap().status.unwrap();
         let container = &pod.container_statuses.unwrap()[0];

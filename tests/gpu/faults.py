@@ -24,7 +24,7 @@ def ends_by_itself(world, node):
 
 
 def points(setting):
-    """A rank is killed at each point of a step, first and other ranks; the others go on without it."""
+    """A rank is killed at each point of a step, first and other ranks; the others continue without it."""
     config = config_of("mlp", STEPS)
     expected = trained(setting, config, 1)
 
@@ -63,7 +63,7 @@ def histories(setting):
 
 
 def sender(setting, config, expected):
-    """Rank 2 dies at step 20. Rank 0 sends its state to a newcomer and dies after the first chunk; rank 1 and the newcomer go on."""
+    """Rank 2 dies at step 20. Rank 0 sends its state to a newcomer and dies after the first chunk; rank 1 and the newcomer continue."""
     chunks = {"ROUNDHOUSE_FAULT_CHUNK_BYTES": "1024"}
     told = {node: dict(chunks) for node in range(4)}
     told[0]["ROUNDHOUSE_FAULT"] = f"0:{AT}:State"

@@ -19,7 +19,7 @@ const MOST_WORKERS: u32 = 4;
 const STEPS_PER_EVENT: u64 = 20;
 /// Milliseconds added to each step while there are events.
 const PAUSE: u64 = 25;
-/// Between two looks whether training goes on at all.
+/// Between two looks whether training continues at all.
 const EVENTS_PER_CHECK: u64 = 20;
 /// Of the largest weight of a tensor, for every hundred steps.
 const TOLERANCE: f32 = 1e-6;
@@ -93,7 +93,7 @@ impl Chaos {
         }
     }
 
-    /// Lets time pass, and those go on whose pause is over.
+    /// Lets time pass, and those continue whose pause is over.
     fn pause(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until {

@@ -248,5 +248,5 @@ fn a_directory_is_for_one_run_at_a_time_and_a_worker_is_known_by_its_process() {
     assert!(!refused.status.success());
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("another run (pid "), "{said}");
-    assert!(run.agents().len() == 2, "the first one goes on");
+    assert!(run.agents().len() == 2, "the first one continues");
 }

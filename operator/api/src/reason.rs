@@ -57,7 +57,7 @@ reasons! {
         "Change the field. If it is immutable, delete the job and apply it again.";
     /// An object of somebody else has the name of the job's Service or NetworkPolicy.
     NameTaken: [(Running, false)],
-        "The job needs a Service or a NetworkPolicy whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train go on.",
+        "The job needs a Service or a NetworkPolicy whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train continue.",
         "Delete or rename that object, or give the job another name. The operator looks again by itself.";
     /// The API server refused one of the job's objects, or did not answer in time.
     Refused: [(Running, false)],

@@ -147,7 +147,7 @@ Examples:
 The last one is for `kubectl roundhouse`: with kubectl's own completion in the shell, kubectl asks the program
 kubectl_complete-roundhouse on the PATH. Make it executable with chmod +x. It completes names of jobs, too.")]
     Completion(command::completion::Options),
-    /// Say how words may go on, for kubectl.
+    /// Say how words may continue, for kubectl.
     #[command(name = command::complete::COMMAND, hide = true, disable_help_flag = true)]
     Complete(command::complete::Options),
     /// Show the versions of this program, of the operator and of Kubernetes.

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a job is followed at most, unless the user says so.
 pub(crate) const DEFAULT_SECONDS: u64 = 3_600;
 
-/// Follows a job until it has ended, or until Ctrl-C; the job goes on.
+/// Follows a job until it has ended, or until Ctrl-C; the job continues.
 pub(crate) async fn watch(
     cluster: &Cluster,
     name: &str,
@@ -31,7 +31,7 @@ pub(crate) async fn watch(
         ended = Box::pin(until_it_ends(cluster, name, timeout, screen)) => ended,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            eprintln!("{name} goes on; `kubectl roundhouse watch {name}` follows it again");
+            eprintln!("{name} continues; `kubectl roundhouse watch {name}` follows it again");
             Ok(ExitCode::from(INTERRUPTED))
         }
     }

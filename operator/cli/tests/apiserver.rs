@@ -89,7 +89,7 @@ impl Stage {
         path
     }
 
-    /// Calls the plugin in a thread, so that the client's tasks go on.
+    /// Calls the plugin in a thread, so that the client's tasks continue.
     async fn call(&self, arguments: &[&str]) -> Said {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-roundhouse"));
         command

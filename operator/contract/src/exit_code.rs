@@ -19,7 +19,7 @@ pub enum ExitCode {
     PeerLost,
     /// No progress: ended by the agent's watchdog.
     Stalled,
-    /// A device or the node is faulty; go on elsewhere.
+    /// A device or the node is faulty; continue elsewhere.
     HardwareFault,
     /// Left on request (SIGTERM, drain, suspend).
     Left,

@@ -58,7 +58,7 @@ pub(super) async fn create<K: Child>(
         Err(error) if error.code() == Some(409) => {
             let name = object.name_any();
             let other = call(|| api.get_metadata(&name)).await?;
-            // One that lost our labels is not watched: it counts as a stranger's, or this would go on for ever.
+            // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
             if !slim::is_child(&other.metadata, &key.1) {
                 context
                     .taken

@@ -51,7 +51,7 @@ class Run:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchrun-"))
         self.port = free_port()
         self.agents = []
-        # Whatever ends this program: they would go on, and take the machine from the next one.
+        # Whatever ends this program: they would continue, and take the machine from the next one.
         atexit.register(self.end)
         self.steps = lambda: lines.steps(self.home)
         # The first one hosts the rendezvous; who comes while nobody does would.

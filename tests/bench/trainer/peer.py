@@ -134,7 +134,7 @@ CASES = {
 
 
 class Losses:
-    """Every trainer looks at its loss: one that is not finite must not go on. On a GPU it is read one step late, so that the
+    """Every trainer looks at its loss: one that is not finite must not continue. On a GPU it is read one step late, so that the
     host does not wait for the step that it has just launched."""
 
     def __init__(self, device):

@@ -67,7 +67,7 @@ async fn is_ready(drill: &Drill, wanted: bool) {
     .unwrap();
 }
 
-/// The others go on, the worker is replaced, and what comes back with the node ends.
+/// The others continue, the worker is replaced, and what comes back with the node ends.
 async fn a_node_fails(name: &str, fault: Fault, operator_is_away: bool) {
     let drill = Drill::start(name, STEPS, true).await;
     let client = drill.space.client.clone();

@@ -69,11 +69,11 @@ fn count(options: &Options, environment: &ScriptEnvironment) -> std::io::Result<
     if rank == 0 {
         state = Checkpoint::load(&options.directory)?;
     }
-    // Rank 0 says where to go on.
+    // Rank 0 says where to continue.
     state.step = world.sum(state.step)?;
     state.count = world.sum(state.count)?;
     let from = state.step;
-    println!("generation {generation}: rank {rank} of {world_size} goes on after step {from}");
+    println!("generation {generation}: rank {rank} of {world_size} continues after step {from}");
     while state.step < options.steps {
         std::thread::sleep(Duration::from_millis(options.step_millis));
         // One of the ranks adds one, so the count is the number of steps for any number of ranks.

@@ -95,7 +95,7 @@ pub struct Options {
     #[arg(long, env = environment::GRACE_SECONDS)]
     pub grace_seconds: Option<u64>,
     /// In mode Restart, seconds in which the error of a process may turn out to be that of a peer: with
-    /// a newer generation the worker goes on in it.
+    /// a newer generation the worker continues in it.
     #[arg(long, env = environment::COLLATERAL_WINDOW_SECONDS, default_value_t = 5)]
     pub collateral_window_seconds: u64,
     /// Seconds without progress after which a process counts as hung; 0: never. Default: learned from

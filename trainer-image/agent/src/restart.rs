@@ -135,7 +135,7 @@ impl Machine {
         )
     }
 
-    /// Ends all processes, and goes on from there; at once if there are none. Who is being ended
+    /// Ends all processes, and continues from there; at once if there are none. Who is being ended
     /// already keeps the earlier deadline.
     fn end_all(&mut self, now: Instant, grace: Duration, next: Next) -> Vec<Action> {
         if self.running.is_empty() {

@@ -88,7 +88,7 @@ extern "C" fn run(
 }
 
 extern "C" fn free(context: *mut c_void) {
-    // SAFETY: made by `recompute`, and freed once. A panic must not go on into C++.
+    // SAFETY: made by `recompute`, and freed once. A panic must not unwind into C++.
     let _ = catch_unwind(AssertUnwindSafe(|| unsafe {
         drop(Box::from_raw(context.cast::<Segment>()));
     }));

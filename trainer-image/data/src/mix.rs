@@ -2,7 +2,7 @@
 //!
 //! An epoch has as many samples as all data sets together. Of these each gives a number that follows from its
 //! weight by the largest remainder, so that the numbers add up. A data set with a high weight is passed several
-//! times in an epoch, one with a low weight in part; the next epoch goes on where this one ends, and each pass has
+//! times in an epoch, one with a low weight in part; the next epoch continues where this one ends, and each pass has
 //! an order of its own.
 //!
 //! The order of a mix has two levels if a data set is read in blocks, such as the row groups of Parquet. Its blocks are

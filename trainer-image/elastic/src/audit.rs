@@ -124,7 +124,7 @@ fn check_hashes(file: &File, length: usize) -> Result<(), Finding> {
     Ok(())
 }
 
-/// Each line goes on where the one before has ended: no step, no sample is left out or used again.
+/// Each line continues where the one before has ended: no step, no sample is left out or used again.
 fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
     let (mut step, mut generation, mut epoch, mut cursor) = (0, 0, 0, 0);
     let mut batches = Batches::new(terms);

@@ -1,7 +1,7 @@
 //! The ledger: one line per committed step, each hashed together with all before it.
 //!
 //! A generation writes a file of its own, so that no two worlds ever write the same one: a header that
-//! says which line it goes on from, then its lines. Lines that come after that one in older files
+//! says which line it continues from, then its lines. Lines that come after that one in older files
 //! belong to a superseded branch.
 
 use serde::{Deserialize, Serialize};
@@ -120,7 +120,7 @@ impl Terms {
         Digest::of(&parts)
     }
 
-    /// Whether a ledger can go on with these.
+    /// Whether a ledger can continue with these.
     #[must_use]
     pub fn fit(&self, other: &Self) -> bool {
         self.genesis() == other.genesis()

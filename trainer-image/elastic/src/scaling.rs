@@ -32,7 +32,7 @@ pub struct Mark {
     pub step: u64,
     /// Samples of them, over all epochs.
     pub samples: u64,
-    /// How it goes on.
+    /// How it continues.
     pub pace: Pace,
     /// Steps that were committed without an update.
     pub skips: Skips,
@@ -181,7 +181,7 @@ impl Scaling {
         )
     }
 
-    /// The mark with which so many workers go on.
+    /// The mark with which so many workers continue.
     #[must_use]
     pub fn go_on(&self, mark: Mark, workers: u32) -> Mark {
         let batch = self.batch(workers);

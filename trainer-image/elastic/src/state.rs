@@ -1,4 +1,4 @@
-//! Which rank has the state that a new generation goes on with.
+//! Which rank has the state that a new generation continues with.
 
 /// Where the state that a rank holds comes from, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ impl Origin {
         self as u64
     }
 
-    /// The origin of a number. A number that no origin has is taken for [`Self::Torn`], with which nothing goes on.
+    /// The origin of a number. A number that no origin has is taken for [`Self::Torn`], with which nothing continues.
     #[must_use]
     pub fn from_code(code: u64) -> Self {
         let known = Self::ALL.into_iter().find(|origin| origin.code() == code);
@@ -53,7 +53,7 @@ impl Claim {
         step: 0,
     };
 
-    /// What a rank says that was cut off while it received this state: nothing can go on with what it has, but it
+    /// What a rank says that was cut off while it received this state: nothing can continue with what it has, but it
     /// knows which state there was.
     #[must_use]
     pub const fn torn(self) -> Self {
@@ -68,7 +68,7 @@ impl Claim {
     }
 }
 
-/// Which rank has the state that a new generation goes on with.
+/// Which rank has the state that a new generation continues with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSource {
     /// What the best state is.
@@ -96,7 +96,7 @@ impl StateSource {
     /// committed a step that others have not.
     ///
     /// # Errors
-    /// What is lost, if there is only initial weights to go on with although some rank was receiving a state of
+    /// What is lost, if there is only initial weights to continue with although some rank was receiving a state of
     /// committed steps, or nothing at all. To begin at step 0 then would hide that the training's state is gone.
     pub fn of(claims: &[Claim]) -> Result<Self, Lost> {
         let torn = claims.iter().filter(|claim| claim.origin == Origin::Torn);

@@ -68,7 +68,7 @@ pub enum Failure {
     },
     /// The last state could not be written, so that training would be complete without a result.
     #[error(
-        "{}: training is complete, and the state after step {step} could not be saved: {reason}; it goes on \
+        "{}: training is complete, and the state after step {step} could not be saved: {reason}; it continues \
          from the newest checkpoint when the volume is mended",
         dir.display()
     )]

@@ -150,7 +150,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 Ok(agreed) => {
                     if let Some(lost) = agreed.source.lost {
                         let step = agreed.source.claim.step;
-                        let so = format!("training goes on after step {step}");
+                        let so = format!("training continues after step {step}");
                         say_error(&words_of(lost, &so));
                     }
                     if agreed.source.claim.origin != Origin::Loaded
@@ -279,7 +279,7 @@ impl<R: Rendezvous> Member<'_, R> {
             return Ok(());
         };
         if let Some(manifest) = keeping.find(self.reporter)? {
-            say(&format!("goes on from {}", keeping.name(&manifest)));
+            say(&format!("continues from {}", keeping.name(&manifest)));
             self.held.stand_for(&manifest);
         }
         Ok(())

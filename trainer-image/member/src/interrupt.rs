@@ -1,9 +1,9 @@
-//! Ends a wait for peers that do not answer, once it is known that training goes on without them.
+//! Ends a wait for peers that do not answer, once it is known that training continues without them.
 //!
 //! A collective blocks until its peers answer or its timeout passes. A newer generation that is heard of
 //! meanwhile says that the operator has decided: after a short patience, in which a healthy world
 //! would have reached its step boundary, the group is aborted and the collective fails. The same happens, after a
-//! longer patience, when steps go on but some rank never hears of the newer generation: its kubelet is silent, and
+//! longer patience, when steps continue but some rank never hears of the newer generation: its kubelet is silent, and
 //! the ranks that are to join would wait for ever. [`Motion`] decides how long each patience is. A collective of
 //! NCCL does not return when its timeout is over; what NCCL's own watchdog has noted is read here, and ends the
 //! wait, too.

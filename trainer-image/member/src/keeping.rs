@@ -62,7 +62,7 @@ impl Keeping {
     /// reads no bytes: another process may have a newer state, and one that reads them for all is enough.
     ///
     /// # Errors
-    /// [`Failure::OtherTraining`] and [`Failure::NoCheckpointUsable`] when training cannot go on with what is
+    /// [`Failure::OtherTraining`] and [`Failure::NoCheckpointUsable`] when training cannot continue with what is
     /// there, [`Failure::VolumeSilent`] when the volume does not answer.
     pub fn prepare(
         launch: &Launch,

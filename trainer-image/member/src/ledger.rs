@@ -3,7 +3,7 @@
 //!
 //! The thread takes the lines every [`appender::WRITE_INTERVAL`]. To wake it for each step would cost a short step more
 //! than the line is worth: lines that are lost with rank 0 are those that the other ranks still have, and without other
-//! ranks training goes on from a checkpoint, which waits for its line.
+//! ranks training continues from a checkpoint, which waits for its line.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -106,7 +106,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.machine.apply(event);
     }
 
-    /// This process has nothing more to do: it leaves its generation, which goes on or is over. Whatever uses the world's
+    /// This process has nothing more to do: it leaves its generation, which continues or is over. Whatever uses the world's
     /// group is to be dropped before.
     pub fn leave(&mut self) {
         if let Some(peers) = &self.peers {

@@ -28,7 +28,7 @@ struct Flags {
 }
 
 impl LeaveRequest {
-    /// Catches the signals from now on. Once asked to leave, the process goes on for at most `budget`. `last_words`
+    /// Catches the signals from now on. Once asked to leave, the process continues for at most `budget`. `last_words`
     /// runs before the process ends because its step boundary did not come in time or, if it is told so, the save after
     /// it did not end.
     ///

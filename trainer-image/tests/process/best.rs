@@ -91,7 +91,7 @@ fn the_best_checkpoint_is_kept_beside_newer_ones_that_are_worse() {
     assert!((job.metric(0, "roundhouse_train_best_checkpoint_step") - step as f64).abs() < 0.5);
     assert_proven(volume.path(), STEPS);
 
-    // A job that finds no newer checkpoint goes on from the best one, to the same end.
+    // A job that finds no newer checkpoint continues from the best one, to the same end.
     let old = checkpoints(volume.path());
     for newer in &old[1..] {
         std::fs::remove_dir_all(newer).unwrap();

@@ -1,4 +1,4 @@
-//! When all workers are lost: training goes on from the newest whole checkpoint, and the ledger proves that no
+//! When all workers are lost: training continues from the newest whole checkpoint, and the ledger proves that no
 //! sample was used twice.
 
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ pub(crate) fn parts(checkpoint: &Path) -> Value {
     manifest["shards"].clone()
 }
 
-/// Length of a training that goes on for a while after the newest checkpoint.
+/// Length of a training that continues for a while after the newest checkpoint.
 pub(crate) fn beyond(volume: &Path) -> Value {
     let newest = checkpoints(volume).iter().map(|path| step_of(path)).max();
     let mut config = config();
@@ -86,7 +86,7 @@ pub(crate) fn beyond(volume: &Path) -> Value {
 #[test]
 fn a_training_whose_workers_were_all_killed_goes_on_at_any_world_size() {
     for (before, after) in [(2, 2), (3, 2), (1, 3)] {
-        let what = format!("{before} killed, {after} go on");
+        let what = format!("{before} killed, {after} continue");
         let volume = tempfile::tempdir().unwrap();
         train_and_kill(before, volume.path(), 1);
         let config = beyond(volume.path());

@@ -38,7 +38,7 @@ pub(crate) fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) 
     );
 }
 
-/// Kills one rank of `world` at a point, goes on without it, and later with another in its place.
+/// Kills one rank of `world` at a point, continues without it, and later with another in its place.
 pub(crate) fn survive(world: u32, victim: u32, point: &str, expected: &[(String, Tensor)]) {
     let what = format!("rank {victim} of {world} at {point}");
     let mut job = Job::doomed(
@@ -215,7 +215,7 @@ pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
     });
     // Far below the timeout of a collective: they do not wait for one that the operator has given up.
     let elapsed = stopped_at.elapsed();
-    println!("the others go on after {elapsed:.1?}");
+    println!("the others continue after {elapsed:.1?}");
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
     let reached = job.status(0, 0).unwrap().step;
     job.signal(1, "-CONT");

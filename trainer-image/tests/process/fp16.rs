@@ -141,7 +141,7 @@ pub(crate) fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoin
     let saved = json!({"scale": 262_144.0, "cleanSteps": 4});
     assert_eq!(saved_scale(job.volume()), (STEPS, saved));
 
-    // All are lost, and training goes on from the checkpoint.
+    // All are lost, and training continues from the checkpoint.
     let volume = tempfile::tempdir().unwrap();
     let keep = || every_steps(volume.path().to_owned(), 10);
     config["lossScaling"]["growthInterval"] = json!(1_000_000);

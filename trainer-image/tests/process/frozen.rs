@@ -19,7 +19,7 @@ fn training() -> Value {
     config
 }
 
-/// Worker 0 is stopped, and a generation that the others wait in needs it: they go on in the next one. Then it
+/// Worker 0 is stopped, and a generation that the others wait in needs it: they continue in the next one. Then it
 /// continues, and neither commits nor holds anybody up.
 fn go_on_without_it(mut job: Job, generation: u64, what: &str) {
     // Not before they wait for it.
@@ -32,7 +32,7 @@ fn go_on_without_it(mut job: Job, generation: u64, what: &str) {
         status.generation == generation && status.phase == Phase::Training
     });
     let elapsed = issued_at.elapsed();
-    println!("{what}: the others go on after {elapsed:.1?}");
+    println!("{what}: the others continue after {elapsed:.1?}");
     assert!(elapsed < SOON, "{what}: {elapsed:?}");
     let reached = job.status(1, 0).unwrap().step;
     job.pace_steps(1);

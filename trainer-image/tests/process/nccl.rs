@@ -171,7 +171,7 @@ pub(crate) fn a_silent_peer_over_nccl_is_left_behind() {
     job.wait_for_nodes(&[0, 2], "a step without it", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    println!("the others go on after {:.1?}", stopped_at.elapsed());
+    println!("the others continue after {:.1?}", stopped_at.elapsed());
     // What the others waited for it with may be on its way to it.
     let last = job.status(0, 0).unwrap().step + 1;
     job.signal(1, "-CONT");

@@ -93,7 +93,7 @@ fn a_gpt2_with_dropout_in_slices_has_equal_bits_for_every_number_of_processes() 
     assert_equal_for_every_world(&gpt2(20), directory.path());
 }
 
-/// Kills a rank at a point of a step, goes on without it, and compares the weights: (point, ranks, the rank that is
+/// Kills a rank at a point of a step, continues without it, and compares the weights: (point, ranks, the rank that is
 /// killed).
 fn assert_kills_change_no_bit(
     config: &Value,

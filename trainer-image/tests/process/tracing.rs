@@ -1,4 +1,4 @@
-//! A trace of steps on request, while training goes on.
+//! A trace of steps on request, while training continues.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Real volumes that are full, read-only or frozen: training goes on, it is told why nothing is saved, what was
+//! Real volumes that are full, read-only or frozen: training continues, it is told why nothing is saved, what was
 //! saved before stays whole, and nobody has succeeded whose result is not saved.
 
 use std::path::Path;
@@ -40,7 +40,7 @@ pub(crate) fn wait_until_saved_beyond(job: &Job, step: u64) {
     });
 }
 
-/// All leave, with what they have saved; the next processes go on from it, and the ledger is proven.
+/// All leave, with what they have saved; the next processes continue from it, and the ledger is proven.
 pub(crate) fn leave_and_go_on(mut job: Job, volume: &Path, generation: u64) {
     for rank in 0..2 {
         job.signal(rank, "-TERM");

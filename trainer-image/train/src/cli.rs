@@ -56,7 +56,7 @@ pub enum Command {
     /// The ledger has a line for each committed step: which samples, of which epoch, and a hash over
     /// everything before it. The audit recomputes all of them, follows the line of generations back
     /// from the newest one, and checks that no sample of an epoch was left out or used twice. Lines
-    /// that a newer generation did not go on from are superseded; they are counted and left alone.
+    /// that a newer generation did not continue from are superseded; they are counted and left alone.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {
         /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
@@ -123,7 +123,7 @@ struct Train {
 )]
 #[derive(Clone, Debug, Args)]
 struct Keeping {
-    /// Keep checkpoints and the ledger here, and go on from the newest checkpoint.
+    /// Keep checkpoints and the ledger here, and continue from the newest checkpoint.
     #[arg(long, value_name = "DIR", requires = "config")]
     checkpoint_dir: Option<PathBuf>,
     /// Save a checkpoint after every so many steps.

@@ -38,7 +38,7 @@ impl C10dGroup {
         &self.group
     }
 
-    /// How long its collectives wait for their peers from now on. A library that cannot change that goes on as before.
+    /// How long its collectives wait for their peers from now on. A library that cannot change that continues as before.
     pub fn set_timeout(&self, timeout: Duration) {
         let _ = self.group.set_timeout(timeout);
     }

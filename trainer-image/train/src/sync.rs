@@ -111,7 +111,7 @@ pub fn reducer_options(config: &TrainerConfig, step: u64) -> ReducerOptions {
     }
 }
 
-/// What a configuration asks for, among the ranks of a world that goes on after `step` steps. `parameters` are equal on
+/// What a configuration asks for, among the ranks of a world that continues after `step` steps. `parameters` are equal on
 /// all of them, and so is `layout`: see [`roundhouse_c10d::layout`].
 ///
 /// # Errors

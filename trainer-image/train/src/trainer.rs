@@ -119,7 +119,7 @@ impl Trainer<'_> {
             };
             match event {
                 Ok(Some(event)) => self.member.apply(event),
-                // A newer generation came while this one was being formed, or steps go on.
+                // A newer generation came while this one was being formed, or steps continue.
                 Ok(None) => {}
                 Err(failure) if failure.is_peer_lost() => {
                     // First the hooks on the gradients, then what they would call.

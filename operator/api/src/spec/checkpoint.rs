@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub struct Checkpoint {
     /// A volume that all workers can write to at once. Mounted at `/checkpoints`; the job writes below
     /// `<namespace>/<job name>`, so jobs can share a volume, and a job that is deleted and applied again
-    /// under its name goes on from its state.
+    /// under its name continues from its state.
     pub volume: CheckpointVolume,
     /// A checkpoint after every so many committed steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]

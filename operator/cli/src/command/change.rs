@@ -83,8 +83,9 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
     let changed = cluster
         .patch(name, &json!({"spec": {"suspend": true}}), common.dry_run)
         .await?;
-    let sentence =
-        format!("{name} is suspended: {saves}. `kubectl roundhouse resume {name}` lets it go on");
+    let sentence = format!(
+        "{name} is suspended: {saves}. `kubectl roundhouse resume {name}` lets it continue"
+    );
     told(&changed, *common, &sentence)
 }
 
@@ -111,7 +112,7 @@ pub(crate) async fn stop(cluster: &Cluster, options: &One) -> Outcome {
     let rest = match (&job.spec.checkpoint, ended) {
         (_, true) => "it had ended",
         (Some(_), false) => {
-            "its workers save a checkpoint and leave; a job of this name goes on from there"
+            "its workers save a checkpoint and leave; a job of this name continues from there"
         }
         (None, false) => {
             "its workers leave; nothing of what it has learnt is kept, as it has no spec.checkpoint"

@@ -1,4 +1,4 @@
-//! How the words of a command may go on, as kubectl asks it of a plugin: the program `kubectl_complete-roundhouse` gets the
+//! How the words of a command may continue, as kubectl asks it of a plugin: the program `kubectl_complete-roundhouse` gets the
 //! words so far, prints what the last one may become, and then a number that says what the shell shall do besides.
 //!
 //! Protocol: <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#customizing-kubectl-completion>; numbers:

@@ -117,9 +117,9 @@ fn farewell(dir: &Path, outcome: Outcome) -> String {
         return format!("logs: {}; no step is saved yet", logs.display());
     };
     let next = match outcome {
-        Outcome::Succeeded => "with more epochs or steps in the file, the same command goes on",
-        Outcome::Failed => "once the reason is mended, the same command goes on",
-        Outcome::Interrupted => "the same command goes on",
+        Outcome::Succeeded => "with more epochs or steps in the file, the same command continues",
+        Outcome::Failed => "once the reason is mended, the same command continues",
+        Outcome::Interrupted => "the same command continues",
     };
     let (logs, state) = (logs.display(), state.display());
     format!("step {step} is saved in {state}; {next} from there; logs: {logs}")

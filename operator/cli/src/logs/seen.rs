@@ -1,4 +1,4 @@
-//! Which lines of a pod have been shown, so that a log that is opened again goes on where it broke off. Pure.
+//! Which lines of a pod have been shown, so that a log that is opened again continues where it broke off. Pure.
 //!
 //! A log can only be asked for from a moment on, in whole seconds, so lines come again. They are told by time and
 //! text. Lines of one time and text that were written twice are shown twice.

@@ -120,7 +120,7 @@ fn until_training(facts: &Facts, status: &TrainingJobStatus) -> Vec<String> {
     } else {
         let min = spec.workers.min_replicas.unwrap_or(spec.workers.replicas);
         all.push(format!(
-            "Training goes on as soon as {} can take part.",
+            "Training continues as soon as {} can take part.",
             counted(min, "worker")
         ));
         let limit = spec.failure_policy.backoff_limit;

@@ -106,7 +106,7 @@ fn what_happens_next_is_told_with_its_time() {
                 )
                 .waits("Recovering", ""),
             vec![
-                "Training goes on as soon as 2 workers can take part.",
+                "Training continues as soon as 2 workers can take part.",
                 "The job fails after 6 more incidents without a new step between them (backoffLimit).",
             ],
         ),

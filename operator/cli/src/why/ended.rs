@@ -26,7 +26,7 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     let diagnosis = last.map_or(diagnosis.clone(), |last| diagnosis.shown_by(evidence(last)));
     let again = format!(
         "A job that has failed stays so: run `kubectl roundhouse stop {name}`, then submit it again. \
-         With spec.checkpoint it goes on from the newest checkpoint."
+         With spec.checkpoint it continues from the newest checkpoint."
     );
     Some(diagnosis.do_(again))
 }

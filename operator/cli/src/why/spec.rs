@@ -44,7 +44,7 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
                 "The job is suspended: spec.suspend is true.",
             )
             .do_(format!(
-                "To let it go on, run `kubectl roundhouse resume {name}`."
+                "To let it continue, run `kubectl roundhouse resume {name}`."
             )),
         );
     }

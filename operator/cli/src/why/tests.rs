@@ -255,7 +255,7 @@ fn afterwards() -> Vec<Row> {
         (
             Situation::Failed,
             failed(hurt(job()), "BackoffLimitExceeded", "7 incidents in a row without a new step"),
-            &["7 incidents", "--previous", "ended by SIGKILL", "goes on from the newest checkpoint"],
+            &["7 incidents", "--previous", "ended by SIGKILL", "continues from the newest checkpoint"],
         ),
         (
             Situation::Succeeded,

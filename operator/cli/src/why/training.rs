@@ -105,7 +105,7 @@ fn straggler(facts: &Facts) -> Option<Diagnosis> {
         Diagnosis::new(Situation::Straggler, summary)
             .do_(format!("Look at node {node}: another load, a throttled GPU, a slow disk. `kubectl describe node {node}`."))
             .do_(format!("To move the worker, run `kubectl cordon {node}` and `kubectl delete pod {pod}`: it is replaced, and the others keep training."))
-            .do_(format!("To go on without it, run `kubectl roundhouse scale {name} {one_less}`: the worker that the others wait for goes first.")),
+            .do_(format!("To continue without it, run `kubectl roundhouse scale {name} {one_less}`: the worker that the others wait for goes first.")),
     )
 }
 

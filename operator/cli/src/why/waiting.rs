@@ -24,11 +24,11 @@ pub(super) fn rule(facts: &Facts) -> Diagnosis {
             let summary = format!("Fewer workers are left than workers.minReplicas ({min}). They keep their state and wait.");
             Diagnosis::new(Situation::BelowMinReplicas, summary)
                 .do_("Nothing, if the lost workers can be replaced.")
-                .do_("To go on with those that are left, lower workers.minReplicas in the job.")
+                .do_("To continue with those that are left, lower workers.minReplicas in the job.")
         }
         "Recovering" => Diagnosis::new(Situation::Recovering, "A worker was lost. The others keep their state and wait for it.")
             .do_("Nothing: it is started again or replaced.")
-            .do_("To let the others go on without it the next time, set workers.minReplicas below workers.replicas."),
+            .do_("To let the others continue without it the next time, set workers.minReplicas below workers.replicas."),
         "Forming" => Diagnosis::new(Situation::Forming, "The workers form a generation.")
             .do_("Nothing: this takes a moment."),
         _ => lobby(facts),

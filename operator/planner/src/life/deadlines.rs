@@ -1,5 +1,5 @@
 //! The job's deadlines: to be active, and to start. Both end the job for good, so they are decided only on what the API
-//! server has confirmed: a cache may be old after an outage, and time goes on meanwhile.
+//! server has confirmed: a cache may be old after an outage, and time passes meanwhile.
 
 use std::time::Duration;
 

@@ -130,7 +130,7 @@ fn suspended(draft: &mut Draft<'_>, is_true: bool, reason: ConditionReason, mess
 fn sentence(draft: &Draft<'_>, leaving: usize) -> String {
     let state = match (&draft.job.checkpoint, known_step(draft)) {
         (None, _) if !starts_over(draft) => {
-            "the script goes on from the checkpoint that it keeps itself, if it does".to_owned()
+            "the script continues from the checkpoint that it keeps itself, if it does".to_owned()
         }
         (None, _) => {
             "training begins again at step 0 when resumed: there is no spec.checkpoint".to_owned()

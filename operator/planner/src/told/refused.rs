@@ -1,4 +1,4 @@
-//! Plans for jobs that cannot go on as they are: the user is told, once.
+//! Plans for jobs that cannot continue as they are: the user is told, once.
 
 use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJob, TrainingJobStatus};
@@ -65,7 +65,7 @@ impl Obstacle {
         }
     }
 
-    /// The obstacle that a status tells of. While the next try goes on it is still there.
+    /// The obstacle that a status tells of. While the next try is under way it is still there.
     #[must_use]
     pub fn told_in(status: &TrainingJobStatus) -> Option<Self> {
         let message = &status.conditions.first()?.message;
@@ -76,7 +76,7 @@ impl Obstacle {
 }
 
 /// A plan of which the API server has not made a part: the status says why, once. What the plan has decided is stored,
-/// so that nothing is decided twice. Workers that train go on, and the status says so. `before`: the status as last
+/// so that nothing is decided twice. Workers that train continue, and the status says so. `before`: the status as last
 /// written.
 #[must_use]
 pub fn plan_refused(

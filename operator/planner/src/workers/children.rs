@@ -34,7 +34,7 @@ pub(crate) fn name_taken(draft: &Draft<'_>) -> Option<String> {
     ))
 }
 
-/// Says that nothing can be made. Workers that are there go on, and a generation that is being formed is formed.
+/// Says that nothing can be made. Workers that are there continue, and a generation that is being formed is formed.
 pub(crate) fn tell_name_taken(
     draft: &mut Draft<'_>,
     message: String,

@@ -55,7 +55,7 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
 }
 
 /// The directory bears the job's namespace and name, not its UID: a job that is deleted and applied again
-/// under its name goes on from its state. It is a directory below the mount and no `subPath`, which the
+/// under its name continues from its state. It is a directory below the mount and no `subPath`, which the
 /// kubelet would make as root: the trainer makes it as the user that writes to it.
 fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     let Checkpoint {

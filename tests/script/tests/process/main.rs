@@ -1,4 +1,4 @@
-//! Restart mode with real agents and processes: who restarts, who goes on, and how each ends.
+//! Restart mode with real agents and processes: who restarts, who continues, and how each ends.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use roundhouse_contract::termination::Reason;

@@ -151,7 +151,7 @@ fn processes_fail() {
             vec![(100, Action::Kill), (100, failed(1, End::Exited(64)))],
         ),
         (
-            "an error may be that of a peer: with a newer generation the worker goes on",
+            "an error may be that of a peer: with a newer generation the worker continues",
             vec![
                 (1_000, exits(0, 1)),
                 (1_100, exits(1, 1)),

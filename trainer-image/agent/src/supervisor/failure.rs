@@ -2,7 +2,7 @@
 
 use roundhouse_contract::{ExitCode, Mode};
 
-/// Why the agent itself cannot go on.
+/// Why the agent itself cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("cannot use the run directory {path}: {source}")]

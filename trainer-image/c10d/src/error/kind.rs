@@ -8,7 +8,7 @@ use crate::ffi;
 /// Kind of an [`Error`](crate::Error): what the caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// A peer or the store is gone; a new group without it can go on.
+    /// A peer or the store is gone; a new group without it can continue.
     ConnectionLost,
     /// A peer or the store did not answer in time.
     Timeout,

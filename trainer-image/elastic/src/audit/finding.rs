@@ -23,7 +23,7 @@ pub enum Finding {
         /// Step of the line.
         step: u64,
     },
-    /// A generation goes on from a line that no older file has.
+    /// A generation continues from a line that no older file has.
     Gap {
         /// The generation.
         generation: u64,
@@ -132,7 +132,7 @@ impl fmt::Display for Finding {
             ),
             Self::Gap { generation, step } => write!(
                 f,
-                "generation {generation} goes on from step {step}, but no older file has that line: \
+                "generation {generation} continues from step {step}, but no older file has that line: \
                  a gap"
             ),
             Self::OtherCourse { generation } => write!(

@@ -11,7 +11,7 @@ fn terms() -> Terms {
     Terms::of(&course(), 7)
 }
 
-/// A file of a generation that goes on after a head, to a step.
+/// A file of a generation that continues after a head, to a step.
 fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
     let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&terms())));
     while chain.head().step < to {
@@ -29,7 +29,7 @@ fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
     }
 }
 
-/// Three generations; the last goes on from before the end of the second.
+/// Three generations; the last continues from before the end of the second.
 fn ledger() -> Vec<File> {
     let first = file(1, None, 4);
     let second = file(2, Some(first.lines[3].head()), 9);
@@ -112,7 +112,7 @@ fn a_line_that_was_taken_out_is_a_gap() {
     let mut files = ledger();
     files[1].lines.remove(1);
     rehash(&mut files[1]);
-    // A forger has to go on with the generations after it.
+    // A forger has to continue with the generations after it.
     assert!(matches!(
         audit(files, &[]),
         Err(Finding::Gap {

@@ -58,7 +58,7 @@ pub enum Event {
     },
     /// The last step is committed and evaluated.
     Finished,
-    /// Somebody asked this process to leave. It goes on until the others can do without it: a
+    /// Somebody asked this process to leave. It continues until the others can do without it: a
     /// newer generation, or everybody leaves.
     LeaveRequested,
 }

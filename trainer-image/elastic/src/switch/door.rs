@@ -1,8 +1,8 @@
-//! How long training goes on without newcomers that have not arrived.
+//! How long training continues without newcomers that have not arrived.
 
 use std::time::{Duration, Instant};
 
-/// For how long training goes on without newcomers that have not arrived. After that the others wait for them at
+/// For how long training continues without newcomers that have not arrived. After that the others wait for them at
 /// the store, where they hear of a newer generation, too.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 

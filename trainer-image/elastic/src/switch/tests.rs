@@ -39,7 +39,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             Some(Cut::Stuck(seconds(12))),
         ),
         (
-            "steps go on",
+            "steps continue",
             Activity::Steps,
             10,
             14_999,
@@ -47,7 +47,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             None,
         ),
         (
-            "steps go on, and a rank does not hear of the generation",
+            "steps continue, and a rank does not hear of the generation",
             Activity::Steps,
             10,
             15_000,

@@ -1,4 +1,4 @@
-//! Several jobs in one directory, one after the other: a job that is deleted and applied again goes on from
+//! Several jobs in one directory, one after the other: a job that is deleted and applied again continues from
 //! the state of the one before, and its generations begin at 1 again. So that they are newer than all of the
 //! other's, each job after the first counts from a higher number.
 

@@ -1,4 +1,4 @@
-//! Finding the checkpoint to go on with, and reading it.
+//! Finding the checkpoint to continue with, and reading it.
 //!
 //! Every process finds it, from manifests and the sizes of files alone. One process reads it, and checks every byte.
 

@@ -1,4 +1,4 @@
-//! The thread that writes: training goes on meanwhile, however slow the volume is.
+//! The thread that writes: training continues meanwhile, however slow the volume is.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};

@@ -217,7 +217,7 @@ fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
         assert!(matches!(holder.result, Err(Failure::PeerLost(_))));
         assert_eq!((holder.claim(), &holder.bytes), (before, &Bytes::filled(1)));
         assert_eq!(joiner.claim(), before.torn(), "in collective {call}");
-        // The next generation goes on with the holder's.
+        // The next generation continues with the holder's.
         let next = formed.into_iter().skip(1).map(|rank| Process {
             held: rank.held,
             bytes: rank.bytes,

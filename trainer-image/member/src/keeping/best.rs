@@ -1,5 +1,5 @@
 //! The checkpoint of a state that was evaluated better than all before it. Training stands still until its bytes are
-//! copied; they are written while it goes on.
+//! copied; they are written while it continues.
 
 use std::time::{Duration, Instant};
 

@@ -80,7 +80,7 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(self.keeping.is_some() && decision != Decision::None)
     }
 
-    /// After [`Self::note`]: saves begin and go on. `state` is that of the last committed step.
+    /// After [`Self::note`]: saves begin and continue. `state` is that of the last committed step.
     ///
     /// # Errors
     /// [`Failure::State`] when the state cannot be copied.

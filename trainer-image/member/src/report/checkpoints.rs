@@ -186,7 +186,7 @@ impl Reporter {
         let so = if self.status.phase == Phase::Saving {
             "it is waited for"
         } else {
-            "training goes on"
+            "training continues"
         };
         match error {
             Some(error) => say_error(&format!("{what}: {error}; {so}")),

@@ -1,4 +1,4 @@
-//! A part of a state as it was at one step, in host memory, while the state goes on changing.
+//! A part of a state as it was at one step, in host memory, while the state keeps changing.
 
 use std::any::Any;
 use std::fmt::Debug;

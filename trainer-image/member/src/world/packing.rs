@@ -61,7 +61,7 @@ impl Packing {
         SLOTS + self.rank
     }
 
-    /// What this rank adds to the sum. A list that a device goes on filling in has a loss of 0.
+    /// What this rank adds to the sum. A list that a device keeps filling in has a loss of 0.
     #[must_use]
     pub fn pack(&self, own: &Standing, local_loss_sum: f64) -> Vec<f64> {
         // Rank 0 alone has more to say than the others.

@@ -25,7 +25,7 @@ pub struct Own {
 /// What the ranks of a new generation agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Which rank has the state to go on with.
+    /// Which rank has the state to continue with.
     pub source: StateSource,
     /// Bytes of unwritten ledger that come with it.
     pub chain_bytes: usize,
@@ -42,7 +42,7 @@ pub struct Agreed {
 const OWN: usize = 8;
 
 impl<G: Group> World<G> {
-    /// Which rank has the state to go on with and what goes with it, and from where the job's generations are
+    /// Which rank has the state to continue with and what goes with it, and from where the job's generations are
     /// counted. All ranks get the same answer; the inner error is a state that is lost.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Processes that are stopped, as a debugger or a hypervisor would, and go on later.
+//! Processes that are stopped, as a debugger or a hypervisor would, and continue later.
 
 use serde_json::Value;
 

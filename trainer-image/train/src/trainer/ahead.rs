@@ -42,7 +42,7 @@ impl Trainer<'_> {
         pending.map_or(self.member.held.mark, |pending| pending.after)
     }
 
-    /// Launches a step, and then reads the end of the one before, if there is one. `None`: steps go on.
+    /// Launches a step, and then reads the end of the one before, if there is one. `None`: steps continue.
     pub(super) fn step_ahead(
         &mut self,
         batch: Batch,

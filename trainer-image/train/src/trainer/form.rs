@@ -21,7 +21,7 @@ impl Trainer<'_> {
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);
         };
-        // All have the same mark and the same number of workers now, so all go on alike.
+        // All have the same mark and the same number of workers now, so all continue alike.
         let workers = workers(&self.launch, place.world_size);
         let mark = self.plan.scaling.go_on(self.member.held.mark, workers);
         let mark = self.with_loss_scale(mark);

@@ -29,7 +29,7 @@ pub(super) fn identity_of(
     }
 }
 
-/// Fields that change what is computed and no tensor's shape. What people tune while a training goes on, such as the
+/// Fields that change what is computed and no tensor's shape. What people tune during a training, such as the
 /// learning rate, is none of them.
 fn settings(config: &TrainerConfig) -> BTreeMap<String, String> {
     let model = &config.model;

@@ -12,7 +12,7 @@ use crate::gradients::own_gradients;
 use crate::sync::explain;
 
 impl Trainer<'_> {
-    /// The mark with which a generation goes on: with a loss scale where the configuration has one, whatever the
+    /// The mark with which a generation continues: with a loss scale where the configuration has one, whatever the
     /// configuration of the state before was.
     pub(super) fn with_loss_scale(&self, mark: Mark) -> Mark {
         let start = LossScale::start(&self.work.config.loss_scaling);

@@ -41,7 +41,7 @@ impl Begun {
 impl Trainer<'_> {
     /// One optimizer step of the whole world, or what is due in its place: an evaluation, the end. Until the
     /// update every error leaves the weights as they were; the update itself is local and waits for no peer. `None`:
-    /// steps go on.
+    /// steps continue.
     pub(super) fn step(&mut self) -> Result<Option<Event>, Failure> {
         let result = self.try_step();
         if result.is_err() {

@@ -50,7 +50,7 @@ fn help(program: &str, command: &[&str]) -> io::Result<String> {
 fn commands(help: &str) -> Vec<&str> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let lines = lines.take_while(|line| !line.is_empty());
-    // A description may go on in a line of its own, which is indented further.
+    // A description may continue in a line of its own, which is indented further.
     let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|it| !it.starts_with(' ')));
     let names = names.filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").collect()

@@ -18,7 +18,7 @@ use super::{PROGRESS, Record, Sample, object};
 use crate::facts::Told;
 use crate::local::executor::Executor;
 
-/// Between two records while the run goes on.
+/// Between two records while the run continues.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Between two samples at the begin of a run; later it is a thousandth of the time that the run has taken, so that the
 /// file of a run of days stays small.

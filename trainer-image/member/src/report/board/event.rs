@@ -26,7 +26,7 @@ const FIXED32: u64 = 5;
 pub enum What {
     /// The file begins.
     FileVersion,
-    /// Training goes on from here: `TensorBoard` drops what it has of this step and of later ones.
+    /// Training continues from here: `TensorBoard` drops what it has of this step and of later ones.
     Start,
     /// Values by tag, such as `train/loss`.
     Scalars(Vec<(&'static str, f64)>),
