@@ -1,6 +1,7 @@
 //! Jobs from creation to their end, and what the API server is asked on the way.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
 use roundhouse_contract::termination::Reason;
@@ -57,6 +58,18 @@ async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
     stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
     let job = stage.reaches(NAMESPACE, "Completed").await;
     assert_eq!(job.status.unwrap().progress.unwrap().percent, "100%");
+    // The event of the end is the operator's last call; it comes after the status.
+    let events: Api<Event> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    until("the end is told", SOON, || async {
+        let told = events.list(&ListParams::default()).await?;
+        let mut reasons = told
+            .items
+            .iter()
+            .filter_map(|event| event.reason.as_deref());
+        Ok(reasons.any(|reason| reason == "Succeeded").then_some(()))
+    })
+    .await
+    .unwrap();
     let calls = stage.server.operator_calls().unwrap();
     let counted = calls
         .iter()

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tower::{Layer, Service};
 
 pub(crate) const NAMESPACE: &str = "ml";
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_mins(2);
 
 pub(crate) struct Stage {
     pub(crate) server: ApiServer,

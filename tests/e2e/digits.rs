@@ -1,9 +1,7 @@
 //! The example as a user applies it, and variations of it.
 
-use std::time::Duration;
-
 use roundhouse_api::{ConditionType, TrainingJob};
-use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
 use roundhouse_tests::{manifests, nodes, processes};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -32,16 +30,12 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
     let space = TestNamespace::create("e2e-two", false).await.unwrap();
     apply(&space, |spec| epochs(spec, 40)).await;
 
-    let metrics = until(
-        "a worker tells its metrics",
-        Duration::from_secs(90),
-        || async {
-            let text = space.metrics("digits-worker-0-0").await.unwrap_or_default();
-            Ok(text
-                .contains("roundhouse_train_world_size{rank=\"0\"} 2")
-                .then_some(text))
-        },
-    );
+    let metrics = until("a worker tells its metrics", DEADLINE, || async {
+        let text = space.metrics("digits-worker-0-0").await.unwrap_or_default();
+        Ok(text
+            .contains("roundhouse_train_world_size{rank=\"0\"} 2")
+            .then_some(text))
+    });
     let Ok(metrics) = metrics.await else {
         panic!("{}", space.dump().await)
     };
@@ -84,7 +78,7 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
         .delete("digits", &kube::api::DeleteParams::default())
         .await
         .unwrap();
-    until("the children are gone", Duration::from_secs(60), || async {
+    until("the children are gone", DEADLINE, || async {
         Ok(space.children("digits").await?.is_empty().then_some(()))
     })
     .await
@@ -126,7 +120,7 @@ async fn missing_data_fails_the_job_with_the_path() {
         "{:?}",
         status.conditions[0]
     );
-    until("no pod runs on", Duration::from_secs(60), || async {
+    until("no pod runs on", DEADLINE, || async {
         let pods = space.pods().list(&kube::api::ListParams::default()).await?;
         let running = |pod: &k8s_openapi::api::core::v1::Pod| {
             pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
@@ -147,7 +141,7 @@ async fn a_killed_worker_is_an_incident_and_the_other_goes_on_without_a_restart(
         spec["elastic"] = json!({"joinWindowSeconds": 60});
     })
     .await;
-    until("training runs", Duration::from_secs(90), || async {
+    until("training runs", DEADLINE, || async {
         let text = space.metrics("digits-worker-1-0").await.unwrap_or_default();
         Ok(text
             .contains("roundhouse_train_world_size{rank=\"1\"} 2")

@@ -1,15 +1,11 @@
 //! The NetworkPolicy on a network that enforces it: strangers reach a worker's metrics and nothing else.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use roundhouse_contract::ports;
-use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
 use roundhouse_tests::manifests;
 use serde_json::json;
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// Runs a command in a pod of its own and returns its exit code.
 async fn run(pods: &Api<Pod>, name: &str, command: &str) -> i32 {
@@ -26,7 +22,7 @@ async fn run(pods: &Api<Pod>, name: &str, command: &str) -> i32 {
     });
     let pod = serde_json::from_value(pod).unwrap();
     pods.create(&PostParams::default(), &pod).await.unwrap();
-    until("the stranger's command ends", SOON, || async {
+    until("the stranger's command ends", DEADLINE, || async {
         let status = pods.get(name).await?.status.unwrap_or_default();
         let ended = status
             .container_statuses
@@ -48,7 +44,7 @@ async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
         }
         space.create_object(&object).await.unwrap();
     }
-    let address = until("the job trains", SOON, || async {
+    let address = until("the job trains", DEADLINE, || async {
         let job = space.jobs().get("digits").await?;
         let trains = job
             .status
@@ -76,7 +72,7 @@ async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
     let later = format!("sleep 5; {store}");
     let (pods, patch) = (space.pods(), Patch::Merge(&member));
     let labelled = async {
-        until("the pod is there to be labelled", SOON, || async {
+        until("the pod is there to be labelled", DEADLINE, || async {
             Ok(pods
                 .patch("member", &PatchParams::default(), &patch)
                 .await

@@ -2,13 +2,11 @@
 //! a script that holds a GPU on a node that turns out to be faulty. The variable `ROUNDHOUSE_PICTURES` names a directory in which what
 //! the dashboards show is kept: `make docs-pictures` draws it.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use roundhouse_api::{ConditionType, TrainingJobStatus};
-use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
 use roundhouse_tests::manifests::{self, repository};
 use roundhouse_tests::prometheus::Prometheus;
 use roundhouse_tests::{nodes, processes};
@@ -18,7 +16,6 @@ use serde_json::{Value, json};
 const SPACE: &str = "e2e-monitoring";
 const JOB: &str = "gpt2-romeo";
 const SCRIPT: &str = "script";
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The example, smaller, without an end, and with checkpoints.
 fn grow(job: &mut Value) {
@@ -76,7 +73,7 @@ async fn comes_to(
     what: &str,
     is_there: impl Fn(&TrainingJobStatus) -> bool,
 ) {
-    let come = until(what, PATIENCE, || async {
+    let come = until(what, DEADLINE, || async {
         let status = space.jobs().get(job).await?.status.unwrap_or_default();
         anyhow::ensure!(!status.is_terminal(), "{job} ended");
         Ok(is_there(&status).then_some(()))
@@ -144,7 +141,7 @@ async fn every_query_of_a_dashboard_or_an_alert_has_data_over_a_job_that_grows_s
     .await;
 
     let record = std::env::var_os("ROUNDHOUSE_PICTURES").map(|it| repository().join(it));
-    let said = prometheus.evaluate(SPACE, &[JOB, SCRIPT], PATIENCE, record.as_deref());
+    let said = prometheus.evaluate(SPACE, &[JOB, SCRIPT], DEADLINE, record.as_deref());
     println!("{}", or_dump(&space, said).await);
     space.delete().await.unwrap();
 }

@@ -1,10 +1,8 @@
 //! Restart mode on real pods: an image that knows nothing of Roundhouse.
 
-use std::time::Duration;
-
 use kube::api::LogParams;
 use roundhouse_api::ConditionType;
-use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
 use roundhouse_tests::{nodes, processes};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -39,14 +37,14 @@ async fn log(space: &TestNamespace, pod: &str) -> String {
 async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_container() {
     let space = TestNamespace::create("e2e-restart", false).await.unwrap();
     space.create_object(&job()).await.unwrap();
-    until("the script runs", Duration::from_secs(90), || async {
+    until("the script runs", DEADLINE, || async {
         let text = log(&space, "script-worker-1-0").await;
         let runs = text.contains("generation 1: rank 1 of 2 continues after step 0");
         Ok(runs.then_some(()))
     })
     .await
     .unwrap();
-    until("a step is told", Duration::from_secs(60), || async {
+    until("a step is told", DEADLINE, || async {
         let job = space.jobs().get("script").await?;
         let progress = job.status.and_then(|status| status.progress);
         Ok(progress.filter(|shown| shown.progress.step > 10))

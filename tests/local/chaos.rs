@@ -183,7 +183,7 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
     let events = variable("ROUNDHOUSE_CHAOS_EVENTS").unwrap_or(EVENTS);
     let steps = events * STEPS_PER_EVENT;
     // Two minutes for a hundred events.
-    let patience = Duration::from_secs(60 + events);
+    let patience = Duration::from_secs(300 + 2 * events);
     println!("ROUNDHOUSE_CHAOS_SEED={seed}");
     let directory = tempfile::tempdir()?;
     let program = program(directory.path())?;

@@ -213,7 +213,7 @@ fn the_end_of_the_executor_ends_all_its_processes() {
     run.signal(Signal::KILL).unwrap();
     run.end().unwrap();
     let alive = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(5);
     while all.iter().any(alive) {
         assert!(std::time::Instant::now() < deadline, "{all:?}");
         std::thread::sleep(std::time::Duration::from_millis(10));

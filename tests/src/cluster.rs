@@ -16,6 +16,9 @@ mod look;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Of what takes seconds: on a busy machine it may take many times as long.
+pub const DEADLINE: Duration = Duration::from_mins(5);
+
 /// A namespace of its own; it is deleted at the end of a test that passed.
 pub struct TestNamespace {
     /// The API server.
@@ -41,11 +44,9 @@ impl TestNamespace {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         if namespaces.get_opt(name).await?.is_some() {
             namespaces.delete(name, &DeleteParams::default()).await?;
-            until(
-                "the old namespace is gone",
-                Duration::from_secs(60),
-                || async { Ok(namespaces.get_opt(name).await?.is_none().then_some(())) },
-            )
+            until("the old namespace is gone", DEADLINE, || async {
+                Ok(namespaces.get_opt(name).await?.is_none().then_some(()))
+            })
             .await?;
         }
         let namespace: Namespace = serde_json::from_value(serde_json::json!({
@@ -99,7 +100,7 @@ impl TestNamespace {
     /// It did not end so in time; the state of the namespace is in the error.
     pub async fn ends(&self, job: &str, as_: ConditionType) -> anyhow::Result<TrainingJob> {
         let jobs = self.jobs();
-        let ended = until("the job ends", Duration::from_mins(6), || async {
+        let ended = until("the job ends", 2 * DEADLINE, || async {
             let now = jobs.get(job).await?;
             let over = now
                 .status

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, ensure};
 
 use self::served::Served;
-use crate::cluster::until;
+use crate::cluster::{DEADLINE, until};
 use crate::manifests::repository;
 use crate::nodes;
 
@@ -59,7 +59,7 @@ impl Prometheus {
             url: format!("http://{node}:{PORT}"),
             since: SystemTime::now(),
         };
-        let ready = until("Prometheus is ready", Duration::from_secs(30), || async {
+        let ready = until("Prometheus is ready", DEADLINE, || async {
             let answer = started.curl(&["/-/ready"])?;
             Ok(answer.status.success().then_some(()))
         });

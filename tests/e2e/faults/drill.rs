@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,14 +11,13 @@ use kube::api::ListParams;
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::{Action, Membership, labels};
 use roundhouse_elastic::ledger;
-use roundhouse_tests::cluster::{TestNamespace, until};
+use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
 use roundhouse_tests::{local, manifests, nodes};
 use serde_json::{Value, json};
 
 /// The job's name.
 pub(super) const JOB: &str = "digits";
 /// For whatever a fault leads to.
-pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 /// Milliseconds added to each step until all is over.
 const PAUSE: u64 = 50;
 /// Committed steps that show that a generation trains.

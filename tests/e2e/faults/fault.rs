@@ -3,11 +3,11 @@
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams};
-use roundhouse_tests::cluster::until;
+use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::{nodes, processes};
 use rustix::process::Signal;
 
-use super::drill::{DEADLINE, Drill};
+use super::drill::Drill;
 
 /// What befalls a worker.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,10 @@
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::Api;
-use roundhouse_tests::cluster::until;
+use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::nodes::local_cluster;
 
-use super::drill::{DEADLINE, Drill};
+use super::drill::Drill;
 use super::operator;
 
 /// In a box of its own; control plane and operator are elsewhere.

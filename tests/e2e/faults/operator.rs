@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use roundhouse_contract::labels;
-use roundhouse_tests::cluster::until;
+use roundhouse_tests::cluster::{DEADLINE, until};
 use serde_json::json;
 
-use super::drill::{DEADLINE, Drill, JOB};
+use super::drill::{Drill, JOB};
 use super::fault::Fault;
 
 const NAMESPACE: &str = "roundhouse-system";

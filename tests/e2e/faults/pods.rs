@@ -4,10 +4,10 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use roundhouse_api::ConditionType;
-use roundhouse_tests::cluster::until;
+use roundhouse_tests::cluster::{DEADLINE, until};
 use serde_json::json;
 
-use super::drill::{DEADLINE, Drill, JOB};
+use super::drill::{Drill, JOB};
 use super::fault::Fault;
 
 /// Of 50 ms: long enough for a worker to come back.

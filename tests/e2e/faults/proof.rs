@@ -5,10 +5,10 @@ use std::process::Command;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use roundhouse_api::ConditionType;
-use roundhouse_tests::cluster::until;
+use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::{local, manifests, weights};
 
-use super::drill::{DEADLINE, Drill, JOB};
+use super::drill::{Drill, JOB};
 
 /// Of the largest weight of a tensor, for every hundred steps.
 const TOLERANCE: f32 = 1e-6;

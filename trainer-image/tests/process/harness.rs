@@ -26,7 +26,7 @@ mod observe;
 pub(crate) use commit::on_device;
 pub(crate) use images::images_of;
 
-const DEADLINE: Duration = Duration::from_mins(2);
+const DEADLINE: Duration = Duration::from_mins(6);
 
 /// The digits that the repository carries.
 pub(crate) fn digits() -> PathBuf {

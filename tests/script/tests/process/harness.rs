@@ -11,7 +11,7 @@ use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
 use roundhouse_contract::{RankStatus, TerminationMessage, environment, paths};
 use tempfile::TempDir;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(5);
 
 /// A job of workers with one process each.
 pub(crate) struct Job {
