@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use roundhouse_contract::{Phase, RankStatus, environment, paths};
+use serde_json::Value;
 
 use super::{Agent, DEADLINE, LocalRun, read};
 use crate::processes::parents;
@@ -19,6 +20,17 @@ impl LocalRun {
     pub fn weights(&self) -> anyhow::Result<Vec<u8>> {
         let file = self.directory.path().join("weights.safetensors");
         std::fs::read(file).context("the weights")
+    }
+
+    /// What it tells `kubectl roundhouse ui --local`: its record, and its samples of progress.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not JSON.
+    pub fn record(&self) -> anyhow::Result<(Value, Vec<Value>)> {
+        let record = std::fs::read_to_string(self.dir().join("record.json"))?;
+        let samples = std::fs::read_to_string(self.dir().join("progress.jsonl"))?;
+        let samples: Result<_, _> = samples.lines().map(serde_json::from_str).collect();
+        Ok((serde_json::from_str(&record)?, samples?))
     }
 
     /// The auditor's words on its ledger.
