@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::fresh::is_fresh;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
+use crate::panics::caught;
 use crate::report::{Reported, report};
 
 /// A world that changed under our hands is looked at again, but not in a hot loop.
@@ -40,7 +41,15 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Result<Next,
     let queue = &context.metrics.queue;
     queue.begun(&namespace, &name);
     let next = match &job.0 {
-        Ok(job) => further(job, &context).await?,
+        Ok(job) => {
+            let started = Instant::now();
+            let result = Box::pin(caught(further(job, &context))).await;
+            if let Err(error) = &result {
+                let work = &context.metrics.work;
+                work.reconciled(error.label(), started.elapsed());
+            }
+            result?
+        }
         Err(invalid) => {
             tracing::warn!(namespace, job = name, %invalid, "a job cannot be read; it is left alone");
             None
@@ -87,13 +96,10 @@ async fn further(job: &TrainingJob, context: &Arc<Context>) -> Result<Option<Dur
     );
     context.metrics.jobs.show(&key, &observed.status);
     context.metrics.jobs.see(&key, &plan.status, gpus);
-    let result = carry_out(context, &key, job, validated.ok().as_ref(), &plan).await;
-    let label = match &result {
-        Ok(_) => format!("{:?}", plan.reason),
-        Err(error) => error.label().to_owned(),
-    };
-    context.metrics.work.reconciled(&label, started.elapsed());
-    result
+    let next = carry_out(context, &key, job, validated.ok().as_ref(), &plan).await?;
+    let (work, reason) = (&context.metrics.work, format!("{:?}", plan.reason));
+    work.reconciled(&reason, started.elapsed());
+    Ok(next)
 }
 
 async fn carry_out(

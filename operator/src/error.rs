@@ -30,6 +30,9 @@ pub enum Error {
     /// An object of ours cannot be written as JSON.
     #[error("build: {0}")]
     Build(#[from] serde_json::Error),
+    /// The step panicked.
+    #[error("a panic, which is a bug of Roundhouse: {0}")]
+    Panicked(String),
 }
 
 /// Too slow (408) and too often (429) are about the moment and not about the object. An admission webhook that does
@@ -83,7 +86,11 @@ impl Error {
                 source: CallError::Kube(kube::Error::Api(status)),
                 ..
             } if is_refusal(status) => Some(status.message.clone()),
-            Self::Apply { .. } | Self::Confirm(_) | Self::Report(_) | Self::Build(_) => None,
+            Self::Apply { .. }
+            | Self::Confirm(_)
+            | Self::Report(_)
+            | Self::Build(_)
+            | Self::Panicked(_) => None,
         }
     }
 
@@ -144,6 +151,7 @@ impl Error {
             Self::Confirm(_) => "Confirm",
             Self::Report(_) => "Report",
             Self::Build(_) => "Build",
+            Self::Panicked(_) => "Panicked",
         }
     }
 }

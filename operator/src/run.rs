@@ -1,6 +1,8 @@
 //! Puts everything together and runs until it is told to stop.
 
+use std::any::Any;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,6 @@ use prometheus::Registry;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use tokio::sync::mpsc::channel;
-use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing_subscriber::EnvFilter;
 
@@ -26,11 +27,13 @@ use crate::http;
 use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
+use crate::panics;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::{LogFormat, LogLevel, Settings};
 use crate::settling::Settling;
 use crate::taken::Taken;
+use crate::tasks::{Ended as TaskEnded, Tasks};
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 
 /// Events of one moment are worked on together.
@@ -56,6 +59,9 @@ pub enum RunError {
     /// A metric's name is taken.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// What runs for as long as the operator does has ended.
+    #[error(transparent)]
+    Task(#[from] TaskEnded),
 }
 
 /// Sets up logs; `RUST_LOG`, if set, overrides `level`.
@@ -74,7 +80,7 @@ pub fn init_logging(format: LogFormat, level: LogLevel) {
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// It cannot start.
+/// It cannot start, or one of its tasks ended.
 pub async fn run(settings: Settings) -> Result<(), RunError> {
     let mut config = kube::Config::infer().await?;
     // Its retry can hold one call for minutes; `calls` has a deadline.
@@ -87,7 +93,7 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
 /// Runs with a given client until `stop` is done. Its metrics go to `registry`.
 ///
 /// # Errors
-/// It cannot start.
+/// It cannot start, or one of its tasks ended.
 pub async fn run_with(
     client: Client,
     settings: Settings,
@@ -126,22 +132,27 @@ pub async fn run_with(
             source,
         })?;
     // They end with this function, however it ends.
-    let mut background = JoinSet::new();
+    let mut background = Tasks::default();
     let server = axum::serve(listener, http::router(Arc::clone(&context), registry));
-    background.spawn(async move {
+    background.spawn("http", async move {
         if let Err(error) = server.await {
             tracing::error!(%error, "http");
         }
     });
-    background.spawn(watch_pods(Arc::clone(&context), wake.clone()));
-    background.spawn(watch_services(Arc::clone(&context), wake.clone()));
-    background.spawn(watch_network_policies(Arc::clone(&context), wake.clone()));
+    let pods = watch_pods(Arc::clone(&context), wake.clone());
+    background.spawn("watch of pods", pods);
+    let services = watch_services(Arc::clone(&context), wake.clone());
+    background.spawn("watch of services", services);
+    let policies = watch_network_policies(Arc::clone(&context), wake.clone());
+    background.spawn("watch of networkpolicies", policies);
     if settings.watch_nodes {
-        background.spawn(watch_nodes(Arc::clone(&context)));
+        background.spawn("watch of nodes", watch_nodes(Arc::clone(&context)));
     }
-    background.spawn(Restarts::pull(Arc::clone(&context), wake.clone()));
+    let restarts = Restarts::pull(Arc::clone(&context), wake.clone());
+    background.spawn("restarts", restarts);
     let (store, jobs) = watch_jobs(&context);
-    background.spawn(Progress::pull(Arc::clone(&context), wake, store.clone()));
+    let progress = Progress::pull(Arc::clone(&context), wake, store.clone());
+    background.spawn("progress", progress);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
     let config = ControllerConfig::default()
         .debounce(DEBOUNCE)
@@ -176,14 +187,31 @@ pub async fn run_with(
             }
             std::future::ready(())
         });
-    tokio::select! {
-        () = reconciling => {}
-        () = stopped_late(stop, store) => tracing::warn!("stopping in the midst of a step; the next operator continues from there"),
-    }
+    let outcome = tokio::select! {
+        ended = AssertUnwindSafe(reconciling).catch_unwind() => of_controller(ended, stop.peek().is_some()),
+        ended = background.ended() => Err(ended),
+        () = stopped_late(stop.clone(), store) => {
+            tracing::warn!("stopping in the midst of a step; the next operator continues from there");
+            Ok(())
+        }
+    };
     context.making.stop();
     context.metrics.work.lead(false);
     tracing::info!("the operator stops");
-    Ok(())
+    Ok(outcome?)
+}
+
+/// The controller ends when it is asked to, and never else.
+fn of_controller(ended: Result<(), Box<dyn Any + Send>>, is_asked: bool) -> Result<(), TaskEnded> {
+    let name = "controller";
+    match ended {
+        Ok(()) if is_asked => Ok(()),
+        Ok(()) => Err(TaskEnded::Returned(name)),
+        Err(panic) => Err(TaskEnded::Panicked {
+            name,
+            words: panics::words(&*panic),
+        }),
+    }
 }
 
 /// Ends when there is nothing left to wait for after `stop`: a controller that has not seen its first

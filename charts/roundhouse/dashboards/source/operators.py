@@ -19,7 +19,7 @@ from promql import CLUSTER, of, quantile
 
 RATE = "$__rate_interval"
 # Results of a reconcile that are errors; the others are the reason of the plan that was carried out.
-FAILED = 'result=~"Apply|Report|Build"'
+FAILED = 'result=~"Apply|Confirm|Report|Build|Panicked"'
 # Answers of the API server that are not the operator's own doing. 404 and 409 only say that it has to look again.
 UNWELL = 'code=~"5..|429|timeout|connection"'
 
