@@ -47,15 +47,13 @@ where
             Ok(result) => result.map_err(CallError::Kube),
             Err(_) => Err(CallError::Deadline(time)),
         };
-        match result {
-            Err(error)
-                if attempt < TRIES && is_transient(&error) && Instant::now() + pause < deadline =>
-            {
-                sleep(pause).await;
-                pause *= 3;
-            }
-            result => return result,
+        let Err(error) = result else { return result };
+        let wait = pause.max(error.retry_after().unwrap_or_default());
+        if attempt == TRIES || !is_transient(&error) || Instant::now() + wait >= deadline {
+            return Err(error);
         }
+        sleep(wait).await;
+        pause *= 3;
     }
     Err(CallError::Deadline(time))
 }
@@ -75,5 +73,32 @@ fn is_transient(error: &CallError) -> bool {
         CallError::Kube(kube::Error::Api(status)) => matches!(status.code, 429 | 500 | 502..=504),
         CallError::Kube(kube::Error::Service(_) | kube::Error::HyperError(_)) => true,
         CallError::Deadline(_) | CallError::Pending(_) | CallError::Kube(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn busy(seconds: u32) -> kube::Error {
+        let status = json!({"code": 429, "details": {"retryAfterSeconds": seconds}});
+        let status: kube::core::Status = serde_json::from_value(status).unwrap();
+        kube::Error::Api(status.boxed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_tried_again_when_the_api_server_says_unless_that_is_too_late() {
+        for (seconds, expected, tries) in [(2, 4, 3), (4, 4, 2), (6, 0, 1)] {
+            let (begun, mut num_tries) = (Instant::now(), 0);
+            let result = call(|| {
+                num_tries += 1;
+                std::future::ready(Err::<(), _>(busy(seconds)))
+            });
+            assert_eq!(result.await.unwrap_err().code(), Some(429));
+            let waited = begun.elapsed().as_secs();
+            assert_eq!((waited, num_tries), (expected, tries), "{seconds} s");
+        }
     }
 }

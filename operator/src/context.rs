@@ -7,6 +7,7 @@ use kube::Client;
 use kube::runtime::events::Recorder;
 use roundhouse_planner::Pod;
 
+use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::cordoned::Cordoned;
 use crate::expectations::Expectations;
@@ -41,6 +42,8 @@ pub struct Context {
     pub making: Making,
     /// Writes that the caches have not seen yet.
     pub expectations: Expectations,
+    /// Jobs that got nowhere, and when each is looked at again.
+    pub backoff: Backoff,
     /// Statuses that are not written yet because they only describe.
     pub settling: Settling,
     /// What rank 0 of each job last told.

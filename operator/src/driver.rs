@@ -23,10 +23,10 @@ use crate::observe::{lag, observe};
 use crate::panics::caught;
 use crate::report::{Reported, report};
 
-/// A world that changed under our hands is looked at again, but not in a hot loop.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// A write that failed is tried again; the API server has had its own tries before.
-const AFTER_ERROR: Duration = Duration::from_secs(5);
+/// Until the caches are filled.
+const NOT_SYNCED: Duration = Duration::from_millis(250);
+/// While a creation continues. It wakes the job when it ends; until then it is told once that it takes long.
+const PENDING: Duration = Duration::from_secs(5);
 
 /// A job as it is watched: one that cannot be read, since a newer version wrote it, say, must not stop the
 /// work for all others.
@@ -67,7 +67,7 @@ async fn further(job: &TrainingJob, context: &Arc<Context>) -> Result<Option<Dur
         return Ok(None);
     }
     if !context.is_synced() {
-        return Ok(Some(LOOK_AGAIN));
+        return Ok(Some(NOT_SYNCED));
     }
     let started = Instant::now();
     let key = key(job);
@@ -113,7 +113,7 @@ async fn carry_out(
     if let Some(valid) = valid {
         match apply(context, key, valid, &plan.actions).await {
             Ok(true) => {}
-            Ok(false) => return Ok(Some(LOOK_AGAIN)),
+            Ok(false) => return Ok(Some(context.backoff.look_again(key))),
             Err(error) => {
                 let before = job.status.clone().unwrap_or_default();
                 let told = || error.is_pending().then(|| Obstacle::told_in(&before))?;
@@ -127,8 +127,8 @@ async fn carry_out(
                 follow(context, key, job, plan.reason);
                 if error.is_pending() {
                     // The call wakes the job when it ends.
-                    let after = plan.requeue_after.unwrap_or(AFTER_ERROR);
-                    return Ok(Some(after.min(AFTER_ERROR)));
+                    let after = plan.requeue_after.unwrap_or(PENDING);
+                    return Ok(Some(after.min(PENDING)));
                 }
                 return Err(error);
             }
@@ -137,8 +137,9 @@ async fn carry_out(
     let later = match report(context, key, job, plan).await? {
         Reported::Stored => None,
         Reported::Later(left) => Some(left),
-        Reported::LookAgain => return Ok(Some(LOOK_AGAIN)),
+        Reported::LookAgain => return Ok(Some(context.backoff.look_again(key))),
     };
+    context.backoff.done(key);
     follow(context, key, job, plan.reason);
     Ok([plan.requeue_after, later].into_iter().flatten().min())
 }
@@ -156,9 +157,12 @@ fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
 #[allow(clippy::needless_pass_by_value, reason = "the controller's signature")]
 pub fn after_error(job: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Next {
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
-    tracing::warn!(namespace, job = name, %error, "a step failed; trying again");
-    context.metrics.queue.due(&namespace, &name, AFTER_ERROR);
-    Next::requeue(AFTER_ERROR)
+    let key = (namespace, job.uid().unwrap_or_default());
+    let after = context.backoff.after_error(&key, error.retry_after());
+    let (namespace, seconds) = (&key.0, after.as_secs_f32());
+    tracing::warn!(namespace, job = name, %error, seconds, "a step failed; it is tried again after this time");
+    context.metrics.queue.due(namespace, &name, after);
+    Next::requeue(after)
 }
 
 fn key(job: &TrainingJob) -> Job {

@@ -70,6 +70,16 @@ impl CallError {
         }
     }
 
+    /// When the API server wants to be called again, if it said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Kube(kube::Error::Api(status)) = self else {
+            return None;
+        };
+        let seconds = status.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+
     /// The world is not as it was observed: look again. Not a failure.
     #[must_use]
     pub fn is_look_again(&self) -> bool {
@@ -141,6 +151,17 @@ impl Error {
                 ..
             }
         )
+    }
+
+    /// When the API server wants to be called again, if it said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Apply { source, .. } | Self::Confirm(source) | Self::Report(source) => {
+                source.retry_after()
+            }
+            Self::Build(_) | Self::Panicked(_) => None,
+        }
     }
 
     /// Label of the metric.

@@ -4,6 +4,7 @@
 
 pub mod apply;
 pub mod ask;
+pub mod backoff;
 pub mod cache;
 pub mod calls;
 pub mod check;
@@ -23,6 +24,7 @@ pub mod progress;
 pub mod report;
 pub mod resources;
 pub mod restarts;
+pub mod retry_after;
 pub mod run;
 pub mod settings;
 pub mod settling;

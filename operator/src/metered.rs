@@ -1,4 +1,5 @@
-//! A client of the API server that counts its calls: reads, writes and watches alike, each try by itself.
+//! A client of the API server that counts its calls: reads, writes and watches alike, each try by itself. It keeps what an
+//! answer says of the next try.
 
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use kube::client::Body;
 
 use crate::metrics::api::{Api, Outcome};
 use crate::metrics::labels::{Resource, Verb};
+use crate::retry_after::in_body;
 
 /// The same client, whose calls are counted.
 #[must_use]
@@ -19,7 +21,10 @@ pub fn metered(client: Client, metrics: Api) -> Client {
         async move {
             let answer = client.send(request).await;
             call.end(&answer);
-            answer
+            match answer {
+                Ok(answer) => Ok(in_body(answer).await),
+                Err(error) => Err(error),
+            }
         }
     });
     Client::new(service, namespace)

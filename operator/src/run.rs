@@ -18,6 +18,7 @@ use tokio::sync::mpsc::channel;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing_subscriber::EnvFilter;
 
+use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::cordoned::Cordoned;
@@ -117,6 +118,7 @@ pub async fn run_with(
         taken: Taken::default(),
         making: Making::new(wake.clone()),
         expectations: Expectations::default(),
+        backoff: Backoff::default(),
         settling: Settling::default(),
         progress: Progress::default(),
         restarts: Restarts::default(),
