@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod cache;
 pub mod calls;
 pub mod check;
+pub mod coalesce;
 pub mod context;
 pub mod cordoned;
 pub mod driver;

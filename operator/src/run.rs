@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt};
 use kube::Client;
 use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as Ended};
 use kube::runtime::events::{Recorder, Reporter};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
@@ -20,6 +20,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::backoff::Backoff;
 use crate::cache::Cache;
+use crate::coalesce::coalesce;
 use crate::context::Context;
 use crate::cordoned::Cordoned;
 use crate::driver::{Guarded, after_error, reconcile};
@@ -36,9 +37,6 @@ use crate::settling::Settling;
 use crate::taken::Taken;
 use crate::tasks::{Ended as TaskEnded, Tasks};
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
-
-/// Events of one moment are worked on together.
-const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Why the operator cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -152,28 +150,26 @@ pub async fn run_with(
     }
     let restarts = Restarts::pull(Arc::clone(&context), wake.clone());
     background.spawn("restarts", restarts);
-    let (store, jobs) = watch_jobs(&context);
+    let (store, writer) = reflector::store();
+    let jobs = watch_jobs(Arc::clone(&context), writer, wake.clone());
+    background.spawn("watch of trainingjobs", jobs);
     let progress = Progress::pull(Arc::clone(&context), wake, store.clone());
     background.spawn("progress", progress);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
-    let config = ControllerConfig::default()
-        .debounce(DEBOUNCE)
-        .concurrency(settings.concurrency);
+    let config = ControllerConfig::default().concurrency(settings.concurrency);
     let stop = stop.shared();
     let woken = Arc::clone(&context);
     context.metrics.work.lead(true);
-    let reconciling = Controller::for_stream(jobs, store.clone())
+    let wakes = ReceiverStream::new(wakes).inspect(move |job: &ObjectRef<TrainingJob>| {
+        let namespace = job.namespace.as_deref().unwrap_or_default();
+        let queue = &woken.metrics.queue;
+        queue.due(namespace, &job.name, Duration::ZERO);
+    });
+    let wakes = coalesce(wakes).map(|job| job.into_kind_unchecked(()));
+    // The watch of the jobs wakes them, as all others do.
+    let reconciling = Controller::for_stream(futures::stream::pending(), store.clone())
         .with_config(config)
-        .reconcile_on(
-            ReceiverStream::new(wakes).map(move |job: ObjectRef<TrainingJob>| {
-                woken.metrics.queue.due(
-                    job.namespace.as_deref().unwrap_or_default(),
-                    &job.name,
-                    Duration::ZERO,
-                );
-                job.into_kind_unchecked(())
-            }),
-        )
+        .reconcile_on(wakes)
         .graceful_shutdown_on(stop.clone())
         .run(reconcile, after_error, Arc::clone(&context))
         .for_each(|result| {

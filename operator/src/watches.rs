@@ -2,14 +2,14 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{Config as WatchConfig, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -40,33 +40,32 @@ fn children() -> WatchConfig {
     WatchConfig::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER))
 }
 
-/// The jobs, and what is stored of them. Metrics hear of each job here before it is worked on.
-pub(crate) fn watch_jobs(
-    context: &Arc<Context>,
-) -> (
-    Store<Guarded>,
-    impl Stream<Item = Result<Guarded, watcher::Error>> + Send + 'static + use<>,
+/// Keeps the jobs, and wakes each that changes, until the operator stops. Metrics hear of a job here before it is worked on.
+pub(crate) async fn watch_jobs(
+    context: Arc<Context>,
+    jobs: Writer<Guarded>,
+    wake: Sender<ObjectRef<TrainingJob>>,
 ) {
     let api: Api<Guarded> = scoped(
         context.client.clone(),
         context.settings.namespace.as_deref(),
     );
-    let (store, writer) = reflector::store();
-    let (events, noted) = (Arc::clone(context), Arc::clone(context));
-    // The controller waits between two tries.
-    let jobs = watcher(api, WatchConfig::default())
-        .inspect_ok(move |event| note_job(&events, event))
-        .reflect(writer)
-        .applied_objects()
-        .inspect(move |job| match job {
-            Ok(job) => noted.metrics.queue.due(
-                &job.namespace().unwrap_or_default(),
-                &job.name_any(),
-                Duration::ZERO,
-            ),
-            Err(error) => broke(&noted, Watched::TrainingJobs, error),
-        });
-    (store, jobs)
+    let events = watcher(api, WatchConfig::default())
+        .default_backoff()
+        .inspect_ok(|event| note_job(&context, event))
+        .reflect(jobs)
+        .applied_objects();
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(job) => {
+                let job = ObjectRef::from_obj(&job).into_kind_unchecked(());
+                // Closed only when the operator stops.
+                let _ = wake.send(job).await;
+            }
+            Err(error) => broke(&context, Watched::TrainingJobs, &error),
+        }
+    }
 }
 
 fn note_job(context: &Context, event: &Event<Guarded>) {

@@ -12,7 +12,7 @@ use prometheus::{Histogram, IntGauge, Registry};
 
 use super::{Clock, histogram};
 
-/// Upper bounds in seconds. Changes of one job within 20 ms are worked on together, so that is the least.
+/// Upper bounds in seconds. Changes of one job are worked on together when they pause for 20 ms, so that is the least.
 const SECONDS: [f64; 12] = [
     0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
