@@ -28,7 +28,8 @@ mod writes;
 const AT_ONCE: usize = 16;
 
 /// Carries out the actions, those of one kind together: workers that are asked to leave shall hear of it at
-/// about the same time. `Ok(false)`: the world is not as it was observed, look again.
+/// about the same time. `Ok(false)`: the world is not as it was observed, look again. What is as it was observed is done
+/// all the same: one pod whose news are late holds up no suspension.
 ///
 /// What cannot be made keeps nobody from leaving or from training: a quota that has no room for the fourth worker
 /// is no reason for the other three to wait.
@@ -41,21 +42,23 @@ pub async fn apply(
     job: &ValidatedJob,
     actions: &[Action],
 ) -> Result<bool, Error> {
-    let mut failed = None;
+    let (mut failed, mut as_observed, mut all_made) = (None, true, true);
     for group in actions.chunk_by(|one, next| name(one) == name(next)) {
+        let makes = group.first().is_some_and(is_making);
         // No pod without the Service that names it and the NetworkPolicy that keeps others from it.
-        if failed.is_some() && group.first().is_some_and(is_making) {
+        if makes && !all_made {
             continue;
         }
-        match in_turn(context, key, job, group).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
+        let done = in_turn(context, key, job, group).await;
+        all_made &= !makes || matches!(done, Ok(true));
+        match done {
+            Ok(was_as_observed) => as_observed &= was_as_observed,
             Err(error) => {
                 failed.get_or_insert(error);
             }
         }
     }
-    failed.map_or(Ok(true), Err)
+    failed.map_or(Ok(as_observed), Err)
 }
 
 /// The first one alone: what is refused once would be refused as often as there are workers. What takes long and is made
@@ -68,12 +71,9 @@ async fn in_turn(
 ) -> Result<bool, Error> {
     let all_at_once = group.first().is_some_and(is_making) && context.making.is_slow_and_sure(key);
     let (first, rest) = group.split_at(if all_at_once { group.len() } else { 1 });
-    for some in [first, rest] {
-        if !together(context, key, job, some).await? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let first = together(context, key, job, first).await?;
+    let rest = together(context, key, job, rest).await?;
+    Ok(first && rest)
 }
 
 /// All are tried, whatever becomes of the others, so that none is left half done.

@@ -7,6 +7,7 @@ mod crash;
 mod failures;
 mod lifecycle;
 mod metrics;
+mod network;
 mod quota;
 mod refusals;
 mod restart;

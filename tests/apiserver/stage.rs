@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::{Layer, Service};
 
+use crate::network::Network;
+
 pub(crate) const NAMESPACE: &str = "ml";
 pub(crate) const SOON: Duration = Duration::from_mins(2);
 
@@ -131,10 +133,12 @@ impl Stage {
         let layer = CutOff {
             left: Arc::clone(&left),
         };
+        let network = Network::default();
         let config = self.server.config("operator").unwrap();
         let client = ClientBuilder::try_from(config)
             .unwrap()
             .with_layer(&layer)
+            .with_layer(&network)
             .build();
         let settings =
             Settings::parse_from(["roundhouse-operator", "--http-address", "127.0.0.1:0"]);
@@ -149,6 +153,7 @@ impl Stage {
         });
         Operator {
             left,
+            network,
             registry,
             stop: Some(stop),
             task,
@@ -248,6 +253,8 @@ fn container(pod: &Pod, state: &Value, ready: bool) -> Value {
 /// A running operator.
 pub(crate) struct Operator {
     left: Arc<AtomicU32>,
+    /// Between it and the API server.
+    pub(crate) network: Network,
     /// Where its metrics are.
     pub(crate) registry: Registry,
     stop: Option<oneshot::Sender<()>>,

@@ -1,7 +1,7 @@
 //! Jobs that are suspended and resumed.
 
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
@@ -100,6 +100,50 @@ async fn a_job_that_is_created_suspended_costs_one_write_and_can_be_edited() {
         status.message
     );
     operator.stop().await;
+}
+
+/// What becomes of worker 0 while the operator's watch of pods is silent.
+enum Behind {
+    Gone,
+    AnothersOfThatName,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_news_are_late_does_not_hold_up_the_suspension_of_the_others() {
+    for behind in [Behind::Gone, Behind::AnothersOfThatName] {
+        let stage = Stage::new().await;
+        let operator = stage.operator(None);
+        stage.apply(NAMESPACE, 3).await;
+        until("all pods are made", SOON, || async {
+            Ok((num_pods(&stage).await == 3).then_some(()))
+        })
+        .await
+        .unwrap();
+        stage.trains(NAMESPACE).await;
+        operator.network.swallow_pods();
+        let (pods, first) = (stage.pods(NAMESPACE), "digits-worker-0-0");
+        let now = DeleteParams::default().grace_period(0);
+        pods.delete(first, &now).await.unwrap();
+        let others = match behind {
+            Behind::Gone => 0,
+            Behind::AnothersOfThatName => {
+                let theirs = json!({"metadata": {"name": first}, "spec": {"containers": [{"name": "a", "image": "b"}]}});
+                let theirs = serde_json::from_value(theirs).unwrap();
+                pods.create(&PostParams::default(), &theirs).await.unwrap();
+                1
+            }
+        };
+        edit(&stage, json!({"suspend": true})).await.unwrap();
+        until("the other workers are gone", SOON, || async {
+            Ok((num_pods(&stage).await == others).then_some(()))
+        })
+        .await
+        .unwrap();
+        if others == 0 {
+            stage.reaches(NAMESPACE, "Suspended").await;
+        }
+        operator.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

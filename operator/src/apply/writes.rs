@@ -105,10 +105,16 @@ pub(super) async fn delete(
         }),
         ..DeleteParams::default()
     };
-    let answer = call(|| pods.delete(pod, &parameters)).await?;
-    let at = answer.left().and_then(|pod| pod.metadata.resource_version);
-    context
-        .expectations
-        .deleted(key, Written::Pod(pod.to_owned()), version(at.as_deref()));
+    let at = match call(|| pods.delete(pod, &parameters)).await {
+        Ok(answer) => {
+            let at = answer.left().and_then(|pod| pod.metadata.resource_version);
+            version(at.as_deref())
+        }
+        // It is gone, and the cache has not heard of it.
+        Err(error) if error.code() == Some(404) => u64::MAX,
+        Err(error) => return Err(error),
+    };
+    let written = Written::Pod(pod.to_owned());
+    context.expectations.deleted(key, written, at);
     Ok(())
 }
