@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use kube::Client;
-use kube::runtime::events::Recorder;
 use roundhouse_planner::Pod;
 
 use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::cordoned::Cordoned;
+use crate::events::Events;
 use crate::expectations::Expectations;
 use crate::making::Making;
 use crate::metrics::Metrics;
@@ -19,6 +19,7 @@ use crate::settings::Settings;
 use crate::settling::Settling;
 use crate::slim::Identity;
 use crate::taken::Taken;
+use crate::untold::Untold;
 
 /// Clients, caches and memory that may be lost at any time.
 pub struct Context {
@@ -51,7 +52,9 @@ pub struct Context {
     /// What agents of workers that are not Ready last told of their processes.
     pub restarts: Restarts,
     /// Where events go.
-    pub recorder: Recorder,
+    pub events: Events,
+    /// Events of writes that got no answer.
+    pub untold: Untold,
     /// When all caches were filled for the first time.
     pub synced_at: OnceLock<Timestamp>,
 }

@@ -2,22 +2,18 @@
 
 use std::time::Duration;
 
+use kube::Api;
 use kube::api::Patch;
-use kube::runtime::events::{Event as KubeEvent, EventType as KubeEventType};
-use kube::{Api, Resource};
 use roundhouse_api::{TrainingJob, TrainingJobStatus};
-use roundhouse_planner::{Event, EventType, Plan};
+use roundhouse_planner::{Event, Plan};
 use serde_json::{Map, Value, json};
 
 use crate::cache::Job;
 use crate::calls::{self, call};
 use crate::context::Context;
-use crate::error::{CallError, Error};
+use crate::error::Error;
 use crate::expectations::Written;
 use crate::observe::version;
-
-/// Longest note of an event.
-const MAX_NOTE_BYTES: usize = 1_000;
 
 /// What came of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +38,7 @@ pub async fn report(
 ) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
     context.metrics.jobs.show(key, &plan.status);
+    tell(context, job, &context.untold.stored(key, &before)).await;
     if before != plan.status {
         if let Some(left) = context.settling.wait(key, &before, &plan.status)
             && plan.events.is_empty()
@@ -49,16 +46,22 @@ pub async fn report(
             return Ok(Reported::Later(left));
         }
         match write(context, key, job, &before, &plan.status).await {
-            Ok(()) => {}
-            Err(Error::Report(error)) if error.is_look_again() => return Ok(Reported::LookAgain),
-            Err(error) => return Err(error),
+            Ok(()) => context.untold.told(key),
+            Err(error) => {
+                // It may be stored all the same: of two tries only the second may have an answer.
+                context.untold.keep(key, &plan.status, &plan.events);
+                let looks_again = matches!(&error, Error::Report(error) if error.is_look_again());
+                return if looks_again {
+                    Ok(Reported::LookAgain)
+                } else {
+                    Err(error)
+                };
+            }
         }
         let now = jiff::Timestamp::now();
         context.metrics.jobs.stored(key, &before, &plan.status, now);
     }
-    for event in &plan.events {
-        tell(context, job, event).await;
-    }
+    tell(context, job, &plan.events).await;
     Ok(Reported::Stored)
 }
 
@@ -101,34 +104,12 @@ fn merge_patch(before: &Value, after: Value) -> Value {
 }
 
 /// Best effort: an event that is lost changes nothing.
-async fn tell(context: &Context, job: &TrainingJob, event: &Event) {
-    let Event {
-        kind,
-        reason,
-        message,
-    } = event;
-    let end = message.floor_char_boundary(MAX_NOTE_BYTES);
-    let event = KubeEvent {
-        type_: match kind {
-            EventType::Normal => KubeEventType::Normal,
-            EventType::Warning => KubeEventType::Warning,
-        },
-        reason: reason.clone(),
-        note: Some(message[..end].to_owned()),
-        action: "Reconcile".to_owned(),
-        secondary: None,
-    };
-    let about = job.object_ref(&());
-    let sent = tokio::time::timeout(
-        crate::calls::DEADLINE,
-        context.recorder.publish(&event, &about),
-    );
-    let sent = sent
-        .await
-        .map_err(|_| CallError::Deadline(crate::calls::DEADLINE))
-        .and_then(|r| r.map_err(CallError::Kube));
-    if let Err(error) = sent {
-        tracing::warn!(%error, reason, "an event was not taken");
+async fn tell(context: &Context, job: &TrainingJob, events: &[Event]) {
+    for event in events {
+        if let Err(error) = context.events.publish(job, event).await {
+            let reason = &event.reason;
+            tracing::warn!(%error, reason, "an event was not taken");
+        }
     }
 }
 

@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 use futures::{FutureExt, StreamExt};
 use kube::Client;
 use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as Ended};
-use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::labels;
 use tokio::sync::mpsc::channel;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing_subscriber::EnvFilter;
@@ -24,6 +22,7 @@ use crate::coalesce::coalesce;
 use crate::context::Context;
 use crate::cordoned::Cordoned;
 use crate::driver::{Guarded, after_error, reconcile};
+use crate::events::Events;
 use crate::expectations::Expectations;
 use crate::http;
 use crate::making::Making;
@@ -36,6 +35,7 @@ use crate::settings::{LogFormat, LogLevel, Settings};
 use crate::settling::Settling;
 use crate::taken::Taken;
 use crate::tasks::{Ended as TaskEnded, Tasks};
+use crate::untold::Untold;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 
 /// Why the operator cannot run.
@@ -101,10 +101,7 @@ pub async fn run_with(
 ) -> Result<(), RunError> {
     let metrics = Metrics::new(&registry, Arc::new(Instant::now))?;
     let client = metered(client, metrics.api.clone());
-    let reporter = Reporter {
-        controller: labels::FIELD_MANAGER.to_owned(),
-        instance: std::env::var("HOSTNAME").ok(),
-    };
+    let instance = std::env::var("HOSTNAME").ok();
     let (wake, wakes) = channel(4_096);
     let context = Arc::new(Context {
         client: client.clone(),
@@ -120,7 +117,8 @@ pub async fn run_with(
         settling: Settling::default(),
         progress: Progress::default(),
         restarts: Restarts::default(),
-        recorder: Recorder::new(client, reporter),
+        events: Events::new(client, instance),
+        untold: Untold::default(),
         synced_at: OnceLock::new(),
         settings,
     });

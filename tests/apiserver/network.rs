@@ -1,5 +1,5 @@
-//! A network between an operator and the API server that can swallow what the watch of the pods tells: the connection stays
-//! open, and nothing comes.
+//! A network between an operator and the API server that can swallow what the watch of the pods tells, or the answer to one
+//! write of a status: the connection stays open, and nothing comes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,16 +12,27 @@ use http_body::{Body as HttpBody, Frame};
 use kube::client::Body;
 use tower::{Layer, Service};
 
-/// Whether the watch of the pods is swallowed.
+/// What is swallowed.
 #[derive(Clone, Default)]
 pub(crate) struct Network {
     swallows: Arc<AtomicBool>,
+    is_to_lose: Arc<AtomicBool>,
+    has_lost: Arc<AtomicBool>,
 }
 
 impl Network {
     /// From now on.
     pub(crate) fn swallow_pods(&self) {
         self.swallows.store(true, Ordering::SeqCst);
+    }
+
+    /// The answer to the next write of a status, which is carried out.
+    pub(crate) fn lose_an_answer(&self) {
+        self.is_to_lose.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_lost_one(&self) -> bool {
+        self.has_lost.load(Ordering::SeqCst)
     }
 }
 
@@ -47,6 +58,7 @@ where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
+    B: Send + 'static,
 {
     type Response = Response<Swallowed<B>>;
     type Error = S::Error;
@@ -63,9 +75,16 @@ where
             .is_some_and(|it| it.contains("watch=true"));
         let is_of_pods = request.uri().path().ends_with("/pods");
         let by = (is_watch && is_of_pods).then(|| self.network.clone());
+        let is_report = request.uri().path().ends_with("/status");
+        let loses = is_report && self.network.is_to_lose.swap(false, Ordering::SeqCst);
+        let has_lost = Arc::clone(&self.network.has_lost);
         let answer = self.inner.call(request);
         async move {
             let answer = answer.await?;
+            if loses {
+                has_lost.store(true, Ordering::SeqCst);
+                return std::future::pending().await;
+            }
             Ok(answer.map(|body| Swallowed {
                 body: Box::pin(body),
                 by,

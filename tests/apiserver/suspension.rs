@@ -114,11 +114,6 @@ async fn a_worker_whose_news_are_late_does_not_hold_up_the_suspension_of_the_oth
         let stage = Stage::new().await;
         let operator = stage.operator(None);
         stage.apply(NAMESPACE, 3).await;
-        until("all pods are made", SOON, || async {
-            Ok((num_pods(&stage).await == 3).then_some(()))
-        })
-        .await
-        .unwrap();
         stage.trains(NAMESPACE).await;
         operator.network.swallow_pods();
         let (pods, first) = (stage.pods(NAMESPACE), "digits-worker-0-0");
