@@ -1,16 +1,16 @@
-//! The loop: observe → validate → plan → apply → report. `observe`, `validate` and `plan` do no I/O. A plan that would
+//! The loop: observe → examine → plan → apply → report. `observe`, `examine` and `plan` do no I/O. A plan that would
 //! end the job because its time is over is made again once the API server has confirmed what was observed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
-use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action as Next;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{
-    Observed, Obstacle, Plan, PlanReason, ValidatedJob, plan, plan_invalid, plan_refused, validate,
+    Examined, Observed, Obstacle, Plan, PlanReason, Rejection, ValidatedJob, examine, plan,
+    plan_refused, plan_rejected,
 };
 
 use crate::apply::apply;
@@ -22,15 +22,12 @@ use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::panics::caught;
 use crate::report::{Reported, report};
+use crate::unreadable::Guarded;
 
 /// Until the caches are filled.
 const NOT_SYNCED: Duration = Duration::from_millis(250);
 /// While a creation continues. It wakes the job when it ends; until then it is told once that it takes long.
 const PENDING: Duration = Duration::from_secs(5);
-
-/// A job as it is watched: one that cannot be read, since a newer version wrote it, say, must not stop the
-/// work for all others.
-pub type Guarded = DeserializeGuard<TrainingJob>;
 
 /// Brings one job one step further.
 ///
@@ -40,21 +37,13 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Result<Next,
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
     let queue = &context.metrics.queue;
     queue.begun(&namespace, &name);
-    let next = match &job.0 {
-        Ok(job) => {
-            let started = Instant::now();
-            let result = Box::pin(caught(further(job, &context))).await;
-            if let Err(error) = &result {
-                let work = &context.metrics.work;
-                work.reconciled(error.label(), started.elapsed());
-            }
-            result?
-        }
-        Err(invalid) => {
-            tracing::warn!(namespace, job = name, %invalid, "a job cannot be read; it is left alone");
-            None
-        }
-    };
+    let started = Instant::now();
+    let result = Box::pin(caught(further(&job, &context))).await;
+    if let Err(error) = &result {
+        let work = &context.metrics.work;
+        work.reconciled(error.label(), started.elapsed());
+    }
+    let next = result?;
     Ok(next.map_or_else(Next::await_change, |after| {
         queue.due(&namespace, &name, after);
         Next::requeue(after)
@@ -62,7 +51,8 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Result<Next,
 }
 
 /// Returns after how long to look again, even if nothing changes.
-async fn further(job: &TrainingJob, context: &Arc<Context>) -> Result<Option<Duration>, Error> {
+async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Duration>, Error> {
+    let Guarded { job, unreadable } = guarded;
     if job.spec.managed_by != labels::DEFAULT_MANAGER {
         return Ok(None);
     }
@@ -76,13 +66,18 @@ async fn further(job: &TrainingJob, context: &Arc<Context>) -> Result<Option<Dur
     }
     let mut observed = observe(context, &key, job);
     let now = jiff::Timestamp::now();
-    let validated = validate(job);
-    if let Ok(valid) = &validated {
-        context.restarts.follow(&key, job, valid, &observed.pods);
-    }
-    let decide = |observed: &Observed| match &validated {
-        Ok(valid) => plan(valid, observed, now),
-        Err(invalid) => plan_invalid(job, invalid, now),
+    let Examined {
+        job: examined,
+        refusal,
+    } = examine(job);
+    let unreadable = unreadable.as_ref().map(Rejection::from);
+    let rejection = unreadable.or_else(|| refusal.map(Rejection::from));
+    context
+        .restarts
+        .follow(&key, job, &examined, &observed.pods);
+    let decide = |observed: &Observed| match &rejection {
+        None => plan(&examined, observed, now),
+        Some(rejection) => plan_rejected(&examined, rejection, observed, now),
     };
     let mut plan = decide(&observed);
     if plan.needs_fresh {
@@ -96,7 +91,7 @@ async fn further(job: &TrainingJob, context: &Arc<Context>) -> Result<Option<Dur
     );
     context.metrics.jobs.show(&key, &observed.status);
     context.metrics.jobs.see(&key, &plan.status, gpus);
-    let next = carry_out(context, &key, job, validated.ok().as_ref(), &plan).await?;
+    let next = carry_out(context, &key, job, &examined, &plan).await?;
     let (work, reason) = (&context.metrics.work, format!("{:?}", plan.reason));
     work.reconciled(&reason, started.elapsed());
     Ok(next)
@@ -106,32 +101,30 @@ async fn carry_out(
     context: &Arc<Context>,
     key: &Job,
     job: &TrainingJob,
-    valid: Option<&ValidatedJob>,
+    examined: &ValidatedJob,
     plan: &Plan,
 ) -> Result<Option<Duration>, Error> {
     tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
-    if let Some(valid) = valid {
-        match apply(context, key, valid, &plan.actions).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(Some(context.backoff.look_again(key))),
-            Err(error) => {
-                let before = job.status.clone().unwrap_or_default();
-                let told = || error.is_pending().then(|| Obstacle::told_in(&before))?;
-                if let Some(obstacle) = error.obstacle().or_else(told) {
-                    let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
-                    report(context, key, job, &refused).await?;
-                } else if error.is_making() {
-                    // The next generation is not held up by a pod that cannot be made.
-                    report(context, key, job, plan).await?;
-                }
-                follow(context, key, job, plan.reason);
-                if error.is_pending() {
-                    // The call wakes the job when it ends.
-                    let after = plan.requeue_after.unwrap_or(PENDING);
-                    return Ok(Some(after.min(PENDING)));
-                }
-                return Err(error);
+    match apply(context, key, examined, &plan.actions).await {
+        Ok(true) => {}
+        Ok(false) => return Ok(Some(context.backoff.look_again(key))),
+        Err(error) => {
+            let before = job.status.clone().unwrap_or_default();
+            let told = || error.is_pending().then(|| Obstacle::told_in(&before))?;
+            if let Some(obstacle) = error.obstacle().or_else(told) {
+                let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
+                report(context, key, job, &refused).await?;
+            } else if error.is_making() {
+                // The next generation is not held up by a pod that cannot be made.
+                report(context, key, job, plan).await?;
             }
+            follow(context, key, job, plan.reason);
+            if error.is_pending() {
+                // The call wakes the job when it ends.
+                let after = plan.requeue_after.unwrap_or(PENDING);
+                return Ok(Some(after.min(PENDING)));
+            }
+            return Err(error);
         }
     }
     let later = match report(context, key, job, plan).await? {

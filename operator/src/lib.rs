@@ -1,6 +1,6 @@
 //! The operator's effects: caches in front, writes behind, and a pure plan in between.
 //!
-//! `driver` is the whole loop on one screen: observe → validate → plan → apply → report.
+//! `driver` is the whole loop on one screen: observe → examine → plan → apply → report.
 
 pub mod apply;
 pub mod ask;
@@ -33,5 +33,6 @@ pub mod settling;
 pub mod slim;
 pub mod taken;
 pub mod tasks;
+pub mod unreadable;
 pub mod untold;
 mod watches;

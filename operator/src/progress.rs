@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 use crate::ask::Agents;
 use crate::cache::Job;
 use crate::context::Context;
-use crate::driver::Guarded;
+use crate::unreadable::Guarded;
 
 const INTERVAL: Duration = Duration::from_secs(3);
 const AT_ONCE: usize = 32;

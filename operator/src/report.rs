@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::expectations::Written;
 use crate::observe::version;
+use crate::unreadable::Guarded;
 
 /// What came of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +78,13 @@ async fn write(
         "metadata": {"resourceVersion": job.metadata.resource_version},
         "status": status,
     });
-    let api: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.0);
+    // The answer may have parts that cannot be read.
+    let api: Api<Guarded> = Api::namespaced(context.client.clone(), &key.0);
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let (parameters, patch) = (calls::patch_params(), Patch::Merge(&patch));
     let written = call(|| api.patch_status(name, &parameters, &patch)).await;
     let written = written.map_err(Error::Report)?;
-    let at = version(written.metadata.resource_version.as_deref());
+    let at = version(written.job.metadata.resource_version.as_deref());
     context.expectations.wrote(key, Written::Status, at);
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::cache::Cache;
 use crate::coalesce::coalesce;
 use crate::context::Context;
 use crate::cordoned::Cordoned;
-use crate::driver::{Guarded, after_error, reconcile};
+use crate::driver::{after_error, reconcile};
 use crate::events::Events;
 use crate::expectations::Expectations;
 use crate::http;
@@ -35,6 +35,7 @@ use crate::settings::{LogFormat, LogLevel, Settings};
 use crate::settling::Settling;
 use crate::taken::Taken;
 use crate::tasks::{Ended as TaskEnded, Tasks};
+use crate::unreadable::Guarded;
 use crate::untold::Untold;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 

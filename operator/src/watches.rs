@@ -20,10 +20,10 @@ use tokio::sync::mpsc::Sender;
 
 use crate::cache::{Cache, Entry};
 use crate::context::Context;
-use crate::driver::Guarded;
 use crate::metrics::labels::Watched;
 use crate::observe::version;
 use crate::slim::{self, identity};
+use crate::unreadable::Guarded;
 
 /// All objects of a kind, or those of the one namespace that is watched.
 pub(crate) fn scoped<K>(client: Client, namespace: Option<&str>) -> Api<K>

@@ -11,6 +11,7 @@ mod metrics;
 mod network;
 mod quota;
 mod refusals;
+mod rejected;
 mod restart;
 mod stage;
 mod suspension;

@@ -52,8 +52,8 @@ reasons! {
         "The operator accepted the job.",
         "Nothing.";
     /// The spec cannot be run.
-    InvalidSpec: [(Accepted, false)],
-        "The spec cannot be run. The message names the field and says what to change.",
+    InvalidSpec: [(Accepted, false), (Running, false)],
+        "The spec cannot be run, or a part of it cannot be read. The message names the field and says what to change. The operator makes no new pods; what the job already runs continues, and is suspended and cleaned up as usual.",
         "Change the field. If it is immutable, delete the job and apply it again.";
     /// An object of somebody else has the name of the job's Service or NetworkPolicy.
     NameTaken: [(Running, false)],

@@ -14,7 +14,9 @@ use crate::life::finish;
 use crate::life::suspend;
 use crate::observed::Observed;
 use crate::plan::{Plan, PlanReason};
+use crate::rejection::Rejection;
 use crate::told::progress;
+use crate::told::rejected;
 use crate::told::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
 use crate::workers::children;
@@ -22,7 +24,29 @@ use crate::workers::children;
 /// What the job needs next.
 #[must_use]
 pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
-    let mut draft = Draft::new(job, observed, now);
+    decide(job, None, observed, now)
+}
+
+/// What a job needs next that is not accepted: as [`plan`], without new pods. What it runs continues: it is suspended,
+/// ended, cleaned up and formed anew as its metadata, its status and the readable part of its spec say.
+#[must_use]
+pub fn plan_rejected(
+    job: &ValidatedJob,
+    rejection: &Rejection,
+    observed: &Observed,
+    now: Timestamp,
+) -> Plan {
+    let job = rejected::as_it_runs(job, &observed.status);
+    decide(&job, Some(rejection), observed, now)
+}
+
+fn decide(
+    job: &ValidatedJob,
+    rejection: Option<&Rejection>,
+    observed: &Observed,
+    now: Timestamp,
+) -> Plan {
+    let mut draft = Draft::new(job, rejection, observed, now);
     if job.deleting {
         draft.status = observed.status.clone();
         return draft.end(PlanReason::Deleting);
@@ -31,29 +55,38 @@ pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
     if let Some(reason) = finish::after_the_end(&mut draft) {
         return draft.end(reason);
     }
-    accept(&mut draft);
+    match rejection {
+        None => accept(&mut draft),
+        Some(rejection) => rejected::reject(&mut draft, rejection),
+    }
     nodes::forget(&mut draft);
     let reason = finish::success(&mut draft)
         .or_else(|| suspend::pause(&mut draft))
         .or_else(|| suspend::resume(&mut draft))
         .or_else(|| failures::give_up(&mut draft))
         .or_else(|| deadlines::too_late(&mut draft))
-        .unwrap_or_else(|| {
-            let taken = children::name_taken(&draft);
-            if !draft.recorded && taken.is_none() {
-                children::make(&mut draft);
-            }
-            let reason = form::form(&mut draft);
-            // Those who stay hear of their generation before others are asked to leave.
-            if !draft.recorded {
-                children::remove_surplus(&mut draft);
-            }
-            match taken {
-                Some(message) => children::tell_name_taken(&mut draft, message, reason),
-                None => reason,
-            }
-        });
+        .unwrap_or_else(|| make_and_form(&mut draft));
+    let reason = match rejection {
+        None => reason,
+        Some(rejection) => rejected::show(&mut draft, rejection, reason),
+    };
     draft.end(reason)
+}
+
+fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
+    let taken = children::name_taken(draft);
+    if !draft.recorded && taken.is_none() {
+        children::make(draft);
+    }
+    let reason = form::form(draft);
+    // Those who stay hear of their generation before others are asked to leave.
+    if !draft.recorded {
+        children::remove_surplus(draft);
+    }
+    match taken {
+        Some(message) => children::tell_name_taken(draft, message, reason),
+        None => reason,
+    }
 }
 
 /// The parts of the status that only describe.

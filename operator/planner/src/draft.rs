@@ -8,6 +8,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobSta
 use crate::generation::members::Members;
 use crate::observed::Observed;
 use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
+use crate::rejection::Rejection;
 use crate::told::status::{set_condition, time};
 use crate::validate::ValidatedJob;
 
@@ -15,6 +16,8 @@ use crate::validate::ValidatedJob;
 pub(crate) struct Draft<'a> {
     pub(crate) job: &'a ValidatedJob,
     pub(crate) observed: &'a Observed,
+    /// Why nothing new is made, if the job is not accepted.
+    pub(crate) rejection: Option<&'a Rejection>,
     pub(crate) members: Members<'a>,
     pub(crate) now: Timestamp,
     pub(crate) actions: Vec<Action>,
@@ -28,10 +31,16 @@ pub(crate) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub(crate) fn new(job: &'a ValidatedJob, observed: &'a Observed, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        job: &'a ValidatedJob,
+        rejection: Option<&'a Rejection>,
+        observed: &'a Observed,
+        now: Timestamp,
+    ) -> Self {
         Self {
             job,
             observed,
+            rejection,
             members: Members::of(job, observed, now),
             now,
             actions: Vec::new(),

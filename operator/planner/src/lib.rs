@@ -1,7 +1,8 @@
 //! What a TrainingJob needs next: pure decisions over what was observed.
 //!
-//! [`validate`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
-//! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why.
+//! [`examine`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
+//! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why. A job that is not accepted
+//! is managed by [`plan_rejected`], which makes no new pods.
 //! Nothing here does I/O or reads a clock. `decide` calls the policies in order, over a `draft`. They are grouped by what
 //! a reader looks for: a `generation` and its members; the `workers`' pods; `failures`, budgets and avoided nodes; the job's
 //! `life`: suspension, deadlines, end; what the user is `told`.
@@ -16,6 +17,7 @@ mod life;
 pub mod observed;
 pub mod plan;
 pub mod program;
+pub mod rejection;
 mod told;
 pub mod validate;
 mod workers;
@@ -23,13 +25,14 @@ mod workers;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use decide::plan;
+pub use decide::{plan, plan_rejected};
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Termination, Waiting,
 };
 pub use plan::{Action, DeleteReason, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 pub use program::{Program, Script};
+pub use rejection::{Rejection, RejectionReason};
 pub use told::checkpoint::is_in_new_trouble;
-pub use told::refused::{Obstacle, plan_invalid, plan_refused};
+pub use told::refused::{Obstacle, plan_refused};
 pub use told::status;
-pub use validate::{InvalidSpec, JobKey, ValidatedJob, validate};
+pub use validate::{Examined, InvalidSpec, JobKey, ValidatedJob, examine, validate};

@@ -87,8 +87,8 @@ pub enum DeleteReason {
 /// Why the plan is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlanReason {
-    /// The spec cannot be run.
-    InvalidSpec,
+    /// The job is not accepted, and has no workers that could train.
+    NotAccepted,
     /// A child's name is taken by somebody else's object.
     NameTaken,
     /// The job is suspended: it has no pods, or they are about to go.

@@ -58,6 +58,15 @@ impl Program {
     }
 }
 
+/// What surely runs, of a spec that cannot be run: which mode it is decides when its workers have ended. Nothing is made
+/// from this.
+pub(crate) fn as_it_runs(trainer: Option<&TrainerConfig>, elastic: &Elastic) -> Program {
+    match trainer {
+        Some(config) => Program::Trainer(Box::new(config.clone())),
+        None => Program::Script(of_command(Vec::new(), elastic)),
+    }
+}
+
 /// Reads it from the spec. The template then has a container named `trainer`.
 pub(crate) fn of(
     trainer: Option<&TrainerConfig>,
@@ -164,11 +173,15 @@ fn script(elastic: &Elastic, spec: &PodSpec) -> Result<Program, InvalidSpec> {
         );
     }
     command.extend(container.args.iter().flatten().cloned());
-    Ok(Program::Script(Script {
+    Ok(Program::Script(of_command(command, elastic)))
+}
+
+fn of_command(command: Vec<String>, elastic: &Elastic) -> Script {
+    Script {
         command,
         collateral_window: seconds(elastic.collateral_window_seconds),
         leave_grace: seconds(elastic.leave_grace_seconds),
-    }))
+    }
 }
 
 fn seconds(number: u32) -> Duration {

@@ -6,10 +6,11 @@ use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
 
 use crate::observed::{Observed, Pod, Presence};
-use crate::plan;
 use crate::plan::{Action, Plan};
+use crate::rejection::{Rejection, RejectionReason};
 use crate::told::status;
 use crate::validate::{ValidatedJob, validate};
+use crate::{plan, plan_rejected};
 
 mod pods;
 
@@ -63,6 +64,8 @@ pub struct World {
     pub observed: Observed,
     /// The clock.
     pub now: Timestamp,
+    /// Why it is not accepted, if it is not.
+    pub rejection: Option<Rejection>,
     /// Whether deleted pods stay on their way out, as on a lost node.
     pub lingering: bool,
     /// UIDs and resource versions given out.
@@ -93,6 +96,7 @@ fn world_of(raw: &TrainingJob) -> World {
             ..Observed::default()
         },
         now: Timestamp::UNIX_EPOCH,
+        rejection: None,
         lingering: false,
         counter: 0,
     }
@@ -102,7 +106,18 @@ impl World {
     /// The plan for now.
     #[must_use]
     pub fn plan(&self) -> Plan {
-        plan(&self.job, &self.observed, self.now)
+        match &self.rejection {
+            None => plan(&self.job, &self.observed, self.now),
+            Some(rejection) => plan_rejected(&self.job, rejection, &self.observed, self.now),
+        }
+    }
+
+    /// The spec is refused from now on.
+    pub fn is_rejected(&mut self, message: &str) {
+        self.rejection = Some(Rejection {
+            reason: RejectionReason::InvalidSpec,
+            message: message.to_owned(),
+        });
     }
 
     /// Carries out the first `actions` actions of the plan, and writes the status if all of them were.

@@ -3,5 +3,6 @@
 pub(crate) mod checkpoint;
 pub(crate) mod progress;
 pub(crate) mod refused;
+pub(crate) mod rejected;
 pub mod status;
 pub(crate) mod waiting;

@@ -1,11 +1,12 @@
-//! Parse, don't re-check: after [`validate`] only a [`ValidatedJob`] travels.
+//! Parse, don't re-check: after [`examine`] only a [`ValidatedJob`] travels, also of a job that cannot be run and is managed
+//! all the same.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
     Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, TrainingJob,
-    TrainingJobSpec, Workers,
+    TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use roundhouse_contract::{ExpectedDevice, environment};
 
@@ -104,15 +105,31 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
     })
 }
 
+/// A job, and whether it can be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Examined {
+    /// The job. If it cannot be run, only as much of it is right as is needed to manage what it already runs.
+    pub job: ValidatedJob,
+    /// Why it cannot be run: the first thing in the spec.
+    pub refusal: Option<InvalidSpec>,
+}
+
 /// Turns the raw object into a job that can be run.
 ///
 /// # Errors
 /// The first thing in the spec that cannot be run.
 pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
+    let Examined { job, refusal } = examine(job);
+    refusal.map_or(Ok(job), Err)
+}
+
+/// Turns the raw object into a job that can be managed, and says whether it can be run.
+#[must_use]
+pub fn examine(job: &TrainingJob) -> Examined {
     let TrainingJob {
         metadata,
         spec,
-        status: _,
+        status,
     } = job;
     let TrainingJobSpec {
         managed_by: _,
@@ -122,10 +139,10 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
                 replicas,
                 min_replicas,
                 max_replicas,
-                procs_per_worker,
+                procs_per_worker: _,
                 template,
             },
-        trainer,
+        trainer: _,
         checkpoint,
         elastic,
         failure_policy:
@@ -142,24 +159,17 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
         network_policy,
     } = spec;
     let name = metadata.name.clone().unwrap_or_default();
-    checks::name(&name)?;
-    checks::replicas(*replicas, *min_replicas, *max_replicas)?;
-    if let Some(checkpoint) = checkpoint {
-        checks::checkpoint(checkpoint)?;
-    }
-    checks::rules(rules)?;
     let mut template = template.clone().unwrap_or_default();
-    refuse_our_annotations(&template)?;
-    refuse_our_fields(template.spec.get_or_insert_default())?;
-    let program = program::of(trainer.as_ref(), elastic, &mut template)?;
-    checks::kept(checkpoint.as_ref(), program.trainer())?;
-    let num_gpus = gpus(&template)?;
-    let procs_per_worker = procs_per_worker.unwrap_or(num_gpus.max(1));
-    if !(1..=MAX_PROCS).contains(&procs_per_worker) {
-        let message = format!("must be between 1 and {MAX_PROCS}");
-        return invalid("spec.workers.procsPerWorker", message);
-    }
-    Ok(ValidatedJob {
+    let (runs, refusal) = match Runs::of(&name, spec, &mut template) {
+        Ok(runs) => (runs, None),
+        Err(refusal) => (Runs::as_before(spec, status.as_ref()), Some(refusal)),
+    };
+    let Runs {
+        program,
+        procs_per_worker,
+        num_gpus,
+    } = runs;
+    let job = ValidatedJob {
         key: JobKey {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name,
@@ -189,5 +199,56 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
             .map(|seconds| Duration::from_secs(u64::from(seconds))),
         clean_pod_policy: *clean_pod_policy,
         network_policy: *network_policy,
-    })
+    };
+    Examined { job, refusal }
+}
+
+/// What the workers run, and on what.
+struct Runs {
+    program: Program,
+    procs_per_worker: u32,
+    num_gpus: u32,
+}
+
+impl Runs {
+    /// As the spec says. The template then has a container named `trainer`.
+    fn of(
+        name: &str,
+        spec: &TrainingJobSpec,
+        template: &mut PodTemplateSpec,
+    ) -> Result<Self, InvalidSpec> {
+        let workers = &spec.workers;
+        checks::name(name)?;
+        checks::replicas(workers.replicas, workers.min_replicas, workers.max_replicas)?;
+        if let Some(checkpoint) = &spec.checkpoint {
+            checks::checkpoint(checkpoint)?;
+        }
+        checks::rules(&spec.failure_policy.rules)?;
+        refuse_our_annotations(template)?;
+        refuse_our_fields(template.spec.get_or_insert_default())?;
+        let program = program::of(spec.trainer.as_ref(), &spec.elastic, template)?;
+        checks::kept(spec.checkpoint.as_ref(), program.trainer())?;
+        let num_gpus = gpus(template)?;
+        let procs_per_worker = workers.procs_per_worker.unwrap_or(num_gpus.max(1));
+        if !(1..=MAX_PROCS).contains(&procs_per_worker) {
+            let message = format!("must be between 1 and {MAX_PROCS}");
+            return invalid("spec.workers.procsPerWorker", message);
+        }
+        Ok(Self {
+            program,
+            procs_per_worker,
+            num_gpus,
+        })
+    }
+
+    /// As the newest generation runs it, whatever the spec says now.
+    fn as_before(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>) -> Self {
+        let membership = status.and_then(|status| status.membership.as_ref());
+        let told = membership.and_then(|it| it.world_size.checked_div(it.nodes));
+        Self {
+            program: program::as_it_runs(spec.trainer.as_ref(), &spec.elastic),
+            procs_per_worker: told.unwrap_or(1).clamp(1, MAX_PROCS),
+            num_gpus: 0,
+        }
+    }
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use roundhouse_api::{CleanPodPolicy, ConditionType};
-use roundhouse_planner::testing::{World, raw_job, world};
-use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_invalid, plan_refused, validate};
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_refused};
 
 #[test]
 fn a_failure_is_one_incident_however_many_lose_their_peer() {
@@ -302,13 +302,12 @@ fn the_status_is_always_about_the_newest_spec() {
     world.job.generation = 3;
     world.settle();
     assert_eq!(world.observed.status.observed_generation, Some(3));
-    let mut raw = raw_job(2);
-    raw.metadata.generation = Some(4);
-    raw.status = Some(world.observed.status.clone());
-    raw.spec.workers.replicas = 0;
-    let plan = plan_invalid(&raw, &validate(&raw).unwrap_err(), world.now);
-    assert_eq!(plan.status.observed_generation, Some(4));
-    assert_eq!(plan.status.conditions, world.observed.status.conditions);
+    let before = world.observed.status.conditions.clone();
+    (world.job.generation, world.job.replicas) = (4, 0);
+    world.is_rejected("spec.workers.replicas: must be at least 1");
+    world.settle();
+    assert_eq!(world.observed.status.observed_generation, Some(4));
+    assert_eq!(world.observed.status.conditions, before);
 }
 
 #[test]

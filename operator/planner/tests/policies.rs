@@ -6,8 +6,8 @@ use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
-    Action, DeleteReason, Obstacle, PlanReason, Pod, PodPhase, Presence, plan_invalid,
-    plan_refused, validate,
+    Action, DeleteReason, Observed, Obstacle, PlanReason, Pod, PodPhase, Presence, Rejection,
+    examine, plan_refused, plan_rejected, validate,
 };
 
 fn creates(actions: &[Action]) -> Vec<(u32, u32)> {
@@ -257,15 +257,16 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         change(&mut job);
         let error = validate(&job).unwrap_err();
         assert_eq!(error.field, field);
-        let plan = plan_invalid(&job, &error, jiff::Timestamp::UNIX_EPOCH);
+        let managed = examine(&job);
+        assert_eq!(managed.refusal.as_ref(), Some(&error));
+        let rejection = Rejection::from(error);
+        let (mut observed, now) = (Observed::default(), jiff::Timestamp::UNIX_EPOCH);
+        let plan = plan_rejected(&managed.job, &rejection, &observed, now);
         assert_eq!(plan.status.conditions[0].reason, "InvalidSpec");
-        assert_eq!(plan.events.len(), 1);
-        job.status = Some(plan.status);
-        assert!(
-            plan_invalid(&job, &error, jiff::Timestamp::UNIX_EPOCH)
-                .events
-                .is_empty()
-        );
+        assert_eq!((plan.actions.len(), plan.events.len()), (0, 1));
+        observed.status = plan.status;
+        let again = plan_rejected(&managed.job, &rejection, &observed, now);
+        assert_eq!((again.events.len(), again.status), (0, observed.status));
     }
 }
 

@@ -17,14 +17,14 @@ pub(crate) fn of(facts: &Facts) -> Vec<String> {
     }
     let (reason, _) = facts.front();
     let name = facts.name();
+    if reason == "InvalidSpec" {
+        return vec!["Nothing, until you change the spec.".to_owned()];
+    }
     if facts.job.spec.suspend {
         return vec![match reason.as_str() {
             "Suspended" => format!("Nothing, until you run `kubectl roundhouse resume {name}`."),
             _ => "The operator asks the workers to leave.".to_owned(),
         }];
-    }
-    if reason == "InvalidSpec" {
-        return vec!["Nothing, until you change the spec.".to_owned()];
     }
     let mut all = Vec::new();
     if status.is_true(ConditionType::Running) {

@@ -39,12 +39,16 @@ fn active_too_long(draft: &mut Draft<'_>) -> Option<(ConditionReason, String)> {
 /// A job with enough workers for a generation is about to train, however late they came.
 fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let deadline = draft.job.start_deadline?;
-    let is_over = draft.is_starting() && waiting::start_left(draft).is_none();
+    // A job that was never accepted has not begun to wait.
+    let has_begun = draft.status.start_time.is_some();
+    let is_over = has_begun && draft.is_starting() && waiting::start_left(draft).is_none();
     let able = draft.members.able().len() as u64;
     if !is_over || able >= u64::from(draft.job.min_replicas) {
         return None;
     }
-    let words = refused(draft).unwrap_or_else(|| waiting::hold_up(draft).1);
+    let rejected = draft.rejection.map(|rejection| rejection.message.clone());
+    let words = rejected.or_else(|| refused(draft));
+    let words = words.unwrap_or_else(|| waiting::hold_up(draft).1);
     let seconds = deadline.as_secs();
     let message = format!("not enough workers were ready within {seconds} s: {words}");
     Some((ConditionReason::StartDeadlineExceeded, message))

@@ -1,48 +1,11 @@
-//! Plans for jobs that cannot continue as they are: the user is told, once.
+//! Plans of which the API server has not made a part: the user is told, once.
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJob, TrainingJobStatus};
+use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobStatus};
 
 use crate::draft::event;
-use crate::invalid::InvalidSpec;
-use crate::plan::{Plan, PlanReason};
+use crate::plan::Plan;
 use crate::told::status::{gist, set_condition};
-
-/// What a job that cannot be run needs: to be told so.
-#[must_use]
-pub fn plan_invalid(job: &TrainingJob, error: &InvalidSpec, now: Timestamp) -> Plan {
-    let mut status = job.status.clone().unwrap_or_default();
-    let mut events = Vec::new();
-    status.observed_generation = job.metadata.generation;
-    if !status.is_terminal() {
-        let told = |s: &TrainingJobStatus| {
-            s.condition(ConditionType::Accepted)
-                .map(|condition| condition.message.clone())
-        };
-        let before = told(&status);
-        let kind = ConditionType::Accepted;
-        set_condition(
-            &mut status,
-            kind,
-            false,
-            ConditionReason::InvalidSpec,
-            error.to_string(),
-            now,
-        );
-        if told(&status) != before {
-            events.push(event(EventReason::InvalidSpec, error.to_string()));
-        }
-    }
-    let reason = PlanReason::InvalidSpec;
-    Plan {
-        actions: Vec::new(),
-        status,
-        requeue_after: None,
-        reason,
-        events,
-        needs_fresh: false,
-    }
-}
 
 /// What the API server's words follow in a message.
 const REFUSED: &str = "the API server refused: ";
@@ -116,6 +79,7 @@ pub fn plan_refused(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::PlanReason;
 
     fn refusal(words: &str) -> Obstacle {
         Obstacle::Refused(words.to_owned())

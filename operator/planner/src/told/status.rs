@@ -56,6 +56,14 @@ pub fn set_condition(
     status.conditions.insert(0, condition);
 }
 
+/// Puts a condition in front, if there is one of this type: the front one is what `kubectl get` shows.
+pub(crate) fn to_front(status: &mut TrainingJobStatus, kind: ConditionType) {
+    let mut all = status.conditions.iter();
+    if let Some(at) = all.position(|condition| condition.type_ == kind.as_str()) {
+        status.conditions[..=at].rotate_right(1);
+    }
+}
+
 /// Gives a condition that stays as it is a newer message, and the newest generation. It stays at its place.
 pub(crate) fn refresh_condition(
     status: &mut TrainingJobStatus,

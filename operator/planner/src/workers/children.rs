@@ -21,6 +21,9 @@ const POD: &str = "Pod ";
 /// An object of somebody else has the name of the job's Service or NetworkPolicy, so no pod can be made. (A pod of
 /// somebody else is no obstacle: the worker takes its next attempt.)
 pub(crate) fn name_taken(draft: &Draft<'_>) -> Option<String> {
+    if draft.rejection.is_some() {
+        return None;
+    }
     let name = names::service(&draft.job.key.name);
     let observed = draft.observed;
     let is_foreign = |presence| presence == Presence::Foreign;
@@ -66,14 +69,27 @@ pub(crate) fn tell_name_taken(
     PlanReason::NameTaken
 }
 
-/// Makes what is missing. A replacement is created before the pod that it replaces is deleted.
+/// Makes what is missing. A job that is not accepted gets nothing but what its workers need to find each other.
 pub(crate) fn make(draft: &mut Draft<'_>) {
+    if draft.rejection.is_none() {
+        make_surroundings(draft);
+        make_workers(draft);
+    } else if !draft.members.workers.is_empty() {
+        make_surroundings(draft);
+    }
+}
+
+fn make_surroundings(draft: &mut Draft<'_>) {
     if draft.observed.service == Presence::Missing {
         draft.actions.push(Action::ApplyService);
     }
     if is_isolated(draft) && draft.observed.network_policy == Presence::Missing {
         draft.actions.push(Action::ApplyNetworkPolicy);
     }
+}
+
+/// A replacement is created before the pod that it replaces is deleted.
+fn make_workers(draft: &mut Draft<'_>) {
     let (mut indices, mut replaced) = (absent(draft), Vec::new());
     let workers: Vec<(u32, &Pod)> = draft
         .members

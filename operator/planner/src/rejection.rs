@@ -1,0 +1,48 @@
+//! Why the operator does not accept a job. It makes no new pods for such a job; what the job already runs continues.
+
+use roundhouse_api::{ConditionReason, EventReason};
+
+use crate::invalid::InvalidSpec;
+
+/// Why a job is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// In one word.
+    pub reason: RejectionReason,
+    /// In a sentence: the field, and what to change.
+    pub message: String,
+}
+
+/// Why a job is not accepted, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectionReason {
+    /// The spec cannot be run, or a part of it cannot be read.
+    InvalidSpec,
+}
+
+impl RejectionReason {
+    /// The same as the reason of a condition.
+    #[must_use]
+    pub const fn condition(self) -> ConditionReason {
+        match self {
+            Self::InvalidSpec => ConditionReason::InvalidSpec,
+        }
+    }
+
+    /// The same as the reason of an event.
+    #[must_use]
+    pub const fn event(self) -> EventReason {
+        match self {
+            Self::InvalidSpec => EventReason::InvalidSpec,
+        }
+    }
+}
+
+impl From<InvalidSpec> for Rejection {
+    fn from(invalid: InvalidSpec) -> Self {
+        Self {
+            reason: RejectionReason::InvalidSpec,
+            message: invalid.to_string(),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Jobs that are not accepted. They are managed like any other job, but get no new pods.
+
+use roundhouse_api::{ConditionType, TrainingJobStatus};
+
+use crate::draft::{Draft, event};
+use crate::plan::PlanReason;
+use crate::rejection::Rejection;
+use crate::told::status::{set_condition, to_front};
+use crate::validate::ValidatedJob;
+
+/// The job with the numbers by which what it runs can continue: nothing new is made, so what cannot be there is not
+/// waited for, and nobody leaves because of a number that makes no sense.
+pub(crate) fn as_it_runs(job: &ValidatedJob, status: &TrainingJobStatus) -> ValidatedJob {
+    let wanted = status.workers.as_ref().map_or(1, |workers| workers.wanted);
+    let replicas = match job.replicas {
+        0 => wanted.max(1),
+        replicas => replicas,
+    };
+    let nodes = status
+        .membership
+        .as_ref()
+        .map(|membership| membership.nodes);
+    let most = nodes.unwrap_or(replicas).clamp(1, replicas);
+    ValidatedJob {
+        replicas,
+        min_replicas: job.min_replicas.clamp(1, most),
+        ..job.clone()
+    }
+}
+
+/// Says so in the Accepted condition, and in an event when that is new.
+pub(crate) fn reject(draft: &mut Draft<'_>, rejection: &Rejection) {
+    let kind = ConditionType::Accepted;
+    let told = |status: &TrainingJobStatus| {
+        let condition = status.condition(kind)?;
+        Some((condition.reason.clone(), condition.message.clone()))
+    };
+    let before = told(&draft.status);
+    let Rejection { reason, message } = rejection;
+    let condition = reason.condition();
+    set_condition(
+        &mut draft.status,
+        kind,
+        false,
+        condition,
+        message,
+        draft.now,
+    );
+    if told(&draft.status) != before {
+        draft.events.push(event(reason.event(), message));
+    }
+}
+
+/// Says in the Running condition what that means for the workers, and puts what matters most in front.
+pub(crate) fn show(draft: &mut Draft<'_>, rejection: &Rejection, reason: PlanReason) -> PlanReason {
+    let Rejection {
+        reason: why,
+        message,
+    } = rejection;
+    let running = draft.status.condition(ConditionType::Running);
+    let words = running.map_or("", |running| &running.message);
+    match reason {
+        PlanReason::Training => {
+            let message = format!("{words}; no new workers are made: {message}");
+            draft.running(true, roundhouse_api::ConditionReason::Training, message);
+            reason
+        }
+        PlanReason::Finishing => {
+            to_front(&mut draft.status, ConditionType::Running);
+            reason
+        }
+        PlanReason::Suspended | PlanReason::Resuming => {
+            to_front(&mut draft.status, ConditionType::Accepted);
+            reason
+        }
+        PlanReason::CreatingWorkers
+        | PlanReason::WaitingForWorkers
+        | PlanReason::Recovering
+        | PlanReason::NameTaken
+        | PlanReason::NotAccepted => {
+            draft.running(false, why.condition(), message);
+            to_front(&mut draft.status, ConditionType::Accepted);
+            PlanReason::NotAccepted
+        }
+        PlanReason::RaisingGeneration
+        | PlanReason::IssuingMembership
+        | PlanReason::Succeeded
+        | PlanReason::Failed
+        | PlanReason::Deleting => reason,
+    }
+}

@@ -1,0 +1,174 @@
+//! A job as it is watched: one of which a part cannot be read, because a newer version wrote it, say, neither stops the
+//! work for all others nor is left alone. It is managed by the parts that can be read.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use roundhouse_api::{TrainingJob, TrainingJobSpec};
+use roundhouse_planner::{Rejection, RejectionReason};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Map, Value, json};
+use serde_path_to_error::{Path, Segment};
+
+/// Most parts of one object that are left out. With more of them, only its metadata and its main switches are read.
+const MAX_PARTS: usize = 32;
+const MANAGER: &str = "managedBy";
+/// Who manages a job of which that cannot be read: not we.
+const NOBODY: &str = "?";
+/// Switches of the spec that are read even if nothing else can be.
+const SWITCHES: [&str; 3] = [MANAGER, "suspend", "cleanPodPolicy"];
+
+/// A job, as far as it can be read.
+#[derive(Clone, Debug)]
+pub struct Guarded {
+    /// The job, without the parts that cannot be read.
+    pub job: TrainingJob,
+    /// The first part that cannot be read.
+    pub unreadable: Option<Unreadable>,
+}
+
+/// A part of a job that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Path of the field, such as `spec.elastic.mode`.
+    pub field: String,
+    /// Why not.
+    pub message: String,
+}
+
+impl From<&Unreadable> for Rejection {
+    fn from(part: &Unreadable) -> Self {
+        let Unreadable { field, message } = part;
+        let version = env!("CARGO_PKG_VERSION");
+        Self {
+            reason: RejectionReason::InvalidSpec,
+            message: format!(
+                "{field}: {message}; change it, or, if a newer version of Roundhouse wrote it, upgrade this operator ({version})"
+            ),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Guarded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read(Value::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+/// Reads what can be read: leaves out one part after the other, until the rest is a job.
+fn read(mut object: Value) -> Result<Guarded, serde_json::Error> {
+    let mut unreadable = None;
+    for _ in 0..MAX_PARTS {
+        let error = match serde_path_to_error::deserialize::<_, TrainingJob>(&object) {
+            Ok(job) => return Ok(Guarded { job, unreadable }),
+            Err(error) => error,
+        };
+        unreadable.get_or_insert_with(|| Unreadable {
+            field: error.path().to_string(),
+            message: error.inner().to_string(),
+        });
+        if !leave_out(&mut object, error.path()) {
+            break;
+        }
+    }
+    let job = serde_json::from_value(switches_only(&object))?;
+    Ok(Guarded { job, unreadable })
+}
+
+/// Leaves out the part at a path, or, if it must be there, what is below it. False: there is nothing to leave out.
+fn leave_out(object: &mut Value, path: &Path) -> bool {
+    let keys: Vec<String> = path.iter().map_while(key).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let needed = match keys.as_slice() {
+        ["spec", MANAGER] => Some(json!(NOBODY)),
+        // A number that says nothing: nobody leaves, and nobody is made.
+        ["spec", "workers"] => Some(json!({"replicas": 0})),
+        ["spec", "workers", "replicas"] => Some(json!(0)),
+        [] | ["spec" | "metadata"] => return false,
+        _ => None,
+    };
+    let Some((last, parents)) = keys.split_last() else {
+        return false;
+    };
+    let pointer = parents
+        .iter()
+        .fold(String::new(), |path, key| path + "/" + &escaped(key));
+    match object.pointer_mut(&pointer) {
+        Some(Value::Object(fields)) => match needed {
+            Some(needed) => fields.insert((*last).to_owned(), needed.clone()) != Some(needed),
+            None => fields.remove(*last).is_some(),
+        },
+        Some(Value::Array(items)) => match last.parse::<usize>() {
+            Ok(at) if at < items.len() => {
+                items.remove(at);
+                true
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+fn key(segment: &Segment) -> Option<String> {
+    match segment {
+        Segment::Map { key } => Some(key.clone()),
+        Segment::Seq { index } => Some(index.to_string()),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    }
+}
+
+/// A key in a JSON pointer (RFC 6901).
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// The object's metadata, and of its spec what says whether the job has pods.
+fn switches_only(object: &Value) -> Value {
+    let mut spec = Map::new();
+    for name in SWITCHES {
+        let Some(value) = object["spec"].get(name) else {
+            continue;
+        };
+        let alone = json!({"workers": {"replicas": 0}, name: value});
+        if serde_json::from_value::<TrainingJobSpec>(alone).is_ok() {
+            spec.insert(name.to_owned(), value.clone());
+        } else if name == MANAGER {
+            spec.insert(name.to_owned(), json!(NOBODY));
+        }
+    }
+    spec.insert("workers".to_owned(), json!({"replicas": 0}));
+    json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"], "spec": spec})
+}
+
+impl Resource for Guarded {
+    type DynamicType = <TrainingJob as Resource>::DynamicType;
+    type Scope = <TrainingJob as Resource>::Scope;
+
+    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
+        TrainingJob::kind(dt)
+    }
+
+    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
+        TrainingJob::group(dt)
+    }
+
+    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
+        TrainingJob::version(dt)
+    }
+
+    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
+        TrainingJob::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.job.meta()
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.job.meta_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests;

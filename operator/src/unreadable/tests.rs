@@ -1,0 +1,141 @@
+use roundhouse_api::{CleanPodPolicy, TrainingJobStatus};
+
+use super::*;
+
+/// A job that can be read, with these values at these JSON pointers.
+fn job(changes: &[(&str, Value)]) -> Value {
+    let mut object = json!({
+        "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": {"name": "digits", "namespace": "ml", "uid": "u"},
+        "spec": {
+            "managedBy": "roundhouse.dev/operator",
+            "suspend": true,
+            "cleanPodPolicy": "All",
+            "workers": {"replicas": 2, "minReplicas": 1, "template": {"spec": {"containers": []}}},
+            "elastic": {"mode": "InProcess", "joinWindowSeconds": 7},
+            "failurePolicy": {"rules": [
+                {"action": "Count", "onReasons": ["Evicted"]},
+                {"action": "Ignore", "onReasons": ["OOMKilled"]},
+            ]},
+            "trainer": {
+                "model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 8, "epochs": 1,
+            },
+        },
+        "status": {"replicas": 2, "workers": {"wanted": 2, "ready": 2, "active": 2, "summary": "2/2"}},
+    });
+    for (pointer, value) in changes {
+        let (parent, last) = pointer.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[last] = value.clone();
+    }
+    object
+}
+
+fn read(changes: &[(&str, Value)]) -> Guarded {
+    serde_json::from_value(job(changes)).unwrap()
+}
+
+#[test]
+fn a_job_that_can_be_read_is_read_whole() {
+    let Guarded {
+        job: read,
+        unreadable,
+    } = read(&[]);
+    assert_eq!(unreadable, None);
+    assert_eq!(read, serde_json::from_value(job(&[])).unwrap());
+}
+
+#[test]
+fn each_part_that_cannot_be_read_is_named_and_the_others_are_read() {
+    let cases = [
+        (
+            "/spec/cleanPodPolicy",
+            json!("Later"),
+            "spec.cleanPodPolicy",
+        ),
+        ("/spec/elastic/mode", json!("Sharded"), "spec.elastic.mode"),
+        ("/spec/networkPolicy", json!("Mesh"), "spec.networkPolicy"),
+        (
+            "/spec/failurePolicy/rules/0/action",
+            json!("Retry"),
+            "spec.failurePolicy.rules[0].action",
+        ),
+        (
+            "/spec/trainer/model/name",
+            json!("llama"),
+            "spec.trainer.model.name",
+        ),
+        (
+            "/spec/workers/template",
+            json!("a"),
+            "spec.workers.template",
+        ),
+        (
+            "/spec/workers/replicas",
+            json!("two"),
+            "spec.workers.replicas",
+        ),
+        ("/spec/workers", json!({}), "spec.workers"),
+        (
+            "/spec/activeDeadlineSeconds",
+            json!(-1),
+            "spec.activeDeadlineSeconds",
+        ),
+        ("/status/replicas", json!("two"), "status.replicas"),
+    ];
+    for (pointer, value, field) in cases {
+        let Guarded { job, unreadable } = read(&[(pointer, value)]);
+        assert_eq!(unreadable.unwrap().field, field);
+        assert!(job.spec.suspend, "{field}");
+        assert_eq!(job.spec.managed_by, "roundhouse.dev/operator", "{field}");
+        let wanted = |status: TrainingJobStatus| status.workers.unwrap().wanted;
+        assert_eq!(job.status.map(wanted), Some(2), "{field}");
+        let is_whole = job.spec.elastic.join_window_seconds == 7;
+        assert!(is_whole, "{field}: the rest of the spec");
+    }
+}
+
+#[test]
+fn what_is_left_is_as_near_to_what_was_written_as_can_be() {
+    let rules = [
+        ("/spec/failurePolicy/rules/0/action", json!("Retry")),
+        ("/spec/cleanPodPolicy", json!("Later")),
+    ];
+    let spec = read(&rules).job.spec;
+    assert_eq!(spec.failure_policy.rules.len(), 1, "the other rule");
+    assert_eq!(spec.clean_pod_policy, CleanPodPolicy::default());
+    assert_eq!(spec.workers.replicas, 2);
+    let spec = read(&[("/spec/trainer/model/name", json!("llama"))])
+        .job
+        .spec;
+    assert_eq!((spec.trainer, spec.workers.replicas), (None, 2));
+}
+
+#[test]
+fn a_job_whose_manager_cannot_be_read_is_not_ours() {
+    let job = read(&[("/spec/managedBy", json!(["a"]))]).job;
+    assert_ne!(
+        job.spec.managed_by,
+        roundhouse_contract::labels::DEFAULT_MANAGER
+    );
+}
+
+#[test]
+fn of_a_spec_that_makes_no_sense_at_all_the_switches_are_read() {
+    let many: Vec<Value> = (0..100).map(|_| json!({"action": "Retry"})).collect();
+    let Guarded { job, unreadable } = read(&[("/spec/failurePolicy/rules", json!(many))]);
+    assert!(unreadable.is_some() && job.spec.suspend);
+    assert_eq!(job.spec.clean_pod_policy, CleanPodPolicy::All);
+    assert_eq!(job.metadata.uid.as_deref(), Some("u"));
+    let Guarded { job, unreadable } = read(&[("/spec", json!("text"))]);
+    assert_eq!(unreadable.unwrap().field, "spec");
+    assert!(!job.spec.suspend);
+}
+
+#[test]
+fn the_message_names_the_field_and_what_to_do() {
+    let part = read(&[("/spec/elastic/mode", json!("Sharded"))]).unreadable;
+    let message = Rejection::from(&part.unwrap()).message;
+    for words in ["spec.elastic.mode: ", "Sharded", "upgrade"] {
+        assert!(message.contains(words), "{message}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Jobs that the operator does not accept are managed all the same.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Resource;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use roundhouse_api::{ConditionType, TrainingJobStatus};
+use roundhouse_operator::unreadable::Guarded;
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, Stage};
+
+const ENUM: &str =
+    "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/cleanPodPolicy/enum/-";
+
+/// The job of a newer version: its schema has one more value of an enum.
+async fn becomes_newer(stage: &Stage) {
+    let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+    let parameters = PatchParams::default();
+    let value = json!([{"op": "add", "path": ENUM, "value": "Later"}]);
+    let patch: Patch<()> = Patch::Json(serde_json::from_value(value).unwrap());
+    let name = "trainingjobs.roundhouse.dev";
+    crds.patch(name, &parameters, &patch).await.unwrap();
+    until("the newer schema is served", SOON, || async {
+        Ok(edit(stage, json!({"cleanPodPolicy": "Later"})).await.ok())
+    })
+    .await
+    .unwrap();
+}
+
+async fn edit(stage: &Stage, spec: Value) -> kube::Result<Guarded> {
+    let jobs: Api<Guarded> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({"spec": spec}));
+    jobs.patch("digits", &PatchParams::default(), &patch).await
+}
+
+/// Waits until the job's status is so, and returns it.
+async fn status_is(
+    stage: &Stage,
+    what: &str,
+    is: impl Fn(&TrainingJobStatus) -> bool,
+) -> TrainingJobStatus {
+    let jobs: Api<Guarded> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    until(what, SOON, || async {
+        let status = jobs.get("digits").await?.job.status.unwrap_or_default();
+        Ok(is(&status).then_some(status))
+    })
+    .await
+    .unwrap()
+}
+
+fn is_refused(status: &TrainingJobStatus) -> bool {
+    let accepted = status.condition(ConditionType::Accepted);
+    accepted.is_some_and(|it| it.status == "False" && it.message.contains("spec.cleanPodPolicy"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_which_a_field_cannot_be_read_trains_on_and_can_be_suspended_and_mended() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    becomes_newer(&stage).await;
+    let status = status_is(&stage, "the field is named", is_refused).await;
+    assert!(status.is_true(ConditionType::Running), "{status:#?}");
+    let workers = || async {
+        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+        Ok::<_, kube::Error>(pods.items)
+    };
+    let pods = workers().await.unwrap();
+    let mut leaving = pods
+        .iter()
+        .filter_map(|pod| pod.meta().deletion_timestamp.as_ref());
+    assert_eq!((pods.len(), leaving.next()), (2, None));
+
+    edit(&stage, json!({"suspend": true})).await.unwrap();
+    let suspended = |status: &TrainingJobStatus| status.is_true(ConditionType::Suspended);
+    let status = status_is(&stage, "it is suspended", suspended).await;
+    assert!(is_refused(&status), "{status:#?}");
+    until("all workers are gone", SOON, || async {
+        Ok(workers().await?.is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+
+    edit(&stage, json!({"suspend": false, "cleanPodPolicy": "All"}))
+        .await
+        .unwrap();
+    stage.trains(NAMESPACE).await;
+    operator.stop().await;
+}
