@@ -1,6 +1,7 @@
 //! What every reconcile shares.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
@@ -13,6 +14,7 @@ use crate::events::Events;
 use crate::expectations::Expectations;
 use crate::making::Making;
 use crate::metrics::Metrics;
+use crate::metrics::labels::Watched;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
@@ -25,6 +27,8 @@ use crate::untold::Untold;
 pub struct Context {
     /// The API server.
     pub client: Client,
+    /// The API server, for watches alone.
+    pub watching: Client,
     /// The command line.
     pub settings: Settings,
     /// The metrics.
@@ -60,6 +64,13 @@ pub struct Context {
 }
 
 impl Context {
+    /// The watch that was not heard for too long, and for how long.
+    #[must_use]
+    pub fn stale(&self) -> Option<(Watched, Duration)> {
+        let oldest = self.metrics.heard.oldest();
+        oldest.filter(|(_, age)| *age >= self.settings.patience.stale)
+    }
+
     /// Whether all caches have been filled once.
     #[must_use]
     pub fn is_synced(&self) -> bool {

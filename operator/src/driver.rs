@@ -1,5 +1,6 @@
 //! The loop: observe → examine → plan → apply → report. `observe`, `examine` and `plan` do no I/O. A plan that would
-//! end the job because its time is over is made again once the API server has confirmed what was observed.
+//! end the job because its time is over is made again once the API server has confirmed what was observed. While a watch
+//! says nothing, so is each plan that deletes a pod or counts an incident.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,9 +81,18 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         Some(rejection) => plan_rejected(&examined, rejection, observed, now),
     };
     let mut plan = decide(&observed);
-    if plan.needs_fresh {
-        observed.fresh = is_fresh(context, &key, &observed.pods).await?;
+    let stale = context.stale();
+    let is_doubtful = stale.is_some() && plan.is_irrevocable(&observed.status);
+    if plan.needs_fresh || is_doubtful {
+        observed.fresh = is_fresh(context, &key, job, &observed.pods).await?;
         plan = decide(&observed);
+    }
+    if let Some((kind, age)) = stale
+        && !observed.fresh
+        && plan.is_irrevocable(&observed.status)
+    {
+        let kind = kind.as_str();
+        return Err(Error::Stale { kind, age });
     }
     let gpus = Gpus::of(
         &observed.pods,

@@ -24,6 +24,14 @@ pub enum Error {
     /// The question whether the caches are fresh.
     #[error("confirm: {0}")]
     Confirm(CallError),
+    /// The caches are old, and the API server says otherwise.
+    #[error("the watch of {kind} has told nothing for {} s, and the job or its pods have changed since; nothing is deleted or counted", .age.as_secs())]
+    Stale {
+        /// What is watched.
+        kind: &'static str,
+        /// For how long nothing was heard.
+        age: Duration,
+    },
     /// The write of the status.
     #[error("report: {0}")]
     Report(CallError),
@@ -99,6 +107,7 @@ impl Error {
             Self::Apply { .. }
             | Self::Confirm(_)
             | Self::Report(_)
+            | Self::Stale { .. }
             | Self::Build(_)
             | Self::Panicked(_) => None,
         }
@@ -160,7 +169,7 @@ impl Error {
             Self::Apply { source, .. } | Self::Confirm(source) | Self::Report(source) => {
                 source.retry_after()
             }
-            Self::Build(_) | Self::Panicked(_) => None,
+            Self::Stale { .. } | Self::Build(_) | Self::Panicked(_) => None,
         }
     }
 
@@ -170,6 +179,7 @@ impl Error {
         match self {
             Self::Apply { .. } => "Apply",
             Self::Confirm(_) => "Confirm",
+            Self::Stale { .. } => "Stale",
             Self::Report(_) => "Report",
             Self::Build(_) => "Build",
             Self::Panicked(_) => "Panicked",

@@ -1,11 +1,13 @@
-//! Whether the cache shows a job's pods as the API server has them. It is asked before a job is ended because its time
-//! is over: after an outage the clock is ahead of the watches. One list of metadata for such a job, and none for others.
+//! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended because its
+//! time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
+//! while a watch says nothing. A read of metadata and a list of them for such a job, and none for others.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod as FullPod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::Pod;
 
@@ -14,12 +16,27 @@ use crate::calls::call;
 use crate::context::Context;
 use crate::error::Error;
 
-/// Asks the API server for the versions of the job's pods, and compares them with what was observed.
+/// Asks the API server for the versions of the job and its pods, and compares them with what was observed.
 ///
 /// # Errors
 /// It refused, or did not answer.
-pub async fn is_fresh(context: &Context, key: &Job, observed: &[Pod]) -> Result<bool, Error> {
+pub async fn is_fresh(
+    context: &Context,
+    key: &Job,
+    job: &TrainingJob,
+    observed: &[Pod],
+) -> Result<bool, Error> {
     let (namespace, uid) = key;
+    let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), namespace);
+    let name = job.name_any();
+    let is_same = match call(|| jobs.get_metadata(&name)).await {
+        Ok(live) => live.resource_version() == job.resource_version(),
+        Err(error) if error.code() == Some(404) => false,
+        Err(error) => return Err(Error::Confirm(error)),
+    };
+    if !is_same {
+        return Ok(false);
+    }
     let pods: Api<FullPod> = Api::namespaced(context.client.clone(), namespace);
     let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
     let of_job = format!("{manager}={ours},{}={uid}", labels::JOB_UID);

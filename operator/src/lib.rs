@@ -16,6 +16,7 @@ pub mod error;
 pub mod events;
 pub mod expectations;
 pub mod fresh;
+pub mod heard;
 pub mod http;
 pub mod making;
 pub mod metered;

@@ -69,7 +69,7 @@ impl Drop for Call {
 
 /// What a request asks of which resource
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris>).
-fn describe(method: &Method, uri: &Uri) -> (Verb, Resource) {
+pub(crate) fn describe(method: &Method, uri: &Uri) -> (Verb, Resource) {
     let mut path = uri.path().trim_matches('/').split('/');
     // The group and version: api/v1 or apis/GROUP/VERSION.
     let to_skip = if path.next() == Some("apis") { 2 } else { 1 };

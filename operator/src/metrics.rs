@@ -1,9 +1,8 @@
 //! The operator's metrics: structs on a passed registry. Labels come from closed sets, but for names of namespaces,
 //! jobs and nodes.
 //!
-//! `work` counts what the operator does, `queue` how long jobs wait for that, `api` the calls to the API server, and
-//! `jobs` how the jobs fare,
-//! `process` what the process itself takes. The series of a job go away with the job. `docs/reference/metrics.md` lists them all.
+//! `work` counts what the operator does, `queue` how long jobs wait for that, `api` the calls to the API server,
+//! `heard` how old the caches are, `jobs` how the jobs fare, and `process` what the process itself takes. The series of a job go away with the job. `docs/reference/metrics.md` lists them all.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +11,7 @@ use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 pub mod api;
+pub mod heard;
 pub mod jobs;
 pub mod labels;
 mod process;
@@ -19,6 +19,7 @@ pub mod queue;
 pub mod work;
 
 use api::Api;
+use heard::Heard;
 use jobs::Jobs;
 use queue::Queue;
 use work::Work;
@@ -35,6 +36,8 @@ pub struct Metrics {
     pub queue: Queue,
     /// Calls to the API server.
     pub api: Api,
+    /// When watches were heard.
+    pub heard: Heard,
     /// How the jobs fare.
     pub jobs: Jobs,
 }
@@ -56,6 +59,7 @@ impl Metrics {
             work: Work::new(registry)?,
             queue: Queue::new(registry, Arc::clone(&clock))?,
             api: Api::new(registry)?,
+            heard: Heard::new(registry, Arc::clone(&clock))?,
             jobs: Jobs::new(registry, clock)?,
         })
     }

@@ -24,6 +24,7 @@ use crate::cordoned::Cordoned;
 use crate::driver::{after_error, reconcile};
 use crate::events::Events;
 use crate::expectations::Expectations;
+use crate::heard::listening;
 use crate::http;
 use crate::making::Making;
 use crate::metered::metered;
@@ -102,10 +103,12 @@ pub async fn run_with(
 ) -> Result<(), RunError> {
     let metrics = Metrics::new(&registry, Arc::new(Instant::now))?;
     let client = metered(client, metrics.api.clone());
+    let watching = listening(client.clone(), metrics.heard.clone(), settings.patience);
     let instance = std::env::var("HOSTNAME").ok();
     let (wake, wakes) = channel(4_096);
     let context = Arc::new(Context {
         client: client.clone(),
+        watching,
         metrics,
         pods: Cache::default(),
         services: Cache::default(),

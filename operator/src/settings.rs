@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use crate::heard::Patience;
+
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
 /// It finds the cluster as kubectl does (KUBECONFIG, ~/.kube/config) or, in a pod, by the service
@@ -34,6 +36,9 @@ pub struct Settings {
     /// Least severe messages that are logged. The variable `RUST_LOG`, if set, decides instead, per module.
     #[arg(long, env = "ROUNDHOUSE_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub log_level: LogLevel,
+    /// How long watches are waited for.
+    #[arg(skip)]
+    pub patience: Patience,
     /// Jobs that are worked on at once.
     #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]

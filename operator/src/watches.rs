@@ -36,8 +36,15 @@ where
     }
 }
 
-fn children() -> WatchConfig {
-    WatchConfig::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER))
+/// The watch begins: its age counts from here, heard or not.
+fn begin(context: &Context, kind: Watched) -> WatchConfig {
+    context.metrics.heard.hear(kind);
+    WatchConfig::default().timeout(context.settings.patience.watch)
+}
+
+fn children(context: &Context, kind: Watched) -> WatchConfig {
+    let ours = format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER);
+    begin(context, kind).labels(&ours)
 }
 
 /// Keeps the jobs, and wakes each that changes, until the operator stops. Metrics hear of a job here before it is worked on.
@@ -47,10 +54,10 @@ pub(crate) async fn watch_jobs(
     wake: Sender<ObjectRef<TrainingJob>>,
 ) {
     let api: Api<Guarded> = scoped(
-        context.client.clone(),
+        context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
-    let events = watcher(api, WatchConfig::default())
+    let events = watcher(api, begin(&context, Watched::TrainingJobs))
         .default_backoff()
         .inspect_ok(|event| note_job(&context, event))
         .reflect(jobs)
@@ -92,10 +99,11 @@ fn note_job(context: &Context, event: &Event<Guarded>) {
 /// Feeds the cache until the operator stops.
 pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
     let api: Api<Pod> = scoped(
-        context.client.clone(),
+        context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
-    let events = watcher(api, children()).default_backoff().map_ok(|event| {
+    let ours = children(&context, Watched::Pods);
+    let events = watcher(api, ours).default_backoff().map_ok(|event| {
         map_event(event, |full: &Pod| {
             (slim::pod(full), identity(&full.metadata))
         })
@@ -106,11 +114,12 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<Tra
 /// Feeds the cache until the operator stops.
 pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
     let api: Api<PartialObjectMeta<Service>> = scoped(
-        context.client.clone(),
+        context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
-    let cache = &context.services;
-    feed(identities(api), cache, &wake, &context, Watched::Services).await;
+    let (cache, resource) = (&context.services, Watched::Services);
+    let events = identities(api, children(&context, resource));
+    feed(events, cache, &wake, &context, resource).await;
 }
 
 /// Feeds the cache until the operator stops.
@@ -119,18 +128,19 @@ pub(crate) async fn watch_network_policies(
     wake: Sender<ObjectRef<TrainingJob>>,
 ) {
     let api: Api<PartialObjectMeta<NetworkPolicy>> = scoped(
-        context.client.clone(),
+        context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
     let (cache, resource) = (&context.network_policies, Watched::NetworkPolicies);
-    feed(identities(api), cache, &wake, &context, resource).await;
+    let events = identities(api, children(&context, resource));
+    feed(events, cache, &wake, &context, resource).await;
 }
 
 /// Keeps the names of cordoned nodes until the operator stops. Nobody is woken: a cordon changes nothing by
 /// itself.
 pub(crate) async fn watch_nodes(context: Arc<Context>) {
-    let nodes: Api<PartialObjectMeta<Node>> = Api::all(context.client.clone());
-    let cordoned = WatchConfig::default().fields("spec.unschedulable=true");
+    let nodes: Api<PartialObjectMeta<Node>> = Api::all(context.watching.clone());
+    let cordoned = begin(&context, Watched::Nodes).fields("spec.unschedulable=true");
     let events = watcher(nodes, cordoned).default_backoff();
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
@@ -154,11 +164,12 @@ fn name_of<K: ResourceExt>(event: Event<K>) -> Event<String> {
 /// Watches only the metadata of a kind.
 fn identities<K>(
     api: Api<PartialObjectMeta<K>>,
+    ours: WatchConfig,
 ) -> impl futures::Stream<Item = Result<Event<Named<slim::Identity>>, watcher::Error>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher(api, children()).default_backoff().map_ok(|event| {
+    watcher(api, ours).default_backoff().map_ok(|event| {
         map_event(event, |object: &PartialObjectMeta<K>| {
             let identity = identity(&object.metadata);
             (identity.clone(), identity)

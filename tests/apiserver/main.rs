@@ -13,5 +13,6 @@ mod quota;
 mod refusals;
 mod rejected;
 mod restart;
+mod silence;
 mod stage;
 mod suspension;

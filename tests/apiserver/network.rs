@@ -22,8 +22,12 @@ pub(crate) struct Network {
 
 impl Network {
     /// From now on.
-    pub(crate) fn swallow_pods(&self) {
-        self.swallows.store(true, Ordering::SeqCst);
+    pub(crate) fn swallow_pods(&self, swallows: bool) {
+        self.swallows.store(swallows, Ordering::SeqCst);
+    }
+
+    fn swallows(&self) -> bool {
+        self.swallows.load(Ordering::SeqCst)
     }
 
     /// The answer to the next write of a status, which is carried out.
@@ -75,6 +79,9 @@ where
             .is_some_and(|it| it.contains("watch=true"));
         let is_of_pods = request.uri().path().ends_with("/pods");
         let by = (is_watch && is_of_pods).then(|| self.network.clone());
+        if by.as_ref().is_some_and(Network::swallows) {
+            return std::future::pending().boxed();
+        }
         let is_report = request.uri().path().ends_with("/status");
         let loses = is_report && self.network.is_to_lose.swap(false, Ordering::SeqCst);
         let has_lost = Arc::clone(&self.network.has_lost);
@@ -108,8 +115,7 @@ impl<B: HttpBody> HttpBody for Swallowed<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let by = self.by.as_ref();
-        if by.is_some_and(|by| by.swallows.load(Ordering::SeqCst)) {
+        if self.by.as_ref().is_some_and(Network::swallows) {
             return Poll::Pending;
         }
         self.body.as_mut().poll_frame(context)

@@ -17,6 +17,7 @@ use kube::{Client, ResourceExt};
 use prometheus::Registry;
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
+use roundhouse_operator::heard::Patience;
 use roundhouse_operator::run::run_with;
 use roundhouse_operator::settings::Settings;
 use roundhouse_tests::apiserver::ApiServer;
@@ -129,6 +130,11 @@ impl Stage {
 
     /// An operator; `writes`: it is cut off after so many.
     pub(crate) fn operator(&self, writes: Option<u32>) -> Operator {
+        self.operator_that_hears(writes, Patience::default())
+    }
+
+    /// The same, with other times for its watches.
+    pub(crate) fn operator_that_hears(&self, writes: Option<u32>, patience: Patience) -> Operator {
         let left = Arc::new(AtomicU32::new(writes.unwrap_or(u32::MAX)));
         let layer = CutOff {
             left: Arc::clone(&left),
@@ -142,6 +148,10 @@ impl Stage {
             .build();
         let settings =
             Settings::parse_from(["roundhouse-operator", "--http-address", "127.0.0.1:0"]);
+        let settings = Settings {
+            patience,
+            ..settings
+        };
         let registry = Registry::new();
         let exposed = registry.clone();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -115,7 +115,7 @@ async fn a_worker_whose_news_are_late_does_not_hold_up_the_suspension_of_the_oth
         let operator = stage.operator(None);
         stage.apply(NAMESPACE, 3).await;
         stage.trains(NAMESPACE).await;
-        operator.network.swallow_pods();
+        operator.network.swallow_pods(true);
         let (pods, first) = (stage.pods(NAMESPACE), "digits-worker-0-0");
         let now = DeleteParams::default().grace_period(0);
         pods.delete(first, &now).await.unwrap();

@@ -27,6 +27,16 @@ pub struct Plan {
     pub needs_fresh: bool,
 }
 
+impl Plan {
+    /// Whether it does what cannot be taken back: it deletes a pod, counts an incident or ends the job.
+    #[must_use]
+    pub fn is_irrevocable(&self, before: &TrainingJobStatus) -> bool {
+        let deletes = |action: &Action| matches!(action, Action::DeletePod { .. });
+        let ends = self.status.is_terminal() && !before.is_terminal();
+        ends || self.status.incidents != before.incidents || self.actions.iter().any(deletes)
+    }
+}
+
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {

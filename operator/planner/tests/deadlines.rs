@@ -73,3 +73,24 @@ fn time_in_which_no_operator_could_make_pods_does_not_count_for_the_start_deadli
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");
 }
+
+#[test]
+fn what_deletes_a_pod_counts_an_incident_or_ends_the_job_cannot_be_taken_back() {
+    let is_irrevocable = |world: &World| {
+        let before = &world.observed.status;
+        world.plan().is_irrevocable(before)
+    };
+    assert!(!is_irrevocable(&world(2)), "pods are made");
+    let training = starting().training();
+    assert!(!is_irrevocable(&training));
+    let mut suspended = training.clone();
+    suspended.job.suspend = true;
+    assert!(is_irrevocable(&suspended), "pods are deleted");
+    let mut failed = training.clone();
+    failed.ends(0, 1, 3);
+    assert!(is_irrevocable(&failed), "an incident is counted");
+    let mut late = starting();
+    late.seconds_pass(DEADLINE + 1);
+    late.observed.fresh = true;
+    assert!(is_irrevocable(&late), "the job ends");
+}

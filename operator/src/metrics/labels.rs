@@ -47,7 +47,7 @@ fn known(word: &str, set: &[&'static str]) -> &'static str {
 }
 
 /// A kind of object that the operator watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Watched {
     /// Training jobs.
     TrainingJobs,
@@ -70,6 +70,19 @@ impl Watched {
         Self::NetworkPolicies,
         Self::Nodes,
     ];
+
+    /// The kind of this resource, if it is watched.
+    #[must_use]
+    pub fn of(resource: Resource) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|kind| kind.as_str() == resource.as_str())
+    }
+
+    /// Whether plans depend on it. Cordoned nodes only say which worker goes first when a job is scaled down.
+    #[must_use]
+    pub fn decides(self) -> bool {
+        self != Self::Nodes
+    }
 
     /// As the API server names the resource.
     #[must_use]

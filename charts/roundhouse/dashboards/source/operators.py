@@ -19,7 +19,7 @@ from promql import CLUSTER, of, quantile
 
 RATE = "$__rate_interval"
 # Results of a reconcile that are errors; the others are the reason of the plan that was carried out.
-FAILED = 'result=~"Apply|Confirm|Report|Build|Panicked"'
+FAILED = 'result=~"Apply|Confirm|Stale|Report|Build|Panicked"'
 # Answers of the API server that are not the operator's own doing. 404 and 409 only say that it has to look again.
 UNWELL = 'code=~"5..|429|timeout|connection"'
 
@@ -139,6 +139,7 @@ def work():
 def calls():
     each = f"sum by (verb, code) (rate({of('roundhouse_operator_api_calls_total', CLUSTER)}[{RATE}]))"
     resources = f"sum by (resource) (rate({of('roundhouse_operator_api_calls_total', CLUSTER)}[{RATE}]))"
+    ages = f"max by (kind) ({of('roundhouse_operator_watch_age_seconds', CLUSTER)})"
     restarts = f"sum by (resource) (rate({of('roundhouse_operator_watch_restarts_total', CLUSTER)}[{RATE}]))"
     return [
         row("API server"),
@@ -157,13 +158,27 @@ def calls():
             log=True,
         ),
         timeseries(
-            "Calls by resource", "Calls each second by resource.", [query(resources, "{{resource}}")], "reqps", stacked=True
+            "Calls by resource",
+            "Calls each second by resource.",
+            [query(resources, "{{resource}}")],
+            "reqps",
+            stacked=True,
+            width=8,
         ),
         timeseries(
             "Watch restarts",
-            "Watches that ended and began again, each second. A few each hour are normal.",
+            "Watches that broke and began again, each second. A few each hour are normal.",
             [query(restarts, "{{resource}}")],
             "ops",
+            width=8,
+        ),
+        timeseries(
+            "Age of the watches",
+            "Time since the watch of a kind last told anything. It is below 60 s; from 90 s on the operator trusts its view no more.",
+            [query(ages, "{{kind}}")],
+            "s",
+            width=8,
+            thresholds=steps((None, GREEN), (90, RED)),
         ),
     ]
 

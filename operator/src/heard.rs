@@ -1,0 +1,164 @@
+//! The client of the watches. It notes when each of them is heard, and gives up a list or a watch that is not answered. A
+//! connection may be dead without a word: what nobody closes is open, and would be waited for until somebody notices jobs
+//! that stand still.
+//!
+//! Only watches use this client. That the API server answers other calls says nothing of the caches.
+
+use std::time::Duration;
+
+use axum::http::Request;
+use futures::stream::unfold;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Body as HttpBody, Bytes};
+use kube::Client;
+use kube::client::Body;
+use tokio::time::timeout;
+
+use crate::metered::describe;
+use crate::metrics::heard::Heard;
+use crate::metrics::labels::Watched;
+
+/// How long what is waited for. The API server ends a watch after a minute, and the operator begins it anew: so a watch that
+/// is well is heard once a minute, although nothing changes and no bookmark comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Until a list or a watch begins to be answered.
+    pub answer: Duration,
+    /// Longest pause in an answer.
+    pub pause: Duration,
+    /// Length of a watch, in seconds.
+    pub watch: u32,
+    /// From then on nothing is deleted or counted before the API server was asked.
+    pub stale: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(30),
+            pause: Duration::from_secs(70),
+            watch: 60,
+            stale: Duration::from_secs(90),
+        }
+    }
+}
+
+/// An answer that does not come, or does not continue.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server says nothing for {} s", .0.as_secs())]
+struct Silent(Duration);
+
+type Problem = Box<dyn std::error::Error + Send + Sync>;
+
+/// The same client, for watches.
+#[must_use]
+pub fn listening(client: Client, heard: Heard, patience: Patience) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (_, resource) = describe(request.method(), request.uri());
+        let (client, heard) = (client.clone(), heard.clone());
+        async move {
+            let answer = timeout(patience.answer, client.send(request)).await;
+            let answer = answer.map_err(|_| Silent(patience.answer))??;
+            let kind = Watched::of(resource).filter(|_| answer.status().is_success());
+            if let Some(kind) = kind {
+                heard.hear(kind);
+            }
+            Ok::<_, Problem>(answer.map(|body| parts(body, patience.pause, heard, kind)))
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// The same body, each part of which is noted. It breaks off after a longer pause than that.
+fn parts(
+    body: Body,
+    pause: Duration,
+    heard: Heard,
+    kind: Option<Watched>,
+) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
+    StreamBody::new(unfold(Some(body), move |body| {
+        let heard = heard.clone();
+        async move {
+            let mut body = body?;
+            let Ok(part) = timeout(pause, body.frame()).await else {
+                return Some((Err(Problem::from(Silent(pause))), None));
+            };
+            let part = part?.map_err(Problem::from);
+            if let Some(kind) = kind.filter(|_| part.is_ok()) {
+                heard.hear(kind);
+            }
+            Some((part, Some(body)))
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Response;
+    use futures::StreamExt;
+    use futures::stream::{iter, pending};
+    use hyper::body::Frame;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use kube::api::{ListParams, WatchParams};
+    use prometheus::Registry;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::metrics::testing::ManualClock;
+
+    const EMPTY: &str =
+        r#"{"apiVersion":"v1","kind":"PodList","metadata":{"resourceVersion":"1"},"items":[]}"#;
+
+    /// A body that begins, and then says nothing.
+    fn begun(text: &'static str) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
+        let first = Ok(Frame::data(Bytes::from(text)));
+        StreamBody::new(iter([first]).chain(pending()))
+    }
+
+    /// A client of an API server that has one behaviour for each namespace.
+    fn client() -> (Api<Pod>, Api<Pod>, Api<Pod>, Api<Pod>, Heard) {
+        let server = tower::service_fn(|request: Request<Body>| async move {
+            let path = request.uri().path().to_owned();
+            let (status, body) = match path.split('/').nth(4).unwrap_or_default() {
+                "silent" => std::future::pending().await,
+                "half" => (200, begun(r#"{"apiVersion":"#)),
+                "refused" => (403, begun("no")),
+                _ => (200, begun(EMPTY)),
+            };
+            let answer = Response::builder().status(status);
+            Ok::<_, Problem>(answer.body(body).unwrap())
+        });
+        let metrics = Metrics::new(&Registry::new(), ManualClock::new().clock()).unwrap();
+        let heard = metrics.heard;
+        let server = Client::new(server, "default");
+        let client = listening(server, heard.clone(), Patience::default());
+        let of = |namespace: &str| Api::namespaced(client.clone(), namespace);
+        (of("silent"), of("half"), of("refused"), of("well"), heard)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_or_a_watch_without_an_answer_is_given_up() {
+        let (silent, half, ..) = client();
+        let begun = Instant::now();
+        let error = silent.list(&ListParams::default()).await.unwrap_err();
+        assert_eq!(begun.elapsed().as_secs(), 30, "{error}");
+        let watch = silent.watch(&WatchParams::default(), "1").await;
+        assert!(watch.is_err());
+        assert_eq!(begun.elapsed().as_secs(), 60);
+        assert!(half.list(&ListParams::default()).await.is_err());
+        assert_eq!(begun.elapsed().as_secs(), 130, "it had begun");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_watch_that_is_answered_is_heard() {
+        let (silent, _, refused, well, heard) = client();
+        assert!(silent.list(&ListParams::default()).await.is_err());
+        assert!(refused.list(&ListParams::default()).await.is_err());
+        assert_eq!(heard.oldest(), None);
+        assert!(well.watch(&WatchParams::default(), "1").await.is_ok());
+        assert_eq!(heard.oldest(), Some((Watched::Pods, Duration::ZERO)));
+    }
+}

@@ -1,0 +1,64 @@
+//! A watch that says nothing, on a connection that nobody closes.
+
+use std::time::Duration;
+
+use kube::api::{ListParams, Patch, PatchParams};
+use roundhouse_operator::heard::Patience;
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, SOON, Stage};
+
+/// As by default, in a thirtieth of the time.
+const IMPATIENT: Patience = Patience {
+    answer: Duration::from_secs(1),
+    pause: Duration::from_secs(2),
+    watch: 2,
+    stale: Duration::from_secs(3),
+};
+const AGE: &str = "roundhouse_operator_watch_age_seconds{kind=\"pods\"}";
+const STALE: &str = "roundhouse_operator_reconciles_total{result=\"Stale\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_deleted_from_an_old_view_of_the_pods() {
+    let stage = Stage::new().await;
+    let operator = stage.operator_that_hears(None, IMPATIENT);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+
+    operator.network.swallow_pods(true);
+    let unheard = Patch::Merge(json!({"metadata": {"annotations": {"unheard": "of"}}}));
+    let pods = stage.pods(NAMESPACE);
+    pods.patch("digits-worker-0-0", &PatchParams::default(), &unheard)
+        .await
+        .unwrap();
+    until("its view is old", SOON, || async {
+        Ok(operator.metric(AGE).filter(|age| *age > 3.0))
+    })
+    .await
+    .unwrap();
+    let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
+    let jobs = stage.jobs(NAMESPACE);
+    jobs.patch("digits", &PatchParams::default(), &suspend)
+        .await
+        .unwrap();
+    until("it notices", SOON, || async {
+        Ok(operator.metric(STALE).filter(|times| *times >= 2.0))
+    })
+    .await
+    .unwrap();
+    let all = pods.list(&ListParams::default()).await.unwrap();
+    let left = all
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    assert_eq!(left.count(), 2);
+
+    operator.network.swallow_pods(false);
+    until("the workers are gone", SOON, || async {
+        let all = pods.list(&ListParams::default()).await?;
+        Ok(all.items.is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
+}
