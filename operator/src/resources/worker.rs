@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
-    SeccompProfile, SecurityContext, VolumeMount,
+    SeccompProfile, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{labels, names, paths, ports};
@@ -49,6 +49,8 @@ pub fn build(
 
     let mut spec = job.template.spec.clone().unwrap_or_default();
     complete_pod(&mut spec, job, index);
+    let first = spec.init_containers.iter_mut().flatten();
+    first.chain(&mut spec.containers).for_each(restrict);
     if job.program.script().is_some() {
         let first = script::installer(settings);
         spec.init_containers
@@ -139,13 +141,16 @@ fn complete_trainer(
         failure_threshold: Some(3),
         ..Probe::default()
     });
-    let security = container
-        .security_context
-        .get_or_insert_with(SecurityContext::default);
-    security.allow_privilege_escalation.get_or_insert(false);
     if job.program.trainer().is_some() {
+        let security = container.security_context.get_or_insert_default();
         security.read_only_root_filesystem.get_or_insert(true);
     }
+}
+
+/// What the restricted standard asks of each container, sidecars included. The template's word counts.
+fn restrict(container: &mut Container) {
+    let security = container.security_context.get_or_insert_default();
+    security.allow_privilege_escalation.get_or_insert(false);
     security.capabilities.get_or_insert_with(|| Capabilities {
         drop: Some(vec!["ALL".to_owned()]),
         add: None,

@@ -91,6 +91,28 @@ fn the_pod_is_admitted_under_the_restricted_standard() {
 }
 
 #[test]
+fn sidecars_and_init_containers_of_the_template_are_restricted_unless_it_says_otherwise() {
+    let spec = &built(json!({"spec": {
+        "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+        "containers": [
+            {"name": "proxy", "image": "proxy:1"},
+            {"name": "trusted", "image": "trusted:1", "securityContext": {
+                "allowPrivilegeEscalation": true, "capabilities": {"add": ["NET_ADMIN"]}}},
+            {"name": "trainer"},
+        ],
+    }}))["spec"];
+    for container in [&spec["initContainers"][0], &spec["containers"][0]] {
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], false, "{container}");
+        assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+        assert!(security.get("readOnlyRootFilesystem").is_none());
+    }
+    let trusted = &spec["containers"][1]["securityContext"];
+    assert_eq!(trusted["allowPrivilegeEscalation"], true);
+    assert_eq!(trusted["capabilities"], json!({"add": ["NET_ADMIN"]}));
+}
+
+#[test]
 fn the_templates_word_counts_for_image_user_and_resources() {
     let spec = &built(json!({"spec": {
         "securityContext": {"runAsUser": 7},
