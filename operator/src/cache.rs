@@ -37,12 +37,17 @@ struct State<T> {
     synced: bool,
 }
 
-type Objects<T> = HashMap<Job, BTreeMap<String, Entry<T>>>;
+#[derive(Debug)]
+struct Objects<T> {
+    by_job: HashMap<Job, BTreeMap<String, Entry<T>>>,
+    /// UID of the job that an object is of, by namespace and name: somebody may edit the label that says so.
+    jobs: HashMap<(String, String), String>,
+}
 
 impl<T> Default for Cache<T> {
     fn default() -> Self {
         let state = State {
-            objects: HashMap::new(),
+            objects: Objects::default(),
             fresh: None,
             synced: false,
         };
@@ -58,11 +63,12 @@ impl<T: Clone> Cache<T> {
         let mut state = self.lock();
         match event {
             Event::Init => {
-                state.fresh = Some(HashMap::new());
+                state.fresh = Some(Objects::default());
                 Vec::new()
             }
             Event::InitApply((namespace, name, entry)) => {
-                insert(state.fresh.get_or_insert_default(), namespace, name, entry);
+                let fresh = state.fresh.get_or_insert_default();
+                fresh.insert(namespace, name, entry);
                 Vec::new()
             }
             Event::InitDone => {
@@ -70,22 +76,18 @@ impl<T: Clone> Cache<T> {
                 let before = std::mem::replace(&mut state.objects, fresh);
                 state.synced = true;
                 // Jobs that lost everything during a gap must look, too.
-                before
-                    .iter()
-                    .chain(&state.objects)
-                    .filter_map(wake)
-                    .collect()
+                let all = before.by_job.iter().chain(&state.objects.by_job);
+                all.filter_map(wake).collect()
             }
             Event::Apply((namespace, name, entry)) => {
                 // Somebody may have edited the label that names its job.
-                let former = leave(&mut state.objects, &namespace, &name, &entry.job_uid);
                 let job = job_ref(&namespace, &entry.job_name);
-                insert(&mut state.objects, namespace, name, entry);
+                let former = state.objects.insert(namespace, name, entry);
                 former.into_iter().chain([job]).collect()
             }
             Event::Delete((namespace, name, entry)) => {
                 let job = job_ref(&namespace, &entry.job_name);
-                remove(&mut state.objects, &(namespace, entry.job_uid), &name);
+                state.objects.remove(&namespace, &name);
                 vec![job]
             }
         }
@@ -94,7 +96,8 @@ impl<T: Clone> Cache<T> {
     /// The objects of a job, by name.
     #[must_use]
     pub fn of(&self, job: &Job) -> BTreeMap<String, Entry<T>> {
-        self.lock().objects.get(job).cloned().unwrap_or_default()
+        let state = self.lock();
+        state.objects.by_job.get(job).cloned().unwrap_or_default()
     }
 
     /// Whether everything has been listed once.
@@ -108,42 +111,45 @@ impl<T: Clone> Cache<T> {
     }
 }
 
-fn insert<T>(objects: &mut Objects<T>, namespace: String, name: String, entry: Entry<T>) {
-    objects
-        .entry((namespace, entry.job_uid.clone()))
-        .or_default()
-        .insert(name, entry);
-}
-
-/// Takes an object that is new to its job away from the one it was of before; returns that one, to wake it.
-fn leave<T>(
-    objects: &mut Objects<T>,
-    namespace: &str,
-    name: &str,
-    uid: &str,
-) -> Option<ObjectRef<TrainingJob>> {
-    let has = |of_job: &BTreeMap<String, Entry<T>>| of_job.contains_key(name);
-    // All are searched only for one that is new.
-    if objects
-        .get(&(namespace.to_owned(), uid.to_owned()))
-        .is_some_and(has)
-    {
-        return None;
-    }
-    let mut all = objects.iter();
-    let (former, of_job) = all.find(|(job, of_job)| job.0 == namespace && has(of_job))?;
-    let woken = job_ref(namespace, &of_job.get(name)?.job_name);
-    let former = former.clone();
-    remove(objects, &former, name);
-    Some(woken)
-}
-
-fn remove<T>(objects: &mut Objects<T>, job: &Job, name: &str) {
-    if let Some(of_job) = objects.get_mut(job) {
-        of_job.remove(name);
-        if of_job.is_empty() {
-            objects.remove(job);
+impl<T> Default for Objects<T> {
+    fn default() -> Self {
+        Self {
+            by_job: HashMap::new(),
+            jobs: HashMap::new(),
         }
+    }
+}
+
+impl<T> Objects<T> {
+    /// Keeps an object. Returns the job that it was of before, if that is another one, to wake it.
+    fn insert(
+        &mut self,
+        namespace: String,
+        name: String,
+        entry: Entry<T>,
+    ) -> Option<ObjectRef<TrainingJob>> {
+        let known = self.jobs.get(&(namespace.clone(), name.clone()));
+        let former = match known {
+            Some(uid) if *uid == entry.job_uid => None,
+            _ => self.remove(&namespace, &name),
+        };
+        let of = (namespace.clone(), name.clone());
+        self.jobs.insert(of, entry.job_uid.clone());
+        let job = (namespace, entry.job_uid.clone());
+        self.by_job.entry(job).or_default().insert(name, entry);
+        former
+    }
+
+    /// Forgets an object. Returns the job that it was of.
+    fn remove(&mut self, namespace: &str, name: &str) -> Option<ObjectRef<TrainingJob>> {
+        let uid = self.jobs.remove(&(namespace.to_owned(), name.to_owned()))?;
+        let job = (namespace.to_owned(), uid);
+        let of_job = self.by_job.get_mut(&job)?;
+        let entry = of_job.remove(name)?;
+        if of_job.is_empty() {
+            self.by_job.remove(&job);
+        }
+        Some(job_ref(namespace, &entry.job_name))
     }
 }
 
@@ -187,5 +193,8 @@ mod tests {
         assert_eq!(cache.of(&job("other", "a")).len(), 1, "another namespace's");
         cache.take(Event::Delete(of_job("ml", "b")));
         assert!(cache.of(&job("ml", "b")).is_empty());
+        cache.take(Event::Delete(of_job("other", "a")));
+        let left = &cache.lock().objects;
+        assert!(left.by_job.is_empty() && left.jobs.is_empty());
     }
 }

@@ -1,11 +1,11 @@
 //! What every reconcile shares.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
 use roundhouse_planner::Pod;
+use tokio::sync::SetOnce;
 
 use crate::backoff::Backoff;
 use crate::cache::Cache;
@@ -60,7 +60,7 @@ pub struct Context {
     /// Events of writes that got no answer.
     pub untold: Untold,
     /// When all caches were filled for the first time.
-    pub synced_at: OnceLock<Timestamp>,
+    pub synced_at: SetOnce<Timestamp>,
 }
 
 impl Context {
@@ -74,11 +74,14 @@ impl Context {
     /// Whether all caches have been filled once.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        let is_synced =
-            self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced();
-        if is_synced {
-            self.synced_at.get_or_init(Timestamp::now);
+        self.synced_at.get().is_some()
+    }
+
+    /// A cache has been filled: if it is the last one, jobs can be worked on.
+    pub fn note_filled(&self) {
+        if self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced() {
+            // They are filled again after each gap.
+            let _ = self.synced_at.set(Timestamp::now());
         }
-        is_synced
     }
 }

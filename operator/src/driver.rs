@@ -25,8 +25,6 @@ use crate::panics::caught;
 use crate::report::{Reported, report};
 use crate::unreadable::Guarded;
 
-/// Until the caches are filled.
-const NOT_SYNCED: Duration = Duration::from_millis(250);
 /// While a creation continues. It wakes the job when it ends; until then it is told once that it takes long.
 const PENDING: Duration = Duration::from_secs(5);
 
@@ -56,9 +54,6 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let Guarded { job, unreadable } = guarded;
     if job.spec.managed_by != labels::DEFAULT_MANAGER {
         return Ok(None);
-    }
-    if !context.is_synced() {
-        return Ok(Some(NOT_SYNCED));
     }
     let started = Instant::now();
     let key = key(job);

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::io;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
@@ -12,6 +12,7 @@ use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
+use tokio::sync::SetOnce;
 use tokio::sync::mpsc::channel;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing_subscriber::EnvFilter;
@@ -123,7 +124,7 @@ pub async fn run_with(
         restarts: Restarts::default(),
         events: Events::new(client, instance),
         untold: Untold::default(),
-        synced_at: OnceLock::new(),
+        synced_at: SetOnce::new(),
         settings,
     });
     let settings = &context.settings;
@@ -167,11 +168,16 @@ pub async fn run_with(
         let queue = &woken.metrics.queue;
         queue.due(namespace, &job.name, Duration::ZERO);
     });
-    let wakes = coalesce(wakes).map(|job| job.into_kind_unchecked(()));
+    let filled = Arc::clone(&context);
+    // Until the caches are filled nothing is known of any job.
+    let wakes = async move {
+        filled.synced_at.wait().await;
+        coalesce(wakes).map(|job| job.into_kind_unchecked(()))
+    };
     // The watch of the jobs wakes them, as all others do.
     let reconciling = Controller::for_stream(futures::stream::pending(), store.clone())
         .with_config(config)
-        .reconcile_on(wakes)
+        .reconcile_on(wakes.flatten_stream())
         .graceful_shutdown_on(stop.clone())
         .run(reconcile, after_error, Arc::clone(&context))
         .for_each(|result| {

@@ -226,7 +226,12 @@ async fn feed<T: Clone>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                for job in cache.take(event) {
+                let is_filled = matches!(event, Event::InitDone);
+                let jobs = cache.take(event);
+                if is_filled {
+                    context.note_filled();
+                }
+                for job in jobs {
                     // Closed only when the operator stops.
                     let _ = wake.send(job).await;
                 }
