@@ -1,5 +1,7 @@
 //! The operator's own HTTP: metrics, health, readiness.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +11,25 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus::{Registry, TextEncoder};
+use roundhouse_contract::ports;
+use tokio::net::TcpListener;
 
 use crate::context::Context;
 use crate::metrics::labels::Watched;
+
+/// Listens; where there is no IPv6, on the addresses of IPv4.
+///
+/// # Errors
+/// The address cannot be used.
+pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error) => match ports::without_ipv6(address, error.kind()) {
+            Some(ipv4) => TcpListener::bind(ipv4).await,
+            None => Err(error),
+        },
+        listener => listener,
+    }
+}
 
 /// The routes.
 pub fn router(context: Arc<Context>, registry: Registry) -> Router {
@@ -48,7 +66,28 @@ fn render(registry: &Registry) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use clap::Parser;
+    use tokio::net::TcpStream;
+
     use super::*;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn the_default_address_is_reached_over_ipv4_and_where_there_is_ipv6_over_that() {
+        let address = Settings::parse_from(["roundhouse-operator"]).http_address;
+        let any_port = SocketAddr::new(address.ip(), 0);
+        assert_eq!(address.port(), 8080);
+        let listener = listen(any_port).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let ipv4 = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
+        assert!(ipv4.is_ok(), "{ipv4:?}");
+        if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await.is_ok() {
+            let ipv6 = TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await;
+            assert!(ipv6.is_ok(), "{ipv6:?}");
+        }
+    }
 
     #[test]
     fn an_operator_whose_view_is_old_is_not_ready_and_says_which() {

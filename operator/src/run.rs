@@ -128,12 +128,11 @@ pub async fn run_with(
         settings,
     });
     let settings = &context.settings;
-    let listener = tokio::net::TcpListener::bind(settings.http_address)
-        .await
-        .map_err(|source| RunError::Listen {
-            address: settings.http_address.to_string(),
-            source,
-        })?;
+    let listener = http::listen(settings.http_address).await;
+    let listener = listener.map_err(|source| RunError::Listen {
+        address: settings.http_address.to_string(),
+        source,
+    })?;
     // They end with this function, however it ends.
     let mut background = Tasks::default();
     let server = axum::serve(listener, http::router(Arc::clone(&context), registry));

@@ -27,8 +27,8 @@ pub struct Settings {
     /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
-    /// Where /metrics, /healthz and /readyz are served.
-    #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS", default_value = "0.0.0.0:8080")]
+    /// Where /metrics, /healthz and /readyz are served. Default: on all addresses, of IPv6 and of IPv4.
+    #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS", default_value = "[::]:8080")]
     pub http_address: SocketAddr,
     /// How logs are written.
     #[arg(long, env = "ROUNDHOUSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]

@@ -1,4 +1,7 @@
-//! TCP ports inside a worker's pod.
+//! TCP ports inside a worker's pod, and where servers listen.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The rendezvous store of the worker's process 0 (a c10d `TCPStore`).
 pub const RENDEZVOUS: u16 = 29_500;
@@ -26,6 +29,22 @@ pub const HEALTHZ_PATH: &str = "/healthz";
 /// 200 once every process is in the lobby or trains.
 pub const READYZ_PATH: &str = "/readyz";
 
+/// A port on all addresses: those of IPv6, which on Linux are those of IPv4, too.
+#[must_use]
+pub const fn everywhere(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)
+}
+
+/// Where to listen instead if an address cannot be used because the kernel has no IPv6.
+#[must_use]
+pub fn without_ipv6(address: SocketAddr, error: ErrorKind) -> Option<SocketAddr> {
+    // What Linux says without IPv6 has no kind in std. These two are about something else.
+    let is_other = matches!(error, ErrorKind::AddrInUse | ErrorKind::PermissionDenied);
+    let is_everywhere = address.ip() == Ipv6Addr::UNSPECIFIED;
+    let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+    (is_everywhere && !is_other).then_some(ipv4)
+}
+
 /// Where the scripts of a generation meet: not where those of the one before did, so that a process
 /// which has not heard of its end finds nobody.
 #[must_use]
@@ -37,6 +56,23 @@ pub fn of_generation(base: u16, generation: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_of_all_addresses_listens_on_those_of_ipv4_where_there_is_no_ipv6() {
+        let (all, one) = (everywhere(80), SocketAddr::from((Ipv6Addr::LOCALHOST, 80)));
+        let ipv4 = SocketAddr::from(([0, 0, 0, 0], 80));
+        let no_ipv6 = std::io::Error::from_raw_os_error(97).kind();
+        let cases = [
+            (all, no_ipv6, Some(ipv4)),
+            (all, ErrorKind::AddrNotAvailable, Some(ipv4)),
+            (all, ErrorKind::AddrInUse, None),
+            (one, no_ipv6, None),
+            (ipv4, no_ipv6, None),
+        ];
+        for (address, error, expected) in cases {
+            assert_eq!(without_ipv6(address, error), expected, "{address} {error}");
+        }
+    }
 
     #[test]
     fn neighbouring_generations_meet_at_different_ports_of_the_range() {

@@ -84,7 +84,7 @@ pub struct Options {
     pub rendezvous_port: u16,
     /// Where HTTP is served; port 0 takes any free one and prints it.
     #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS",
-          default_value_t = SocketAddr::from(([0, 0, 0, 0], ports::AGENT_HTTP)))]
+          default_value_t = ports::everywhere(ports::AGENT_HTTP))]
     pub http_address: SocketAddr,
     /// Seconds between SIGTERM and SIGKILL of the whole worker, which the agent shares with its processes.
     /// Default: 30.

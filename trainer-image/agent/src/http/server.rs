@@ -14,6 +14,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use roundhouse_contract::ports;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -74,13 +75,17 @@ fn run(address: SocketAddr, router: Router, tell: oneshot::Sender<io::Result<Soc
     });
 }
 
-async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+async fn bind(mut address: SocketAddr) -> io::Result<TcpListener> {
     let deadline = Instant::now() + BIND_DEADLINE;
     loop {
         match TcpListener::bind(address).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
+            Err(error) => match ports::without_ipv6(address, error.kind()) {
+                Some(ipv4) => address = ipv4,
+                None => return Err(error),
+            },
             result => return result,
         }
     }
