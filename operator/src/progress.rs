@@ -12,7 +12,7 @@ use futures::stream::iter;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{Progress as Told, ports};
+use roundhouse_contract::{Progress as Told, ToldProgress, ports};
 use roundhouse_planner::ProgressSample;
 use tokio::sync::mpsc::Sender;
 
@@ -101,8 +101,9 @@ impl Progress {
             let asked = iter(context.progress.questions(exists)).map(|(job, address)| {
                 let agents = &agents;
                 async move {
-                    let told = agents.ask::<Told>(&address, ports::PROGRESS_PATH);
-                    (told.await, job)
+                    let told: Option<ToldProgress> =
+                        agents.ask(&address, ports::PROGRESS_PATH).await;
+                    (told.and_then(|told| told.of(&job.1)), job)
                 }
             });
             let mut answers = asked.buffer_unordered(AT_ONCE);

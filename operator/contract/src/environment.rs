@@ -80,8 +80,8 @@ pub const COLLATERAL_WINDOW_SECONDS: &str = "ROUNDHOUSE_COLLATERAL_WINDOW_SECOND
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
 /// Where checkpoints and the ledger are kept, shared by all workers; not set: nowhere.
 pub const CHECKPOINT_DIR: &str = "ROUNDHOUSE_CHECKPOINT_DIR";
-/// UID of the job: what another job has left in the directory of checkpoints is older than all of this one.
-/// Not set: it counts as this one's.
+/// UID of the job, which is told with its progress. What another job has left in the directory of checkpoints is older
+/// than all of this one. Not set: it counts as this one's.
 pub const JOB_UID: &str = "ROUNDHOUSE_JOB_UID";
 /// A checkpoint after every so many committed steps; not set: steps do not make one due.
 pub const CHECKPOINT_EVERY_STEPS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS";

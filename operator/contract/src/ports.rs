@@ -16,7 +16,7 @@ pub const AGENT_HTTP_NAME: &str = "metrics";
 
 /// Prometheus text of the agent and all its ranks.
 pub const METRICS_PATH: &str = "/metrics";
-/// [`crate::Progress`] as JSON; 204 before the first step.
+/// [`crate::ToldProgress`] as JSON; 204 before the first step.
 pub const PROGRESS_PATH: &str = "/progress";
 /// [`crate::ProcessRestarts`] as JSON.
 pub const RESTARTS_PATH: &str = "/restarts";

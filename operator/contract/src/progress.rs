@@ -73,6 +73,27 @@ pub struct Progress {
     pub straggler: Option<Straggler>,
 }
 
+/// What an agent answers when it is asked for the progress. It says whose that is, since addresses of pods are used again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToldProgress {
+    /// UID of the job; absent if the agent does not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_uid: Option<String>,
+    /// Its progress.
+    #[serde(flatten)]
+    pub progress: Progress,
+}
+
+impl ToldProgress {
+    /// The progress, unless it is that of another job.
+    #[must_use]
+    pub fn of(self, job_uid: &str) -> Option<Progress> {
+        let is_other = self.job_uid.is_some_and(|told| told != job_uid);
+        (!is_other).then_some(self.progress)
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -137,6 +158,25 @@ impl ScriptProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_of_another_job_at_the_same_address_is_not_taken() {
+        let read = |text: &str| serde_json::from_str::<ToldProgress>(text).unwrap();
+        let rest = r#""generation":2,"worldSize":4,"step":9,"totalSteps":18446744073709551615,"epoch":0,"samplesPerSecond":1.5}"#;
+        let progress = read(&format!("{{{rest}")).progress;
+        assert_eq!((progress.step, progress.samples_per_second), (9, 1.5));
+        for (uid, expected) in [
+            ("", true),
+            (r#""jobUid":"a","#, true),
+            (r#""jobUid":"b","#, false),
+        ] {
+            let told = read(&format!("{{{uid}{rest}"));
+            let text = serde_json::to_string(&told).unwrap();
+            assert_eq!(read(&text), told);
+            let expected = expected.then(|| progress.clone());
+            assert_eq!(told.of("a"), expected, "{uid}");
+        }
+    }
 
     #[test]
     fn progress_reads_back_and_leaves_out_what_is_unknown() {

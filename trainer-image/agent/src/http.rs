@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use roundhouse_contract::ports;
+use roundhouse_contract::{ToldProgress, ports};
 
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -77,7 +77,10 @@ async fn progress(
     let progress = (0..options.procs)
         .find_map(|local| ranks::status(&options.run_dir, local).and_then(|s| s.progress));
     match progress {
-        Some(progress) => axum::Json(progress).into_response(),
+        Some(progress) => {
+            let job_uid = options.job_uid().map(str::to_owned);
+            axum::Json(ToldProgress { job_uid, progress }).into_response()
+        }
         None => StatusCode::NO_CONTENT.into_response(),
     }
 }

@@ -126,6 +126,12 @@ pub struct Options {
 }
 
 impl Options {
+    /// UID of the job, if it was given.
+    #[must_use]
+    pub fn job_uid(&self) -> Option<&str> {
+        self.checkpoint.job_uid.as_deref()
+    }
+
     /// How long processes may make no progress.
     #[must_use]
     pub fn limits(&self) -> Limits {
@@ -199,7 +205,8 @@ pub struct CheckpointOptions {
     /// The best checkpoint is kept, too, by this number of evaluations: loss, top1, top5 or perplexity.
     #[arg(long, value_name = "METRIC", env = environment::CHECKPOINT_BEST)]
     checkpoint_best: Option<BestMetric>,
-    /// UID of the job: what another has left in that directory is older than all of this one.
+    /// UID of the job, which is told with its progress. What another has left in that directory is older than all of this
+    /// one.
     #[arg(long, value_name = "UID", env = environment::JOB_UID)]
     job_uid: Option<String>,
 }

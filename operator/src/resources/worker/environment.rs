@@ -12,6 +12,7 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
     let mut all = vec![
         value(environment::JOB_NAME, job.key.name.clone()),
         value(environment::JOB_NAMESPACE, job.key.namespace.clone()),
+        value(environment::JOB_UID, job.key.uid.clone()),
         value(environment::WORKER_INDEX, index.to_string()),
         value(
             environment::PROCS_PER_WORKER,
@@ -68,7 +69,7 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     let JobKey {
         namespace,
         name,
-        uid,
+        uid: _,
     } = &job.key;
     let directory = format!("{}/{namespace}/{name}", paths::CHECKPOINT_DIR);
     let steps = every_steps.map(|steps| steps.to_string());
@@ -80,7 +81,6 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
         (environment::CHECKPOINT_EVERY_SECONDS, seconds),
         (environment::CHECKPOINT_KEEP, Some(keep.to_string())),
         (environment::CHECKPOINT_BEST, metric),
-        (environment::JOB_UID, Some(uid.clone())),
     ]
     .into_iter()
     .filter_map(|(name, text)| Some(value(name, text?)))

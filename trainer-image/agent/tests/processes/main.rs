@@ -80,7 +80,8 @@ fn a_process_that_ignores_sigterm_is_killed_after_the_grace() {
 
 #[test]
 fn readiness_progress_and_metrics_come_from_the_run_directory() {
-    let agent = Agent::start(2, "exec sleep 1000");
+    let (dir, script) = (TempDir::new().unwrap(), "exec sleep 1000");
+    let agent = Agent::start_with(dir, 2, script, &["--job-uid", "u-1"]);
     assert_eq!(agent.get("/healthz").0, 200);
     let (code, text) = agent.get("/readyz");
     assert_eq!(code, 503);
@@ -102,7 +103,8 @@ fn readiness_progress_and_metrics_come_from_the_run_directory() {
     )
     .unwrap();
     assert_eq!(agent.get("/readyz").0, 200);
-    assert_eq!(agent.get("/progress"), (200, progress.to_owned()));
+    let told = progress.replacen('{', r#"{"jobUid":"u-1","#, 1);
+    assert_eq!(agent.get("/progress"), (200, told));
     until("both processes were started", || {
         let (_, metrics) = agent.get("/metrics");
         let up = |local| format!("roundhouse_agent_process_up{{local_rank=\"{local}\"}} 1\n");
