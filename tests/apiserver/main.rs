@@ -4,6 +4,7 @@
 mod chart;
 mod check;
 mod crash;
+mod edits;
 mod events;
 mod failures;
 mod lifecycle;

@@ -1,6 +1,6 @@
-//! What the API server itself refuses, by schema and CEL rules, and how it says so.
+//! New jobs that the API server itself refuses, by schema and CEL rules, and how it says so.
 
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, Stage, job};
@@ -291,119 +291,6 @@ async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
         wrong["spec"][field] = value.clone();
         let message = refusal(&stage, &wrong).await;
         assert!(message.contains(words), "{field}: {value}: {message}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
-    let stage = Stage::new().await;
-    let mut first = job(1);
-    first["spec"]["checkpoint"] = json!({"volume": {"persistentVolumeClaim": {"claimName": "c"}}});
-    stage.create(NAMESPACE, first).await;
-    let edits = [
-        (json!({"checkpoint": {"keep": 5}}), "spec.checkpoint"),
-        (json!({"checkpoint": null}), "spec.checkpoint"),
-        (
-            json!({"failurePolicy": {"rules": [{"action": "Ignore", "onReasons": ["x"]}]}}),
-            "spec.failurePolicy",
-        ),
-        (
-            json!({"stallTimeoutSeconds": 60}),
-            "spec.stallTimeoutSeconds",
-        ),
-        (
-            json!({"elastic": {"leaveGraceSeconds": 60}}),
-            "spec.elastic",
-        ),
-    ];
-    let jobs = stage.jobs(NAMESPACE);
-    let parameters = PatchParams::default();
-    let edit = |spec: &Value| Patch::Merge(json!({"spec": spec}));
-    for (spec, field) in &edits {
-        let refused = jobs.patch("digits", &parameters, &edit(spec)).await;
-        let kube::Error::Api(status) = refused.unwrap_err() else {
-            panic!("{field}")
-        };
-        let message = &status.message;
-        assert!(
-            message.contains(field) && message.contains("suspend: true"),
-            "{message}"
-        );
-    }
-    let suspend = edit(&json!({"suspend": true}));
-    jobs.patch("digits", &parameters, &suspend).await.unwrap();
-    for (spec, _) in &edits {
-        jobs.patch("digits", &parameters, &edit(spec))
-            .await
-            .unwrap();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_network_policy_cannot_be_edited() {
-    let stage = Stage::new().await;
-    stage.create(NAMESPACE, job(1)).await;
-    let patch = Patch::Merge(json!({"spec": {"networkPolicy": "None"}}));
-    let jobs = stage.jobs(NAMESPACE);
-    let refused = jobs.patch("digits", &PatchParams::default(), &patch).await;
-    let kube::Error::Api(status) = refused.unwrap_err() else {
-        panic!("another error")
-    };
-    let message = &status.message;
-    assert!(message.contains("networkPolicy is immutable"), "{message}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn how_the_batch_follows_the_workers_cannot_be_edited() {
-    let stage = Stage::new().await;
-    let mut first = job(1);
-    first["spec"]["elastic"] =
-        json!({"onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 1}});
-    stage.create(NAMESPACE, first).await;
-    for elastic in [
-        json!({"scaleBatch": {"referenceReplicas": 2}}),
-        json!({"onScale": "KeepGlobalBatch", "scaleBatch": null}),
-    ] {
-        let patch = Patch::Merge(json!({"spec": {"elastic": elastic}}));
-        let jobs = stage.jobs(NAMESPACE);
-        let refused = jobs.patch("digits", &PatchParams::default(), &patch).await;
-        let kube::Error::Api(status) = refused.unwrap_err() else {
-            panic!("{elastic}")
-        };
-        assert!(
-            status.message.contains("are immutable"),
-            "{}",
-            status.message
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn options_of_a_custom_model_are_kept_as_they_are_and_cannot_be_edited() {
-    let stage = Stage::new().await;
-    let mut first = job(1);
-    let options = json!({"units": 3, "layers": [{"width": 0.5}, {"width": null}], "name": "tides"});
-    first["spec"]["trainer"]["options"] = options.clone();
-    first["spec"]["trainer"]["model"] = json!({"name": "custom"});
-    stage.create(NAMESPACE, first).await;
-    let trainer = stage.job(NAMESPACE).await.spec.trainer.unwrap();
-    assert_eq!(serde_json::to_value(&trainer.options).unwrap(), options);
-    for edit in [
-        json!({"units": 4}),
-        json!({"units": null}),
-        json!({"units": null, "unit": 3}),
-        json!({"units": {"a": 1}}),
-        json!({"more": true}),
-        json!({"layers": [{"width": 0.6}, {"width": null}]}),
-    ] {
-        let patch = Patch::Merge(json!({"spec": {"trainer": {"options": edit}}}));
-        let jobs = stage.jobs(NAMESPACE);
-        let refused = jobs.patch("digits", &PatchParams::default(), &patch).await;
-        let kube::Error::Api(status) = refused.unwrap_err() else {
-            panic!("{edit}")
-        };
-        let message = &status.message;
-        assert!(message.contains("trainer is immutable"), "{message}");
     }
 }
 

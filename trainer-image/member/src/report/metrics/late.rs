@@ -25,7 +25,7 @@ impl<M: Collector + Clone + 'static> Late<M> {
     /// The metric, which is there from now on.
     pub(super) fn known(&self) -> &M {
         self.registered.call_once(|| {
-            // Refused only if the name is taken, which a test of all metrics excludes.
+            // Refused only if the name is taken: a defect, and no reason to end a training.
             let _ = self.registry.register(Box::new(self.metric.clone()));
         });
         &self.metric

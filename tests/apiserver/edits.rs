@@ -1,0 +1,104 @@
+//! Edits of a job that the API server itself refuses, by CEL rules, and how it says so.
+
+use kube::api::{Patch, PatchParams};
+use roundhouse_api::TrainingJob;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, Stage, job};
+
+/// Merges fields into the job's spec.
+async fn edit(stage: &Stage, spec: &Value) -> kube::Result<TrainingJob> {
+    let patch = Patch::Merge(json!({"spec": spec}));
+    let jobs = stage.jobs(NAMESPACE);
+    jobs.patch("digits", &PatchParams::default(), &patch).await
+}
+
+/// The API server's words about an edit that it refuses.
+async fn refusal(stage: &Stage, spec: &Value) -> String {
+    match edit(stage, spec).await {
+        Err(kube::Error::Api(status)) => status.message.clone(),
+        other => panic!("{spec}: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
+    let stage = Stage::new().await;
+    let mut first = job(1);
+    first["spec"]["checkpoint"] = json!({"volume": {"persistentVolumeClaim": {"claimName": "c"}}});
+    stage.create(NAMESPACE, first).await;
+    let edits = [
+        (json!({"checkpoint": {"keep": 5}}), "spec.checkpoint"),
+        (json!({"checkpoint": null}), "spec.checkpoint"),
+        (
+            json!({"failurePolicy": {"rules": [{"action": "Ignore", "onReasons": ["x"]}]}}),
+            "spec.failurePolicy",
+        ),
+        (
+            json!({"stallTimeoutSeconds": 60}),
+            "spec.stallTimeoutSeconds",
+        ),
+        (
+            json!({"elastic": {"leaveGraceSeconds": 60}}),
+            "spec.elastic",
+        ),
+    ];
+    for (spec, field) in &edits {
+        let message = refusal(&stage, spec).await;
+        assert!(
+            message.contains(field) && message.contains("suspend: true"),
+            "{message}"
+        );
+    }
+    edit(&stage, &json!({"suspend": true})).await.unwrap();
+    for (spec, _) in &edits {
+        edit(&stage, spec).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_network_policy_cannot_be_edited() {
+    let stage = Stage::new().await;
+    stage.create(NAMESPACE, job(1)).await;
+    let message = refusal(&stage, &json!({"networkPolicy": "None"})).await;
+    assert!(message.contains("networkPolicy is immutable"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_the_batch_follows_the_workers_cannot_be_edited() {
+    let stage = Stage::new().await;
+    let mut first = job(1);
+    first["spec"]["elastic"] =
+        json!({"onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 1}});
+    stage.create(NAMESPACE, first).await;
+    for elastic in [
+        json!({"scaleBatch": {"referenceReplicas": 2}}),
+        json!({"onScale": "KeepGlobalBatch", "scaleBatch": null}),
+    ] {
+        let message = refusal(&stage, &json!({"elastic": elastic})).await;
+        assert!(message.contains("are immutable"), "{message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_of_a_custom_model_are_kept_as_they_are_and_cannot_be_edited() {
+    let stage = Stage::new().await;
+    let mut first = job(1);
+    let options = json!({"units": 3, "layers": [{"width": 0.5}, {"width": null}], "name": "tides"});
+    first["spec"]["trainer"]["options"] = options.clone();
+    first["spec"]["trainer"]["model"] = json!({"name": "custom"});
+    stage.create(NAMESPACE, first).await;
+    let trainer = stage.job(NAMESPACE).await.spec.trainer.unwrap();
+    assert_eq!(serde_json::to_value(&trainer.options).unwrap(), options);
+    for edited in [
+        json!({"units": 4}),
+        json!({"units": null}),
+        json!({"units": null, "unit": 3}),
+        json!({"units": {"a": 1}}),
+        json!({"more": true}),
+        json!({"layers": [{"width": 0.6}, {"width": null}]}),
+    ] {
+        let message = refusal(&stage, &json!({"trainer": {"options": edited}})).await;
+        assert!(message.contains("trainer is immutable"), "{message}");
+    }
+}
