@@ -24,6 +24,8 @@ pub const INSTALL_DIR: &str = "/roundhouse";
 pub const AGENT: &str = "roundhouse-agent";
 /// Where the volume for checkpoints and the ledger is mounted.
 pub const CHECKPOINT_DIR: &str = "/checkpoints";
+/// Directory of the ledger below that of the checkpoints.
+pub const LEDGER_DIR: &str = "ledger";
 /// Kubernetes' default `terminationMessagePath`.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 

@@ -7,7 +7,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 pub const RENDEZVOUS: u16 = 29_500;
 /// Ports from [`RENDEZVOUS`] on at which the scripts of successive generations meet.
 pub const RENDEZVOUS_RANGE: u16 = 64;
-/// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`], [`TRACE_PATH`], [`HEALTHZ_PATH`], [`READYZ_PATH`].
+/// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`], [`LEDGER_PATH`], [`TRACE_PATH`],
+/// [`HEALTHZ_PATH`], [`READYZ_PATH`].
 pub const AGENT_HTTP: u16 = 9_464;
 /// Name of [`RENDEZVOUS`] in pods and services.
 pub const RENDEZVOUS_NAME: &str = "rendezvous";
@@ -20,6 +21,8 @@ pub const METRICS_PATH: &str = "/metrics";
 pub const PROGRESS_PATH: &str = "/progress";
 /// [`crate::ProcessRestarts`] as JSON.
 pub const RESTARTS_PATH: &str = "/restarts";
+/// The last lines of the ledger, one JSON document per line: 404 if there is none, 503 while the volume does not answer.
+pub const LEDGER_PATH: &str = "/ledger";
 /// With `?steps=5`, asks the worker's first process for a trace of its next steps: 202, 409 while there is a request, 429
 /// within a minute after the last one. Without a query, the last trace as JSON that Perfetto opens: 503 while it is being
 /// made, 404 if there is none. In mode [`crate::Mode::Restart`] always 404.

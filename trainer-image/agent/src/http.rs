@@ -1,7 +1,8 @@
-//! HTTP of the worker: health, readiness, metrics, progress, restarts, traces. Reads files, and writes
+//! HTTP of the worker: health, readiness, metrics, progress, restarts, the ledger, traces. Reads files, and writes
 //! nothing but the request for a trace.
 //!
-//! It runs in a thread of its own (see [`server`]), so a handler may block for a file.
+//! It runs in a thread of its own (see [`server`]), so a handler may block for a file of the run directory, which is
+//! memory. A shared volume may not answer for minutes: see [`ledger`].
 
 use std::sync::Arc;
 
@@ -16,9 +17,11 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
 
+mod ledger;
 pub mod server;
 mod trace;
 
+use ledger::Ledgers;
 use trace::Traces;
 pub(crate) use trace::remove_traces;
 
@@ -34,12 +37,14 @@ pub struct Shared {
 /// The routes.
 pub fn router(shared: Shared) -> Router {
     let traces = Arc::new(Traces::new(&shared.options));
+    let ledgers = Ledgers::new(shared.options.checkpoint.dir());
     Router::new()
         .route(ports::HEALTHZ_PATH, get(|| async { "ok\n" }))
         .route(ports::READYZ_PATH, get(readyz))
         .route(ports::METRICS_PATH, get(metrics))
         .route(ports::PROGRESS_PATH, get(progress))
         .route(ports::RESTARTS_PATH, get(restarts))
+        .route(ports::LEDGER_PATH, get(ledger::ledger).with_state(ledgers))
         .route(ports::TRACE_PATH, get(trace::trace).with_state(traces))
         .with_state(shared)
 }

@@ -1,7 +1,7 @@
 //! Command line and environment.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -212,6 +212,11 @@ pub struct CheckpointOptions {
 }
 
 impl CheckpointOptions {
+    /// Where checkpoints and the ledger are, if they are kept.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.checkpoint_dir.as_deref()
+    }
+
     fn environment(&self) -> Option<CheckpointEnvironment> {
         Some(CheckpointEnvironment {
             dir: self.checkpoint_dir.clone()?,

@@ -40,6 +40,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let Options { name, file } = options;
     let facts = cluster.facts(name).await?;
     let mut texts = metrics(cluster, &facts).await;
+    texts.extend(ledger(cluster, &facts).await);
     texts.extend(logs(cluster, name).await?);
     texts.push(("versions.txt".to_owned(), versions(cluster).await));
     let files = files(&facts, texts)?;
@@ -89,9 +90,10 @@ fn readme(facts: &Facts) -> String {
          job.yaml, pods.yaml, events.yaml  objects of the API server; values of variables are left out\n\
          status.txt, why.yaml              what `kubectl roundhouse status` and `why` say\n\
          metrics/                          what each agent tells\n\
-         logs/                             the last {MAX_LINES} lines of each container; .previous: before its last restart\n\n\
+         logs/                             the last {MAX_LINES} lines of each container; .previous: before its last restart\n\
+         ledger.jsonl                      the last lines of the ledger, while a worker runs that has one\n\n\
          No Secret was read. Text that looks like a password, key or token is replaced.\n\
-         The ledger lies on the checkpoint volume, which only workers mount; there, `roundhouse-train audit` checks it.\n",
+         The whole ledger lies on the checkpoint volume, which only workers mount; there, `roundhouse-train audit` checks it.\n",
         facts.name(),
         facts.job.metadata.namespace.as_deref().unwrap_or_default(),
         facts.now
@@ -106,6 +108,16 @@ async fn metrics(cluster: &Cluster, facts: &Facts) -> Texts {
         }
     }
     texts
+}
+
+/// The last lines of the ledger, from a worker: all mount the same volume, so the first one that has it will do.
+async fn ledger(cluster: &Cluster, facts: &Facts) -> Option<(String, String)> {
+    for pod in facts.told.keys() {
+        if let Some(lines) = cluster.ask(pod, ports::LEDGER_PATH).await {
+            return Some(("ledger.jsonl".to_owned(), lines));
+        }
+    }
+    None
 }
 
 async fn logs(cluster: &Cluster, name: &str) -> anyhow::Result<Texts> {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use roundhouse_contract::paths;
 use roundhouse_elastic::{CheckpointId, ledger};
 
 use super::pulse::Pulse;
@@ -46,7 +47,7 @@ impl Directory {
     /// Where the ledger is.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
-        self.root.join("ledger")
+        self.root.join(paths::LEDGER_DIR)
     }
 
     /// A checkpoint.

@@ -1,0 +1,136 @@
+//! `GET /ledger` sends the last lines of the ledger, which lies on a volume that only workers mount.
+//!
+//! A volume may not answer for minutes. So it is read in a thread beside that of the HTTP server, for one request at a
+//! time: requests that come meanwhile are told so, and probes have their answers.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use roundhouse_contract::paths;
+use tokio::sync::Semaphore;
+
+/// Most lines of an answer.
+const MAX_LINES: usize = 200;
+/// Most bytes that are read of each file: a line has a few hundred.
+const MAX_BYTES: u64 = 128 << 10;
+/// How long a client waits for the volume.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the handler needs.
+#[derive(Clone, Debug)]
+pub(super) struct Ledgers {
+    directory: Option<PathBuf>,
+    /// Has a permit while no request is being answered.
+    turn: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+/// Why there are no lines now.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(
+        "there is no ledger: the job has no checkpoints, trains in mode Restart, or has not begun"
+    )]
+    None,
+    #[error("the volume has not answered yet: ask again later")]
+    Silent,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::None => StatusCode::NOT_FOUND,
+            Self::Silent => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, format!("{self}\n")).into_response()
+    }
+}
+
+impl Ledgers {
+    /// `checkpoints`: the directory of the job's checkpoints, if it has one.
+    pub(super) fn new(checkpoints: Option<&Path>) -> Self {
+        Self {
+            directory: checkpoints.map(|dir| dir.join(paths::LEDGER_DIR)),
+            turn: Arc::new(Semaphore::new(1)),
+            timeout: TIMEOUT,
+        }
+    }
+
+    async fn last_lines(&self) -> Result<String, Refusal> {
+        let directory = self.directory.clone().ok_or(Refusal::None)?;
+        let turn = Arc::clone(&self.turn).try_acquire_owned();
+        let turn = turn.map_err(|_| Refusal::Silent)?;
+        let reading = tokio::task::spawn_blocking(move || {
+            let lines = last_lines(&directory);
+            // A client that has left does not let the next one in before this thread is done.
+            drop(turn);
+            lines
+        });
+        let read = tokio::time::timeout(self.timeout, reading).await;
+        let lines = read.map_err(|_| Refusal::Silent)?;
+        let lines = lines.map_err(io::Error::other)??;
+        if lines.is_empty() {
+            return Err(Refusal::None);
+        }
+        Ok(lines)
+    }
+}
+
+pub(super) async fn ledger(State(ledgers): State<Ledgers>) -> Response {
+    match ledgers.last_lines().await {
+        Ok(lines) => ([(header::CONTENT_TYPE, "application/jsonl")], lines).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// The last lines of the newest generations' files, oldest first.
+fn last_lines(directory: &Path) -> io::Result<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for file in newest_first(directory)? {
+        let mut older = tail(&file)?;
+        older.append(&mut lines);
+        lines = older.split_off(older.len().saturating_sub(MAX_LINES));
+        if lines.len() == MAX_LINES {
+            break;
+        }
+    }
+    Ok(lines.into_iter().map(|line| line + "\n").collect())
+}
+
+/// The files, whose names sort as the generations do. None is there before the first step.
+fn newest_first(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let files: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
+    let mut files = files?;
+    files.retain(|file| file.extension().is_some_and(|it| it == "jsonl"));
+    files.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(files)
+}
+
+/// The last lines of a file. The last one may be incomplete while it is written: it is left out.
+fn tail(file: &Path) -> io::Result<Vec<String>> {
+    let mut file = File::open(file)?;
+    let start = file.metadata()?.len().saturating_sub(MAX_BYTES);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+    let cut = usize::from(start > 0);
+    Ok(whole.lines().skip(cut).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests;
