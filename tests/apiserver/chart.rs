@@ -9,13 +9,12 @@ use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
+use roundhouse_tests::cluster::until;
 use roundhouse_tests::manifests::repository;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, Stage};
+use crate::stage::{NAMESPACE, SOON, Stage};
 
-/// Kinds of other projects: their definitions are not on this API server.
-const FOREIGN: &[&str] = &["ServiceMonitor", "PodMonitor", "PrometheusRule"];
 const DEFINITION: &str = "trainingjobs.roundhouse.dev";
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -23,6 +22,21 @@ const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef012
 async fn the_api_server_accepts_every_object_of_the_chart() {
     let stage = Stage::new().await;
     let shell = Shell::new(&stage);
+    let monitoring = Path::new(&binaries()).join("prometheus-operator");
+    let files = format!("-f={}", monitoring.display());
+    shell.kubectl(&["create"], &[&files], "").unwrap();
+    until(
+        "the kinds of the Prometheus operator are served",
+        SOON,
+        || async {
+            let mut kinds = ["podmonitors", "servicemonitors", "prometheusrules"].iter();
+            Ok(kinds
+                .all(|kind| shell.kubectl(&["get", kind], &[], "").is_ok())
+                .then_some(()))
+        },
+    )
+    .await
+    .unwrap();
     let values_of_everything = format!(
         "image: {{digest: '{DIGEST}'}}
 imagePullSecrets: [{{name: registry}}]
@@ -39,6 +53,12 @@ podLabels: {{c: d}}
 podAnnotations: {{e: f}}
 serviceAccount: {{name: mine, annotations: {{g: h}}}}
 podDisruptionBudget: {{enabled: true, maxUnavailable: 50%}}
+serviceMonitor: {{enabled: true, interval: 15s, labels: {{team: ml}}}}
+podMonitor: {{enabled: true, interval: 15s, labels: {{team: ml}}}}
+prometheusRule: {{enabled: true, labels: {{team: ml}}, alertLabels: {{team: ml}}}}
+dashboards: {{enabled: true, labels: {{team: ml}}, annotations: {{folder: ml}}}}
+resources: {{requests: {{cpu: 10m}}, limits: {{memory: 1Gi}}}}
+trainer: {{image: 'registry.example/trainer:1', pullPolicy: Always}}
 networkPolicy: {{enabled: true, metricsFrom: [{{namespaceSelector: {{}}}}]}}
 test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
 "
@@ -59,11 +79,6 @@ test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
         let objects: Vec<_> = rendered
             .split("\n---\n")
             .filter(|object| object.contains("\nkind: "))
-            .filter(|object| {
-                !FOREIGN
-                    .iter()
-                    .any(|kind| object.contains(&format!("\nkind: {kind}\n")))
-            })
             .collect();
         assert!(objects.len() >= 8, "{what}: {rendered}");
         let answer = shell.kubectl(
@@ -171,6 +186,11 @@ async fn the_owner_of_a_namespace_can_install_the_chart_for_that_namespace() {
 /// The chart's directory, from the repository's root.
 const CHART: &str = "charts/roundhouse";
 
+/// Where the programs of Kubernetes and helm are.
+fn binaries() -> String {
+    std::env::var("ROUNDHOUSE_BIN").unwrap()
+}
+
 /// helm and kubectl, with the stage's API server.
 struct Shell {
     server: String,
@@ -204,8 +224,7 @@ impl Shell {
 
     /// What the program prints, or what it complains about.
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
-        let bin = std::env::var("ROUNDHOUSE_BIN").unwrap();
-        let mut child = Command::new(Path::new(&bin).join(program))
+        let mut child = Command::new(Path::new(&binaries()).join(program))
             .args(arguments)
             .current_dir(repository())
             .env("HOME", self.home.path())

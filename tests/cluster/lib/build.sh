@@ -32,7 +32,20 @@ build_module() {
   fi
   for program in $3; do ln -sf "$home/$program" "$RH_BIN/$program"; done
 }
-cluster_build() { # [all]: with the tools of tests: the simulator of nodes and the chart's unit tests
+# monitoring_definitions: the CustomResourceDefinitions of the Prometheus operator, from its Go module.
+monitoring_definitions() {
+  local home=$RH_BIN/prometheus-operator source kind
+  [ ! -d "$home" ] || return 0
+  source=$(cd "$here/modules/prometheus-operator" && GOFLAGS=-mod=readonly go mod download -json github.com/prometheus-operator/prometheus-operator \
+    | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+  rm -rf "$home.partial"
+  mkdir -p "$home.partial"
+  for kind in podmonitors servicemonitors prometheusrules; do
+    install -m 644 "$source/example/prometheus-operator-crd/monitoring.coreos.com_$kind.yaml" "$home.partial/"
+  done
+  mv "$home.partial" "$home"
+}
+cluster_build() { # [all]: with what tests need: the simulator of nodes, the chart's unit tests, definitions of other projects
   mkdir -p "$RH_BIN"
   build_module kube Kubernetes "${kube[*]}" "${kube[@]/#/k8s.io/kubernetes/cmd/}"
   build_module etcd etcd etcd go.etcd.io/etcd/server/v3
@@ -41,6 +54,7 @@ cluster_build() { # [all]: with the tools of tests: the simulator of nodes and t
   if [ "${1:-}" = all ]; then
     build_module kwok "Simulator of nodes" kwok sigs.k8s.io/kwok/cmd/kwok
     build_module helm-unittest "Tests of the chart" helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+    monitoring_definitions
   fi
   echo "$RH_BIN"
 }
