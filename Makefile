@@ -56,6 +56,10 @@ cluster-down: ## Remove the local cluster, and all it started
 bench: ## Print the figures of docs/measured.md (needs a few minutes)
 	@tests/support/make/bench
 
+.PHONY: bench-cold
+bench-cold: ## How long make try and make demo take with nothing downloaded or built (half an hour; WHAT=try)
+	@tests/support/make/bench-cold
+
 .PHONY: bench-elastic
 bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min; fetches 3 GB the first time)
 	@tests/support/make/bench-elastic
@@ -67,6 +71,10 @@ bench-trainer: ## Steps per second beside PyTorch's, on this machine (40 min; fe
 .PHONY: gpu-bundle
 gpu-bundle: ## The trainer for tests/gpu/run on a machine with an NVIDIA GPU (fetches 2.5 GB the first time)
 	@tests/support/make/gpu-bundle
+
+.PHONY: fuzz
+fuzz: ## Random bytes for everything that reads what others wrote (TARGETS="idx ledger" RUNS=1000000; hours without)
+	@tests/support/make/fuzz
 
 .PHONY: deny
 deny: ## Licences, sources and known vulnerabilities of the dependencies

@@ -12,5 +12,5 @@ pub mod tfrecord;
 pub mod tokens;
 pub mod webdataset;
 
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

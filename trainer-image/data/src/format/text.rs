@@ -4,9 +4,11 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use roundhouse_contract::trainer::data::TokenType;
+use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer;
 
@@ -43,6 +45,15 @@ impl std::fmt::Debug for TextTokenizer {
     }
 }
 
+/// Reads a `tokenizer.json`; the error says why it is none. The library panics on some files that are cut off, and on some
+/// that are JSON and no tokenizer.
+fn parse(bytes: &[u8]) -> Result<Tokenizer, String> {
+    serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| error.to_string())?;
+    let read = catch_unwind(|| Tokenizer::from_bytes(bytes));
+    let read = read.map_err(|_| "the tokenizers library failed on it".to_owned())?;
+    read.map_err(|error| error.to_string())
+}
+
 impl TextTokenizer {
     /// Reads a `tokenizer.json`. `vocabulary` is what the model has, if it is known.
     ///
@@ -54,8 +65,9 @@ impl TextTokenizer {
         vocabulary: Option<u32>,
     ) -> Result<Self, DataError> {
         let bytes = std::fs::read(path).map_err(DataError::io(path))?;
-        let tokenizer = Tokenizer::from_bytes(&bytes)
-            .map_err(|error| DataError::invalid(path, format!("is no tokenizer.json: {error}")))?;
+        let tokenizer = parse(&bytes).map_err(|reason| {
+            DataError::invalid(path, format!("is no tokenizer.json: {reason}"))
+        })?;
         let ends = end_of_text.map_or_else(|| ENDS_OF_TEXT.to_vec(), |end| vec![end]);
         let end_of_text = ends
             .iter()

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use ::parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use ::parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::parser::parse_message_type;
@@ -8,6 +8,7 @@ use ::parquet::schema::parser::parse_message_type;
 use super::*;
 use crate::batch::HostBatch;
 use crate::dataset::Dataset;
+use crate::format::testing;
 use crate::format::tokens::{Tokens, Windows};
 
 /// Rows of (image, label); a null image is `None`. Each inner slice is a row group.
@@ -51,31 +52,8 @@ fn images(path: &Path, groups: &[&[(Option<&str>, i64)]]) {
     writer.close().unwrap();
 }
 
-fn tokens(path: &Path, groups: &[&[&[i32]]]) {
-    let schema = "message m { required group input_ids (LIST) { repeated group list { required int32 element; } } }";
-    let schema = Arc::new(parse_message_type(schema).unwrap());
-    let mut writer =
-        SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::default()).unwrap();
-    for rows in groups {
-        let mut group = writer.next_row_group().unwrap();
-        let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
-        for row in *rows {
-            values.extend_from_slice(row);
-            definitions.extend(std::iter::repeat_n(
-                i16::from(!row.is_empty()),
-                row.len().max(1),
-            ));
-            repetitions.extend((0..row.len().max(1)).map(|at| i16::from(at > 0)));
-        }
-        let mut column = group.next_column().unwrap().unwrap();
-        let typed = column.typed::<Int32Type>();
-        typed
-            .write_batch(&values, Some(&definitions), Some(&repetitions))
-            .unwrap();
-        column.close().unwrap();
-        group.close().unwrap();
-    }
-    writer.close().unwrap();
+fn write_tokens(path: &Path, groups: &[&[&[i32]]]) {
+    std::fs::write(path, testing::token_lists(groups)).unwrap();
 }
 
 fn read(records: &Parquet, number: u64) -> Result<(i64, String), String> {
@@ -143,7 +121,7 @@ fn a_missing_column_or_a_truncated_file_is_named() {
 fn token_lists_are_joined_over_rows_and_row_groups() {
     let directory = tempfile::tempdir().unwrap();
     let paths = [directory.path().join("a.parquet")];
-    tokens(&paths[0], &[&[&[1, 2, 3], &[], &[4]], &[&[5, 6], &[7]]]);
+    write_tokens(&paths[0], &[&[&[1, 2, 3], &[], &[4]], &[&[5, 6], &[7]]]);
     for _ in 0..2 {
         let lists = TokenLists::open(&paths, "input_ids", &Cache::default()).unwrap();
         assert_eq!(lists.num_tokens(), [7]);
@@ -171,7 +149,7 @@ fn token_lists_of_all_files_share_one_bound_of_memory_and_one_size_of_blocks() {
     let mut paths = Vec::new();
     for (number, groups) in groups.into_iter().enumerate() {
         paths.push(directory.path().join(format!("{number}.parquet")));
-        tokens(&paths[number], groups);
+        write_tokens(&paths[number], groups);
     }
     let lists = TokenLists::open_within(100, &paths, "input_ids", &Cache::default()).unwrap();
     assert_eq!(lists.num_tokens(), [24, 24, 2]);

@@ -1,0 +1,190 @@
+//! Training data, which somebody has downloaded.
+
+use roundhouse_contract::trainer::data::Data;
+use roundhouse_data::format::{testing, tfrecord};
+use roundhouse_data::open::{Pixels, open};
+use roundhouse_data::{Dataset, HostBatch, image};
+use serde_json::{Value, json};
+
+use crate::Target;
+use crate::inputs::{joined, parts};
+use crate::place::Place;
+
+/// Samples that are read of each split.
+const MOST_SAMPLES: u64 = 4;
+
+/// Images and labels, plain, for both splits.
+pub const IDX: Target = Target {
+    name: "idx",
+    read: |bytes| {
+        let [images, labels] = parts(bytes);
+        let is_compressed = images.starts_with(&[0x1f, 0x8b]);
+        let ending = if is_compressed { ".gz" } else { "" };
+        let mut files = Vec::new();
+        for split in ["train", "t10k"] {
+            files.push((format!("{split}-images-idx3-ubyte{ending}"), images));
+            files.push((format!("{split}-labels-idx1-ubyte"), labels));
+        }
+        read(json!({"format": "idx"}), &files);
+    },
+    seeds: || {
+        let images = [
+            &[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2][..],
+            &[7; 8],
+        ]
+        .concat();
+        let labels = [0, 0, 8, 1, 0, 0, 0, 2, 0, 1];
+        vec![joined(&[&images, &labels])]
+    },
+};
+
+/// JPEG and PNG, with and without resizing and augmentation.
+pub const IMAGE: Target = Target {
+    name: "image",
+    read: |bytes| {
+        let _ = image::decode::decode(bytes, &mut Vec::new());
+        let files = [("train/a/0".to_owned() + ending(bytes), bytes)];
+        let augment = json!(["resizedCrop", "flip"]);
+        let image = json!({"size": 8, "augment": augment, "numClasses": 2});
+        read(json!({"format": "imagefolder", "image": image}), &files);
+    },
+    seeds: || {
+        vec![
+            testing::jpeg(16, 8, 7),
+            testing::png(2, 2, png::ColorType::Rgb, &[9; 12]),
+        ]
+    },
+};
+
+/// `TFRecord` with `tf.train.Example`.
+pub const TFRECORD: Target = Target {
+    name: "tfrecord",
+    read: |bytes| {
+        read(
+            images("tfrecord"),
+            &[("train/0.tfrecord".to_owned(), bytes)],
+        );
+        // The fuzzer cannot know checksums.
+        let framed = tfrecord::frame(bytes);
+        read(
+            images("tfrecord"),
+            &[("train/0.tfrecord".to_owned(), &framed)],
+        );
+    },
+    seeds: || {
+        let example = testing::example(&testing::jpeg(8, 8, 1), 1, true);
+        vec![tfrecord::frame(&example), example]
+    },
+};
+
+/// Tar files.
+pub const WEBDATASET: Target = Target {
+    name: "webdataset",
+    read: |bytes| read(images("webdataset"), &[("train/0.tar".to_owned(), bytes)]),
+    seeds: || {
+        let image = testing::jpeg(8, 8, 1);
+        vec![testing::tar(&[
+            ("a.jpg", &image),
+            ("a.cls", b"1"),
+            ("b.jpg", &image),
+            ("b.json", br#"{"label": 0}"#),
+        ])]
+    },
+};
+
+/// Parquet, as token lists and as images.
+pub const PARQUET: Target = Target {
+    name: "parquet",
+    read: |bytes| {
+        let files = [("train/0.parquet".to_owned(), bytes)];
+        let tokens = json!({"context": 2, "column": "input_ids", "vocabulary": 50});
+        read(json!({"format": "parquet", "tokens": tokens}), &files);
+        let image =
+            json!({"size": 8, "column": "input_ids", "labelColumn": "input_ids", "numClasses": 2});
+        read(json!({"format": "parquet", "image": image}), &files);
+    },
+    seeds: || {
+        vec![testing::token_lists(&[
+            &[&[1, 2, 3], &[], &[4]],
+            &[&[5, 6]],
+        ])]
+    },
+};
+
+/// Tokens without a header.
+pub const TOKENS: Target = Target {
+    name: "tokens",
+    read: |bytes| {
+        for dtype in ["u16", "u32"] {
+            let tokens = json!({"context": 2, "dtype": dtype, "vocabulary": 50});
+            let files = [("train/0.bin".to_owned(), bytes)];
+            read(json!({"format": "tokens", "tokens": tokens}), &files);
+        }
+    },
+    seeds: || vec![vec![1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]],
+};
+
+/// A tokenizer and a text.
+pub const TEXT: Target = Target {
+    name: "text",
+    read: |bytes| {
+        let [tokenizer, text] = parts(bytes);
+        let tokens = json!({"context": 2, "tokenizer": "tokenizer.json"});
+        let files = [
+            ("tokenizer.json".to_owned(), tokenizer),
+            ("train/0.txt".to_owned(), text),
+        ];
+        read(json!({"format": "text", "tokens": tokens}), &files);
+    },
+    seeds: || {
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null, "decoder": null,
+            "pre_tokenizer": {"type": "Whitespace"},
+            "added_tokens": [{"id": 2, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}],
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2, "?": 3}, "unk_token": "?"},
+        });
+        vec![joined(&[tokenizer.to_string().as_bytes(), b"a b a\nb b\n"])]
+    },
+};
+
+/// Opens data of these files, and reads the first samples and the last one of each split.
+fn read(config: Value, files: &[(String, &[u8])]) {
+    let config: Data = serde_json::from_value(config).unwrap();
+    let place = Place::new();
+    for (name, bytes) in files {
+        place.write(name, bytes);
+    }
+    let Ok(splits) = open(&config, place.path(), Pixels::Bytes, 0, Some(50)) else {
+        return;
+    };
+    for dataset in [Some(splits.train), splits.validation]
+        .into_iter()
+        .flatten()
+    {
+        let num_samples = dataset.num_samples();
+        let last = num_samples.checked_sub(1);
+        for sample in (0..num_samples.min(MOST_SAMPLES)).chain(last) {
+            check(dataset.as_ref(), sample);
+        }
+        assert!(HostBatch::read(dataset.as_ref(), &[num_samples], 0).is_err());
+    }
+}
+
+/// What is read twice is the same.
+fn check(dataset: &dyn Dataset, sample: u64) {
+    let read = || HostBatch::read(dataset, &[sample], 1).map_err(|error| error.to_string());
+    assert_eq!(read().map(|it| it.values), read().map(|it| it.values));
+}
+
+fn images(format: &str) -> Value {
+    json!({"format": format, "image": {"size": 8, "numClasses": 2}})
+}
+
+fn ending(bytes: &[u8]) -> &'static str {
+    if bytes.starts_with(b"\x89PNG") {
+        ".png"
+    } else {
+        ".jpg"
+    }
+}

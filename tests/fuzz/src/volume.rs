@@ -1,0 +1,159 @@
+//! Files of the checkpoint volume, which others may mount, too.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use roundhouse_elastic::audit::{self, File};
+use roundhouse_elastic::ledger::{Chain, Header, Terms};
+use roundhouse_elastic::{CheckpointId, Course, Head, Scaling, Skips};
+use roundhouse_member::checkpoint::load::{self, Damaged};
+use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION};
+use roundhouse_member::checkpoint::{Directory, Identity, Manifest, complete, shard};
+use roundhouse_member::state::{Record, Table};
+
+use crate::Target;
+use crate::inputs::{joined, parts};
+use crate::place::Place;
+
+/// A manifest, and the file of its first part.
+pub const CHECKPOINT: Target = Target {
+    name: "checkpoint",
+    read: |bytes| {
+        let [manifest, shard] = parts(bytes);
+        let Ok(told) = serde_json::from_slice::<Manifest>(manifest) else {
+            return;
+        };
+        let place = Place::new();
+        let directory = Directory::new(place.path().to_owned());
+        let path = directory.checkpoint(id(&told));
+        place.write(path.join(FILE), manifest);
+        // A part of another directory is for the reader to refuse.
+        let name = told.shards.first().map(|shard| Path::new(&shard.file));
+        if let Some(name) = name
+            && name.file_name() == Some(name.as_os_str())
+            && name.as_os_str().len() < 255
+            && name != Path::new(FILE)
+        {
+            place.write(path.join(name), shard);
+        }
+        let found = load::find(&directory, &told.training, &told.tensors, &Damaged::new());
+        if let Ok(Some(manifest)) = found {
+            let most = manifest.shards.len();
+            let messages = load::read(&directory, manifest).unwrap();
+            assert!(messages.iter().count() <= most + 1);
+        }
+    },
+    seeds: || {
+        let place = Place::new();
+        let manifest = checkpoint(&Directory::new(place.path().to_owned()));
+        let path = Directory::new(place.path().to_owned()).checkpoint(id(&manifest));
+        let file = |name: &str| std::fs::read(path.join(name)).unwrap();
+        vec![joined(&[&file(FILE), &file(&manifest.shards[0].file)])]
+    },
+};
+
+/// The ledger of two generations: as it is, and as if its writer had given each line the right hash.
+pub const LEDGER: Target = Target {
+    name: "ledger",
+    read: |bytes| {
+        let texts = parts::<2>(bytes).map(String::from_utf8_lossy);
+        let files = (1..)
+            .zip(&texts)
+            .map(|(generation, text)| File::parse(generation, text));
+        let files: Vec<File> = files.filter_map(Result::ok).flatten().collect();
+        let sealed: Vec<File> = files.iter().cloned().map(sealed).collect();
+        for files in [files, sealed] {
+            let _ = audit::audit(files.clone(), &[]);
+            let _ = audit::compare(files.clone(), files);
+        }
+    },
+    seeds: || {
+        let course = Course::of_steps(20, 8, 5);
+        let terms = Terms::of(&course, 7);
+        let mut chain = Chain::from(Head::start(&terms));
+        let mut mark = Scaling::new(None, &course).start();
+        let mut texts = Vec::new();
+        for (generation, steps) in [(1, 0..3), (2, 3..5)] {
+            let header = Header {
+                generation,
+                previous: (generation > 1).then(|| chain.head()),
+                course: terms,
+            };
+            let mut text = header.to_text();
+            for step in steps {
+                assert_eq!(mark.step, step);
+                let batch = course.batch_at(&mark).unwrap();
+                mark = mark.after(batch.num_samples());
+                let line = chain.head().next(&batch, generation, 0.5);
+                text += &line.to_text();
+                chain.push(line);
+            }
+            texts.push(text.into_bytes());
+        }
+        vec![joined(&[&texts[0], &texts[1]])]
+    },
+};
+
+fn id(manifest: &Manifest) -> CheckpointId {
+    CheckpointId {
+        generation: manifest.generation,
+        step: manifest.step,
+    }
+}
+
+fn sealed(mut file: File) -> File {
+    let mut hash = file.header.hash_before();
+    for line in &mut file.lines {
+        line.hash = line.hash_after(&hash);
+        hash = line.hash;
+    }
+    file
+}
+
+/// Writes a checkpoint of two tensors and one rank.
+fn checkpoint(directory: &Directory) -> Manifest {
+    let course = Terms::of(&Course::of_steps(100, 10, 50), 7);
+    let tensor = |name: &str| Record {
+        name: name.to_owned(),
+        dtype: safetensors::Dtype::F32,
+        shape: vec![2],
+        bytes: 8,
+    };
+    let tensors = Table::from(vec![tensor("weight"), tensor("bias")]);
+    let training = Identity {
+        model: "mlp".to_owned(),
+        optimizer: "sgd".to_owned(),
+        course,
+        settings: BTreeMap::new(),
+    };
+    let mut ledger = Head::start(&course);
+    (ledger.generation, ledger.step) = (1, 2);
+    let manifest = Manifest {
+        schema_version: SCHEMA_VERSION,
+        saved_at: "2026-01-01T00:00:00Z".to_owned(),
+        generation: 1,
+        step: 2,
+        epoch: 0,
+        cursor: 20,
+        pace: None,
+        skips: Skips::NONE,
+        loss_scale: None,
+        scores: None,
+        world_size: 1,
+        config_hash: training.hash(&tensors),
+        training,
+        ledger,
+        tensors,
+        shards: Vec::new(),
+    };
+    let part = shard::Part {
+        id: id(&manifest),
+        rank: 0,
+        world_size: 1,
+        table: &manifest.tensors,
+        bytes: &[1; 16],
+        pulse: directory.pulse(),
+    };
+    shard::write(&directory.partial(part.id), &part).unwrap();
+    complete::complete(directory, manifest.clone()).unwrap()
+}
