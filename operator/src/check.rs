@@ -1,24 +1,42 @@
-//! `roundhouse-operator check`: follows one TrainingJob to its end. `helm test` runs it in a pod that may read that job.
-//! It creates, changes and deletes nothing.
+//! `roundhouse-operator check`: follows one TrainingJob to its end, or reads a policy. `helm test` runs it in a pod that may
+//! read that job. It creates, changes and deletes nothing.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use kube::{Api, Client};
 use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
 
+use crate::policies::{Policies, PolicyError};
+
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Which job, and for how long.
+/// What is checked.
 #[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Name of a job to follow.
+    #[arg(required_unless_present = "policy_file", requires = "namespace")]
+    pub name: Option<String>,
+    /// Namespace of the job.
+    #[arg(long)]
+    pub namespace: Option<String>,
+    /// Seconds to wait for its end.
+    #[arg(long, default_value_t = 240)]
+    pub timeout_seconds: u64,
+    /// File to read as the operator reads it at its start: an error names the key.
+    #[arg(long)]
+    pub policy_file: Option<PathBuf>,
+}
+
+/// Which job, and for how long.
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the job.
     pub name: String,
     /// Namespace of the job.
-    #[arg(long)]
     pub namespace: String,
     /// Seconds to wait for its end.
-    #[arg(long, default_value_t = 240)]
     pub timeout_seconds: u64,
 }
 
@@ -56,6 +74,9 @@ pub fn standing(status: Option<&TrainingJobStatus>) -> Standing {
 /// Why the check did not pass.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
+    /// The policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// No cluster.
     #[error("no cluster: {0}; set KUBECONFIG, or run it in a pod with a service account")]
     Config(#[from] kube::config::InferConfigError),
@@ -82,11 +103,37 @@ pub enum CheckError {
     },
 }
 
-/// Follows the job of the options, which the configured cluster has.
+/// Reads the policy of the arguments, then follows their job, which the configured cluster has.
 ///
 /// # Errors
-/// There is no cluster, or [`follow`] fails.
-pub async fn run(options: &Options) -> Result<String, CheckError> {
+/// The policy cannot be used, there is no cluster, or [`follow`] fails.
+pub async fn run(arguments: &Arguments) -> Result<String, CheckError> {
+    let Arguments {
+        name,
+        namespace,
+        timeout_seconds,
+        policy_file,
+    } = arguments.clone();
+    let mut words = String::new();
+    if let Some(path) = policy_file {
+        Policies::read(Some(&path))?;
+        words = format!("the policy {} can be used", path.display());
+    }
+    let Some((name, namespace)) = name.zip(namespace) else {
+        return Ok(words);
+    };
+    if !words.is_empty() {
+        println!("{words}");
+    }
+    let options = Options {
+        name,
+        namespace,
+        timeout_seconds,
+    };
+    run_follow(&options).await
+}
+
+async fn run_follow(options: &Options) -> Result<String, CheckError> {
     let mut config = kube::Config::infer().await?;
     config.default_retry = false;
     config.connect_timeout = Some(crate::calls::DEADLINE);
@@ -172,6 +219,24 @@ mod tests {
             workers: Some(workers),
             ..TrainingJobStatus::default()
         }
+    }
+
+    #[tokio::test]
+    async fn a_policy_is_read_without_a_cluster_and_a_wrong_key_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("policy.yaml");
+        let arguments = Arguments {
+            name: None,
+            namespace: None,
+            timeout_seconds: 0,
+            policy_file: Some(file.clone()),
+        };
+        std::fs::write(&file, "allow: {hostPaths: [/data/*]}").unwrap();
+        let words = run(&arguments).await.unwrap();
+        assert!(words.ends_with("policy.yaml can be used"), "{words}");
+        std::fs::write(&file, "allow: {hostPaths: /data}").unwrap();
+        let error = run(&arguments).await.unwrap_err().to_string();
+        assert!(error.contains("allow.hostPaths: "), "{error}");
     }
 
     #[test]

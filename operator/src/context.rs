@@ -15,6 +15,7 @@ use crate::expectations::Expectations;
 use crate::making::Making;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
+use crate::policies::Policies;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
@@ -55,6 +56,8 @@ pub struct Context {
     pub progress: Progress,
     /// What agents of workers that are not Ready last told of their processes.
     pub restarts: Restarts,
+    /// What the administrator lets jobs have.
+    pub policies: Policies,
     /// Where events go.
     pub events: Events,
     /// Events of writes that got no answer.
@@ -79,7 +82,11 @@ impl Context {
 
     /// A cache has been filled: if it is the last one, jobs can be worked on.
     pub fn note_filled(&self) {
-        if self.pods.is_synced() && self.services.is_synced() && self.network_policies.is_synced() {
+        let is_filled = self.pods.is_synced()
+            && self.services.is_synced()
+            && self.network_policies.is_synced()
+            && self.policies.is_synced();
+        if is_filled {
             // They are filled again after each gap.
             let _ = self.synced_at.set(Timestamp::now());
         }

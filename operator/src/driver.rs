@@ -67,7 +67,9 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         refusal,
     } = examine(job);
     let unreadable = unreadable.as_ref().map(Rejection::from);
-    let rejection = unreadable.or_else(|| refusal.map(Rejection::from));
+    let rejection = unreadable
+        .or_else(|| refusal.map(Rejection::from))
+        .or_else(|| context.policies.refuse(job, &examined));
     context
         .restarts
         .follow(&key, job, &examined, &observed.pods);

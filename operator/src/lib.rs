@@ -23,6 +23,7 @@ pub mod metered;
 pub mod metrics;
 pub mod observe;
 pub mod panics;
+pub mod policies;
 pub mod progress;
 pub mod report;
 pub mod resources;

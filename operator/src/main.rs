@@ -22,15 +22,15 @@ struct Arguments {
 /// What it does instead of running TrainingJobs.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Follow a TrainingJob to its end. Exit code: 0 succeeded, 1 failed or not in time.
-    Check(check::Options),
+    /// Follow a TrainingJob to its end, or read a policy. Exit code: 0 succeeded, 1 failed or not in time.
+    Check(check::Arguments),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { settings, command } = Arguments::parse();
     match command {
-        Some(Command::Check(options)) => check(&options).await,
+        Some(Command::Check(arguments)) => check(&arguments).await,
         None => operate(settings).await,
     }
 }
@@ -46,8 +46,8 @@ async fn operate(settings: Settings) -> ExitCode {
     }
 }
 
-async fn check(options: &check::Options) -> ExitCode {
-    match check::run(options).await {
+async fn check(arguments: &check::Arguments) -> ExitCode {
+    match check::run(arguments).await {
         Ok(words) => {
             println!("{words}");
             ExitCode::SUCCESS

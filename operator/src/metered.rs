@@ -144,7 +144,12 @@ mod tests {
                 "create networkpolicies",
             ),
             (Method::GET, "/api/v1/nodes?watch=1", "watch nodes"),
-            (Method::GET, "/api/v1/namespaces/pods", "get other"),
+            (Method::GET, "/api/v1/namespaces/pods", "get namespaces"),
+            (
+                Method::GET,
+                "/api/v1/namespaces?watch=1",
+                "watch namespaces",
+            ),
             (Method::GET, "/version", "list other"),
         ];
         for (method, path, expected) in cases {

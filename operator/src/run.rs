@@ -13,7 +13,7 @@ use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
 use tokio::sync::SetOnce;
-use tokio::sync::mpsc::channel;
+use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing_subscriber::EnvFilter;
 
@@ -31,6 +31,8 @@ use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
 use crate::panics;
+use crate::policies::namespaces::watch_namespaces;
+use crate::policies::{Policies, PolicyError};
 use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::{LogFormat, LogLevel, Settings};
@@ -58,6 +60,9 @@ pub enum RunError {
         /// Why.
         source: io::Error,
     },
+    /// The policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// A metric's name is taken.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -102,6 +107,7 @@ pub async fn run_with(
     registry: Registry,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<(), RunError> {
+    let policies = Policies::read(settings.policy_file.as_deref())?;
     let metrics = Metrics::new(&registry, Arc::new(Instant::now))?;
     let client = metered(client, metrics.api.clone());
     let watching = listening(client.clone(), metrics.heard.clone(), settings.patience);
@@ -124,6 +130,7 @@ pub async fn run_with(
         restarts: Restarts::default(),
         events: Events::new(client, instance),
         untold: Untold::default(),
+        policies,
         synced_at: SetOnce::new(),
         settings,
     });
@@ -141,18 +148,11 @@ pub async fn run_with(
             tracing::error!(%error, "http");
         }
     });
-    let pods = watch_pods(Arc::clone(&context), wake.clone());
-    background.spawn("watch of pods", pods);
-    let services = watch_services(Arc::clone(&context), wake.clone());
-    background.spawn("watch of services", services);
-    let policies = watch_network_policies(Arc::clone(&context), wake.clone());
-    background.spawn("watch of networkpolicies", policies);
-    if settings.watch_nodes {
-        background.spawn("watch of nodes", watch_nodes(Arc::clone(&context)));
-    }
+    watch_all(&mut background, &context, &wake);
     let restarts = Restarts::pull(Arc::clone(&context), wake.clone());
     background.spawn("restarts", restarts);
     let (store, writer) = reflector::store();
+    context.policies.look_at(store.clone());
     let jobs = watch_jobs(Arc::clone(&context), writer, wake.clone());
     background.spawn("watch of trainingjobs", jobs);
     let progress = Progress::pull(Arc::clone(&context), wake, store.clone());
@@ -216,6 +216,27 @@ fn of_controller(ended: Result<(), Box<dyn Any + Send>>, is_asked: bool) -> Resu
             name,
             words: panics::words(&*panic),
         }),
+    }
+}
+
+/// Watches everything but the jobs.
+fn watch_all(
+    background: &mut Tasks,
+    context: &Arc<Context>,
+    wake: &Sender<ObjectRef<TrainingJob>>,
+) {
+    let pods = watch_pods(Arc::clone(context), wake.clone());
+    background.spawn("watch of pods", pods);
+    let services = watch_services(Arc::clone(context), wake.clone());
+    background.spawn("watch of services", services);
+    let policies = watch_network_policies(Arc::clone(context), wake.clone());
+    background.spawn("watch of networkpolicies", policies);
+    if context.settings.watch_nodes {
+        background.spawn("watch of nodes", watch_nodes(Arc::clone(context)));
+    }
+    if context.policies.reads_namespaces() {
+        let namespaces = watch_namespaces(Arc::clone(context), wake.clone());
+        background.spawn("watch of namespaces", namespaces);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Command line and environment.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
@@ -27,6 +28,9 @@ pub struct Settings {
     /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
+    /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.
+    #[arg(long, env = "ROUNDHOUSE_POLICY_FILE")]
+    pub policy_file: Option<PathBuf>,
     /// Where /metrics, /healthz and /readyz are served. Default: on all addresses, of IPv6 and of IPv4.
     #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS", default_value = "[::]:8080")]
     pub http_address: SocketAddr,

@@ -37,7 +37,7 @@ where
 }
 
 /// The watch begins: its age counts from here, heard or not.
-fn begin(context: &Context, kind: Watched) -> WatchConfig {
+pub(crate) fn begin(context: &Context, kind: Watched) -> WatchConfig {
     context.metrics.heard.hear(kind);
     WatchConfig::default().timeout(context.settings.patience.watch)
 }
@@ -242,7 +242,7 @@ async fn feed<T: Clone>(
 }
 
 /// A watch that breaks is begun again.
-fn broke(context: &Context, resource: Watched, error: &watcher::Error) {
+pub(crate) fn broke(context: &Context, resource: Watched, error: &watcher::Error) {
     context.metrics.work.watch_broke(resource);
     let resource = resource.as_str();
     tracing::warn!(%error, resource, "a watch broke; the operator begins it again");

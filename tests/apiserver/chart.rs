@@ -59,6 +59,7 @@ prometheusRule: {{enabled: true, labels: {{team: ml}}, alertLabels: {{team: ml}}
 dashboards: {{enabled: true, labels: {{team: ml}}, annotations: {{folder: ml}}}}
 resources: {{requests: {{cpu: 10m}}, limits: {{memory: 1Gi}}}}
 trainer: {{image: 'registry.example/trainer:1', pullPolicy: Always}}
+policy: {{maxWorkersPerJob: 8, allow: {{hostPaths: [/data/*], hostPorts: [8080]}}}}
 networkPolicy: {{enabled: true, metricsFrom: [{{namespaceSelector: {{}}}}]}}
 test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
 "

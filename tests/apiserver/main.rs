@@ -10,6 +10,7 @@ mod failures;
 mod lifecycle;
 mod metrics;
 mod network;
+mod policy;
 mod quota;
 mod refusals;
 mod rejected;

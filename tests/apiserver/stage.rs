@@ -36,7 +36,7 @@ pub(crate) const SOON: Duration = Duration::from_mins(2);
 pub(crate) struct Stage {
     pub(crate) server: ApiServer,
     pub(crate) client: Client,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Stage {
@@ -53,7 +53,7 @@ impl Stage {
         let stage = Self {
             server,
             client,
-            _directory: directory,
+            directory,
         };
         for name in [NAMESPACE, "other"] {
             let namespace = json!({"metadata": {"name": name}});
@@ -135,6 +135,17 @@ impl Stage {
 
     /// The same, with other times for its watches.
     pub(crate) fn operator_that_hears(&self, writes: Option<u32>, patience: Patience) -> Operator {
+        self.start("allow: {hostPaths: [/*]}", writes, patience)
+    }
+
+    /// An operator with an administrator's policy.
+    pub(crate) fn operator_with(&self, policy: &str) -> Operator {
+        self.start(policy, None, Patience::default())
+    }
+
+    fn start(&self, policy: &str, writes: Option<u32>, patience: Patience) -> Operator {
+        let file = self.directory.path().join("policy.yaml");
+        std::fs::write(&file, policy).unwrap();
         let left = Arc::new(AtomicU32::new(writes.unwrap_or(u32::MAX)));
         let layer = CutOff {
             left: Arc::clone(&left),
@@ -146,11 +157,11 @@ impl Stage {
             .with_layer(&layer)
             .with_layer(&network)
             .build();
-        let settings =
-            Settings::parse_from(["roundhouse-operator", "--http-address", "127.0.0.1:0"]);
+        let file = format!("--policy-file={}", file.display());
+        let address = "--http-address=127.0.0.1:0";
         let settings = Settings {
             patience,
-            ..settings
+            ..Settings::parse_from(["roundhouse-operator", address, &file])
         };
         let registry = Registry::new();
         let exposed = registry.clone();

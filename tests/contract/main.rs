@@ -5,15 +5,15 @@ mod docs;
 mod metrics;
 
 use roundhouse_api::TrainingJob;
+use roundhouse_planner::policy::Limits;
 use roundhouse_planner::validate;
 use roundhouse_tests::manifests;
 
 /// Client-side `kubectl apply` keeps the object in an annotation of at most so many bytes.
 const LAST_APPLIED_BYTES: usize = 262_144;
 
-#[test]
-fn every_job_of_the_examples_can_be_run() {
-    let mut jobs = 0;
+/// The jobs of the examples, each with the name of its file.
+fn examples() -> Vec<(String, TrainingJob)> {
     let in_directory = |directory: &str| -> Vec<String> {
         let entries = std::fs::read_dir(manifests::repository().join("examples").join(directory));
         let paths = entries.unwrap().map(|entry| entry.unwrap().path());
@@ -21,17 +21,46 @@ fn every_job_of_the_examples_can_be_run() {
         let names = manifests.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
         names.map(|name| format!("{directory}{name}")).collect()
     };
+    let mut jobs = Vec::new();
     for name in [in_directory(""), in_directory("own-model/")].concat() {
         for document in manifests::read(&format!("examples/{name}")).unwrap() {
             if document["kind"] == "TrainingJob" {
                 let mut job: TrainingJob = serde_json::from_value(document).unwrap();
                 job.metadata.namespace = Some("default".to_owned());
-                assert!(validate(&job).is_ok(), "{name}: {:?}", validate(&job));
-                jobs += 1;
+                jobs.push((name.clone(), job));
             }
         }
     }
-    assert!(jobs > 0);
+    assert!(!jobs.is_empty());
+    jobs
+}
+
+#[test]
+fn every_job_of_the_examples_can_be_run() {
+    for (name, job) in examples() {
+        assert!(validate(&job).is_ok(), "{name}: {:?}", validate(&job));
+    }
+}
+
+#[test]
+fn an_example_that_needs_an_allowance_of_the_policy_says_so() {
+    let mut needy = Vec::new();
+    for (name, job) in examples() {
+        let Some(refused) = Limits::default().refuse(&validate(&job).unwrap()) else {
+            continue;
+        };
+        let path = manifests::repository().join("examples").join(&name);
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut keys = refused.message.split("policy.").skip(1);
+        let is_key = |c: char| c.is_ascii_alphanumeric() || c == '.';
+        let is_said = |after: &str| {
+            let end = after.find(|c| !is_key(c)).unwrap_or(after.len());
+            text.contains(&format!("policy.{}", after[..end].trim_end_matches('.')))
+        };
+        assert!(keys.all(is_said), "{name}: {}", refused.message);
+        needy.push(name);
+    }
+    assert_eq!(needy, ["gpu-rdma.yaml"]);
 }
 
 #[test]

@@ -41,6 +41,14 @@ app.kubernetes.io/component: operator
 {{- if and .Values.nodes.watch (not .Values.watchNamespace) }}true{{ end }}
 {{- end }}
 
+{{/* "true" or nothing: whether the policy chooses namespaces by their labels. */}}
+{{- define "roundhouse.readNamespaces" -}}
+{{- with .Values.policy.namespaces }}
+{{- if $.Values.watchNamespace }}{{ fail "policy.namespaces chooses by labels of namespaces, which a release with watchNamespace cannot read: set policy.allow instead" }}{{ end -}}
+true
+{{- end }}
+{{- end }}
+
 {{/* The rights' kind: Role with watchNamespace, else ClusterRole. */}}
 {{- define "roundhouse.roleKind" -}}
 {{ ternary "ClusterRole" "Role" (empty .Values.watchNamespace) }}

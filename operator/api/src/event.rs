@@ -7,6 +7,10 @@ pub enum EventReason {
     Accepted,
     /// The spec cannot be run.
     InvalidSpec,
+    /// The administrator's policy does not allow what the job asks for.
+    ForbiddenByPolicy,
+    /// The namespace has as many jobs as the administrator's policy allows.
+    TooManyJobs,
     /// Somebody else's object has the name of one of the job's.
     NameTaken,
     /// The API server refused an object of the job, or did not answer in time.
@@ -29,9 +33,11 @@ pub enum EventReason {
 
 impl EventReason {
     /// Every reason, in the order of a job's life.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Accepted,
         Self::InvalidSpec,
+        Self::ForbiddenByPolicy,
+        Self::TooManyJobs,
         Self::NameTaken,
         Self::Refused,
         Self::GenerationIssued,
@@ -49,6 +55,8 @@ impl EventReason {
         match self {
             Self::Accepted => "Accepted",
             Self::InvalidSpec => "InvalidSpec",
+            Self::ForbiddenByPolicy => "ForbiddenByPolicy",
+            Self::TooManyJobs => "TooManyJobs",
             Self::NameTaken => "NameTaken",
             Self::Refused => "Refused",
             Self::GenerationIssued => "GenerationIssued",
@@ -66,6 +74,8 @@ impl EventReason {
     pub const fn is_warning(self) -> bool {
         match self {
             Self::InvalidSpec
+            | Self::ForbiddenByPolicy
+            | Self::TooManyJobs
             | Self::NameTaken
             | Self::Refused
             | Self::WorkerFailed
@@ -86,6 +96,12 @@ impl EventReason {
             Self::Accepted => "The spec can be run. The message has the number of workers.",
             Self::InvalidSpec => {
                 "The spec cannot be run. The message names the field and says what to change."
+            }
+            Self::ForbiddenByPolicy => {
+                "The administrator's policy does not allow something that the job asks for. The message names each field and the key of the policy."
+            }
+            Self::TooManyJobs => {
+                "As many jobs of the namespace run as the administrator's policy allows. The job waits."
             }
             Self::NameTaken => {
                 "An object of another owner has the name of one of the job's objects."

@@ -55,6 +55,14 @@ reasons! {
     InvalidSpec: [(Accepted, false), (Running, false)],
         "The spec cannot be run, or a part of it cannot be read. The message names the field and says what to change. The operator makes no new pods; what the job already runs continues, and is suspended and cleaned up as usual.",
         "Change the field. If it is immutable, delete the job and apply it again.";
+    /// The administrator's policy does not allow what the job asks for.
+    ForbiddenByPolicy: [(Accepted, false), (Running, false)],
+        "The administrator's policy does not allow something that the job asks for, such as a directory of the node or root. The message names each field, its value, and the key of the policy. The operator makes no new pods; what the job already runs continues.",
+        "Leave the field out, or ask an administrator to allow it: the chart's value `policy` (guide *Many tenants*).";
+    /// The namespace has as many jobs as the administrator's policy allows.
+    TooManyJobs: [(Accepted, false), (Running, false)],
+        "As many jobs of the namespace run as the administrator's policy allows (`policy.maxJobsPerNamespace`). The job begins by itself when one of them has ended or is suspended.",
+        "Wait, suspend or delete another job of the namespace, or ask an administrator to raise the value.";
     /// An object of somebody else has the name of the job's Service or NetworkPolicy.
     NameTaken: [(Running, false)],
         "The job needs a Service or a NetworkPolicy whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train continue.",

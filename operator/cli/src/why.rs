@@ -22,6 +22,10 @@ pub(crate) enum Situation {
     Unseen,
     /// The spec cannot be run.
     InvalidSpec,
+    /// The administrator's policy does not allow what the job asks for.
+    ForbiddenByPolicy,
+    /// The namespace has as many jobs as the administrator's policy allows.
+    TooManyJobs,
     /// The job is complete.
     Succeeded,
     /// The loss is no longer finite.

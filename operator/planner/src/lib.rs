@@ -16,6 +16,7 @@ mod invalid;
 mod life;
 pub mod observed;
 pub mod plan;
+pub mod policy;
 pub mod program;
 pub mod rejection;
 mod told;

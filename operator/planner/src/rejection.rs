@@ -18,6 +18,10 @@ pub struct Rejection {
 pub enum RejectionReason {
     /// The spec cannot be run, or a part of it cannot be read.
     InvalidSpec,
+    /// The administrator's policy does not allow what it asks for.
+    ForbiddenByPolicy,
+    /// The namespace has as many jobs as the administrator's policy allows.
+    TooManyJobs,
 }
 
 impl RejectionReason {
@@ -26,6 +30,8 @@ impl RejectionReason {
     pub const fn condition(self) -> ConditionReason {
         match self {
             Self::InvalidSpec => ConditionReason::InvalidSpec,
+            Self::ForbiddenByPolicy => ConditionReason::ForbiddenByPolicy,
+            Self::TooManyJobs => ConditionReason::TooManyJobs,
         }
     }
 
@@ -34,6 +40,8 @@ impl RejectionReason {
     pub const fn event(self) -> EventReason {
         match self {
             Self::InvalidSpec => EventReason::InvalidSpec,
+            Self::ForbiddenByPolicy => EventReason::ForbiddenByPolicy,
+            Self::TooManyJobs => EventReason::TooManyJobs,
         }
     }
 }

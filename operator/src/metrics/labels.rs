@@ -59,16 +59,19 @@ pub enum Watched {
     NetworkPolicies,
     /// Nodes that are cordoned.
     Nodes,
+    /// Namespaces, if the policy chooses by their labels.
+    Namespaces,
 }
 
 impl Watched {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::TrainingJobs,
         Self::Pods,
         Self::Services,
         Self::NetworkPolicies,
         Self::Nodes,
+        Self::Namespaces,
     ];
 
     /// The kind of this resource, if it is watched.
@@ -93,6 +96,7 @@ impl Watched {
             Self::Services => "services",
             Self::NetworkPolicies => "networkpolicies",
             Self::Nodes => "nodes",
+            Self::Namespaces => "namespaces",
         }
     }
 }
@@ -141,13 +145,14 @@ pub struct Resource(&'static str);
 
 impl Resource {
     /// What the operator has the right to call.
-    const KNOWN: [&'static str; 8] = [
+    const KNOWN: [&'static str; 9] = [
         "trainingjobs",
         "trainingjobs/status",
         "pods",
         "services",
         "networkpolicies",
         "nodes",
+        "namespaces",
         "events",
         "leases",
     ];

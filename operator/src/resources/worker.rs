@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
-    SeccompProfile, VolumeMount,
+    SeccompProfile, SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{labels, names, paths, ports};
@@ -150,11 +150,21 @@ fn complete_trainer(
 /// What the restricted standard asks of each container, sidecars included. The template's word counts.
 fn restrict(container: &mut Container) {
     let security = container.security_context.get_or_insert_default();
-    security.allow_privilege_escalation.get_or_insert(false);
+    if !must_escalate(security) {
+        security.allow_privilege_escalation.get_or_insert(false);
+    }
     security.capabilities.get_or_insert_with(|| Capabilities {
         drop: Some(vec!["ALL".to_owned()]),
         add: None,
     });
+}
+
+/// Whether the API server takes the container only with `allowPrivilegeEscalation`.
+fn must_escalate(security: &SecurityContext) -> bool {
+    let added = security.capabilities.iter();
+    let mut added = added.flat_map(|it| it.add.iter().flatten());
+    let is_admin = added.any(|capability| matches!(&**capability, "SYS_ADMIN" | "CAP_SYS_ADMIN"));
+    security.privileged == Some(true) || is_admin
 }
 
 /// Adds mounts, but where the template has one of its own (a larger /dev/shm, say).

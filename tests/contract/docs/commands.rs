@@ -24,7 +24,7 @@ const EDITS: &str = "prepares or cleans up something of the reader's";
 const READS: &str = "only reads; the fields that it shows have tests of their own";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 41] = [
+const KNOWN: [(&str, Proof); 42] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -157,6 +157,10 @@ const KNOWN: [(&str, Proof); 41] = [
         Runs("tests/local/own_model.rs", "run.audit()"),
     ),
     ("rm -rf", Nothing(EDITS)),
+    (
+        "roundhouse-operator check",
+        Runs("operator/src/check.rs", "policy_file: Some("),
+    ),
     (
         "roundhouse-train audit",
         Runs("tests/local/executor.rs", "run.audit()"),

@@ -17,8 +17,20 @@ pub(crate) fn of(facts: &Facts) -> Vec<String> {
     }
     let (reason, _) = facts.front();
     let name = facts.name();
-    if reason == "InvalidSpec" {
-        return vec!["Nothing, until you change the spec.".to_owned()];
+    match reason.as_str() {
+        "InvalidSpec" => return vec!["Nothing, until you change the spec.".to_owned()],
+        "ForbiddenByPolicy" => {
+            return vec![
+                "Nothing, until you change the spec, or an administrator the policy.".to_owned(),
+            ];
+        }
+        "TooManyJobs" => {
+            return vec![
+                "The job begins when another one of its namespace has ended or is suspended."
+                    .to_owned(),
+            ];
+        }
+        _ => {}
     }
     if facts.job.spec.suspend {
         return vec![match reason.as_str() {

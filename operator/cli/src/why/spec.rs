@@ -36,6 +36,24 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
             "Correct that field in your file, then run `kubectl roundhouse submit -f FILE`.",
         ));
     }
+    if reason == "ForbiddenByPolicy" {
+        let summary = "The administrator's policy does not allow what the job asks for.";
+        return Some(
+            Diagnosis::new(Situation::ForbiddenByPolicy, summary)
+                .shown_by(message)
+                .do_("Leave these fields out of your file, then run `kubectl roundhouse submit -f FILE`.")
+                .do_("Or ask an administrator to allow them: each policy.… above is a value of the operator's chart."),
+        );
+    }
+    if reason == "TooManyJobs" {
+        let summary = "The namespace has as many jobs as the administrator's policy allows.";
+        return Some(
+            Diagnosis::new(Situation::TooManyJobs, summary)
+                .shown_by(message)
+                .do_("Wait: the job begins by itself when another one has ended or is suspended. `kubectl get trainingjobs` lists them.")
+                .do_("Or ask an administrator to raise policy.maxJobsPerNamespace of the operator's chart."),
+        );
+    }
     let ended = facts.status().is_terminal();
     if spec.suspend && !ended {
         return Some(

@@ -34,6 +34,21 @@ fn before_training() -> Vec<Row> {
             &["trainer.steps", "submit -f"],
         ),
         (
+            Situation::ForbiddenByPolicy,
+            job().condition(
+                "Accepted",
+                "False",
+                "ForbiddenByPolicy",
+                "spec.checkpoint.volume.hostPath.path: /srv is not allowed by policy.allow.hostPaths",
+            ),
+            &["policy.allow.hostPaths", "/srv", "administrator", "submit -f"],
+        ),
+        (
+            Situation::TooManyJobs,
+            job().condition("Accepted", "False", "TooManyJobs", "3 jobs of the namespace come before this one"),
+            &["3 jobs", "begins by itself", "policy.maxJobsPerNamespace"],
+        ),
+        (
             Situation::Suspended,
             job().with("spec/suspend", json!(true)).waits("Suspended", "no workers; no checkpoint is known yet"),
             &["resume digits", "no checkpoint is known"],

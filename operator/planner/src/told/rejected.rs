@@ -1,12 +1,16 @@
 //! Jobs that are not accepted. They are managed like any other job, but get no new pods.
 
+use std::time::Duration;
+
 use roundhouse_api::{ConditionType, TrainingJobStatus};
 
 use crate::draft::{Draft, event};
 use crate::plan::PlanReason;
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, RejectionReason};
 use crate::told::status::{set_condition, to_front};
 use crate::validate::ValidatedJob;
+
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// The job with the numbers by which what it runs can continue: nothing new is made, so what cannot be there is not
 /// waited for, and nobody leaves because of a number that makes no sense.
@@ -46,6 +50,10 @@ pub(crate) fn reject(draft: &mut Draft<'_>, rejection: &Rejection) {
         message,
         draft.now,
     );
+    if *reason == RejectionReason::TooManyJobs {
+        // Nobody tells a job when another one ends.
+        draft.requeue(TRY_AGAIN);
+    }
     if told(&draft.status) != before {
         draft.events.push(event(reason.event(), message));
     }

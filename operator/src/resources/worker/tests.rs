@@ -113,6 +113,20 @@ fn sidecars_and_init_containers_of_the_template_are_restricted_unless_it_says_ot
 }
 
 #[test]
+fn a_privileged_container_is_one_that_the_api_server_takes() {
+    let admin = json!({"capabilities": {"add": ["SYS_ADMIN"]}});
+    for security in [json!({"privileged": true}), admin] {
+        let container = json!({"name": "trainer", "securityContext": security});
+        let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
+        let built = &spec["containers"][0]["securityContext"];
+        assert!(
+            built.get("allowPrivilegeEscalation").is_none(),
+            "{security}"
+        );
+    }
+}
+
+#[test]
 fn the_templates_word_counts_for_image_user_and_resources() {
     let spec = &built(json!({"spec": {
         "securityContext": {"runAsUser": 7},

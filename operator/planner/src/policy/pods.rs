@@ -1,0 +1,164 @@
+//! What a pod template asks for beyond the job.
+
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, Toleration};
+
+use super::{Allow, allows, containers, volumes};
+use crate::validate::ValidatedJob;
+
+/// Where the pod's spec is in the job's.
+const POD: &str = "spec.workers.template.spec";
+/// The service account that every pod has.
+const DEFAULT_ACCOUNT: &str = "default";
+const SYSTEM: &str = "system-";
+/// Taints of nodes that run the control plane.
+const CONTROL_PLANE: [&str; 2] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+];
+/// Annotations by which older clusters take a container out of `AppArmor`.
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// Something that a job asks for and may not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Path of the field.
+    pub(super) field: String,
+    /// What it asks for.
+    pub(super) value: String,
+    /// Key of the policy that would allow it.
+    pub(super) key: &'static str,
+}
+
+impl Finding {
+    pub(super) fn new(field: String, value: &(impl ToString + ?Sized), key: &'static str) -> Self {
+        Self {
+            field,
+            value: value.to_string(),
+            key,
+        }
+    }
+
+    /// What is asked for, and which value of the chart would allow it.
+    pub(super) fn words(&self) -> String {
+        let Self { field, value, key } = self;
+        format!("{field}: {value} is not allowed by policy.{key}")
+    }
+}
+
+/// Everything that the pods of a job ask for and may not have.
+pub(super) fn findings(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
+    let template = &job.template;
+    let metadata = template.metadata.iter();
+    let mut all = Vec::new();
+    for (key, profile) in metadata.flat_map(|it| it.annotations.iter().flatten()) {
+        if key.starts_with(APP_ARMOR) && profile == "unconfined" && !allow.unconfined {
+            let field = format!("spec.workers.template.metadata.annotations[{key}]");
+            all.push(Finding::new(field, profile, "allow.unconfined"));
+        }
+    }
+    let Some(pod) = &template.spec else {
+        return all;
+    };
+    all.extend(account(pod, allow));
+    all.extend(classes(pod, allow));
+    all.extend(tolerations(pod, allow));
+    if let Some(security) = &pod.security_context {
+        all.extend(of_security(security, allow));
+    }
+    all.extend(volumes::of_pod(pod, &job.key.namespace, allow));
+    let lists = [
+        ("initContainers", pod.init_containers.as_deref()),
+        ("containers", Some(pod.containers.as_slice())),
+    ];
+    for (name, list) in lists {
+        for (at, container) in list.unwrap_or_default().iter().enumerate() {
+            let path = format!("{POD}.{name}[{at}]");
+            all.extend(containers::findings(&path, container, allow));
+        }
+    }
+    all
+}
+
+/// Path of a field of the pod.
+pub(super) fn in_pod(field: &str) -> String {
+    format!("{POD}.{field}")
+}
+
+fn account(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let names = [
+        ("serviceAccountName", &pod.service_account_name),
+        ("serviceAccount", &pod.service_account),
+    ];
+    for (field, name) in names {
+        let Some(name) = name.as_deref().filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        if name != DEFAULT_ACCOUNT && !allows(&allow.service_accounts, name) {
+            all.push(Finding::new(in_pod(field), name, "allow.serviceAccounts"));
+        }
+    }
+    if pod.automount_service_account_token == Some(true) && !allow.service_account_tokens {
+        let field = in_pod("automountServiceAccountToken");
+        all.push(Finding::new(field, &true, "allow.serviceAccountTokens"));
+    }
+    all
+}
+
+fn classes(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
+    let mut all = Vec::new();
+    if let Some(class) = &pod.priority_class_name
+        && class.starts_with(SYSTEM)
+        && !allows(&allow.priority_classes, class)
+    {
+        let field = in_pod("priorityClassName");
+        all.push(Finding::new(field, class, "allow.priorityClasses"));
+    }
+    if let Some(class) = &pod.runtime_class_name
+        && !allows(&allow.runtime_classes, class)
+    {
+        let field = in_pod("runtimeClassName");
+        all.push(Finding::new(field, class, "allow.runtimeClasses"));
+    }
+    all
+}
+
+fn tolerations(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
+    let all = pod.tolerations.iter().flatten().enumerate();
+    let refused = all.filter_map(|(at, toleration)| {
+        let key = control_plane(toleration)?;
+        let field = in_pod(&format!("tolerations[{at}].key"));
+        let refused = !allows(&allow.tolerations, key);
+        refused.then(|| Finding::new(field, key, "allow.tolerations"))
+    });
+    refused.collect()
+}
+
+/// The key of a toleration of the control plane's taints; `*` if it tolerates every taint.
+fn control_plane(toleration: &Toleration) -> Option<&str> {
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if key.is_empty() {
+        return Some("*");
+    }
+    CONTROL_PLANE.contains(&key).then_some(key)
+}
+
+fn of_security(security: &PodSecurityContext, allow: &Allow) -> Vec<Finding> {
+    let path = in_pod("securityContext");
+    let mut all = containers::user(&path, security.run_as_user, security.run_as_non_root, allow);
+    all.extend(containers::confinement(
+        &path,
+        security.seccomp_profile.as_ref(),
+        security.app_armor_profile.as_ref(),
+        security.se_linux_options.as_ref(),
+        security.windows_options.as_ref(),
+        allow,
+    ));
+    for (at, sysctl) in security.sysctls.iter().flatten().enumerate() {
+        if !allows(&allow.sysctls, &sysctl.name) {
+            let field = format!("{path}.sysctls[{at}].name");
+            all.push(Finding::new(field, &sysctl.name, "allow.sysctls"));
+        }
+    }
+    all
+}

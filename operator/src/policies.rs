@@ -1,0 +1,140 @@
+//! The administrator's policy, read once at start, and what it depends on: labels of namespaces, and the jobs that come
+//! before another one. The decision is the planner's.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::Store;
+use roundhouse_api::{TrainingJob, TrainingJobStatus};
+use roundhouse_contract::labels;
+use roundhouse_planner::policy::Policy;
+use roundhouse_planner::{Rejection, ValidatedJob};
+
+use self::namespaces::Namespaces;
+use crate::unreadable::Guarded;
+
+mod file;
+pub(crate) mod namespaces;
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file cannot be read.
+    #[error("the policy {} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A key of the file is wrong.
+    #[error("the policy {}: {problem}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Which key, and what is wrong.
+        problem: String,
+    },
+}
+
+/// The policy, and what it depends on.
+#[derive(Default)]
+pub struct Policies {
+    policy: Policy,
+    pub(crate) namespaces: Namespaces,
+    jobs: OnceLock<Store<Guarded>>,
+}
+
+impl Policies {
+    /// Reads the policy of a file. Without one, jobs may have nothing beyond themselves.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a key of it is wrong.
+    pub fn read(path: Option<&Path>) -> Result<Self, PolicyError> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| PolicyError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        let policy = file::parse(&text).map_err(|problem| PolicyError::Wrong {
+            path: path.to_owned(),
+            problem,
+        })?;
+        Ok(Self {
+            policy,
+            ..Self::default()
+        })
+    }
+
+    /// Whether labels of namespaces matter.
+    #[must_use]
+    pub const fn reads_namespaces(&self) -> bool {
+        !self.policy.namespaces.is_empty()
+    }
+
+    /// Whether everything is known that matters.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        !self.reads_namespaces() || self.namespaces.is_synced()
+    }
+
+    /// Where the jobs are that come before others.
+    pub(crate) fn look_at(&self, jobs: Store<Guarded>) {
+        let _ = self.jobs.set(jobs);
+    }
+
+    /// Jobs of a namespace.
+    pub(crate) fn jobs_of(&self, namespace: &str) -> Vec<TrainingJob> {
+        let all = self.jobs.get().map(Store::state).unwrap_or_default();
+        let is_there = |job: &TrainingJob| job.namespace().as_deref() == Some(namespace);
+        let jobs = all.iter().map(|guarded| &guarded.job);
+        jobs.filter(|job| is_there(job)).cloned().collect()
+    }
+
+    /// Why a job that can be run is not accepted, if it is not. One that runs is not refused because of how many there are.
+    #[must_use]
+    pub fn refuse(&self, job: &TrainingJob, valid: &ValidatedJob) -> Option<Rejection> {
+        let namespace = &valid.key.namespace;
+        let limits = self.policy.limits(&self.namespaces.labels(namespace));
+        let refused = limits.refuse(valid);
+        if refused.is_some() || limits.max_jobs_per_namespace == 0 || job.spec.suspend || runs(job)
+        {
+            return refused;
+        }
+        let all = self.jobs.get().map(Store::state).unwrap_or_default();
+        let all = all.iter().map(|guarded| &guarded.job);
+        let ahead = all.filter(|other| other.namespace() == job.namespace() && counts(other));
+        let ahead = ahead.filter(|other| place(other) < place(job)).count();
+        limits.refuse_one_more(u32::try_from(ahead).unwrap_or(u32::MAX))
+    }
+}
+
+/// Whether a job has begun, and is not suspended.
+fn runs(job: &TrainingJob) -> bool {
+    let status = job.status.as_ref();
+    status.is_some_and(|status| status.start_time.is_some())
+}
+
+/// Whether a job takes one of the places of its namespace, or waits for one.
+fn counts(job: &TrainingJob) -> bool {
+    let has_ended = job
+        .status
+        .as_ref()
+        .is_some_and(TrainingJobStatus::is_terminal);
+    let is_ours = job.spec.managed_by == labels::DEFAULT_MANAGER;
+    let is_going = job.metadata.deletion_timestamp.is_some();
+    is_ours && !has_ended && !is_going && !job.spec.suspend
+}
+
+/// The order of jobs: those that run, then the oldest.
+fn place(job: &TrainingJob) -> (bool, Option<Timestamp>, String, Option<String>) {
+    let created = job.creation_timestamp().map(|created| created.0);
+    (!runs(job), created, job.name_any(), job.uid())
+}
+
+#[cfg(test)]
+mod tests;

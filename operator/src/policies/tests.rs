@@ -1,0 +1,86 @@
+use kube::runtime::reflector::store;
+use kube::runtime::watcher::Event;
+use roundhouse_planner::testing::raw_job;
+use roundhouse_planner::{RejectionReason, validate};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A job of this name that was created at this minute, with this status.
+fn job(name: &str, minute: u32, status: &Value) -> TrainingJob {
+    let mut job = raw_job(1);
+    job.metadata.name = Some(name.to_owned());
+    job.metadata.uid = Some(name.to_owned());
+    let created = format!("2026-01-01T00:{minute:02}:00Z");
+    job.metadata.creation_timestamp = serde_json::from_value(json!(created)).unwrap();
+    job.status = serde_json::from_value(status.clone()).unwrap();
+    job
+}
+
+fn condition(kind: &str) -> Value {
+    json!({"type": kind, "status": "True", "reason": "It", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+/// A policy with one place in each namespace, and these jobs.
+fn one_place(jobs: &[TrainingJob]) -> Policies {
+    let policies = Policies {
+        policy: file::parse("maxJobsPerNamespace: 1").unwrap(),
+        ..Policies::default()
+    };
+    let (reader, mut writer) = store();
+    for job in jobs {
+        writer.apply_watcher_event(&Event::Apply(Guarded {
+            job: job.clone(),
+            unreadable: None,
+        }));
+    }
+    policies.look_at(reader);
+    policies
+}
+
+#[test]
+fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
+    let none = json!({});
+    let running =
+        json!({"startTime": "2026-01-01T01:00:00Z", "conditions": [condition("Accepted")]});
+    let ended =
+        json!({"startTime": "2026-01-01T01:00:00Z", "conditions": [condition("Succeeded")]});
+    let first = job("first", 1, &none);
+    let second = job("second", 2, &none);
+    let running = job("running", 3, &running);
+    let ended = job("ended", 0, &ended);
+    let mut suspended = job("suspended", 0, &none);
+    suspended.spec.suspend = true;
+    let mut elsewhere = job("elsewhere", 0, &none);
+    elsewhere.metadata.namespace = Some("other".to_owned());
+    let mut theirs = job("theirs", 0, &none);
+    theirs.spec.managed_by = "somebody.else".to_owned();
+    let waits = |job: &TrainingJob, jobs: &[&TrainingJob]| {
+        let jobs: Vec<TrainingJob> = jobs.iter().copied().cloned().collect();
+        let refused = one_place(&jobs).refuse(job, &validate(job).unwrap());
+        let reason = refused.map(|refused| refused.reason);
+        assert!(reason.is_none_or(|it| it == RejectionReason::TooManyJobs));
+        reason.is_some()
+    };
+    let others = [&first, &second, &ended, &suspended, &elsewhere, &theirs];
+    assert!(!waits(&first, &others), "the oldest has the place");
+    assert!(waits(&second, &others));
+    assert!(!waits(&suspended, &others), "it runs nothing");
+    let with_one_that_runs = [&first, &second, &running];
+    assert!(waits(&first, &with_one_that_runs));
+    assert!(!waits(&running, &with_one_that_runs));
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("policy.yaml");
+    let error = |path| Policies::read(Some(path)).err().unwrap().to_string();
+    assert!(error(&file).contains("policy.yaml cannot be read"));
+    std::fs::write(&file, "allow: {privileged: 7}").unwrap();
+    let words = error(&file);
+    assert!(words.contains("policy.yaml: allow.privileged: "), "{words}");
+    std::fs::write(&file, "namespaces: [{selector: {a: b}}]").unwrap();
+    assert!(Policies::read(Some(&file)).unwrap().reads_namespaces());
+    assert!(!Policies::default().reads_namespaces());
+}
