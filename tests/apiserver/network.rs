@@ -73,12 +73,9 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let is_watch = request
-            .uri()
-            .query()
-            .is_some_and(|it| it.contains("watch=true"));
-        let is_of_pods = request.uri().path().ends_with("/pods");
-        let by = (is_watch && is_of_pods).then(|| self.network.clone());
+        // Other lists of pods are those of one namespace.
+        let is_watch = request.uri().path() == "/api/v1/pods";
+        let by = is_watch.then(|| self.network.clone());
         if by.as_ref().is_some_and(Network::swallows) {
             return std::future::pending().boxed();
         }

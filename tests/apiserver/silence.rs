@@ -7,6 +7,7 @@ use roundhouse_operator::heard::Patience;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
+use crate::network::Network;
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 /// As by default, in a thirtieth of the time.
@@ -22,7 +23,7 @@ const STALE: &str = "roundhouse_operator_reconciles_total{result=\"Stale\"}";
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_deleted_from_an_old_view_of_the_pods() {
     let stage = Stage::new().await;
-    let operator = stage.operator_that_hears(None, IMPATIENT);
+    let operator = stage.operator_behind(Network::default(), IMPATIENT);
     stage.apply(NAMESPACE, 2).await;
     stage.trains(NAMESPACE).await;
 
@@ -60,5 +61,30 @@ async fn nothing_is_deleted_from_an_old_view_of_the_pods() {
     })
     .await
     .unwrap();
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_wait_for_filled_caches_and_are_not_looked_at_before() {
+    let stage = Stage::new().await;
+    stage.apply(NAMESPACE, 1).await;
+    let network = Network::default();
+    network.swallow_pods(true);
+    let operator = stage.operator_behind(network, IMPATIENT);
+    until("the job is known", SOON, || async {
+        let watches = "roundhouse_operator_api_calls_total{code=\"200\",resource=\"trainingjobs\",verb=\"watch\"}";
+        Ok(operator.metric(watches).filter(|times| *times >= 1.0))
+    })
+    .await
+    .unwrap();
+    until("time has passed", SOON, || async {
+        Ok(operator.metric(AGE).filter(|age| *age > 3.0))
+    })
+    .await
+    .unwrap();
+    let looks = operator.metric("roundhouse_operator_queue_wait_seconds_count");
+    assert_eq!(looks, Some(0.0));
+    operator.network.swallow_pods(false);
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
     operator.stop().await;
 }

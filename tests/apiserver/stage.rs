@@ -31,6 +31,8 @@ use tower::{Layer, Service};
 use crate::network::Network;
 
 pub(crate) const NAMESPACE: &str = "ml";
+/// The policy of an operator whose tests are about something else.
+const LENIENT: &str = "allow: {hostPaths: [/*]}";
 pub(crate) const SOON: Duration = Duration::from_mins(2);
 
 pub(crate) struct Stage {
@@ -130,27 +132,32 @@ impl Stage {
 
     /// An operator; `writes`: it is cut off after so many.
     pub(crate) fn operator(&self, writes: Option<u32>) -> Operator {
-        self.operator_that_hears(writes, Patience::default())
+        self.start(LENIENT, Network::default(), writes, Patience::default())
     }
 
-    /// The same, with other times for its watches.
-    pub(crate) fn operator_that_hears(&self, writes: Option<u32>, patience: Patience) -> Operator {
-        self.start("allow: {hostPaths: [/*]}", writes, patience)
+    /// An operator behind a network, with other times for its watches.
+    pub(crate) fn operator_behind(&self, network: Network, patience: Patience) -> Operator {
+        self.start(LENIENT, network, None, patience)
     }
 
     /// An operator with an administrator's policy.
     pub(crate) fn operator_with(&self, policy: &str) -> Operator {
-        self.start(policy, None, Patience::default())
+        self.start(policy, Network::default(), None, Patience::default())
     }
 
-    fn start(&self, policy: &str, writes: Option<u32>, patience: Patience) -> Operator {
+    fn start(
+        &self,
+        policy: &str,
+        network: Network,
+        writes: Option<u32>,
+        patience: Patience,
+    ) -> Operator {
         let file = self.directory.path().join("policy.yaml");
         std::fs::write(&file, policy).unwrap();
         let left = Arc::new(AtomicU32::new(writes.unwrap_or(u32::MAX)));
         let layer = CutOff {
             left: Arc::clone(&left),
         };
-        let network = Network::default();
         let config = self.server.config("operator").unwrap();
         let client = ClientBuilder::try_from(config)
             .unwrap()

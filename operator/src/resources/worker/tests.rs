@@ -147,6 +147,8 @@ fn the_templates_word_counts_for_image_user_and_resources() {
         .find(|v| v["name"] == "ROUNDHOUSE_PROCS_PER_WORKER")
         .unwrap();
     assert_eq!(procs["value"], "2");
+    let uid = json!({"name": "ROUNDHOUSE_JOB_UID", "value": "u-1"});
+    assert!(env.contains(&uid), "{env:?}");
 }
 
 #[test]
