@@ -166,8 +166,18 @@ async fn one(
             attempt,
             avoid,
             lost,
+            trainer_image,
         } => {
-            let pod: Pod = worker::build(job, &context.settings, *index, *attempt, avoid, lost)?;
+            let image = trainer_image.as_ref();
+            let place = worker::Place {
+                index: *index,
+                attempt: *attempt,
+                avoid,
+                lost,
+                trainer_image: image.unwrap_or(&context.settings.trainer_image),
+                pull_policy: &context.settings.trainer_pull_policy,
+            };
+            let pod: Pod = worker::build(job, place)?;
             let written = Written::Pod(pod.name_any());
             make(context, key, job, action, pod, written).await
         }

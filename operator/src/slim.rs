@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStatus, Pod as FullPod, PodCondition, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use roundhouse_contract::{Membership, Reason, TerminationMessage, labels};
+use roundhouse_contract::{BuiltFrom, Membership, Reason, TerminationMessage, labels};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 
 /// Conditions that every pod has; they are not kept.
@@ -121,14 +121,17 @@ pub fn pod(full: &FullPod) -> Pod {
             .map(container)
             .map(|own| held_up(own, status))
             .unwrap_or_default(),
-        membership: metadata
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(labels::MEMBERSHIP))
+        membership: annotation(metadata, labels::MEMBERSHIP)
             .and_then(|document| Membership::parse(document).ok().flatten()),
+        built_from: annotation(metadata, labels::BUILT_FROM).and_then(BuiltFrom::parse),
         // The pod does not know; `observe` does.
         processes: None,
     }
+}
+
+fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    let all = metadata.annotations.as_ref()?;
+    all.get(key).map(String::as_str)
 }
 
 fn phase(status: Option<&PodStatus>) -> PodPhase {

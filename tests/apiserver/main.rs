@@ -18,3 +18,4 @@ mod restart;
 mod silence;
 mod stage;
 mod suspension;
+mod upgrade;

@@ -132,17 +132,29 @@ impl Stage {
 
     /// An operator; `writes`: it is cut off after so many.
     pub(crate) fn operator(&self, writes: Option<u32>) -> Operator {
-        self.start(LENIENT, Network::default(), writes, Patience::default())
+        self.start(
+            LENIENT,
+            Network::default(),
+            writes,
+            Patience::default(),
+            &[],
+        )
+    }
+
+    /// An operator with more arguments.
+    pub(crate) fn operator_of(&self, arguments: &[&str]) -> Operator {
+        let (network, patience) = (Network::default(), Patience::default());
+        self.start(LENIENT, network, None, patience, arguments)
     }
 
     /// An operator behind a network, with other times for its watches.
     pub(crate) fn operator_behind(&self, network: Network, patience: Patience) -> Operator {
-        self.start(LENIENT, network, None, patience)
+        self.start(LENIENT, network, None, patience, &[])
     }
 
     /// An operator with an administrator's policy.
     pub(crate) fn operator_with(&self, policy: &str) -> Operator {
-        self.start(policy, Network::default(), None, Patience::default())
+        self.start(policy, Network::default(), None, Patience::default(), &[])
     }
 
     fn start(
@@ -151,6 +163,7 @@ impl Stage {
         network: Network,
         writes: Option<u32>,
         patience: Patience,
+        more: &[&str],
     ) -> Operator {
         let file = self.directory.path().join("policy.yaml");
         std::fs::write(&file, policy).unwrap();
@@ -168,7 +181,7 @@ impl Stage {
         let address = "--http-address=127.0.0.1:0";
         let settings = Settings {
             patience,
-            ..Settings::parse_from(["roundhouse-operator", address, &file])
+            ..Settings::parse_from([&["roundhouse-operator", address, &file], more].concat())
         };
         let registry = Registry::new();
         let exposed = registry.clone();

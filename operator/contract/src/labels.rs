@@ -31,6 +31,8 @@ pub const ATTEMPT: &str = "roundhouse.dev/attempt";
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";
 /// Annotation: the job's [`crate::TrainerConfig`] as JSON.
 pub const TRAINER_CONFIG: &str = "roundhouse.dev/trainer-config";
+/// Annotation: the worker's [`crate::BuiltFrom`] as JSON.
+pub const BUILT_FROM: &str = "roundhouse.dev/built-from";
 
 /// Value of [`APP_NAME`] and [`APP_PART_OF`].
 pub const ROUNDHOUSE: &str = "roundhouse";

@@ -4,6 +4,7 @@
 //! static agent and a program with libtorch can both carry it.
 
 pub mod best;
+pub mod built_from;
 mod counter;
 pub mod environment;
 pub mod exit_code;
@@ -22,6 +23,7 @@ pub mod trace;
 pub mod trainer;
 
 pub use best::{BestCheckpoint, BestMetric};
+pub use built_from::BuiltFrom;
 pub use environment::{ExpectedDevice, LaunchEnvironment, ScriptEnvironment};
 pub use exit_code::ExitCode;
 pub use membership::{Action, Incarnation, Master, Membership};

@@ -94,22 +94,21 @@ impl Membership {
     }
 }
 
-/// Fingerprint (FNV-1a, 64 bit, hexadecimal) of the members in the order given, which has to be the same each time
-/// (the planner's is by UID): an equality check between documents of one generation, not a secret.
+/// Fingerprint of the members in the order given, which has to be the same each time (the planner's is by UID): equal for
+/// documents of one generation.
 #[must_use]
 pub fn fingerprint(members: &[Incarnation]) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let mut feed = |bytes: &[u8]| {
-        for byte in bytes {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    for member in members {
-        feed(member.pod_uid.as_bytes());
-        feed(b"/");
-        feed(member.restarts.to_string().as_bytes());
-        feed(b"\n");
-    }
+    let line = |member: &Incarnation| format!("{}/{}\n", member.pod_uid, member.restarts);
+    let lines: String = members.iter().map(line).collect();
+    fingerprint_of(lines.as_bytes())
+}
+
+/// Fingerprint (FNV-1a, 64 bit, hexadecimal): an equality check, not a secret.
+#[must_use]
+pub fn fingerprint_of(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
     format!("{hash:016x}")
 }
 

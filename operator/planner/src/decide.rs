@@ -11,6 +11,7 @@ use crate::generation::form;
 use crate::generation::worker::is_alive;
 use crate::life::deadlines;
 use crate::life::finish;
+use crate::life::outdated;
 use crate::life::suspend;
 use crate::observed::Observed;
 use crate::plan::{Plan, PlanReason};
@@ -62,6 +63,7 @@ fn decide(
     nodes::forget(&mut draft);
     let reason = finish::success(&mut draft)
         .or_else(|| suspend::pause(&mut draft))
+        .or_else(|| outdated::leave(&mut draft))
         .or_else(|| suspend::resume(&mut draft))
         .or_else(|| failures::give_up(&mut draft))
         .or_else(|| deadlines::too_late(&mut draft))

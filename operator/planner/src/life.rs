@@ -2,4 +2,5 @@
 
 pub(crate) mod deadlines;
 pub(crate) mod finish;
+pub(crate) mod outdated;
 pub(crate) mod suspend;

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::{
-    Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, TerminationMessage,
+    BuiltFrom, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, TerminationMessage,
 };
 
 /// Everything of one job that a plan depends on.
@@ -116,6 +116,8 @@ pub struct Pod {
     pub container: Container,
     /// The membership document it was given.
     pub membership: Option<Membership>,
+    /// What it was built from; `None`: an operator made it that did not say.
+    pub built_from: Option<BuiltFrom>,
     /// What its agent told of its processes while it was not Ready. `None`: nothing; it is Ready, has one process,
     /// or could not be asked.
     pub processes: Option<Processes>,

@@ -54,6 +54,8 @@ pub enum Action {
         avoid: Vec<String>,
         /// Nodes that do not answer: it is placed on others if they have room.
         lost: Vec<String>,
+        /// The operator's trainer image with which the job's other pods were built; `None`: today's.
+        trainer_image: Option<String>,
     },
     /// Give a pod its place, if it is still the pod that was observed.
     IssueMembership {
@@ -82,6 +84,8 @@ pub enum DeleteReason {
     JobEnded,
     /// The job is suspended.
     Suspended,
+    /// It was built from a spec that was edited since then, while the job was suspended.
+    Outdated,
     /// Fewer workers are wanted.
     ScaledDown,
     /// It has ended for good; another attempt takes its place.

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::names;
+use roundhouse_contract::{BuiltFrom, names};
 
 use crate::observed::{Observed, Pod, Presence};
 use crate::plan::{Action, Plan};
@@ -55,6 +55,9 @@ pub fn raw_script_job(workers: u32) -> TrainingJob {
     }
 }
 
+/// The operator's trainer image in a new [`World`].
+pub const TRAINER_IMAGE: &str = "trainer:1";
+
 /// A cluster with one job, as far as a plan can tell.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -68,6 +71,8 @@ pub struct World {
     pub rejection: Option<Rejection>,
     /// Whether deleted pods stay on their way out, as on a lost node.
     pub lingering: bool,
+    /// The operator's trainer image.
+    pub trainer_image: String,
     /// UIDs and resource versions given out.
     counter: u32,
 }
@@ -98,6 +103,7 @@ fn world_of(raw: &TrainingJob) -> World {
         now: Timestamp::UNIX_EPOCH,
         rejection: None,
         lingering: false,
+        trainer_image: TRAINER_IMAGE.to_owned(),
         counter: 0,
     }
 }
@@ -155,7 +161,8 @@ impl World {
                 attempt,
                 avoid: _,
                 lost: _,
-            } => return self.create(*index, *attempt),
+                trainer_image,
+            } => return self.create(*index, *attempt, trainer_image.as_ref()),
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -193,7 +200,7 @@ impl World {
         true
     }
 
-    fn create(&mut self, index: u32, attempt: u32) -> bool {
+    fn create(&mut self, index: u32, attempt: u32, trainer_image: Option<&String>) -> bool {
         let name = names::worker_pod(&self.job.key.name, index, attempt);
         if self.observed.pods.iter().any(|pod| pod.name == name) {
             return false;
@@ -207,6 +214,11 @@ impl World {
             ours: true,
             index,
             attempt,
+            built_from: Some(BuiltFrom {
+                job_generation: self.job.generation,
+                spec: self.job.built_from.clone(),
+                trainer_image: trainer_image.unwrap_or(&self.trainer_image).clone(),
+            }),
             ..Pod::default()
         };
         self.observed.pods.push(pod);

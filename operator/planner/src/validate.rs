@@ -8,6 +8,7 @@ use roundhouse_api::{
     Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, TrainingJob,
     TrainingJobSpec, TrainingJobStatus, Workers,
 };
+use roundhouse_contract::membership::fingerprint_of;
 use roundhouse_contract::{ExpectedDevice, environment};
 
 use self::template::{expected_device, gpus, refuse_our_annotations, refuse_our_fields};
@@ -67,6 +68,8 @@ pub struct ValidatedJob {
     pub checkpoint: Option<Checkpoint>,
     /// Their pods; has a container named `trainer`.
     pub template: PodTemplateSpec,
+    /// Fingerprint of what of the spec is in their pods and may be edited while the job is suspended.
+    pub built_from: String,
     /// Incidents in a row until the job fails.
     pub backoff_limit: u32,
     /// Incidents in all until the job fails.
@@ -103,6 +106,20 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
         // A moment that far ahead can still be computed.
         Duration::from_secs(seconds.min(u32::MAX.into()))
     })
+}
+
+/// See [`ValidatedJob::built_from`]. Fields that are not set leave no trace, so that a field which a newer operator knows
+/// changes nothing for jobs that do not use it.
+fn built_from(spec: &TrainingJobSpec) -> String {
+    let edited = (
+        &spec.workers.template,
+        &spec.checkpoint,
+        spec.stall_timeout_seconds,
+        spec.elastic.collateral_window_seconds,
+        spec.elastic.leave_grace_seconds,
+    );
+    let text = serde_json::to_vec(&edited).unwrap_or_default();
+    fingerprint_of(&text)
 }
 
 /// A job, and whether it can be run.
@@ -188,6 +205,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
         program,
         checkpoint: checkpoint.clone(),
         template,
+        built_from: built_from(spec),
         backoff_limit: *backoff_limit,
         max_incidents: *max_incidents,
         rules: rules.clone(),

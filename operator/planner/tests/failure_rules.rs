@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
-use roundhouse_planner::testing::{World, raw_job, world};
+use roundhouse_planner::testing::{TRAINER_IMAGE, World, raw_job, world};
 use roundhouse_planner::{Action, DeleteReason, PlanReason, validate};
 
 fn rule(action: FailureAction) -> FailureRule {
@@ -194,6 +194,7 @@ fn a_hardware_fault_is_an_incident_and_the_worker_comes_back_elsewhere() {
         attempt: 1,
         avoid: vec!["n1".to_owned()],
         lost: Vec::new(),
+        trainer_image: Some(TRAINER_IMAGE.to_owned()),
     };
     let then = world.plan();
     assert_eq!(then.actions[0], create);

@@ -5,30 +5,47 @@ use k8s_openapi::api::core::v1::{
     SeccompProfile, SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use roundhouse_contract::{labels, names, paths, ports};
+use roundhouse_contract::{BuiltFrom, labels, names, paths, ports};
 use roundhouse_planner::{Program, ValidatedJob};
 
 use self::environment::variables;
 use super::{metadata, volumes};
-use crate::settings::Settings;
 
 /// Program of the built-in trainer.
 const TRAINER: &str = "roundhouse-train";
 /// User and group of the trainer image.
 const NON_ROOT: i64 = 65_532;
 
-/// Builds the pod of a worker's attempt, kept from the nodes in `avoid`, and on others than those in `lost` if they have room.
+/// Which pod of the job.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Index of the worker.
+    pub index: u32,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Nodes that it is kept from.
+    pub avoid: &'a [String],
+    /// Nodes that do not answer: it is placed on others if they have room.
+    pub lost: &'a [String],
+    /// Trainer image of the job's pods.
+    pub trainer_image: &'a str,
+    /// Pull policy of that image.
+    pub pull_policy: &'a str,
+}
+
+/// Builds a worker's pod.
 ///
 /// # Errors
 /// The trainer's configuration cannot be written as JSON.
-pub fn build(
-    job: &ValidatedJob,
-    settings: &Settings,
-    index: u32,
-    attempt: u32,
-    avoid: &[String],
-    lost: &[String],
-) -> Result<Pod, serde_json::Error> {
+pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Error> {
+    let Place {
+        index,
+        attempt,
+        avoid,
+        lost,
+        trainer_image,
+        pull_policy: _,
+    } = place;
     let name = &job.key.name;
     let mut meta = metadata(job, names::worker_pod(name, index, attempt));
     let theirs = job.template.metadata.clone().unwrap_or_default();
@@ -45,6 +62,12 @@ pub fn build(
         let config = serde_json::to_string(trainer)?;
         annotations.insert(labels::TRAINER_CONFIG.to_owned(), config);
     }
+    let built_from = BuiltFrom {
+        job_generation: job.generation,
+        spec: job.built_from.clone(),
+        trainer_image: trainer_image.to_owned(),
+    };
+    annotations.insert(labels::BUILT_FROM.to_owned(), built_from.to_json()?);
     meta.annotations = Some(annotations);
 
     let mut spec = job.template.spec.clone().unwrap_or_default();
@@ -52,7 +75,7 @@ pub fn build(
     let first = spec.init_containers.iter_mut().flatten();
     first.chain(&mut spec.containers).for_each(restrict);
     if job.program.script().is_some() {
-        let first = script::installer(settings);
+        let first = script::installer(place);
         spec.init_containers
             .get_or_insert_default()
             .insert(0, first);
@@ -61,7 +84,7 @@ pub fn build(
     affinity::prefer_others(&mut spec, lost);
     for container in &mut spec.containers {
         if container.name == labels::TRAINER_CONTAINER {
-            complete_trainer(container, job, settings, index);
+            complete_trainer(container, job, place);
         }
     }
     Ok(Pod {
@@ -102,17 +125,12 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, index: u32) {
 }
 
 /// What belongs to the trainer container.
-fn complete_trainer(
-    container: &mut Container,
-    job: &ValidatedJob,
-    settings: &Settings,
-    index: u32,
-) {
+fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<'_>) {
     if container.image.is_none() {
-        container.image = Some(settings.trainer_image.clone());
+        container.image = Some(place.trainer_image.to_owned());
         container
             .image_pull_policy
-            .get_or_insert(settings.trainer_pull_policy.clone());
+            .get_or_insert(place.pull_policy.to_owned());
     }
     let (agent, command) = match &job.program {
         Program::Trainer(_) => (paths::AGENT.to_owned(), vec![TRAINER.to_owned()]),
@@ -124,7 +142,7 @@ fn complete_trainer(
     container
         .env
         .get_or_insert_default()
-        .extend(variables(job, index));
+        .extend(variables(job, place.index));
     mount(container, volumes::mounts(job));
     container.ports.get_or_insert_default().extend([
         port(ports::RENDEZVOUS_NAME, ports::RENDEZVOUS),

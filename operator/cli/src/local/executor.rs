@@ -86,6 +86,8 @@ impl Executor {
                     // All are on one node.
                     avoid: _,
                     lost: _,
+                    // All run the programs of this machine.
+                    trainer_image: _,
                 } => {
                     let name = names::worker_pod(&self.job_name, *index, *attempt);
                     let number = self.num_started + 1;

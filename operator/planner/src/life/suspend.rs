@@ -115,14 +115,19 @@ fn await_leavers(draft: &mut Draft<'_>) -> usize {
 }
 
 /// How long a pod that is on its way out may still run. One on a node that does not answer is not waited for.
-fn still_leaves(pod: &Pod, now: Timestamp) -> Option<Duration> {
+pub(crate) fn still_leaves(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let left = pod.gone_by?.duration_since(now);
     let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running) && !pod.unreachable;
     let leaves = pod.ours && pod.deleting && runs && left.is_positive();
     leaves.then(|| left.unsigned_abs())
 }
 
-fn suspended(draft: &mut Draft<'_>, is_true: bool, reason: ConditionReason, message: String) {
+pub(crate) fn suspended(
+    draft: &mut Draft<'_>,
+    is_true: bool,
+    reason: ConditionReason,
+    message: String,
+) {
     let kind = ConditionType::Suspended;
     set_condition(&mut draft.status, kind, is_true, reason, message, draft.now);
 }

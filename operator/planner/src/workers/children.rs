@@ -8,6 +8,7 @@ use roundhouse_contract::names;
 
 use crate::draft::{Draft, event};
 use crate::failures::nodes;
+use crate::life::outdated;
 use crate::observed::{Pod, Presence};
 use crate::plan::{Action, DeleteReason, PlanReason};
 use crate::workers::replace::{Fate, fate};
@@ -116,6 +117,7 @@ fn make_workers(draft: &mut Draft<'_>) {
             attempt: next_attempt(draft, *index, &in_use),
             avoid: nodes::avoided(draft),
             lost: nodes::lost(draft),
+            trainer_image: outdated::trainer_image(draft),
         });
     }
     let now = replaced.into_iter().filter(|(at, _)| indices.contains(at));

@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use roundhouse_contract::{Mode, environment, paths};
 use roundhouse_planner::Script;
 
+use super::Place;
 use super::environment::value;
 use super::{NON_ROOT, volumes};
-use crate::settings::Settings;
 
 /// Where the agent is.
 pub(super) fn agent() -> String {
@@ -40,7 +40,7 @@ pub(super) fn settings(script: &Script) -> Vec<EnvVar> {
 
 /// The init container that brings the agent. It has a user of its own, whatever the pod's is, and
 /// resources, because a quota may ask for them.
-pub(super) fn installer(settings: &Settings) -> Container {
+pub(super) fn installer(place: Place<'_>) -> Container {
     let resources = [("cpu", "100m"), ("memory", "64Mi")];
     let resources: BTreeMap<String, Quantity> = resources
         .into_iter()
@@ -48,8 +48,8 @@ pub(super) fn installer(settings: &Settings) -> Container {
         .collect();
     Container {
         name: paths::AGENT.to_owned(),
-        image: Some(settings.trainer_image.clone()),
-        image_pull_policy: Some(settings.trainer_pull_policy.clone()),
+        image: Some(place.trainer_image.to_owned()),
+        image_pull_policy: Some(place.pull_policy.to_owned()),
         command: Some(vec![paths::AGENT.to_owned()]),
         args: Some(vec!["install".to_owned(), paths::INSTALL_DIR.to_owned()]),
         volume_mounts: Some(vec![volumes::install_mount()]),

@@ -1,4 +1,3 @@
-use clap::Parser;
 use roundhouse_planner::{ValidatedJob, validate};
 use serde_json::{Value, json};
 
@@ -24,8 +23,15 @@ fn raw(template: &Value) -> Value {
     })
 }
 
-fn settings() -> Settings {
-    Settings::parse_from(["roundhouse-operator", "--trainer-image", "trainer:1"])
+fn place<'a>(index: u32, attempt: u32) -> Place<'a> {
+    Place {
+        index,
+        attempt,
+        avoid: &[],
+        lost: &[],
+        trainer_image: "trainer:1",
+        pull_policy: "IfNotPresent",
+    }
 }
 
 #[allow(clippy::needless_pass_by_value)]
@@ -34,7 +40,7 @@ fn built(template: Value) -> Value {
 }
 
 fn pod_of(job: &ValidatedJob) -> Value {
-    serde_json::to_value(build(job, &settings(), 1, 2, &[], &[]).unwrap()).unwrap()
+    serde_json::to_value(build(job, place(1, 2)).unwrap()).unwrap()
 }
 
 #[test]
@@ -248,7 +254,7 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
         job["spec"]["checkpoint"] =
             json!({"volume": volume, "everySteps": 100, "best": {"metric": "top1"}});
         let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
-        let pod = serde_json::to_value(build(&job, &settings(), 0, 0, &[], &[]).unwrap()).unwrap();
+        let pod = serde_json::to_value(build(&job, place(0, 0)).unwrap()).unwrap();
         let spec = &pod["spec"];
         let volumes = spec["volumes"].as_array().unwrap();
         let found = volumes
@@ -296,7 +302,11 @@ fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
     ];
     let avoid = ["n1".to_owned(), "n2".to_owned()];
     for (template, alternatives) in cases {
-        let pod = build(&job(&template), &settings(), 0, 0, &avoid, &[]).unwrap();
+        let kept = Place {
+            avoid: &avoid,
+            ..place(0, 0)
+        };
+        let pod = build(&job(&template), kept).unwrap();
         let pod = serde_json::to_value(pod).unwrap();
         let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             ["nodeSelectorTerms"];
@@ -310,7 +320,7 @@ fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
             assert_eq!(term["matchFields"], expected);
         }
     }
-    let free = build(&job(&json!({})), &settings(), 0, 0, &[], &[]).unwrap();
+    let free = build(&job(&json!({})), place(0, 0)).unwrap();
     assert!(free.spec.unwrap().affinity.is_none());
 }
 
@@ -320,7 +330,11 @@ fn other_nodes_are_preferred_to_lost_ones_beside_what_the_template_prefers() {
     let template = json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
         "preferredDuringSchedulingIgnoredDuringExecution": [own]}}}});
     let lost = ["n1".to_owned(), "n2".to_owned()];
-    let pod = build(&job(&template), &settings(), 0, 0, &[], &lost).unwrap();
+    let elsewhere = Place {
+        lost: &lost,
+        ..place(0, 0)
+    };
+    let pod = build(&job(&template), elsewhere).unwrap();
     let affinity = serde_json::to_value(pod).unwrap()["spec"]["affinity"].take();
     let others = json!({"weight": 100, "preference": {"matchFields": [
         {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},

@@ -1,0 +1,56 @@
+//! What a worker's pod was built from: an annotation that the operator writes at its creation, and reads when it decides
+//! about the others.
+//!
+//! All pods of a job have to be built from the same: two trainers of different versions, or two checkpoint volumes, in one
+//! generation do not train one model.
+
+use serde::{Deserialize, Serialize};
+
+/// What a pod was built from. Keys that a newer operator has added are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuiltFrom {
+    /// `metadata.generation` of the job.
+    pub job_generation: i64,
+    /// Fingerprint of the parts of the spec that are in the pod and may be edited while the job is suspended.
+    pub spec: String,
+    /// The operator's trainer image: that of a template which names none, and where the agent of other images comes from.
+    pub trainer_image: String,
+}
+
+impl BuiltFrom {
+    /// Reads what [`Self::to_json`] wrote; `None` for what somebody else wrote.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The document as compact JSON.
+    ///
+    /// # Errors
+    /// Never for values of this type; serde's signature asks for it.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_of_a_newer_operator_is_read() {
+        let text = r#"{"jobGeneration":3,"spec":"abc","trainerImage":"trainer:1","color":"green"}"#;
+        let expected = BuiltFrom {
+            job_generation: 3,
+            spec: "abc".to_owned(),
+            trainer_image: "trainer:1".to_owned(),
+        };
+        assert_eq!(BuiltFrom::parse(text), Some(expected.clone()));
+        assert_eq!(
+            BuiltFrom::parse(&expected.to_json().unwrap()),
+            Some(expected)
+        );
+        assert_eq!(BuiltFrom::parse("somebody's"), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! All pods of a run are built from the same: what a spec was before an edit, and which image an operator had before its
+//! upgrade.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use roundhouse_planner::testing::{TRAINER_IMAGE, World, raw_job, world};
+use roundhouse_planner::{Action, DeleteReason, PlanReason, ValidatedJob, validate};
+use serde_json::json;
+
+/// The same job, edited: its template has another image.
+fn edited(world: &World) -> ValidatedJob {
+    let mut raw = raw_job(world.job.replicas);
+    let containers = json!([{"name": "trainer", "image": "mine:2"}]);
+    let template = json!({"spec": {"containers": containers}});
+    raw.spec.workers.template = Some(serde_json::from_value(template).unwrap());
+    raw.metadata.generation = Some(world.job.generation + 2);
+    validate(&raw).unwrap()
+}
+
+fn images(world: &World) -> Vec<String> {
+    let pods = world.observed.pods.iter();
+    pods.map(|pod| pod.built_from.clone().unwrap().trainer_image)
+        .collect()
+}
+
+#[test]
+fn an_edit_during_a_suspension_that_nobody_saw_replaces_all_workers_when_the_old_ones_have_left() {
+    let mut world = world(2).training();
+    world.job = edited(&world);
+    world.lingering = true;
+    let plan = world.plan();
+    assert_eq!(plan.reason, PlanReason::Resuming);
+    let outdated = |action: &Action| {
+        matches!(
+            action,
+            Action::DeletePod {
+                reason: DeleteReason::Outdated,
+                ..
+            }
+        )
+    };
+    assert!(plan.actions.len() == 2 && plan.actions.iter().all(outdated));
+    assert_eq!(plan.events.len(), 1);
+    world.carry_out(&plan, usize::MAX);
+    let waits = world.settle();
+    assert_eq!(waits.reason, PlanReason::Resuming);
+    assert_eq!(
+        world.observed.pods.len(),
+        2,
+        "none is made before they have left"
+    );
+    world.observed.pods.clear();
+    world.lingering = false;
+    world.settle();
+    let specs = world
+        .observed
+        .pods
+        .iter()
+        .map(|pod| pod.built_from.clone().unwrap().spec);
+    assert_eq!(
+        specs.collect::<Vec<_>>(),
+        vec![world.job.built_from.clone(); 2]
+    );
+    for at in 0..2 {
+        world.prepared(at);
+    }
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.generations(), [2, 2]);
+}
+
+#[test]
+fn a_resumption_that_came_before_the_suspension_was_stored_waits_for_those_who_leave() {
+    let mut world = world(2).training();
+    world.job.suspend = true;
+    world.lingering = true;
+    let plan = world.plan();
+    // All writes but the status.
+    for action in &plan.actions {
+        world.act(action);
+    }
+    world.job = edited(&world);
+    let plan = world.settle();
+    assert_eq!(plan.reason, PlanReason::Resuming);
+    assert_eq!(world.observed.pods.len(), 2);
+}
+
+#[test]
+fn an_edit_that_is_not_in_the_pods_replaces_nobody() {
+    let mut world = world(2).training();
+    let mut raw = raw_job(2);
+    raw.spec.elastic.join_window_seconds = 7;
+    raw.metadata.generation = Some(9);
+    world.job = validate(&raw).unwrap();
+    let plan = world.settle();
+    assert_eq!(plan.reason, PlanReason::Training);
+    assert!(plan.actions.is_empty());
+}
+
+#[test]
+fn an_operator_that_reads_the_same_spec_in_another_way_replaces_nobody() {
+    let mut world = world(2).training();
+    world.job.built_from = "another fingerprint".to_owned();
+    assert_eq!(world.settle().reason, PlanReason::Training);
+}
+
+#[test]
+fn the_pods_of_an_operator_that_did_not_say_stay() {
+    let mut world = world(2).training();
+    for pod in &mut world.observed.pods {
+        pod.built_from = None;
+    }
+    world.job = edited(&world);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+}
+
+#[test]
+fn a_job_that_is_not_accepted_keeps_its_pods() {
+    let mut world = world(2).training();
+    world.job = edited(&world);
+    world.is_rejected("not today");
+    let plan = world.settle();
+    assert!(plan.actions.is_empty());
+    assert_eq!(world.observed.pods.len(), 2);
+}
+
+#[test]
+fn a_replacement_has_the_image_of_the_others_and_not_that_of_an_upgraded_operator() {
+    let mut world = world(2).training();
+    world.trainer_image = "trainer:2".to_owned();
+    world.observed.pods.remove(1);
+    world.settle();
+    assert_eq!(images(&world), [TRAINER_IMAGE, TRAINER_IMAGE]);
+}
+
+#[test]
+fn a_job_that_is_resumed_has_the_image_of_the_upgraded_operator() {
+    let mut world = world(2).training();
+    world.trainer_image = "trainer:2".to_owned();
+    world.job.suspend = true;
+    world.settle();
+    assert!(world.observed.pods.is_empty());
+    world.job.suspend = false;
+    world.settle();
+    assert_eq!(images(&world), ["trainer:2", "trainer:2"]);
+}

@@ -1,0 +1,102 @@
+//! What changes while no operator runs: the operator's own version, and the spec of a suspended job.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use roundhouse_contract::labels;
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, Stage};
+
+async fn pods(stage: &Stage) -> Vec<Pod> {
+    let pods = stage.pods(NAMESPACE);
+    pods.list(&ListParams::default()).await.unwrap().items
+}
+
+fn image(pod: &Pod) -> String {
+    let containers = &pod.spec.as_ref().unwrap().containers;
+    let trainer = containers
+        .iter()
+        .find(|it| it.name == labels::TRAINER_CONTAINER);
+    trainer.unwrap().image.clone().unwrap()
+}
+
+async fn edit(stage: &Stage, spec: Value) {
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    let jobs = stage.jobs(NAMESPACE);
+    jobs.patch("digits", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_operator_replaces_a_worker_with_the_image_that_the_others_have() {
+    let stage = Stage::new().await;
+    let before = stage.operator_of(&["--trainer-image=trainer:1"]);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    before.stop().await;
+
+    let after = stage.operator_of(&["--trainer-image=trainer:2"]);
+    let lost = stage.pods(NAMESPACE).get("digits-worker-1-0").await;
+    let lost = lost.unwrap();
+    let now = DeleteParams::default().grace_period(0);
+    let name = lost.name_any();
+    stage.pods(NAMESPACE).delete(&name, &now).await.unwrap();
+    let images = until("the worker is replaced", SOON, || async {
+        let pods = pods(&stage).await;
+        let is_there = pods.len() == 2 && pods.iter().all(|pod| pod.uid() != lost.uid());
+        Ok(is_there.then(|| pods.iter().map(image).collect::<Vec<_>>()))
+    });
+    assert_eq!(images.await.unwrap(), ["trainer:1", "trainer:1"]);
+    // It trains on, and the other pod is the one that it was.
+    stage.trains(NAMESPACE).await;
+    stage
+        .pods(NAMESPACE)
+        .get("digits-worker-0-0")
+        .await
+        .unwrap();
+
+    // A job that is suspended and resumed begins with today's.
+    edit(&stage, json!({"suspend": true})).await;
+    until("it has no pods", SOON, || async {
+        Ok(pods(&stage).await.is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+    edit(&stage, json!({"suspend": false})).await;
+    let images = until("its pods are made", SOON, || async {
+        let pods = pods(&stage).await;
+        Ok((pods.len() == 2).then(|| pods.iter().map(image).collect::<Vec<_>>()))
+    });
+    assert_eq!(images.await.unwrap(), ["trainer:2", "trainer:2"]);
+    after.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_was_edited_while_no_operator_ran_is_in_all_pods() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    operator.stop().await;
+    let before: Vec<_> = pods(&stage).await.iter().map(ResourceExt::uid).collect();
+    let template = json!({"metadata": {"labels": {"team": "b"}}, "spec": {"containers": []}});
+    edit(&stage, json!({"suspend": true})).await;
+    edit(&stage, json!({"workers": {"template": template}})).await;
+    edit(&stage, json!({"suspend": false})).await;
+
+    let operator = stage.operator(None);
+    until("all pods are new", SOON, || async {
+        let pods = pods(&stage).await;
+        let is_new = |pod: &Pod| !before.contains(&pod.uid()) && pod.labels()["team"] == "b";
+        Ok((pods.len() == 2 && pods.iter().all(is_new)).then_some(()))
+    })
+    .await
+    .unwrap();
+    stage.trains(NAMESPACE).await;
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.incidents.total, 0);
+    operator.stop().await;
+}
