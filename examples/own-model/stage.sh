@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the program and lays out what its image adds to the trainer's in target/images/own-model (VARIANT=cuda: for
-# the trainer's image with CUDA, in target/images/own-model-cuda).
+# the trainer's image with CUDA, in target/images/own-model-cuda). PROFILE=quick builds it as make try builds the rest.
 # shellcheck source=tests/support/make/lib.sh
 source "$(dirname "$0")/../../tests/support/make/lib.sh"
 : "${VARIANT:=cpu}"
@@ -14,10 +14,11 @@ case $VARIANT in
   *) die "VARIANT=$VARIANT: give cpu or cuda" ;;
 esac
 export LIBTORCH
-cargo build --release --locked --manifest-path examples/own-model/Cargo.toml "${features[@]}"
+cargo build --profile "$PROFILE" --locked --manifest-path examples/own-model/Cargo.toml "${features[@]}"
 root=target/images/$name/root
 rm -rf "$root"
 mkdir -p "$root/usr/local/bin"
 # The agent starts the program of this name.
-cp "$CARGO_TARGET_DIR/release/own-model" "$root/usr/local/bin/roundhouse-train"
-du -sh "$root"
+program=$CARGO_TARGET_DIR/$PROFILE/own-model
+cp "$program" "$root/usr/local/bin/roundhouse-train"
+say "the program: $program; for its image: $root ($(du -sh "$root" | cut -f1))"

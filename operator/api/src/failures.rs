@@ -43,7 +43,7 @@ pub const fn of_trainer(reason: Reason) -> FailureReason {
         Reason::Completed => (None, "Training is complete.", "Nothing."),
         Reason::ConfigInvalid => (
             Some(FailJob),
-            "The configuration is wrong. The message names the key. Running the job again ends the same way, so the job fails at once.",
+            "The configuration is wrong, or training diverges with it. The message names the key, or the step and the loss. Running the job again ends the same way, so the job fails at once.",
             "Correct `spec.trainer`, delete the job, and apply it again.",
         ),
         Reason::DataInvalid => (

@@ -137,7 +137,7 @@ reasons! {
         "Nothing.";
     /// The trainer's configuration is wrong.
     ConfigInvalid: [(Running, false), (Failed, true)],
-        "The trainer refused its configuration (exit code 64). Running it again cannot help. The message names the key.",
+        "The trainer refused its configuration, or training diverged with it (exit code 64). Running it again cannot help. The message names the key, or the step and the loss.",
         "Correct `spec.trainer`, delete the job, and apply it again.";
     /// The data is missing or corrupt.
     DataInvalid: [(Running, false), (Failed, true)],

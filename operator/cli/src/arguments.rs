@@ -105,7 +105,7 @@ The API server is asked while a page is open and visible: every two seconds, or 
     Ui(command::ui::Options),
     /// Change the number of workers while a job trains.
     Scale(command::change::Scale),
-    /// Let the workers save a checkpoint and leave; the job waits until it is resumed.
+    /// Let the workers leave, after a checkpoint if the job has spec.checkpoint; it waits until it is resumed.
     Suspend(command::change::One),
     /// Resume a suspended job: new workers continue from its checkpoint.
     Resume(command::change::One),

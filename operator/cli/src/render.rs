@@ -96,9 +96,7 @@ impl View {
         let Some(progress) = &self.progress else {
             return String::new();
         };
-        let loss = progress
-            .loss
-            .map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
+        let loss = progress.loss.map_or_else(|| "-".to_owned(), loss_text);
         let mut text = format!("loss {loss}  {:.0} samples/s", progress.samples_per_second);
         if let Some(accuracy) = progress.eval_accuracy {
             text += &accuracy_text(accuracy);
@@ -124,6 +122,15 @@ impl View {
     }
 }
 
+/// A loss with four decimals, unless it has grown beyond all measure.
+pub(crate) fn loss_text(loss: f64) -> String {
+    if loss.abs() < 1e6 {
+        format!("{loss:.4}")
+    } else {
+        format!("{loss:.3e}")
+    }
+}
+
 fn accuracy_text(accuracy: f64) -> String {
     format!("  test accuracy {:.1} %", accuracy * 100.0)
 }
@@ -141,6 +148,12 @@ mod tests {
             "status": status,
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_loss_that_has_grown_beyond_all_measure_stays_short() {
+        assert_eq!(loss_text(0.25), "0.2500");
+        assert_eq!(loss_text(1_605_514_766_480_172_200_000.0), "1.606e21");
     }
 
     #[test]

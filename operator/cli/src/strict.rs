@@ -7,6 +7,9 @@ use roundhouse_api::TrainingJob;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// How much two words are alike, from 0 to 1, if one is a slip of the other.
+const LIKE: f64 = 0.8;
+
 /// What a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -74,14 +77,28 @@ pub(crate) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
     }
 }
 
-/// An error of serde's without the names of Rust's types.
+/// An error of serde's without the names of Rust's types, and with the field that was meant.
 fn in_words(error: &str) -> String {
-    ["u64", "u32"].iter().fold(error.to_owned(), |text, name| {
+    let error = match meant(error) {
+        Some(field) => format!("{error}; did you mean `{field}`?"),
+        None => error.to_owned(),
+    };
+    ["u64", "u32"].iter().fold(error, |text, name| {
         text.replace(
             &format!("expected {name}"),
             "expected a whole number, not below 0",
         )
     })
+}
+
+/// The known field or word that is most like an unknown one, by serde's words: the first in backquotes is unknown.
+fn meant(error: &str) -> Option<&str> {
+    let mut quoted = error.split('`').skip(1).step_by(2);
+    let unknown = quoted.next().filter(|_| error.starts_with("unknown "))?;
+    let likeness =
+        |known: &&str| strsim::jaro_winkler(&unknown.to_lowercase(), &known.to_lowercase());
+    let best = quoted.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(&best) > LIKE).then_some(best)
 }
 
 /// A path as Kubernetes writes it: `containers[0].image`. What is optional is not a step of its own.
@@ -151,6 +168,20 @@ mod tests {
         let wrong = job(|job| job["spec"]["workers"]["replicas"] = json!("two"));
         let told = parse::<TrainingJob>(wrong).unwrap_err().to_string();
         assert!(told.starts_with("spec.workers.replicas: "), "{told}");
+    }
+
+    #[test]
+    fn a_slip_is_told_with_what_was_meant() {
+        let slip = job(|job| {
+            let trainer = job["spec"]["trainer"].as_object_mut().unwrap();
+            let size = trainer.remove("globalBatchSize").unwrap();
+            trainer.insert("globalBatchsize".to_owned(), size);
+        });
+        let told = parse::<TrainingJob>(slip).unwrap_err().to_string();
+        assert!(told.ends_with("did you mean `globalBatchSize`?"), "{told}");
+        let other = job(|job| job["spec"]["trainer"]["colour"] = json!("green"));
+        let told = parse::<TrainingJob>(other).unwrap_err().to_string();
+        assert!(!told.contains("did you mean"), "{told}");
     }
 
     #[test]

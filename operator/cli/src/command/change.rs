@@ -73,19 +73,22 @@ pub(crate) async fn scale(cluster: &Cluster, options: &Scale) -> Outcome {
 pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
     let One { name, common } = options;
     let job = living(cluster, name, "suspended").await?;
-    let saves = match (&job.spec.checkpoint, job.spec.suspend) {
+    let (saves, resumes) = match (&job.spec.checkpoint, job.spec.suspend) {
         (_, true) => return told(&job, *common, &format!("{name} is suspended already")),
-        (Some(_), false) => "its workers save a checkpoint and leave",
-        (None, false) => {
-            "its workers leave; without spec.checkpoint it begins again at step 0 when it is resumed"
-        }
+        (Some(_), false) => (
+            "its workers save a checkpoint and leave",
+            "lets it continue from there",
+        ),
+        (None, false) => (
+            "its workers leave, and what they have learnt is lost, as it has no spec.checkpoint",
+            "starts it again at step 0",
+        ),
     };
     let changed = cluster
         .patch(name, &json!({"spec": {"suspend": true}}), common.dry_run)
         .await?;
-    let sentence = format!(
-        "{name} is suspended: {saves}. `kubectl roundhouse resume {name}` lets it continue"
-    );
+    let sentence =
+        format!("{name} is suspended: {saves}. `kubectl roundhouse resume {name}` {resumes}");
     told(&changed, *common, &sentence)
 }
 
@@ -110,7 +113,10 @@ pub(crate) async fn stop(cluster: &Cluster, options: &One) -> Outcome {
         .as_ref()
         .is_some_and(roundhouse_api::TrainingJobStatus::is_terminal);
     let rest = match (&job.spec.checkpoint, ended) {
-        (_, true) => "it had ended",
+        (None, true) => "it had ended",
+        (Some(_), true) => {
+            "it had ended; its checkpoints stay, and a job of this name continues from them"
+        }
         (Some(_), false) => {
             "its workers save a checkpoint and leave; a job of this name continues from there"
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use kube::core::DynamicObject;
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{TrainingJob, TrainingJobStatus};
 
 use super::Outcome;
 use crate::cluster::{Cluster, DryRun};
@@ -80,11 +80,29 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
             named.len()
         ),
         [(name, _)] if options.output.is_none() && !options.dry_run.is_on => {
-            eprintln!("Follow it with `kubectl roundhouse watch {name}`.");
+            let ended = applied.iter().any(has_ended);
+            eprintln!("{}", next_step(name, ended));
         }
         _ => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether it is a job that was there and has ended.
+fn has_ended(object: &DynamicObject) -> bool {
+    let status = object.data.get("status").cloned();
+    let status = status.and_then(|it| serde_json::from_value::<TrainingJobStatus>(it).ok());
+    status.is_some_and(|status| status.is_terminal())
+}
+
+fn next_step(name: &str, ended: bool) -> String {
+    if ended {
+        format!(
+            "{name} has ended, and an ended job is not run again. To run it once more, `kubectl roundhouse stop {name}` and submit it again."
+        )
+    } else {
+        format!("Follow it with `kubectl roundhouse watch {name}`.")
+    }
 }
 
 pub(super) fn read(path: &Path) -> anyhow::Result<String> {
@@ -138,6 +156,22 @@ mod tests {
 
     const JOB: &str = "apiVersion: roundhouse.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  \
         workers: {replicas: 2}\n  trainer: {model: {name: mlp}, data: {format: idx}, globalBatchSize: 8, epochs: 1}\n";
+
+    #[test]
+    fn a_job_that_has_ended_is_not_said_to_be_followed() {
+        let mut object: DynamicObject = serde_json::from_value(serde_json::json!({
+            "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "a"},
+        }))
+        .unwrap();
+        assert!(!has_ended(&object));
+        let condition = serde_json::json!({
+            "type": "Succeeded", "status": "True", "reason": "Completed", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        object.data["status"] = serde_json::json!({"conditions": [condition]});
+        assert!(has_ended(&object));
+        assert!(next_step("a", true).contains("stop a"));
+    }
 
     #[test]
     fn all_objects_of_a_file_are_taken_in_order() {

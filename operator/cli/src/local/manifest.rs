@@ -100,8 +100,13 @@ impl Manifest {
         };
         let name = &source.name;
         let Some(map) = self.config_maps.get(name) else {
+            let others: Vec<&str> = self.config_maps.keys().map(String::as_str).collect();
+            let has = match others[..] {
+                [] => "it has none".to_owned(),
+                _ => format!("it has {}", others.join(", ")),
+            };
             bail!(
-                "the file has no ConfigMap {name}, where the job's data is: add it or give --data DIR"
+                "the file has no ConfigMap {name}, where the job's data is ({has}): correct the name, add it or give --data DIR"
             );
         };
         let dir = into.join("data");

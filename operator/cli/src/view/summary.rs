@@ -8,6 +8,7 @@ use roundhouse_planner::status::{counted, percent};
 use super::span::left;
 use super::{since, state};
 use crate::facts::Facts;
+use crate::render::loss_text;
 
 /// What the job does, in sentences; the first says its state.
 pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
@@ -78,7 +79,7 @@ pub(crate) fn numbers(progress: &Progress) -> String {
         format!("Step {step}")
     }];
     parts.push(format!("epoch {epoch}"));
-    parts.extend(loss.map(|loss| format!("loss {loss:.4}")));
+    parts.extend(loss.map(|loss| format!("loss {}", loss_text(loss))));
     parts.push(format!("{samples_per_second:.0} samples/s"));
     parts.extend(eval_accuracy.map(|it| format!("test accuracy {:.1} %", it * 100.0)));
     parts.extend(eval_perplexity.map(|it| format!("test perplexity {it:.2}")));

@@ -1,5 +1,8 @@
 //! What is wrong with a worker's pod, if something is.
 
+use k8s_openapi::api::core::v1::Event;
+use roundhouse_api::Workers;
+
 use super::{Diagnosis, Situation, ended};
 use crate::facts::Facts;
 use crate::facts::worker::Worker;
@@ -19,7 +22,7 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
         .or_else(|| staying().find_map(waiting))
         .or_else(|| unschedulable(facts, &workers))
         .or_else(|| staying().find_map(failed))
-        .or_else(|| creating(facts, &reason, &message))
+        .or_else(|| creating(facts, &workers, &reason, &message))
 }
 
 fn refused(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
@@ -68,11 +71,22 @@ fn unschedulable(facts: &Facts, workers: &[Worker]) -> Option<Diagnosis> {
         facts.job.spec.workers.replicas
     );
     let avoided = facts.status().avoid_nodes;
+    let lacks_claim = words.contains("persistentvolumeclaim") && words.contains("not found");
     let mut diagnosis = Diagnosis::new(Situation::Unschedulable, summary)
         .shown_by(format!("{}: {words}", first.pod))
-        .do_("Free or add what the scheduler misses, or ask for less: resources, nodeSelector, affinity and tolerations in workers.template.");
-    let min = facts.job.spec.workers.min_replicas;
-    if min.is_none_or(|min| min >= facts.job.spec.workers.replicas) {
+        .do_(if lacks_claim {
+            "Create the PersistentVolumeClaim, or correct its name in the job. The workers are placed by themselves then."
+        } else {
+            "Free or add what the scheduler misses, or ask for less: resources, nodeSelector, affinity and tolerations in workers.template."
+        });
+    let Workers {
+        replicas,
+        min_replicas,
+        ..
+    } = facts.job.spec.workers;
+    // Fewer workers help only if some have a place.
+    let some_fit = all.len() < replicas as usize;
+    if some_fit && min_replicas.is_none_or(|min| min >= replicas) {
         diagnosis = diagnosis.do_("To train with fewer workers meanwhile, set workers.minReplicas below workers.replicas.");
     }
     for node in avoided {
@@ -163,14 +177,21 @@ fn failed(worker: &Worker) -> Option<Diagnosis> {
     )
 }
 
-fn creating(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
-    if reason != "ContainerCreating" && !message.contains("does not start its containers") {
+/// The operator says so after half a minute; the kubelet's events say it at once.
+fn creating(facts: &Facts, workers: &[Worker], reason: &str, message: &str) -> Option<Diagnosis> {
+    let warnings: Vec<&Event> = facts
+        .events
+        .iter()
+        .filter(|event| {
+            event.type_.as_deref() == Some("Warning")
+                && event.involved_object.kind.as_deref() == Some("Pod")
+        })
+        .collect();
+    let is_told =
+        reason == "ContainerCreating" || message.contains("does not start its containers");
+    if !is_told && !warnings.iter().any(|event| lacks_volume(event, workers)) {
         return None;
     }
-    let warnings = facts.events.iter().filter(|event| {
-        event.type_.as_deref() == Some("Warning")
-            && event.involved_object.kind.as_deref() == Some("Pod")
-    });
     let mut diagnosis = Diagnosis::new(
         Situation::ContainerCreating,
         "A worker has a node, and its containers do not start: most often a volume is missing.",
@@ -183,4 +204,17 @@ fn creating(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
     Some(diagnosis.do_(
         "Make the ConfigMap, claim or directory that trainer.data and spec.checkpoint name. The pods start by themselves then.",
     ))
+}
+
+/// Whether the kubelet has no volume for a pod that still waits for it.
+fn lacks_volume(event: &Event, workers: &[Worker]) -> bool {
+    let is_of_volumes = matches!(
+        event.reason.as_deref(),
+        Some("FailedMount" | "FailedAttachVolume")
+    );
+    let pod = event.involved_object.name.as_deref();
+    let has_not_run =
+        |worker: &&Worker| worker.node.is_some() && !worker.is_running && worker.end.is_none();
+    let mut waiting = workers.iter().filter(has_not_run);
+    is_of_volumes && waiting.any(|worker| Some(worker.pod.as_str()) == pod)
 }

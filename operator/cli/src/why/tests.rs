@@ -87,6 +87,14 @@ fn before_training() -> Vec<Row> {
             &["1 of 2 workers", "Insufficient nvidia.com/gpu", "minReplicas"],
         ),
         (
+            Situation::Unschedulable,
+            job()
+                .unschedulable(0, "persistentvolumeclaim \"images\" not found")
+                .unschedulable(1, "persistentvolumeclaim \"images\" not found")
+                .waits("Unschedulable", "0 of 2 workers ready"),
+            &["2 of 2 workers", "Create the PersistentVolumeClaim"],
+        ),
+        (
             Situation::ImagePullFailed,
             job()
                 .container_waits(0, "ImagePullBackOff", "Back-off pulling image \"r/t:nope\"")
@@ -96,17 +104,8 @@ fn before_training() -> Vec<Row> {
     ]
 }
 
-fn while_starting() -> Vec<Row> {
+fn while_containers_are_created() -> Vec<Row> {
     vec![
-        (
-            Situation::ContainerConfigError,
-            job().container_waits(
-                0,
-                "CreateContainerConfigError",
-                "container has runAsNonRoot and image will run as root",
-            ),
-            &["runAsUser", "will run as root"],
-        ),
         (
             Situation::ContainerCreating,
             {
@@ -121,6 +120,34 @@ fn while_starting() -> Vec<Row> {
                 case
             },
             &["FailedMount", "digits-data", "trainer.data"],
+        ),
+        (
+            Situation::ContainerCreating,
+            {
+                let mut case = job().waits("WaitingForWorkers", "0 of 2 workers ready");
+                case = case.container_waits(0, "ContainerCreating", "");
+                case.events.push(json!({
+                    "metadata": {}, "type": "Warning", "reason": "FailedMount",
+                    "message": "configmap \"digit-data\" not found",
+                    "involvedObject": {"kind": "Pod", "name": "digits-worker-0-0"},
+                }));
+                case
+            },
+            &["FailedMount", "digit-data", "trainer.data"],
+        ),
+    ]
+}
+
+fn while_starting() -> Vec<Row> {
+    vec![
+        (
+            Situation::ContainerConfigError,
+            job().container_waits(
+                0,
+                "CreateContainerConfigError",
+                "container has runAsNonRoot and image will run as root",
+            ),
+            &["runAsUser", "will run as root"],
         ),
         (
             Situation::NodeUnreachable,
@@ -284,6 +311,7 @@ fn afterwards() -> Vec<Row> {
 fn each_situation_has_one_diagnosis_with_evidence_and_advice() {
     for (expected, case, words) in before_training()
         .into_iter()
+        .chain(while_containers_are_created())
         .chain(while_starting())
         .chain(afterwards())
     {
