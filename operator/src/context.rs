@@ -67,6 +67,40 @@ pub struct Context {
 }
 
 impl Context {
+    /// Of an operator that has just started.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        watching: Client,
+        metrics: Metrics,
+        policies: Policies,
+        making: Making,
+        settings: Settings,
+    ) -> Self {
+        let instance = std::env::var("HOSTNAME").ok();
+        Self {
+            events: Events::new(client.clone(), instance),
+            client,
+            watching,
+            settings,
+            metrics,
+            pods: Cache::default(),
+            services: Cache::default(),
+            network_policies: Cache::default(),
+            cordoned: Cordoned::default(),
+            taken: Taken::default(),
+            making,
+            expectations: Expectations::default(),
+            backoff: Backoff::default(),
+            settling: Settling::default(),
+            progress: Progress::default(),
+            restarts: Restarts::default(),
+            policies,
+            untold: Untold::default(),
+            synced_at: SetOnce::new(),
+        }
+    }
+
     /// The watch that was not heard for too long, and for how long.
     #[must_use]
     pub fn stale(&self) -> Option<(Watched, Duration)> {

@@ -18,6 +18,7 @@ pub mod expectations;
 pub mod fresh;
 pub mod heard;
 pub mod http;
+pub mod lead;
 pub mod making;
 pub mod metered;
 pub mod metrics;

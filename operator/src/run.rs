@@ -6,27 +6,25 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::stream::{self, Stream};
 use futures::{FutureExt, StreamExt};
 use kube::Client;
 use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as Ended};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
-use tokio::sync::SetOnce;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing_subscriber::EnvFilter;
 
-use crate::backoff::Backoff;
-use crate::cache::Cache;
 use crate::coalesce::coalesce;
 use crate::context::Context;
-use crate::cordoned::Cordoned;
 use crate::driver::{after_error, reconcile};
-use crate::events::Events;
-use crate::expectations::Expectations;
 use crate::heard::listening;
 use crate::http;
+use crate::lead::Leadership;
+use crate::lead::fence::fenced;
+use crate::lead::keep::Candidate;
 use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
@@ -36,11 +34,8 @@ use crate::policies::{Policies, PolicyError};
 use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::{LogFormat, LogLevel, Settings};
-use crate::settling::Settling;
-use crate::taken::Taken;
 use crate::tasks::{Ended as TaskEnded, Tasks};
 use crate::unreadable::Guarded;
-use crate::untold::Untold;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 
 /// Why the operator cannot run.
@@ -66,6 +61,11 @@ pub enum RunError {
     /// A metric's name is taken.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// Another operator may lead by now.
+    #[error(
+        "the lease {0:?} is lost: it was not renewed in time, or another operator has it; this one starts anew"
+    )]
+    LeaseLost(String),
     /// What runs for as long as the operator does has ended.
     #[error(transparent)]
     Task(#[from] TaskEnded),
@@ -110,30 +110,20 @@ pub async fn run_with(
     let policies = Policies::read(settings.policy_file.as_deref())?;
     let metrics = Metrics::new(&registry, Arc::new(Instant::now))?;
     let client = metered(client, metrics.api.clone());
+    let lease = settings
+        .lease
+        .clone()
+        .map(|name| Candidate::of(&client, &settings, name));
+    let leadership = lease.as_ref().map_or_else(
+        || Arc::new(Leadership::alone()),
+        |candidate| Arc::clone(&candidate.leadership),
+    );
     let watching = listening(client.clone(), metrics.heard.clone(), settings.patience);
-    let instance = std::env::var("HOSTNAME").ok();
+    let client = fenced(client, Arc::clone(&leadership));
     let (wake, wakes) = channel(4_096);
-    let context = Arc::new(Context {
-        client: client.clone(),
-        watching,
-        metrics,
-        pods: Cache::default(),
-        services: Cache::default(),
-        network_policies: Cache::default(),
-        cordoned: Cordoned::default(),
-        taken: Taken::default(),
-        making: Making::new(wake.clone()),
-        expectations: Expectations::default(),
-        backoff: Backoff::default(),
-        settling: Settling::default(),
-        progress: Progress::default(),
-        restarts: Restarts::default(),
-        events: Events::new(client, instance),
-        untold: Untold::default(),
-        policies,
-        synced_at: SetOnce::new(),
-        settings,
-    });
+    let making = Making::new(wake.clone());
+    let context = Context::new(client, watching, metrics, policies, making, settings);
+    let context = Arc::new(context);
     let settings = &context.settings;
     let listener = http::listen(settings.http_address).await;
     let listener = listener.map_err(|source| RunError::Listen {
@@ -157,21 +147,26 @@ pub async fn run_with(
     background.spawn("watch of trainingjobs", jobs);
     let progress = Progress::pull(Arc::clone(&context), wake, store.clone());
     background.spawn("progress", progress);
+    if let Some(candidate) = &lease {
+        background.spawn("lease", candidate.clone().keep());
+    }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
     let config = ControllerConfig::default().concurrency(settings.concurrency);
     let stop = stop.shared();
     let woken = Arc::clone(&context);
-    context.metrics.work.lead(true);
     let wakes = ReceiverStream::new(wakes).inspect(move |job: &ObjectRef<TrainingJob>| {
         let namespace = job.namespace.as_deref().unwrap_or_default();
         let queue = &woken.metrics.queue;
         queue.due(namespace, &job.name, Duration::ZERO);
     });
     let filled = Arc::clone(&context);
-    // Until the caches are filled nothing is known of any job.
+    let (to_win, jobs) = (Arc::clone(&leadership), store.clone());
+    // Until the caches are filled nothing is known of any job, and until this operator leads nothing is done about it.
     let wakes = async move {
         filled.synced_at.wait().await;
-        coalesce(wakes).map(|job| job.into_kind_unchecked(()))
+        let (wakes, all) = while_following(wakes, &to_win, &jobs).await;
+        filled.metrics.work.lead(true);
+        coalesce(stream::iter(all).chain(wakes)).map(|job| job.into_kind_unchecked(()))
     };
     // The watch of the jobs wakes them, as all others do.
     let reconciling = Controller::for_stream(futures::stream::pending(), store.clone())
@@ -193,8 +188,9 @@ pub async fn run_with(
             std::future::ready(())
         });
     let outcome = tokio::select! {
-        ended = AssertUnwindSafe(reconciling).catch_unwind() => of_controller(ended, stop.peek().is_some()),
-        ended = background.ended() => Err(ended),
+        ended = AssertUnwindSafe(reconciling).catch_unwind() => of_controller(ended, stop.peek().is_some()).map_err(RunError::from),
+        ended = background.ended() => Err(ended.into()),
+        () = leadership.lost() => Err(RunError::LeaseLost(settings.lease.clone().unwrap_or_default())),
         () = stopped_late(stop.clone(), store) => {
             tracing::warn!("stopping in the midst of a step; the next operator continues from there");
             Ok(())
@@ -202,8 +198,40 @@ pub async fn run_with(
     };
     context.making.stop();
     context.metrics.work.lead(false);
+    // Nothing is written any more.
+    drop(background);
+    if let (Some(candidate), Ok(())) = (lease, &outcome) {
+        candidate.give_back().await;
+    }
     tracing::info!("the operator stops");
-    Ok(outcome?)
+    outcome
+}
+
+/// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.
+async fn while_following<S>(
+    mut wakes: S,
+    leadership: &Leadership,
+    jobs: &Store<Guarded>,
+) -> (S, Vec<ObjectRef<TrainingJob>>)
+where
+    S: Stream<Item = ObjectRef<TrainingJob>> + Unpin,
+{
+    let won = leadership.won();
+    tokio::pin!(won);
+    if (&mut won).now_or_never().is_some() {
+        return (wakes, Vec::new());
+    }
+    loop {
+        tokio::select! {
+            () = &mut won => break,
+            wake = wakes.next() => if wake.is_none() { break },
+        }
+    }
+    let jobs = jobs.state();
+    let all = jobs
+        .iter()
+        .map(|job| ObjectRef::from_obj(job.as_ref()).into_kind_unchecked(()));
+    (wakes, all.collect())
 }
 
 /// The controller ends when it is asked to, and never else.

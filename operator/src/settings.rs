@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Parser, ValueEnum};
 
 use crate::heard::Patience;
+use crate::lead::Terms;
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -43,6 +44,16 @@ pub struct Settings {
     /// How long watches are waited for.
     #[arg(skip)]
     pub patience: Patience,
+    /// Name of the Lease that says which of several operators works on the jobs; the others stand by. Default: none, this
+    /// one is alone.
+    #[arg(long, env = "ROUNDHOUSE_LEASE")]
+    pub lease: Option<String>,
+    /// Namespace of the Lease. Default: that of the pod, or of the kubeconfig.
+    #[arg(long, env = "ROUNDHOUSE_LEASE_NAMESPACE", requires = "lease")]
+    pub lease_namespace: Option<String>,
+    /// Times of the Lease.
+    #[arg(skip)]
+    pub lease_terms: Terms,
     /// Jobs that are worked on at once.
     #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]

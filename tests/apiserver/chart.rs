@@ -38,7 +38,8 @@ async fn the_api_server_accepts_every_object_of_the_chart() {
     .await
     .unwrap();
     let values_of_everything = format!(
-        "image: {{digest: '{DIGEST}'}}
+        "replicas: 2
+image: {{digest: '{DIGEST}'}}
 imagePullSecrets: [{{name: registry}}]
 extraArgs: [--http-address=0.0.0.0:8080]
 extraEnv: [{{name: RUST_LOG, value: info}}]

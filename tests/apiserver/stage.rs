@@ -18,7 +18,8 @@ use prometheus::Registry;
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
 use roundhouse_operator::heard::Patience;
-use roundhouse_operator::run::run_with;
+use roundhouse_operator::lead::Terms;
+use roundhouse_operator::run::{RunError, run_with};
 use roundhouse_operator::settings::Settings;
 use roundhouse_tests::apiserver::ApiServer;
 use roundhouse_tests::cluster::until;
@@ -141,6 +142,14 @@ impl Stage {
         )
     }
 
+    /// One of several operators.
+    pub(crate) fn candidate(&self, terms: Terms) -> Operator {
+        let lease = ["--lease=roundhouse", "--lease-namespace=ml"];
+        self.start_with(LENIENT, Network::default(), None, &lease, |settings| {
+            settings.lease_terms = terms;
+        })
+    }
+
     /// An operator with more arguments.
     pub(crate) fn operator_of(&self, arguments: &[&str]) -> Operator {
         let (network, patience) = (Network::default(), Patience::default());
@@ -165,6 +174,19 @@ impl Stage {
         patience: Patience,
         more: &[&str],
     ) -> Operator {
+        self.start_with(policy, network, writes, more, |settings| {
+            settings.patience = patience;
+        })
+    }
+
+    fn start_with(
+        &self,
+        policy: &str,
+        network: Network,
+        writes: Option<u32>,
+        more: &[&str],
+        change: impl FnOnce(&mut Settings),
+    ) -> Operator {
         let file = self.directory.path().join("policy.yaml");
         std::fs::write(&file, policy).unwrap();
         let left = Arc::new(AtomicU32::new(writes.unwrap_or(u32::MAX)));
@@ -179,10 +201,9 @@ impl Stage {
             .build();
         let file = format!("--policy-file={}", file.display());
         let address = "--http-address=127.0.0.1:0";
-        let settings = Settings {
-            patience,
-            ..Settings::parse_from([&["roundhouse-operator", address, &file], more].concat())
-        };
+        let arguments = [&["roundhouse-operator", address, &file], more].concat();
+        let mut settings = Settings::parse_from(arguments);
+        change(&mut settings);
         let registry = Registry::new();
         let exposed = registry.clone();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -190,7 +211,7 @@ impl Stage {
             let stopped = async move {
                 let _ = stopped.await;
             };
-            run_with(client, settings, exposed, stopped).await.unwrap();
+            run_with(client, settings, exposed, stopped).await
         });
         Operator {
             left,
@@ -299,7 +320,7 @@ pub(crate) struct Operator {
     /// Where its metrics are.
     pub(crate) registry: Registry,
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), RunError>>,
 }
 
 /// The value of a series as it is exposed, labels in the order of their names; `None` if there is none.
@@ -318,6 +339,16 @@ impl Operator {
         self.left.load(Ordering::SeqCst) == 0
     }
 
+    /// From now on no write of it arrives, and it gets no answer.
+    pub(crate) fn cut_off(&self) {
+        self.left.store(0, Ordering::SeqCst);
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) async fn ends(self) -> Result<(), RunError> {
+        self.task.await.unwrap()
+    }
+
     /// As a kill -9: nothing is finished.
     pub(crate) async fn kill(self) {
         self.task.abort();
@@ -328,7 +359,7 @@ impl Operator {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        self.task.await.unwrap();
+        self.task.await.unwrap().unwrap();
     }
 }
 

@@ -1,0 +1,146 @@
+//! Taking the Lease and renewing it, for as long as the operator runs.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
+use kube::api::{Api, ObjectMeta, PostParams};
+use tokio::time::{sleep, timeout};
+
+use super::record::{Seen, Turn, given_back, held, turn};
+use super::{Leadership, Terms, now};
+use crate::settings::Settings;
+
+/// An operator that wants a Lease.
+#[derive(Clone)]
+pub struct Candidate {
+    leases: Api<Lease>,
+    name: String,
+    /// Another one each time the operator starts: what it has forgotten it does not hold.
+    identity: String,
+    terms: Terms,
+    /// Whether it has it.
+    pub leadership: Arc<Leadership>,
+}
+
+impl Candidate {
+    /// For the Lease `name`, with a client that is not fenced.
+    #[must_use]
+    pub fn of(client: &Client, settings: &Settings, name: String) -> Self {
+        let namespace = settings.lease_namespace.as_deref();
+        let namespace = namespace.unwrap_or_else(|| client.default_namespace());
+        let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator".to_owned());
+        let started = Timestamp::now().as_nanosecond();
+        Self {
+            leases: Api::namespaced(client.clone(), namespace),
+            name,
+            identity: format!("{host}_{started:x}"),
+            terms: settings.lease_terms,
+            leadership: Arc::new(Leadership::among_others()),
+        }
+    }
+
+    /// Takes the Lease when it can be had, and renews it. Goes on for ever, also when the leadership is lost: then it only
+    /// waits for the end of the operator.
+    pub async fn keep(self) {
+        let mut seen = None;
+        let mut told = false;
+        loop {
+            let looked = timeout(self.terms.renew_within, self.look(&mut seen)).await;
+            let problem = match looked {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some("no answer".to_owned()),
+            };
+            if let Some(problem) = problem.as_ref().filter(|_| !told) {
+                tracing::warn!(lease = self.name, problem, "the lease");
+            }
+            told = problem.is_some();
+            if self.leadership.leads() && !self.leadership.may_write() {
+                self.leadership.end();
+                return std::future::pending().await;
+            }
+            sleep(self.terms.period).await;
+        }
+    }
+
+    /// One look at the Lease, and what follows from it.
+    async fn look(&self, seen: &mut Option<Seen>) -> Result<(), kube::Error> {
+        let lease = match self.leases.get_opt(&self.name).await? {
+            Some(lease) => lease,
+            None => self.create().await?,
+        };
+        let fresh = Seen::look(seen.take(), lease, now());
+        let next = turn(&self.identity, &fresh, now(), self.terms);
+        let lease = seen.insert(fresh).lease.clone();
+        if next == Turn::Wait {
+            if self.leadership.leads() {
+                self.leadership.end();
+            }
+            return Ok(());
+        }
+        let begun = now();
+        let renewed = held(&lease, &self.identity, self.terms);
+        let parameters = PostParams::default();
+        let written = self.leases.replace(&self.name, &parameters, &renewed);
+        match written.await {
+            Ok(lease) => {
+                *seen = Some(Seen {
+                    lease,
+                    since: begun,
+                });
+                if next == Turn::Take {
+                    tracing::info!(
+                        lease = self.name,
+                        identity = self.identity,
+                        "this operator leads"
+                    );
+                }
+                self.leadership.renewed(begun, self.terms);
+                Ok(())
+            }
+            // Somebody else was faster.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn create(&self) -> Result<Lease, kube::Error> {
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        };
+        match self.leases.create(&PostParams::default(), &lease).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                self.leases.get(&self.name).await
+            }
+            created => created,
+        }
+    }
+
+    /// Gives the Lease back, so that another operator need not wait. It is tried once: without it the others wait.
+    pub async fn give_back(self) {
+        let given = async {
+            let lease = self.leases.get(&self.name).await?;
+            let holder = lease
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.holder_identity.as_deref());
+            if holder == Some(&self.identity) {
+                let free = given_back(&lease);
+                let parameters = PostParams::default();
+                self.leases.replace(&self.name, &parameters, &free).await?;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        match timeout(self.terms.period, given).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the lease is not given back"),
+            Err(_) => tracing::warn!("the lease is not given back: no answer"),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What a Lease says, and what an operator does about it. Pure.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+use super::Terms;
+
+/// A Lease as it was last seen.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// It.
+    pub lease: Lease,
+    /// Since when it is so, by this operator's clock.
+    pub since: Duration,
+}
+
+impl Seen {
+    /// After another look at it.
+    #[must_use]
+    pub fn look(before: Option<Self>, lease: Lease, now: Duration) -> Self {
+        let version = |lease: &Lease| lease.metadata.resource_version.clone();
+        match before {
+            Some(before) if version(&before.lease) == version(&lease) => before,
+            Some(_) | None => Self { lease, since: now },
+        }
+    }
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is this operator's: renew it.
+    Renew,
+    /// It is nobody's: take it.
+    Take,
+    /// It is another one's.
+    Wait,
+}
+
+/// What `identity` does about a Lease.
+#[must_use]
+pub fn turn(identity: &str, seen: &Seen, now: Duration, terms: Terms) -> Turn {
+    let spec = seen.lease.spec.clone().unwrap_or_default();
+    let holder = spec.holder_identity.unwrap_or_default();
+    if holder == identity {
+        return Turn::Renew;
+    }
+    // The holder may be an operator with other terms.
+    let theirs = spec.lease_duration_seconds;
+    let theirs = theirs.and_then(|seconds| u64::try_from(seconds).ok());
+    let duration = theirs
+        .map_or(terms.duration, Duration::from_secs)
+        .max(terms.duration);
+    if holder.is_empty() || now.saturating_sub(seen.since) >= duration {
+        return Turn::Take;
+    }
+    Turn::Wait
+}
+
+/// The Lease, taken or renewed.
+#[must_use]
+pub fn held(lease: &Lease, identity: &str, terms: Terms) -> Lease {
+    let before = lease.spec.clone().unwrap_or_default();
+    let now = Some(MicroTime(Timestamp::now()));
+    let is_new = before.holder_identity.as_deref() != Some(identity);
+    let changes = before.lease_transitions.unwrap_or(0);
+    Lease {
+        metadata: lease.metadata.clone(),
+        spec: Some(LeaseSpec {
+            holder_identity: Some(identity.to_owned()),
+            lease_duration_seconds: i32::try_from(terms.duration.as_secs()).ok(),
+            acquire_time: if is_new {
+                now.clone()
+            } else {
+                before.acquire_time
+            },
+            renew_time: now,
+            lease_transitions: Some(changes + i32::from(is_new)),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+/// The Lease, given back: another may take it at once.
+#[must_use]
+pub fn given_back(lease: &Lease) -> Lease {
+    let spec = lease.spec.clone().unwrap_or_default();
+    Lease {
+        metadata: lease.metadata.clone(),
+        spec: Some(LeaseSpec {
+            holder_identity: None,
+            ..spec
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        duration: Duration::from_secs(15),
+        renew_within: Duration::from_secs(10),
+        period: Duration::from_secs(2),
+    };
+
+    fn lease(version: &str, holder: Option<&str>, seconds: i32) -> Lease {
+        serde_json::from_value(json!({
+            "metadata": {"name": "roundhouse", "resourceVersion": version},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": seconds, "leaseTransitions": 3},
+        }))
+        .unwrap()
+    }
+
+    fn after(lease: Lease, seconds: u64) -> Turn {
+        let since = Duration::from_secs(100);
+        let seen = Seen { lease, since };
+        turn("a", &seen, since + Duration::from_secs(seconds), TERMS)
+    }
+
+    #[test]
+    fn a_lease_is_taken_when_its_holder_was_silent_for_its_duration_and_longer_if_that_is_longer() {
+        assert_eq!(after(lease("1", Some("a"), 15), 0), Turn::Renew);
+        assert_eq!(after(lease("1", None, 15), 0), Turn::Take);
+        assert_eq!(after(lease("1", Some("b"), 15), 14), Turn::Wait);
+        assert_eq!(after(lease("1", Some("b"), 15), 15), Turn::Take);
+        assert_eq!(after(lease("1", Some("b"), 60), 59), Turn::Wait);
+        assert_eq!(after(lease("1", Some("b"), 1), 14), Turn::Wait);
+    }
+
+    #[test]
+    fn each_renewal_that_is_seen_begins_the_wait_anew_whatever_its_times_say() {
+        let seconds = Duration::from_secs;
+        let first = Seen::look(None, lease("1", Some("b"), 15), seconds(100));
+        let same = Seen::look(Some(first), lease("1", Some("b"), 15), seconds(110));
+        assert_eq!(same.since, seconds(100));
+        let renewed = Seen::look(Some(same), lease("2", Some("b"), 15), seconds(112));
+        assert_eq!(renewed.since, seconds(112));
+    }
+
+    #[test]
+    fn a_change_of_the_holder_is_counted_and_a_renewal_is_not() {
+        let taken = held(&lease("1", Some("b"), 15), "a", TERMS);
+        let spec = taken.spec.clone().unwrap();
+        assert_eq!(spec.holder_identity.as_deref(), Some("a"));
+        assert_eq!(spec.lease_transitions, Some(4));
+        assert_eq!(taken.metadata.resource_version.as_deref(), Some("1"));
+        let renewed = held(&taken, "a", TERMS).spec.unwrap();
+        assert_eq!(renewed.lease_transitions, Some(4));
+        assert_eq!(renewed.acquire_time, spec.acquire_time);
+        assert_eq!(given_back(&taken).spec.unwrap().holder_identity, None);
+    }
+}

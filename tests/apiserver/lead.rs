@@ -1,0 +1,118 @@
+//! Several operators on one API server, of which one leads.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams};
+use roundhouse_operator::lead::Terms;
+use roundhouse_tests::cluster::until;
+
+use crate::stage::{NAMESPACE, Operator, SOON, Stage};
+
+/// Short, but a busy machine keeps them.
+const TERMS: Terms = Terms {
+    duration: Duration::from_secs(6),
+    renew_within: Duration::from_secs(4),
+    period: Duration::from_millis(300),
+};
+
+async fn leads(operator: &Operator) {
+    until("the operator leads", SOON, || async {
+        let leads = operator.metric("roundhouse_operator_leader") == Some(1.0);
+        Ok(leads.then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+fn follows(operator: &Operator) -> bool {
+    operator.metric("roundhouse_operator_leader") == Some(0.0)
+}
+
+/// Loses a worker, and waits until it is replaced and the job trains.
+async fn is_looked_after(stage: &Stage) {
+    let pods = stage.pods(NAMESPACE);
+    let all = pods.list(&ListParams::default()).await.unwrap().items;
+    let lost = all.iter().max_by_key(|pod| pod.name_any()).unwrap();
+    let now = DeleteParams::default().grace_period(0);
+    pods.delete(&lost.name_any(), &now).await.unwrap();
+    until("the worker is replaced", SOON, || async {
+        let all = pods.list(&ListParams::default()).await?.items;
+        let is_new = all.len() == 2 && all.iter().all(|pod| pod.uid() != lost.uid());
+        Ok(is_new.then_some(()))
+    })
+    .await
+    .unwrap();
+    stage.trains(NAMESPACE).await;
+}
+
+async fn holder(stage: &Stage) -> Option<String> {
+    let leases: Api<Lease> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    leases
+        .get("roundhouse")
+        .await
+        .unwrap()
+        .spec?
+        .holder_identity
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_is_stopped_hands_over_at_once() {
+    let stage = Stage::new().await;
+    // Nobody takes it for want of renewals here.
+    let terms = Terms {
+        duration: SOON * 2,
+        renew_within: SOON,
+        ..TERMS
+    };
+    let first = stage.candidate(terms);
+    leads(&first).await;
+    let second = stage.candidate(terms);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    assert!(follows(&second));
+    first.stop().await;
+    leads(&second).await;
+    is_looked_after(&stage).await;
+    second.stop().await;
+    assert_eq!(holder(&stage).await, None, "it is free for the next one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_dies_is_followed_when_its_lease_is_over() {
+    let stage = Stage::new().await;
+    let first = stage.candidate(TERMS);
+    leads(&first).await;
+    let second = stage.candidate(TERMS);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    let before = holder(&stage).await;
+    first.kill().await;
+    leads(&second).await;
+    assert_ne!(holder(&stage).await, before);
+    is_looked_after(&stage).await;
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(
+        status.incidents.total, 0,
+        "a pod that was deleted is no incident"
+    );
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_the_api_server_does_not_answer_ends_and_another_leads() {
+    let stage = Stage::new().await;
+    let first = stage.candidate(TERMS);
+    leads(&first).await;
+    let second = stage.candidate(TERMS);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    // No write of it arrives any more, and it does not know.
+    first.cut_off();
+    leads(&second).await;
+    let error = first.ends().await.unwrap_err();
+    assert!(error.to_string().contains("is lost"), "{error}");
+    is_looked_after(&stage).await;
+    second.stop().await;
+}
