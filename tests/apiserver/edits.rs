@@ -1,21 +1,13 @@
 //! Edits of a job that the API server itself refuses, by CEL rules, and how it says so.
 
-use kube::api::{Patch, PatchParams};
-use roundhouse_api::TrainingJob;
 use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, Stage, job};
 
 /// Merges fields into the job's spec.
-async fn edit(stage: &Stage, spec: &Value) -> kube::Result<TrainingJob> {
-    let patch = Patch::Merge(json!({"spec": spec}));
-    let jobs = stage.jobs(NAMESPACE);
-    jobs.patch("digits", &PatchParams::default(), &patch).await
-}
-
 /// The API server's words about an edit that it refuses.
 async fn refusal(stage: &Stage, spec: &Value) -> String {
-    match edit(stage, spec).await {
+    match stage.edit(spec).await {
         Err(kube::Error::Api(status)) => status.message.clone(),
         other => panic!("{spec}: {other:?}"),
     }
@@ -50,9 +42,9 @@ async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
             "{message}"
         );
     }
-    edit(&stage, &json!({"suspend": true})).await.unwrap();
+    stage.edit(&json!({"suspend": true})).await.unwrap();
     for (spec, _) in &edits {
-        edit(&stage, spec).await.unwrap();
+        stage.edit(spec).await.unwrap();
     }
 }
 

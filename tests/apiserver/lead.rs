@@ -26,6 +26,16 @@ async fn leads(operator: &Operator) {
     .unwrap();
 }
 
+/// Two operators, of which the first leads, and a job that trains.
+async fn two(stage: &Stage, terms: Terms) -> (Operator, Operator) {
+    let first = stage.candidate(terms);
+    leads(&first).await;
+    let second = stage.candidate(terms);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    (first, second)
+}
+
 fn follows(operator: &Operator) -> bool {
     operator.metric("roundhouse_operator_leader") == Some(0.0)
 }
@@ -66,11 +76,7 @@ async fn an_operator_that_is_stopped_hands_over_at_once() {
         renew_within: SOON,
         ..TERMS
     };
-    let first = stage.candidate(terms);
-    leads(&first).await;
-    let second = stage.candidate(terms);
-    stage.apply(NAMESPACE, 2).await;
-    stage.trains(NAMESPACE).await;
+    let (first, second) = two(&stage, terms).await;
     assert!(follows(&second));
     first.stop().await;
     leads(&second).await;
@@ -82,11 +88,7 @@ async fn an_operator_that_is_stopped_hands_over_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_dies_is_followed_when_its_lease_is_over() {
     let stage = Stage::new().await;
-    let first = stage.candidate(TERMS);
-    leads(&first).await;
-    let second = stage.candidate(TERMS);
-    stage.apply(NAMESPACE, 2).await;
-    stage.trains(NAMESPACE).await;
+    let (first, second) = two(&stage, TERMS).await;
     let before = holder(&stage).await;
     first.kill().await;
     leads(&second).await;
@@ -103,11 +105,7 @@ async fn an_operator_that_dies_is_followed_when_its_lease_is_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_the_api_server_does_not_answer_ends_and_another_leads() {
     let stage = Stage::new().await;
-    let first = stage.candidate(TERMS);
-    leads(&first).await;
-    let second = stage.candidate(TERMS);
-    stage.apply(NAMESPACE, 2).await;
-    stage.trains(NAMESPACE).await;
+    let (first, second) = two(&stage, TERMS).await;
     // No write of it arrives any more, and it does not know.
     first.cut_off();
     leads(&second).await;

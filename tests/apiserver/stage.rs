@@ -103,6 +103,13 @@ impl Stage {
         self.jobs(namespace).get("digits").await.unwrap()
     }
 
+    /// A user's merge patch of the job's spec.
+    pub(crate) async fn edit(&self, spec: &Value) -> kube::Result<TrainingJob> {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        let jobs = self.jobs(NAMESPACE);
+        jobs.patch("digits", &PatchParams::default(), &patch).await
+    }
+
     /// Waits until the job's front condition has this reason.
     pub(crate) async fn reaches(&self, namespace: &str, reason: &str) -> TrainingJob {
         let found = until(reason, SOON, || async {

@@ -1,18 +1,12 @@
 //! Jobs that are suspended and resumed.
 
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use roundhouse_api::{ConditionType, TrainingJob};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use roundhouse_api::ConditionType;
 use roundhouse_tests::cluster::until;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::stage::{NAMESPACE, SOON, Stage, job};
-
-async fn edit(stage: &Stage, spec: Value) -> Result<TrainingJob, kube::Error> {
-    let patch = Patch::Merge(json!({"spec": spec}));
-    let jobs = stage.jobs(NAMESPACE);
-    jobs.patch("digits", &PatchParams::default(), &patch).await
-}
 
 async fn num_pods(stage: &Stage) -> usize {
     let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await;
@@ -27,7 +21,7 @@ async fn a_suspended_job_has_no_pods_and_a_resumed_one_trains_in_the_next_genera
     stage.reaches(NAMESPACE, "WaitingForWorkers").await;
     stage.trains(NAMESPACE).await;
 
-    edit(&stage, json!({"suspend": true})).await.unwrap();
+    stage.edit(&json!({"suspend": true})).await.unwrap();
     until("all workers are gone", SOON, || async {
         let status = stage.job(NAMESPACE).await.status.unwrap();
         let gone = num_pods(&stage).await == 0 && status.replicas == 0;
@@ -48,7 +42,7 @@ async fn a_suspended_job_has_no_pods_and_a_resumed_one_trains_in_the_next_genera
     let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
     assert!(services.get_opt("digits").await.unwrap().is_some());
 
-    edit(&stage, json!({"suspend": false})).await.unwrap();
+    stage.edit(&json!({"suspend": false})).await.unwrap();
     until("it trains again", SOON, || async {
         stage.kubelet(NAMESPACE, None).await;
         let status = stage.job(NAMESPACE).await.status.unwrap();
@@ -79,10 +73,10 @@ async fn a_job_that_is_created_suspended_costs_one_write_and_can_be_edited() {
     assert_eq!(num_pods(&stage).await, 0);
 
     let template = |team: &str| json!({"workers": {"template": {"metadata": {"labels": {"team": team}}, "spec": {"containers": []}}}});
-    edit(&stage, template("a")).await.unwrap();
+    stage.edit(&template("a")).await.unwrap();
     let mut resumed = template("b");
     resumed["suspend"] = json!(false);
-    edit(&stage, resumed).await.unwrap();
+    stage.edit(&resumed).await.unwrap();
     let pod = until("its pod is made", SOON, || async {
         let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
         Ok(pods.items.into_iter().next())
@@ -90,7 +84,7 @@ async fn a_job_that_is_created_suspended_costs_one_write_and_can_be_edited() {
     .await
     .unwrap();
     assert_eq!(pod.metadata.labels.unwrap()["team"], "b");
-    let refused = edit(&stage, template("c")).await.unwrap_err();
+    let refused = stage.edit(&template("c")).await.unwrap_err();
     let kube::Error::Api(status) = refused else {
         panic!("{refused}")
     };
@@ -128,7 +122,7 @@ async fn a_worker_whose_news_are_late_does_not_hold_up_the_suspension_of_the_oth
                 1
             }
         };
-        edit(&stage, json!({"suspend": true})).await.unwrap();
+        stage.edit(&json!({"suspend": true})).await.unwrap();
         until("the other workers are gone", SOON, || async {
             Ok((num_pods(&stage).await == others).then_some(()))
         })
@@ -155,7 +149,7 @@ async fn whichever_write_of_a_suspension_is_the_last_one_the_next_operator_goes_
         assert!(number > generation, "{number} after {generation}");
         generation = number;
 
-        edit(&stage, json!({"suspend": true})).await.unwrap();
+        stage.edit(&json!({"suspend": true})).await.unwrap();
         let first = stage.operator(Some(writes));
         until("it is cut off, or done", SOON, || async {
             let status = stage.job(NAMESPACE).await.status.unwrap();
@@ -174,6 +168,6 @@ async fn whichever_write_of_a_suspension_is_the_last_one_the_next_operator_goes_
         second.stop().await;
         let status = stage.job(NAMESPACE).await.status.unwrap();
         assert_eq!(status.incidents.total, 0, "after {writes} writes");
-        edit(&stage, json!({"suspend": false})).await.unwrap();
+        stage.edit(&json!({"suspend": false})).await.unwrap();
     }
 }

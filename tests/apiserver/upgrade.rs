@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use roundhouse_contract::labels;
 use roundhouse_tests::cluster::until;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::stage::{NAMESPACE, SOON, Stage};
 
@@ -20,14 +20,6 @@ fn image(pod: &Pod) -> String {
         .iter()
         .find(|it| it.name == labels::TRAINER_CONTAINER);
     trainer.unwrap().image.clone().unwrap()
-}
-
-async fn edit(stage: &Stage, spec: Value) {
-    let patch = Patch::Merge(json!({ "spec": spec }));
-    let jobs = stage.jobs(NAMESPACE);
-    jobs.patch("digits", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,13 +51,13 @@ async fn an_upgraded_operator_replaces_a_worker_with_the_image_that_the_others_h
         .unwrap();
 
     // A job that is suspended and resumed begins with today's.
-    edit(&stage, json!({"suspend": true})).await;
+    stage.edit(&json!({"suspend": true})).await.unwrap();
     until("it has no pods", SOON, || async {
         Ok(pods(&stage).await.is_empty().then_some(()))
     })
     .await
     .unwrap();
-    edit(&stage, json!({"suspend": false})).await;
+    stage.edit(&json!({"suspend": false})).await.unwrap();
     let images = until("its pods are made", SOON, || async {
         let pods = pods(&stage).await;
         Ok((pods.len() == 2).then(|| pods.iter().map(image).collect::<Vec<_>>()))
@@ -83,9 +75,12 @@ async fn a_template_that_was_edited_while_no_operator_ran_is_in_all_pods() {
     operator.stop().await;
     let before: Vec<_> = pods(&stage).await.iter().map(ResourceExt::uid).collect();
     let template = json!({"metadata": {"labels": {"team": "b"}}, "spec": {"containers": []}});
-    edit(&stage, json!({"suspend": true})).await;
-    edit(&stage, json!({"workers": {"template": template}})).await;
-    edit(&stage, json!({"suspend": false})).await;
+    stage.edit(&json!({"suspend": true})).await.unwrap();
+    stage
+        .edit(&json!({"workers": {"template": template}}))
+        .await
+        .unwrap();
+    stage.edit(&json!({"suspend": false})).await.unwrap();
 
     let operator = stage.operator(None);
     until("all pods are new", SOON, || async {

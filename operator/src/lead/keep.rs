@@ -48,16 +48,18 @@ impl Candidate {
         let mut told = false;
         loop {
             let looked = timeout(self.terms.renew_within, self.look(&mut seen)).await;
-            let problem = match looked {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some("no answer".to_owned()),
+            let (next, problem) = match looked {
+                Ok(Ok(next)) => (Some(next), None),
+                Ok(Err(error)) => (None, Some(error.to_string())),
+                Err(_) => (None, Some("no answer".to_owned())),
             };
             if let Some(problem) = problem.as_ref().filter(|_| !told) {
                 tracing::warn!(lease = self.name, problem, "the lease");
             }
             told = problem.is_some();
-            if self.leadership.leads() && !self.leadership.may_write() {
+            // Once lost, it is never taken again: the operator starts anew.
+            let is_lost = next == Some(Turn::Wait) || !self.leadership.may_write();
+            if self.leadership.leads() && is_lost {
                 self.leadership.end();
                 return std::future::pending().await;
             }
@@ -66,7 +68,7 @@ impl Candidate {
     }
 
     /// One look at the Lease, and what follows from it.
-    async fn look(&self, seen: &mut Option<Seen>) -> Result<(), kube::Error> {
+    async fn look(&self, seen: &mut Option<Seen>) -> Result<Turn, kube::Error> {
         let lease = match self.leases.get_opt(&self.name).await? {
             Some(lease) => lease,
             None => self.create().await?,
@@ -75,10 +77,7 @@ impl Candidate {
         let next = turn(&self.identity, &fresh, now(), self.terms);
         let lease = seen.insert(fresh).lease.clone();
         if next == Turn::Wait {
-            if self.leadership.leads() {
-                self.leadership.end();
-            }
-            return Ok(());
+            return Ok(next);
         }
         let begun = now();
         let renewed = held(&lease, &self.identity, self.terms);
@@ -98,10 +97,10 @@ impl Candidate {
                     );
                 }
                 self.leadership.renewed(begun, self.terms);
-                Ok(())
+                Ok(next)
             }
             // Somebody else was faster.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(next),
             Err(error) => Err(error),
         }
     }

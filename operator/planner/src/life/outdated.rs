@@ -2,6 +2,7 @@
 //! else is in the pods be edited.
 
 use roundhouse_api::{ConditionReason, ConditionType, EventReason};
+use roundhouse_contract::BuiltFrom;
 
 use crate::draft::{Draft, event};
 use crate::life::suspend;
@@ -17,16 +18,10 @@ pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if draft.rejection.is_some() {
         return None;
     }
-    let pods: Vec<&Pod> = draft.observed.pods.iter().collect();
-    let outdated: Vec<&Pod> = pods
-        .into_iter()
-        .filter(|pod| is_outdated(draft, pod))
-        .collect();
-    let asked: Vec<&Pod> = outdated
-        .iter()
-        .copied()
-        .filter(|pod| !pod.deleting)
-        .collect();
+    let pods = draft.observed.pods.iter();
+    let outdated: Vec<&Pod> = pods.filter(|pod| is_outdated(draft, pod)).collect();
+    let asked = outdated.iter().filter(|pod| !pod.deleting);
+    let asked: Vec<&Pod> = asked.copied().collect();
     let leaving = outdated
         .iter()
         .filter(|pod| suspend::still_leaves(pod, draft.now).is_some())
@@ -53,9 +48,7 @@ pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
 /// The generation tells an edit from an operator that reads the same spec in another way.
 fn is_outdated(draft: &Draft<'_>, pod: &Pod) -> bool {
     let job = draft.job;
-    let differs = |it: &roundhouse_contract::BuiltFrom| {
-        it.spec != job.built_from && it.job_generation < job.generation
-    };
+    let differs = |it: &BuiltFrom| it.spec != job.built_from && it.job_generation < job.generation;
     pod.ours && pod.built_from.as_ref().is_some_and(differs)
 }
 
