@@ -22,6 +22,7 @@ use crate::error::{CallError, Error};
 use crate::expectations::Written;
 use crate::resources::{network_policy, service, worker};
 
+mod groups;
 mod writes;
 
 /// Writes of one job at a time.
@@ -45,7 +46,7 @@ pub async fn apply(
     let (mut failed, mut as_observed, mut all_made) = (None, true, true);
     for group in actions.chunk_by(|one, next| name(one) == name(next)) {
         let makes = group.first().is_some_and(is_making);
-        // No pod without the Service that names it and the NetworkPolicy that keeps others from it.
+        // No pod without the Service that names it, the NetworkPolicy that keeps others from it, and its group.
         if makes && !all_made {
             continue;
         }
@@ -109,6 +110,8 @@ const fn name(action: &Action) -> &'static str {
     match action {
         Action::ApplyService => "ApplyService",
         Action::ApplyNetworkPolicy => "ApplyNetworkPolicy",
+        Action::ApplyPodGroup { .. } => "ApplyPodGroup",
+        Action::DeletePodGroup { .. } => "DeletePodGroup",
         Action::CreateWorker { .. } => "CreateWorker",
         Action::IssueMembership { .. } => "IssueMembership",
         Action::DeletePod { .. } => "DeletePod",
@@ -117,8 +120,13 @@ const fn name(action: &Action) -> &'static str {
 
 const fn is_making(action: &Action) -> bool {
     match action {
-        Action::ApplyService | Action::ApplyNetworkPolicy | Action::CreateWorker { .. } => true,
-        Action::IssueMembership { .. } | Action::DeletePod { .. } => false,
+        Action::ApplyService
+        | Action::ApplyNetworkPolicy
+        | Action::ApplyPodGroup { .. }
+        | Action::CreateWorker { .. } => true,
+        Action::IssueMembership { .. }
+        | Action::DeletePod { .. }
+        | Action::DeletePodGroup { .. } => false,
     }
 }
 
@@ -161,6 +169,11 @@ async fn one(
             let written = Written::NetworkPolicy;
             make(context, key, job, action, object, written).await
         }
+        Action::ApplyPodGroup { gang, group, uid } => {
+            let what = (*gang, group, uid.as_deref());
+            groups::keep(context, key, job, action, what).await
+        }
+        Action::DeletePodGroup { gang, uid } => groups::remove(context, key, job, *gang, uid).await,
         Action::CreateWorker {
             index,
             attempt,
@@ -197,7 +210,8 @@ async fn one(
         }
         Action::DeletePod { pod, uid, reason } => {
             tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");
-            delete(context, key, pod, uid).await
+            let written = Written::Pod(pod.clone());
+            delete::<Pod>(context, key, (pod, uid), written).await
         }
     };
     written.map_err(|source| Error::Apply {

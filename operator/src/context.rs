@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use crate::cordoned::Cordoned;
 use crate::events::Events;
 use crate::expectations::Expectations;
+use crate::groups::Groups;
 use crate::making::Making;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
@@ -40,6 +41,8 @@ pub struct Context {
     pub services: Cache<Identity>,
     /// NetworkPolicies of all jobs.
     pub network_policies: Cache<Identity>,
+    /// PodGroups of all jobs that have a gang scheduler.
+    pub groups: Groups,
     /// Nodes on which nothing new is placed; empty when nodes are not watched.
     pub cordoned: Cordoned,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
@@ -87,6 +90,7 @@ impl Context {
             pods: Cache::default(),
             services: Cache::default(),
             network_policies: Cache::default(),
+            groups: Groups::default(),
             cordoned: Cordoned::default(),
             taken: Taken::default(),
             making,

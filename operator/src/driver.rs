@@ -28,6 +28,9 @@ use crate::unreadable::Guarded;
 /// While a creation continues. It wakes the job when it ends; until then it is told once that it takes long.
 const PENDING: Duration = Duration::from_secs(5);
 
+/// Until the API server has said whether it knows PodGroups. It wakes the job then.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
 /// Brings one job one step further.
 ///
 /// # Errors
@@ -60,7 +63,9 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     if let Some(patience) = lag(context, &key, job) {
         return Ok(Some(patience));
     }
-    let mut observed = observe(context, &key, job);
+    let Some(mut observed) = observe(context, &key, job) else {
+        return Ok(Some(LOOK_AGAIN));
+    };
     let now = jiff::Timestamp::now();
     let Examined {
         job: examined,

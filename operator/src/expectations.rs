@@ -22,6 +22,8 @@ pub enum Written {
     Service,
     /// The NetworkPolicy.
     NetworkPolicy,
+    /// The PodGroup.
+    PodGroup,
 }
 
 /// What a cache shows of an object.

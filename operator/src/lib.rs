@@ -16,6 +16,8 @@ pub mod error;
 pub mod events;
 pub mod expectations;
 pub mod fresh;
+mod gangs;
+pub mod groups;
 pub mod heard;
 pub mod http;
 pub mod lead;

@@ -19,20 +19,30 @@ pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Duration> 
     let pods = context.pods.of(key);
     let services = context.services.of(key);
     let policies = context.network_policies.of(key);
-    let name = names::service(job.metadata.name.as_deref().unwrap_or_default());
+    let job_name = job.metadata.name.as_deref().unwrap_or_default();
+    let name = names::service(job_name);
+    let gang = job.spec.scheduling.gang;
+    let group = || context.groups.kept(gang, key, &names::pod_group(job_name));
     context.expectations.wait(key, |written| match written {
         Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
         Written::Pod(pod) => seen(pods.get(pod)),
         Written::Service => seen(services.get(&name)),
         Written::NetworkPolicy => seen(policies.get(&name)),
+        Written::PodGroup => seen(group().as_ref()),
     })
 }
 
-/// Everything of one job.
+/// Everything of one job. `None`: it is not known yet whether its gang scheduler is installed.
 #[must_use]
-pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Observed {
-    let name = names::service(job.metadata.name.as_deref().unwrap_or_default());
-    Observed {
+pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observed> {
+    let job_name = job.metadata.name.as_deref().unwrap_or_default();
+    let name = names::service(job_name);
+    let gang = job.spec.scheduling.gang;
+    let group = context
+        .groups
+        .observe(gang, key, &names::pod_group(job_name))?;
+    Some(Observed {
+        group,
         status: job.status.clone().unwrap_or_default(),
         service: presence(&context.services.of(key), &name, key),
         network_policy: presence(&context.network_policies.of(key), &name, key),
@@ -50,7 +60,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Observed {
         progress: context.progress.of(key),
         fresh: false,
         watched_since: context.synced_at.get().copied(),
-    }
+    })
 }
 
 /// A pod with what only its node tells.

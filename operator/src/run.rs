@@ -20,6 +20,8 @@ use tracing_subscriber::EnvFilter;
 use crate::coalesce::coalesce;
 use crate::context::Context;
 use crate::driver::{after_error, reconcile};
+use crate::gangs::{coscheduling, volcano};
+use crate::groups::watch::watch_groups;
 use crate::heard::listening;
 use crate::http;
 use crate::lead::Leadership;
@@ -259,6 +261,10 @@ fn watch_all(
     background.spawn("watch of services", services);
     let policies = watch_network_policies(Arc::clone(context), wake.clone());
     background.spawn("watch of networkpolicies", policies);
+    let groups = watch_groups::<coscheduling::PodGroup>(Arc::clone(context), wake.clone());
+    background.spawn("watch of podgroups of Coscheduling", groups);
+    let groups = watch_groups::<volcano::PodGroup>(Arc::clone(context), wake.clone());
+    background.spawn("watch of podgroups of Volcano", groups);
     if context.settings.watch_nodes {
         background.spawn("watch of nodes", watch_nodes(Arc::clone(context)));
     }

@@ -42,7 +42,8 @@ pub(crate) fn begin(context: &Context, kind: Watched) -> WatchConfig {
     WatchConfig::default().timeout(context.settings.patience.watch)
 }
 
-fn children(context: &Context, kind: Watched) -> WatchConfig {
+/// The watch of a kind of which only the operator's objects are wanted.
+pub(crate) fn children(context: &Context, kind: Watched) -> WatchConfig {
     let ours = format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER);
     begin(context, kind).labels(&ours)
 }
@@ -178,9 +179,10 @@ where
 }
 
 /// Namespace, name, and what is kept.
-type Named<T> = (String, String, Entry<T>);
+pub(crate) type Named<T> = (String, String, Entry<T>);
 
-fn map_event<K: ResourceExt, T>(
+/// Reduces the objects of an event.
+pub(crate) fn map_event<K: ResourceExt, T>(
     event: Event<K>,
     reduce: impl Fn(&K) -> (T, slim::Identity),
 ) -> Event<Named<T>> {

@@ -34,6 +34,10 @@ async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
             json!({"elastic": {"leaveGraceSeconds": 60}}),
             "spec.elastic",
         ),
+        (
+            json!({"scheduling": {"priorityClassName": "low"}}),
+            "spec.scheduling",
+        ),
     ];
     for (spec, field) in &edits {
         let message = refusal(&stage, spec).await;
@@ -54,6 +58,14 @@ async fn the_network_policy_cannot_be_edited() {
     stage.create(NAMESPACE, job(1)).await;
     let message = refusal(&stage, &json!({"networkPolicy": "None"})).await;
     assert!(message.contains("networkPolicy is immutable"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gang_scheduler_cannot_be_edited() {
+    let stage = Stage::new().await;
+    stage.create(NAMESPACE, job(1)).await;
+    let message = refusal(&stage, &json!({"scheduling": {"gang": "Volcano"}})).await;
+    assert!(message.contains("gang is immutable"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ mod crash;
 mod edits;
 mod events;
 mod failures;
+mod gang;
 mod lead;
 mod lifecycle;
 mod metrics;

@@ -107,6 +107,17 @@ fn bad_specs() -> Vec<Case> {
     ]
 }
 
+fn bad_scheduling() -> Vec<Case> {
+    vec![
+        ("scheduling", json!({"gang": "Slurm"}), "scheduling.gang"),
+        (
+            "scheduling",
+            json!({"queueName": "research"}),
+            "scheduling.queueName is a queue of Volcano",
+        ),
+    ]
+}
+
 fn bad_scaling() -> Vec<Case> {
     vec![
         (
@@ -215,6 +226,10 @@ fn bad_trainers() -> Vec<(Value, &'static str)> {
             json!({"trainer": {"tensorboard": true}}),
             "give checkpoint.volume",
         ),
+        (
+            json!({"workers": {"template": {"spec": {"priorityClassName": "low"}}}, "scheduling": {"priorityClassName": "high"}}),
+            "another priorityClassName than scheduling",
+        ),
         (best("perplexity"), "top1 or top5 for a model of images"),
     ]
 }
@@ -231,7 +246,8 @@ fn good_trainers() -> Vec<Value> {
             "checkpoint": {"volume": volume, "best": {"metric": "top1"}}}),
         json!({"trainer": {"onNonFinite": "Skip", "maxConsecutiveSkips": 5}}),
         json!({"trainer": {"ddp": {"compression": "PowerSGD", "powerSGD": {"rank": 4}}}}),
-        json!({"workers": {"template": {"spec": {"priorityClassName": "low"}}}}),
+        json!({"workers": {"template": {"spec": {"priorityClassName": "low"}}}, "scheduling": {"priorityClassName": "low"}}),
+        json!({"scheduling": {"gang": "Volcano", "queueName": "research"}}),
         json!({"workers": {"template": {"metadata": {"labels": {"team": "vision"}}}}}),
     ]
 }
@@ -286,7 +302,8 @@ async fn a_trainer_whose_fields_contradict_each_other_is_refused_with_the_field_
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
     let stage = Stage::new().await;
-    for (field, value, words) in bad_specs().into_iter().chain(bad_scaling()) {
+    let all = [bad_specs(), bad_scheduling(), bad_scaling()];
+    for (field, value, words) in all.into_iter().flatten() {
         let mut wrong = job(1);
         wrong["spec"][field] = value.clone();
         let message = refusal(&stage, &wrong).await;

@@ -13,6 +13,8 @@ pub enum EventReason {
     TooManyJobs,
     /// Somebody else's object has the name of one of the job's.
     NameTaken,
+    /// The gang scheduler of the job is not installed.
+    GangSchedulerMissing,
     /// The API server refused an object of the job, or did not answer in time.
     Refused,
     /// All members of a new generation train.
@@ -33,12 +35,13 @@ pub enum EventReason {
 
 impl EventReason {
     /// Every reason, in the order of a job's life.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Accepted,
         Self::InvalidSpec,
         Self::ForbiddenByPolicy,
         Self::TooManyJobs,
         Self::NameTaken,
+        Self::GangSchedulerMissing,
         Self::Refused,
         Self::GenerationIssued,
         Self::WorkerFailed,
@@ -58,6 +61,7 @@ impl EventReason {
             Self::ForbiddenByPolicy => "ForbiddenByPolicy",
             Self::TooManyJobs => "TooManyJobs",
             Self::NameTaken => "NameTaken",
+            Self::GangSchedulerMissing => "GangSchedulerMissing",
             Self::Refused => "Refused",
             Self::GenerationIssued => "GenerationIssued",
             Self::WorkerFailed => "WorkerFailed",
@@ -77,6 +81,7 @@ impl EventReason {
             | Self::ForbiddenByPolicy
             | Self::TooManyJobs
             | Self::NameTaken
+            | Self::GangSchedulerMissing
             | Self::Refused
             | Self::WorkerFailed
             | Self::CheckpointFailed
@@ -105,6 +110,9 @@ impl EventReason {
             }
             Self::NameTaken => {
                 "An object of another owner has the name of one of the job's objects."
+            }
+            Self::GangSchedulerMissing => {
+                "The gang scheduler that `scheduling.gang` names is not installed, or the operator may not read its PodGroups. The message says what to install."
             }
             Self::Refused => {
                 "The API server refused an object of the job, or did not answer in time. The message has its words."

@@ -20,8 +20,8 @@ pub use event::EventReason;
 pub use reason::ConditionReason;
 pub use spec::{
     Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
-    ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, NetworkPolicyMode, OnExitCodes,
-    TrainingJob, TrainingJobSpec, Workers,
+    ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, Gang, NetworkPolicyMode,
+    OnExitCodes, Scheduling, TrainingJob, TrainingJobSpec, Workers,
 };
 pub use status::{
     AvoidedNode, CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure,

@@ -63,10 +63,14 @@ reasons! {
     TooManyJobs: [(Accepted, false), (Running, false)],
         "As many jobs of the namespace run as the administrator's policy allows (`policy.maxJobsPerNamespace`). The job begins by itself when one of them has ended or is suspended.",
         "Wait, suspend or delete another job of the namespace, or ask an administrator to raise the value.";
-    /// An object of somebody else has the name of the job's Service or NetworkPolicy.
+    /// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup.
     NameTaken: [(Running, false)],
-        "The job needs a Service or a NetworkPolicy whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train continue.",
+        "The job needs a Service, a NetworkPolicy or a PodGroup whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train continue.",
         "Delete or rename that object, or give the job another name. The operator looks again by itself.";
+    /// The gang scheduler of the job is not installed.
+    GangSchedulerMissing: [(Running, false)],
+        "The API server does not know the PodGroups of the gang scheduler that `scheduling.gang` names, or the operator may not read them. The message says what to install. No pods are made meanwhile; workers that train continue.",
+        "Install the gang scheduler and its CustomResourceDefinitions (guide *Gang scheduling and queues*), or delete the job and apply it with `scheduling.gang: None`. The operator looks again by itself.";
     /// The API server refused one of the job's objects, or did not answer in time.
     Refused: [(Running, false)],
         "The API server refused to create a pod or another object of the job: a quota, an admission policy or a webhook. The message has its words. Or it did not answer in time, most often because an admission webhook is slow.",

@@ -18,11 +18,13 @@ pub use self::elastic::Elastic;
 pub use self::failure_policy::{
     ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, OnExitCodes,
 };
+pub use self::scheduling::{Gang, Scheduling};
 use crate::status::TrainingJobStatus;
 
 mod checkpoint;
 mod elastic;
 mod failure_policy;
+mod scheduling;
 
 /// A distributed training job: workers that train one model together, data-parallel.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,6 +105,14 @@ mod failure_policy;
         .message("stallTimeoutSeconds is immutable while the job is not suspended: set suspend: true first").field_path(".stallTimeoutSeconds"),
     validation = Rule::new("oldSelf.suspend || (self.elastic.collateralWindowSeconds == oldSelf.elastic.collateralWindowSeconds && self.elastic.leaveGraceSeconds == oldSelf.elastic.leaveGraceSeconds)")
         .message("elastic.collateralWindowSeconds and elastic.leaveGraceSeconds are immutable while the job is not suspended: set suspend: true first").field_path(".elastic"),
+    validation = Rule::new("self.scheduling.gang == oldSelf.scheduling.gang")
+        .message("scheduling.gang is immutable: delete the job and apply it anew").field_path(".scheduling"),
+    validation = Rule::new("oldSelf.suspend || (has(self.scheduling.queueName) == has(oldSelf.scheduling.queueName) && (!has(self.scheduling.queueName) || self.scheduling.queueName == oldSelf.scheduling.queueName) && has(self.scheduling.priorityClassName) == has(oldSelf.scheduling.priorityClassName) && (!has(self.scheduling.priorityClassName) || self.scheduling.priorityClassName == oldSelf.scheduling.priorityClassName))")
+        .message("scheduling.queueName and scheduling.priorityClassName are immutable while the job is not suspended: set suspend: true first").field_path(".scheduling"),
+    validation = Rule::new("!has(self.scheduling.queueName) || self.scheduling.gang == 'Volcano'")
+        .message("scheduling.queueName is a queue of Volcano: remove it, or set scheduling.gang to Volcano; a queue of Kueue is named by labels of workers.template").field_path(".scheduling"),
+    validation = Rule::new("!has(self.scheduling.priorityClassName) || !has(self.workers.template) || !has(self.workers.template.spec) || !has(self.workers.template.spec.priorityClassName) || self.workers.template.spec.priorityClassName == self.scheduling.priorityClassName")
+        .message("workers.template has another priorityClassName than scheduling: remove one of them").field_path(".scheduling"),
     validation = Rule::new("self.elastic.mode == oldSelf.elastic.mode")
         .message("elastic.mode is immutable: delete the job and apply it anew").field_path(".elastic"),
     validation = Rule::new("self.elastic.onScale == oldSelf.elastic.onScale && has(self.elastic.scaleBatch) == has(oldSelf.elastic.scaleBatch) && (!has(self.elastic.scaleBatch) || self.elastic.scaleBatch == oldSelf.elastic.scaleBatch)")
@@ -190,6 +200,9 @@ pub struct TrainingJobSpec {
     /// Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
+    /// How the workers are placed.
+    #[serde(default)]
+    pub scheduling: Scheduling,
     /// How the set of workers changes while the job trains.
     #[serde(default)]
     pub elastic: Elastic,

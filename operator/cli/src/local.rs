@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{Scheduling, TrainingJob};
 use roundhouse_contract::Progress;
 use roundhouse_planner::status::counted;
 use roundhouse_planner::{
-    Observed, Plan, ProgressSample, ValidatedJob, is_in_new_trouble, plan, validate,
+    InvalidSpec, Observed, Plan, ProgressSample, ValidatedJob, is_in_new_trouble, plan, validate,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -83,7 +83,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let programs = Programs::find(options.agent.as_deref(), options.trainer.as_deref())?;
     let mut manifest = Manifest::read(&options.file, options.name.as_deref())?;
     setting::keep_state(&mut manifest.job, options);
-    let job = validate(&manifest.job)?;
+    let job = validated(&manifest.job)?;
     capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
     let setting = setting::of(options, &manifest, &job, programs, home.path())?;
@@ -130,6 +130,14 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     code.map(ExitCode::from)
 }
 
+/// The job as it runs here: its processes are on this machine, so nobody places them.
+fn validated(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
+    Ok(ValidatedJob {
+        scheduling: Scheduling::default(),
+        ..validate(job)?
+    })
+}
+
 struct Run {
     edits: Edits,
     executor: Executor,
@@ -150,7 +158,7 @@ impl Run {
         loop {
             self.executor.tend()?;
             if let Some(job) = self.edits.look(&self.job, &self.screen) {
-                self.valid = validate(&job)?;
+                self.valid = validated(&job)?;
                 self.job = job;
                 self.last = None;
             }

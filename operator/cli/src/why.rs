@@ -46,6 +46,8 @@ pub(crate) enum Situation {
     Resuming,
     /// Another object has a name that the job needs.
     NameTaken,
+    /// The gang scheduler of the job is not installed.
+    GangSchedulerMissing,
     /// A quota does not allow the job's pods.
     QuotaExceeded,
     /// The API server refuses the job's pods.

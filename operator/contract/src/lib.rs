@@ -8,6 +8,7 @@ pub mod built_from;
 mod counter;
 pub mod environment;
 pub mod exit_code;
+pub mod gang;
 pub mod labels;
 pub mod membership;
 pub mod mode;

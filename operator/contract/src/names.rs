@@ -9,6 +9,12 @@ pub fn service(job: &str) -> String {
     job.to_owned()
 }
 
+/// The PodGroup of a gang scheduler bears the job's name.
+#[must_use]
+pub fn pod_group(job: &str) -> String {
+    job.to_owned()
+}
+
 /// Host name of a worker, stable over attempts: `<job>-worker-<index>`.
 #[must_use]
 pub fn worker_host(job: &str, index: u32) -> String {

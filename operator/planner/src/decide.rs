@@ -76,8 +76,8 @@ fn decide(
 }
 
 fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
-    let taken = children::name_taken(draft);
-    if !draft.recorded && taken.is_none() {
+    let barrier = children::barrier(draft);
+    if !draft.recorded && barrier.is_none() {
         children::make(draft);
     }
     let reason = form::form(draft);
@@ -85,8 +85,8 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
     if !draft.recorded {
         children::remove_surplus(draft);
     }
-    match taken {
-        Some(message) => children::tell_name_taken(draft, message, reason),
+    match barrier {
+        Some(barrier) => children::tell_barrier(draft, barrier, reason),
         None => reason,
     }
 }

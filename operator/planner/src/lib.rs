@@ -12,6 +12,7 @@ mod draft;
 mod failures;
 pub mod generation;
 pub mod gpu;
+pub mod group;
 mod invalid;
 mod life;
 pub mod observed;
@@ -27,6 +28,7 @@ mod workers;
 pub mod testing;
 
 pub use decide::{plan, plan_rejected};
+pub use group::{ObservedGroup, PodGroup};
 pub use observed::{
     Container, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Termination, Waiting,
 };

@@ -6,6 +6,8 @@ use roundhouse_contract::{
     BuiltFrom, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, TerminationMessage,
 };
 
+use crate::group::ObservedGroup;
+
 /// Everything of one job that a plan depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
@@ -15,6 +17,8 @@ pub struct Observed {
     pub service: Presence,
     /// The NetworkPolicy.
     pub network_policy: Presence,
+    /// The PodGroup, if the job has a gang scheduler.
+    pub group: ObservedGroup,
     /// The pods that bear the job's UID in their label, ours or not, in any order.
     pub pods: Vec<Pod>,
     /// Names that the job needs and that turned out to be somebody else's, as `Kind name`.

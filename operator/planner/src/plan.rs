@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use roundhouse_api::TrainingJobStatus;
+use roundhouse_api::{Gang, TrainingJobStatus};
 use roundhouse_contract::Membership;
+
+use crate::group::PodGroup;
 
 /// Most actions of one plan: a second or less at a usual API server. Between two plans the job is looked at again, which
 /// may be wanted otherwise by then.
@@ -44,6 +46,22 @@ pub enum Action {
     ApplyService,
     /// Apply the NetworkPolicy.
     ApplyNetworkPolicy,
+    /// Create the PodGroup of a gang scheduler, or change it.
+    ApplyPodGroup {
+        /// The gang scheduler.
+        gang: Gang,
+        /// What the PodGroup says.
+        group: PodGroup,
+        /// Precondition of a change; `None`: there is no PodGroup yet.
+        uid: Option<String>,
+    },
+    /// Delete the PodGroup, if it is still the one that was observed.
+    DeletePodGroup {
+        /// The gang scheduler.
+        gang: Gang,
+        /// Precondition.
+        uid: String,
+    },
     /// Create the pod of a worker's attempt.
     CreateWorker {
         /// Index of the worker.
@@ -105,6 +123,8 @@ pub enum PlanReason {
     NotAccepted,
     /// A child's name is taken by somebody else's object.
     NameTaken,
+    /// The gang scheduler of the job is not installed.
+    GangSchedulerMissing,
     /// The job is suspended: it has no pods, or they are about to go.
     Suspended,
     /// The job is resumed, and waits for those that still leave.

@@ -2,9 +2,10 @@
 //! real validate, and its world answers a plan as a cluster would.
 
 use jiff::Timestamp;
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_contract::{BuiltFrom, names};
 
+use crate::group::{ObservedGroup, PodGroup};
 use crate::observed::{Observed, Pod, Presence};
 use crate::plan::{Action, Plan};
 use crate::rejection::{Rejection, RejectionReason};
@@ -55,6 +56,14 @@ pub fn raw_script_job(workers: u32) -> TrainingJob {
     }
 }
 
+/// A raw job with so many workers and a gang scheduler.
+#[must_use]
+pub fn raw_gang_job(workers: u32, gang: Gang) -> TrainingJob {
+    let mut job = raw_job(workers);
+    job.spec.scheduling.gang = gang;
+    job
+}
+
 /// The operator's trainer image in a new [`World`].
 pub const TRAINER_IMAGE: &str = "trainer:1";
 
@@ -89,7 +98,12 @@ pub fn script_world(workers: u32) -> World {
     world_of(&raw_script_job(workers))
 }
 
-fn world_of(raw: &TrainingJob) -> World {
+/// A new job as it was applied, and nothing else.
+///
+/// # Panics
+/// It cannot be run.
+#[must_use]
+pub fn world_of(raw: &TrainingJob) -> World {
     let job = match validate(raw) {
         Ok(job) => job,
         Err(error) => unreachable!("the fixture is valid: {error}"),
@@ -156,6 +170,19 @@ impl World {
         match action {
             Action::ApplyService => self.observed.service = Presence::Ours,
             Action::ApplyNetworkPolicy => self.observed.network_policy = Presence::Ours,
+            Action::ApplyPodGroup {
+                gang: _,
+                group,
+                uid,
+            } => {
+                return self.apply_group(group, uid.as_deref());
+            }
+            Action::DeletePodGroup { gang: _, uid } => {
+                if !self.has_group(Some(uid)) {
+                    return false;
+                }
+                self.observed.group = ObservedGroup::Missing;
+            }
             Action::CreateWorker {
                 index,
                 attempt,
@@ -197,6 +224,28 @@ impl World {
         for pod in self.observed.pods.iter_mut().filter(|pod| is_it(pod)) {
             (pod.deleting, pod.gone_by) = (true, gone_by);
         }
+        true
+    }
+
+    /// Whether there is the job's PodGroup with this UID, or none for `None`.
+    fn has_group(&self, expected: Option<&str>) -> bool {
+        match &self.observed.group {
+            ObservedGroup::Missing => expected.is_none(),
+            ObservedGroup::Ours { uid, .. } => expected == Some(uid.as_str()),
+            ObservedGroup::Impossible(_) | ObservedGroup::Foreign => false,
+        }
+    }
+
+    fn apply_group(&mut self, group: &PodGroup, expected: Option<&str>) -> bool {
+        if !self.has_group(expected) {
+            return false;
+        }
+        let uid = expected.map_or_else(|| self.next(), str::to_owned);
+        self.observed.group = ObservedGroup::Ours {
+            uid,
+            group: group.clone(),
+            deleting: false,
+        };
         true
     }
 

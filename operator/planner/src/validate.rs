@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
-    Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, TrainingJob,
-    TrainingJobSpec, TrainingJobStatus, Workers,
+    Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, Scheduling,
+    TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use roundhouse_contract::membership::fingerprint_of;
 use roundhouse_contract::{ExpectedDevice, environment};
@@ -17,6 +17,7 @@ pub(crate) use crate::invalid::invalid;
 use crate::program::{self, Program};
 
 mod checks;
+mod placement;
 mod template;
 
 /// Volume names that start so are ours.
@@ -66,6 +67,8 @@ pub struct ValidatedJob {
     pub program: Program,
     /// Where their state is kept, if anywhere.
     pub checkpoint: Option<Checkpoint>,
+    /// How they are placed.
+    pub scheduling: Scheduling,
     /// Their pods; has a container named `trainer`.
     pub template: PodTemplateSpec,
     /// Fingerprint of what of the spec is in their pods and may be edited while the job is suspended.
@@ -118,7 +121,10 @@ fn built_from(spec: &TrainingJobSpec) -> String {
         spec.elastic.collateral_window_seconds,
         spec.elastic.leave_grace_seconds,
     );
-    let text = serde_json::to_vec(&edited).unwrap_or_default();
+    let mut text = serde_json::to_vec(&edited).unwrap_or_default();
+    if spec.scheduling != Scheduling::default() {
+        text.extend(serde_json::to_vec(&spec.scheduling).unwrap_or_default());
+    }
     fingerprint_of(&text)
 }
 
@@ -161,6 +167,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
             },
         trainer: _,
         checkpoint,
+        scheduling,
         elastic,
         failure_policy:
             FailurePolicy {
@@ -177,6 +184,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
     } = spec;
     let name = metadata.name.clone().unwrap_or_default();
     let mut template = template.clone().unwrap_or_default();
+    placement::complete(&mut template, scheduling);
     let (runs, refusal) = match Runs::of(&name, spec, &mut template) {
         Ok(runs) => (runs, None),
         Err(refusal) => (Runs::as_before(spec, status.as_ref()), Some(refusal)),
@@ -204,6 +212,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
         grace: grace(&template, &program),
         program,
         checkpoint: checkpoint.clone(),
+        scheduling: scheduling.clone(),
         template,
         built_from: built_from(spec),
         backoff_limit: *backoff_limit,
@@ -242,6 +251,7 @@ impl Runs {
             checks::checkpoint(checkpoint)?;
         }
         checks::rules(&spec.failure_policy.rules)?;
+        checks::scheduling(&spec.scheduling, workers.template.as_ref())?;
         refuse_our_annotations(template)?;
         refuse_our_fields(template.spec.get_or_insert_default())?;
         let program = program::of(spec.trainer.as_ref(), &spec.elastic, template)?;

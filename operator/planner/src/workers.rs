@@ -1,4 +1,5 @@
 //! The pods of the workers: which are made, replaced and removed.
 
 pub(crate) mod children;
+pub(crate) mod group;
 mod replace;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
-use roundhouse_api::{ConditionReason, ConditionType};
+use roundhouse_api::{ConditionReason, ConditionType, Gang};
 use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::generation::members::Members;
 use roundhouse_planner::generation::worker::is_alive;
-use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Plan, PlanReason, Pod, PodPhase};
+use roundhouse_planner::testing::{World, raw_gang_job, world, world_of};
+use roundhouse_planner::{Action, ObservedGroup, Plan, PlanReason, Pod, PodPhase};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -64,6 +64,7 @@ fn happen(world: &mut World, event: &Event) {
         Event::Reconcile(writes) => {
             let plan = world.plan();
             only_a_deadline_that_counts_ends_it(world, &plan);
+            no_worker_comes_before_its_group(world, &plan);
             world.carry_out(&plan, writes);
         }
         Event::Prepared(at) if runs(world, at) => world.prepared(at),
@@ -122,10 +123,47 @@ fn only_a_deadline_that_counts_ends_it(world: &World, plan: &Plan) {
     assert!(!is_late_start || !enough, "ended with enough workers");
 }
 
+/// A gang scheduler must know the group of every pod.
+fn no_worker_comes_before_its_group(world: &World, plan: &Plan) {
+    let mut has_group = matches!(world.observed.group, ObservedGroup::Ours { .. })
+        || world.job.scheduling.gang == Gang::None;
+    for action in &plan.actions {
+        has_group |= matches!(action, Action::ApplyPodGroup { .. });
+        let creates = matches!(action, Action::CreateWorker { .. });
+        assert!(has_group || !creates, "{:?}", plan.actions);
+    }
+}
+
+/// At rest the group says what the job needs, or there is none.
+fn the_group_is_right(world: &World) {
+    let needs_group = world.job.scheduling.gang != Gang::None
+        && !world.job.suspend
+        && !world.observed.status.is_terminal();
+    match &world.observed.group {
+        ObservedGroup::Ours { group, .. } => {
+            assert!(needs_group, "it was left behind");
+            assert_eq!(group.min_member, world.job.min_replicas);
+        }
+        ObservedGroup::Missing => {
+            let waits = matches!(world.state(), "Resuming");
+            assert!(!needs_group || waits, "{:?}", world.observed);
+        }
+        ObservedGroup::Impossible(_) | ObservedGroup::Foreign => {}
+    }
+}
+
 /// The start deadline and the time that the job may be active.
 fn deadlines() -> impl Strategy<Value = [Option<Duration>; 2]> {
     let one = || prop_oneof![2 => Just(None), 1 => Just(Some(30)), 1 => Just(Some(3_000))];
     (one(), one()).prop_map(|(start, active)| [start, active].map(|it| it.map(Duration::from_secs)))
+}
+
+fn gangs() -> impl Strategy<Value = Gang> {
+    prop_oneof![
+        Just(Gang::None),
+        Just(Gang::Coscheduling),
+        Just(Gang::Volcano)
+    ]
 }
 
 /// Whether a pod's container has not ended.
@@ -159,9 +197,9 @@ fn live_worlds(world: &World) -> Vec<u64> {
 proptest! {
     #[test]
     fn one_generation_has_one_set_of_members_and_numbers_only_grow(
-        workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(),
+        workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(), gang in gangs(),
     ) {
-        let mut world = world(workers);
+        let mut world = world_of(&raw_gang_job(workers, gang));
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.backoff_limit = if backoff { 1 } else { 1_000 };
         let mut newest = 0;
@@ -198,6 +236,9 @@ proptest! {
         assert!(live.len() < 2, "two live worlds: {live:?} {:?}", world.observed);
         let status = &world.observed.status;
         let stays = world.observed.pods.iter().filter(|pod| !pod.deleting).count();
+        if rest.reason != PlanReason::Finishing {
+            the_group_is_right(&world);
+        }
         // Once a member has completed nobody is taken away, and nobody added.
         if status.is_terminal() || rest.reason == PlanReason::Finishing {
             return Ok(());

@@ -91,13 +91,14 @@ pub(super) async fn issue(
     Ok(())
 }
 
-pub(super) async fn delete(
+/// Deletes the object of this name, if it is still the one with this UID.
+pub(super) async fn delete<K: Child>(
     context: &Context,
     key: &Job,
-    pod: &str,
-    uid: &str,
+    (name, uid): (&str, &str),
+    written: Written,
 ) -> Result<(), CallError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = DeleteParams {
         preconditions: Some(Preconditions {
             uid: Some(uid.to_owned()),
@@ -105,16 +106,15 @@ pub(super) async fn delete(
         }),
         ..DeleteParams::default()
     };
-    let at = match call(|| pods.delete(pod, &parameters)).await {
+    let at = match call(|| api.delete(name, &parameters)).await {
         Ok(answer) => {
-            let at = answer.left().and_then(|pod| pod.metadata.resource_version);
-            version(at.as_deref())
+            let at = answer.left();
+            version(at.and_then(|it| it.resource_version()).as_deref())
         }
         // It is gone, and the cache has not heard of it.
         Err(error) if error.code() == Some(404) => u64::MAX,
         Err(error) => return Err(error),
     };
-    let written = Written::Pod(pod.to_owned());
     context.expectations.deleted(key, written, at);
     Ok(())
 }

@@ -57,6 +57,8 @@ pub enum Watched {
     Services,
     /// Their `NetworkPolicies`.
     NetworkPolicies,
+    /// Their `PodGroups`, if a job has a gang scheduler.
+    PodGroups,
     /// Nodes that are cordoned.
     Nodes,
     /// Namespaces, if the policy chooses by their labels.
@@ -65,11 +67,12 @@ pub enum Watched {
 
 impl Watched {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::TrainingJobs,
         Self::Pods,
         Self::Services,
         Self::NetworkPolicies,
+        Self::PodGroups,
         Self::Nodes,
         Self::Namespaces,
     ];
@@ -81,10 +84,11 @@ impl Watched {
         all.find(|kind| kind.as_str() == resource.as_str())
     }
 
-    /// Whether plans depend on it. Cordoned nodes only say which worker goes first when a job is scaled down.
+    /// Whether plans depend on it. Cordoned nodes only say which worker goes first when a job is scaled down, and a write to
+    /// a PodGroup fails if it is another one by now.
     #[must_use]
-    pub fn decides(self) -> bool {
-        self != Self::Nodes
+    pub const fn decides(self) -> bool {
+        !matches!(self, Self::Nodes | Self::PodGroups)
     }
 
     /// As the API server names the resource.
@@ -95,6 +99,7 @@ impl Watched {
             Self::Pods => "pods",
             Self::Services => "services",
             Self::NetworkPolicies => "networkpolicies",
+            Self::PodGroups => "podgroups",
             Self::Nodes => "nodes",
             Self::Namespaces => "namespaces",
         }
@@ -145,12 +150,13 @@ pub struct Resource(&'static str);
 
 impl Resource {
     /// What the operator has the right to call.
-    const KNOWN: [&'static str; 9] = [
+    const KNOWN: [&'static str; 10] = [
         "trainingjobs",
         "trainingjobs/status",
         "pods",
         "services",
         "networkpolicies",
+        "podgroups",
         "nodes",
         "namespaces",
         "events",

@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::{
     SeccompProfile, SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use roundhouse_contract::{BuiltFrom, labels, names, paths, ports};
+use roundhouse_api::Gang;
+use roundhouse_contract::{BuiltFrom, gang, labels, names, paths, ports};
 use roundhouse_planner::{Program, ValidatedJob};
 
 use self::environment::variables;
@@ -56,8 +57,18 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
         (labels::WORKER_INDEX.to_owned(), index.to_string()),
         (labels::ATTEMPT.to_owned(), attempt.to_string()),
     ]);
-    meta.labels = Some(all_labels);
     let mut annotations = theirs.annotations.unwrap_or_default();
+    let group = names::pod_group(name);
+    match job.scheduling.gang {
+        Gang::None => {}
+        Gang::Coscheduling => {
+            all_labels.insert(gang::COSCHEDULING_GROUP.to_owned(), group);
+        }
+        Gang::Volcano => {
+            annotations.insert(gang::VOLCANO_GROUP.to_owned(), group);
+        }
+    }
+    meta.labels = Some(all_labels);
     if let Some(trainer) = job.program.trainer() {
         let config = serde_json::to_string(trainer)?;
         annotations.insert(labels::TRAINER_CONFIG.to_owned(), config);

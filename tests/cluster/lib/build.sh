@@ -32,17 +32,15 @@ build_module() {
   fi
   for program in $3; do ln -sf "$home/$program" "$RH_BIN/$program"; done
 }
-# monitoring_definitions: the CustomResourceDefinitions of the Prometheus operator, from its Go module.
-monitoring_definitions() {
-  local home=$RH_BIN/prometheus-operator source kind
+# definitions MODULE PATH FILE...: CustomResourceDefinitions of another project, from the Go module with this path. Nothing is
+# compiled.
+definitions() {
+  local home=$RH_BIN/$1 source file
   [ ! -d "$home" ] || return 0
-  source=$(cd "$here/modules/prometheus-operator" && GOFLAGS=-mod=readonly go mod download -json github.com/prometheus-operator/prometheus-operator \
-    | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+  source=$(cd "$here/modules/$1" && GOFLAGS=-mod=readonly go mod download -json "$2" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
   rm -rf "$home.partial"
   mkdir -p "$home.partial"
-  for kind in podmonitors servicemonitors prometheusrules; do
-    install -m 644 "$source/example/prometheus-operator-crd/monitoring.coreos.com_$kind.yaml" "$home.partial/"
-  done
+  for file in "${@:3}"; do install -m 644 "$source/$file" "$home.partial/"; done
   mv "$home.partial" "$home"
 }
 cluster_build() { # [all]: with what tests need: the simulator of nodes, the chart's unit tests, definitions of other projects
@@ -54,7 +52,10 @@ cluster_build() { # [all]: with what tests need: the simulator of nodes, the cha
   if [ "${1:-}" = all ]; then
     build_module kwok "Simulator of nodes" kwok sigs.k8s.io/kwok/cmd/kwok
     build_module helm-unittest "Tests of the chart" helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
-    monitoring_definitions
+    definitions prometheus-operator github.com/prometheus-operator/prometheus-operator \
+      example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,servicemonitors,prometheusrules}.yaml
+    definitions scheduler-plugins sigs.k8s.io/scheduler-plugins config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
+    definitions volcano volcano.sh/volcano config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml
   fi
   echo "$RH_BIN"
 }

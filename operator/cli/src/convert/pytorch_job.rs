@@ -109,7 +109,7 @@ fn run_policy(draft: &mut Draft, policy: &Value) {
         "spec.runPolicy",
         &[
             ("ttlSecondsAfterFinished", "a TrainingJob stays until it is deleted"),
-            ("schedulingPolicy", "all workers are waited for by workers.minReplicas and startDeadlineSeconds; queues are set by labels of the job"),
+            ("schedulingPolicy", "name the gang scheduler in scheduling.gang, its queue in scheduling.queueName and the priority class in scheduling.priorityClassName"),
             ("managedBy", "set spec.managedBy if another controller shall look after the TrainingJob"),
         ],
     );

@@ -79,7 +79,11 @@ impl Executor {
     pub(crate) fn apply(&mut self, actions: &[Action]) -> anyhow::Result<()> {
         for action in actions {
             match action {
-                Action::ApplyService | Action::ApplyNetworkPolicy => {}
+                Action::ApplyService
+                | Action::ApplyNetworkPolicy
+                // Nothing is scheduled here: see `validated`.
+                | Action::ApplyPodGroup { .. }
+                | Action::DeletePodGroup { .. } => {}
                 Action::CreateWorker {
                     index,
                     attempt,

@@ -32,6 +32,10 @@ fn refused(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
             Diagnosis::new(Situation::NameTaken, format!("Another object has a name that the job needs: {message}."))
                 .do_("Delete or rename that object, or give the job another name."),
         ),
+        "GangSchedulerMissing" => Some(
+            Diagnosis::new(Situation::GangSchedulerMissing, format!("The job's gang scheduler is not there: {message}."))
+                .do_("Ask an administrator to install it; the operator looks again by itself. Or, to do without: delete the job and apply it with `scheduling.gang: None`."),
+        ),
         "Refused" if message.contains("exceeded quota") => Some(
             Diagnosis::new(Situation::QuotaExceeded, "The namespace's quota does not allow the job's pods.")
                 .do_("See what is used: `kubectl describe resourcequota`.")

@@ -64,6 +64,11 @@ fn before_training() -> Vec<Row> {
             &["Service digits", "another name"],
         ),
         (
+            Situation::GangSchedulerMissing,
+            job().waits("GangSchedulerMissing", "scheduling.gang Volcano: the API server does not serve podgroups.scheduling.volcano.sh; install Volcano"),
+            &["does not serve podgroups", "gang: None"],
+        ),
+        (
             Situation::QuotaExceeded,
             job().waits("Refused", "the API server refused: pods \"a\" is forbidden: exceeded quota: small, requested: cpu=4"),
             &["describe resourcequota", "requested: cpu=4"],

@@ -57,7 +57,11 @@ fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
 /// Why the workers cannot be made, if that is what the status says.
 fn refused(draft: &Draft<'_>) -> Option<String> {
     let running = draft.observed.status.condition(ConditionType::Running)?;
-    let reasons = [ConditionReason::Refused, ConditionReason::NameTaken];
+    let reasons = [
+        ConditionReason::Refused,
+        ConditionReason::NameTaken,
+        ConditionReason::GangSchedulerMissing,
+    ];
     let is_told = reasons.iter().any(|it| running.reason == it.as_str());
     is_told.then(|| running.message.clone())
 }

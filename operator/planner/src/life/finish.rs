@@ -16,6 +16,7 @@ use crate::program::Program;
 use crate::told::progress;
 use crate::told::status::{counted, time_left};
 use crate::workers::children::delete;
+use crate::workers::group;
 
 /// How long members may take to end after the first of them.
 const ENDING: Duration = Duration::from_secs(30);
@@ -56,6 +57,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
             draft.actions.push(delete(pod, DeleteReason::JobEnded));
         }
     }
+    group::remove(draft);
     Some(if failed {
         PlanReason::Failed
     } else {

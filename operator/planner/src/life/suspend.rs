@@ -13,6 +13,7 @@ use crate::plan::{DeleteReason, PlanReason};
 use crate::told::progress;
 use crate::told::status::{counted, set_condition};
 use crate::workers::children::delete;
+use crate::workers::group;
 
 /// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.
 pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -23,6 +24,7 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     for pod in pods.iter().filter(|pod| !pod.deleting) {
         draft.actions.push(delete(pod, DeleteReason::Suspended));
     }
+    group::remove(draft);
     draft.status.active_seconds = active(draft).as_secs();
     draft.status.start_time = None;
     progress::show_last(draft);

@@ -60,7 +60,7 @@ pub(super) fn findings(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
         return all;
     };
     all.extend(account(pod, allow));
-    all.extend(classes(pod, allow));
+    all.extend(classes(job, pod, allow));
     all.extend(tolerations(pod, allow));
     if let Some(security) = &pod.security_context {
         all.extend(of_security(security, allow));
@@ -105,13 +105,16 @@ fn account(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
     all
 }
 
-fn classes(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
+fn classes(job: &ValidatedJob, pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
     let mut all = Vec::new();
     if let Some(class) = &pod.priority_class_name
         && class.starts_with(SYSTEM)
         && !allows(&allow.priority_classes, class)
     {
-        let field = in_pod("priorityClassName");
+        let field = match &job.scheduling.priority_class_name {
+            Some(_) => "spec.scheduling.priorityClassName".to_owned(),
+            None => in_pod("priorityClassName"),
+        };
         all.push(Finding::new(field, class, "allow.priorityClasses"));
     }
     if let Some(class) = &pod.runtime_class_name

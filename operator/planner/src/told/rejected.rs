@@ -85,6 +85,7 @@ pub(crate) fn show(draft: &mut Draft<'_>, rejection: &Rejection, reason: PlanRea
         | PlanReason::WaitingForWorkers
         | PlanReason::Recovering
         | PlanReason::NameTaken
+        | PlanReason::GangSchedulerMissing
         | PlanReason::NotAccepted => {
             draft.running(false, why.condition(), message);
             to_front(&mut draft.status, ConditionType::Accepted);

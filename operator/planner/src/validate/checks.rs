@@ -1,6 +1,7 @@
 //! What the schema says, too: the one that is installed may be older.
 
-use roundhouse_api::{Checkpoint, FailureRule};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use roundhouse_api::{Checkpoint, FailureRule, Gang, Scheduling};
 use roundhouse_contract::environment::checkpoint::MIN_KEEP;
 use roundhouse_contract::{TrainerConfig, names};
 
@@ -53,6 +54,32 @@ pub(super) fn checkpoint(checkpoint: &Checkpoint) -> Result<(), InvalidSpec> {
     if checkpoint.keep < MIN_KEEP {
         let message = format!("must be at least {MIN_KEEP}");
         return invalid("spec.checkpoint.keep", message);
+    }
+    Ok(())
+}
+
+pub(super) fn scheduling(
+    scheduling: &Scheduling,
+    template: Option<&PodTemplateSpec>,
+) -> Result<(), InvalidSpec> {
+    let Scheduling {
+        gang,
+        queue_name,
+        priority_class_name,
+    } = scheduling;
+    if queue_name.is_some() && *gang != Gang::Volcano {
+        return invalid(
+            "spec.scheduling.queueName",
+            "leave it out, or set spec.scheduling.gang to Volcano",
+        );
+    }
+    let pod = template.and_then(|template| template.spec.as_ref());
+    let theirs = pod.and_then(|pod| pod.priority_class_name.as_ref());
+    if theirs.is_some() && priority_class_name.is_some() && theirs != priority_class_name.as_ref() {
+        return invalid(
+            "spec.scheduling.priorityClassName",
+            "leave it out: spec.workers.template has another one",
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The objects of a job: Service, NetworkPolicy, and one pod for each worker.
+//! The objects of a job: Service, NetworkPolicy, PodGroup, and one pod for each worker.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,47 +11,89 @@ use crate::failures::nodes;
 use crate::life::outdated;
 use crate::observed::{Pod, Presence};
 use crate::plan::{Action, DeleteReason, PlanReason};
+use crate::workers::group;
 use crate::workers::replace::{Fate, fate};
 
 /// Most pods of one plan: between two the job is looked at again, which may be gone by then.
 const BATCH: usize = 32;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
+const SURE: Duration = Duration::from_secs(60);
 /// What the name of a pod follows in the list of taken names.
 const POD: &str = "Pod ";
 
-/// An object of somebody else has the name of the job's Service or NetworkPolicy, so no pod can be made. (A pod of
-/// somebody else is no obstacle: the worker takes its next attempt.)
-pub(crate) fn name_taken(draft: &Draft<'_>) -> Option<String> {
+/// Why no pod can be made.
+pub(crate) struct Barrier {
+    condition: ConditionReason,
+    event: EventReason,
+    plan: PlanReason,
+    message: String,
+    look_again: Duration,
+}
+
+/// Why no pod can be made, if that is so: the PodGroup cannot be, or a name is taken.
+pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
     if draft.rejection.is_some() {
         return None;
     }
+    let name_taken = |message| Barrier {
+        condition: ConditionReason::NameTaken,
+        event: EventReason::NameTaken,
+        plan: PlanReason::NameTaken,
+        message,
+        // Its holder bears no label of ours, so nobody says when it is gone.
+        look_again: TRY_AGAIN,
+    };
+    let no_scheduler = |message| Barrier {
+        condition: ConditionReason::GangSchedulerMissing,
+        event: EventReason::GangSchedulerMissing,
+        plan: PlanReason::GangSchedulerMissing,
+        message,
+        // The job is woken when the kind is there.
+        look_again: SURE,
+    };
+    let taken = name_taken_by(draft).map(name_taken);
+    taken.or_else(|| group::impossible(draft).map(no_scheduler))
+}
+
+/// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup. (A pod of somebody else is no
+/// obstacle: the worker takes its next attempt.)
+fn name_taken_by(draft: &Draft<'_>) -> Option<String> {
     let name = names::service(&draft.job.key.name);
     let observed = draft.observed;
     let is_foreign = |presence| presence == Presence::Foreign;
     let service = is_foreign(observed.service).then(|| format!("Service {name}"));
     let policy = (is_isolated(draft) && is_foreign(observed.network_policy))
         .then(|| format!("NetworkPolicy {name}"));
+    let group = group::is_foreign(draft).then(|| format!("PodGroup {name}"));
     let mut unlabelled = observed.taken.iter().filter(|it| !it.starts_with(POD));
-    let taken = service.or(policy).or_else(|| unlabelled.next().cloned())?;
+    let taken = service
+        .or(policy)
+        .or(group)
+        .or_else(|| unlabelled.next().cloned())?;
     Some(format!(
         "{taken} exists and does not belong to this job: delete or rename it"
     ))
 }
 
 /// Says that nothing can be made. Workers that are there continue, and a generation that is being formed is formed.
-pub(crate) fn tell_name_taken(
+pub(crate) fn tell_barrier(
     draft: &mut Draft<'_>,
-    message: String,
+    barrier: Barrier,
     reason: PlanReason,
 ) -> PlanReason {
+    let Barrier {
+        condition,
+        event: told,
+        plan,
+        message,
+        look_again,
+    } = barrier;
     let kind = ConditionType::Running;
     let before = draft.observed.status.condition(kind);
     if !before.is_some_and(|before| before.message.contains(&message)) {
-        let told = event(EventReason::NameTaken, message.clone());
-        draft.events.push(told);
+        draft.events.push(event(told, message.clone()));
     }
-    // Its holder bears no label of ours, so nobody says when it is gone.
-    draft.requeue(TRY_AGAIN);
+    draft.requeue(look_again);
     let running = draft.status.condition(kind);
     let trains = running.filter(|running| running.status == "True");
     if let Some(trains) = trains {
@@ -66,15 +108,19 @@ pub(crate) fn tell_name_taken(
     if is_forming {
         return reason;
     }
-    draft.running(false, ConditionReason::NameTaken, message);
-    PlanReason::NameTaken
+    draft.running(false, condition, message);
+    plan
 }
 
 /// Makes what is missing. A job that is not accepted gets nothing but what its workers need to find each other.
 pub(crate) fn make(draft: &mut Draft<'_>) {
     if draft.rejection.is_none() {
         make_surroundings(draft);
-        make_workers(draft);
+        group::keep(draft);
+        // One that is on its way out would leave the pods without a group.
+        if !group::is_leaving(draft) {
+            make_workers(draft);
+        }
     } else if !draft.members.workers.is_empty() {
         make_surroundings(draft);
     }

@@ -346,3 +346,24 @@ fn other_nodes_are_preferred_to_lost_ones_beside_what_the_template_prefers() {
 }
 
 mod script;
+
+#[test]
+fn the_pod_names_its_group_and_its_scheduler_as_the_gang_scheduler_wants_it() {
+    let of = |gang: &str, template: Value| {
+        let mut raw = raw(&template);
+        raw["spec"]["scheduling"] = json!({"gang": gang, "priorityClassName": "low"});
+        pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap())
+    };
+    let pod = of("Coscheduling", json!({}));
+    let labels = &pod["metadata"]["labels"];
+    assert_eq!(labels["scheduling.x-k8s.io/pod-group"], "digits");
+    assert_eq!(pod["spec"]["schedulerName"], "scheduler-plugins-scheduler");
+    assert_eq!(pod["spec"]["priorityClassName"], "low");
+    let pod = of("Volcano", json!({"spec": {"schedulerName": "mine"}}));
+    let annotations = &pod["metadata"]["annotations"];
+    assert_eq!(annotations["scheduling.k8s.io/group-name"], "digits");
+    assert_eq!(pod["spec"]["schedulerName"], "mine");
+    let pod = of("None", json!({}));
+    assert_eq!(pod["spec"]["schedulerName"], Value::Null);
+    assert_eq!(pod["spec"]["priorityClassName"], "low");
+}

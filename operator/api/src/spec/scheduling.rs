@@ -1,0 +1,35 @@
+//! How the workers are placed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the workers are placed.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Scheduling {
+    /// Gang scheduler of the workers: it gives nodes to `workers.minReplicas` of them at once, or to none. Immutable.
+    pub gang: Gang,
+    /// Queue of the gang scheduler. Only with `gang: Volcano`; default there: the queue `default`. Immutable while the
+    /// job is not suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub queue_name: Option<String>,
+    /// PriorityClass of the workers, and of their group if the gang scheduler knows priorities of groups. Immutable while
+    /// the job is not suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
+}
+
+/// A gang scheduler, which an administrator has installed.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Gang {
+    /// Each worker is placed by itself, when there is a node for it.
+    #[default]
+    None,
+    /// The plugin Coscheduling of kubernetes-sigs/scheduler-plugins. Workers ask for the scheduler
+    /// `scheduler-plugins-scheduler`, unless the template names another one.
+    Coscheduling,
+    /// Volcano. Workers ask for the scheduler `volcano`, unless the template names another one.
+    Volcano,
+}

@@ -1,0 +1,11 @@
+//! How gang schedulers of other projects know the pods of a group, and by which name pods ask for them.
+
+/// Label of a pod: name of its PodGroup, for the Coscheduling plugin of scheduler-plugins
+/// (`apis/scheduling/v1alpha1/types.go` there).
+pub const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
+/// Annotation of a pod: name of its PodGroup, for Volcano (`pkg/apis/scheduling/v1beta1/labels.go` of volcano-sh/apis).
+pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+/// The scheduler that the chart of scheduler-plugins installs, unless its values name it otherwise.
+pub const COSCHEDULING_SCHEDULER: &str = "scheduler-plugins-scheduler";
+/// The scheduler that Volcano installs, unless its flags name it otherwise.
+pub const VOLCANO_SCHEDULER: &str = "volcano";

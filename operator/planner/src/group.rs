@@ -1,0 +1,65 @@
+//! The PodGroup of a gang scheduler: what it says, and what there is of it.
+
+use roundhouse_api::Gang;
+
+/// What a gang scheduler is told of the workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodGroup {
+    /// Workers that are given nodes at once, or not at all.
+    pub min_member: u32,
+    /// Queue; `None`: the gang scheduler's own choice.
+    pub queue: Option<String>,
+    /// PriorityClass; `None`: the gang scheduler's own choice.
+    pub priority_class: Option<String>,
+}
+
+impl PodGroup {
+    /// Whether a group that exists says this. What is not asked for is the gang scheduler's to fill in.
+    #[must_use]
+    pub fn is_said_by(&self, existing: &Self) -> bool {
+        let Self {
+            min_member,
+            queue,
+            priority_class,
+        } = self;
+        let agrees = |wanted: &Option<String>, existing: &Option<String>| {
+            wanted.is_none() || wanted == existing
+        };
+        *min_member == existing.min_member
+            && agrees(queue, &existing.queue)
+            && agrees(priority_class, &existing.priority_class)
+    }
+}
+
+/// What there is of the PodGroup that a job needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ObservedGroup {
+    /// There is none.
+    #[default]
+    Missing,
+    /// There can be none, in these words: its kind is not served, or may not be read.
+    Impossible(String),
+    /// It is controlled by this job.
+    Ours {
+        /// Its UID.
+        uid: String,
+        /// What it says.
+        group: PodGroup,
+        /// Whether it has a deletion timestamp.
+        deleting: bool,
+    },
+    /// Somebody else's: it is never touched.
+    Foreign,
+}
+
+/// What an administrator has to install for a gang scheduler.
+#[must_use]
+pub const fn to_install(gang: Gang) -> &'static str {
+    match gang {
+        Gang::None => "nothing",
+        Gang::Coscheduling => {
+            "the scheduler of kubernetes-sigs/scheduler-plugins with its plugin Coscheduling and its CustomResourceDefinitions"
+        }
+        Gang::Volcano => "Volcano with its CustomResourceDefinitions",
+    }
+}

@@ -1,0 +1,96 @@
+//! The PodGroup of a job with a gang scheduler. It exists before the first pod, follows the number of workers, and goes
+//! when the job is suspended or has ended: a queue may hold room for as long as it is there.
+
+use roundhouse_api::Gang;
+
+use crate::draft::Draft;
+use crate::group::{ObservedGroup, PodGroup, to_install};
+use crate::plan::Action;
+use crate::validate::ValidatedJob;
+
+/// The PodGroup that the job needs.
+///
+/// Its minimum is that of the job: an elastic job trains with `minReplicas` workers, so waiting for room for more would
+/// keep it from training. A rigid job has all of its workers as its minimum.
+pub(crate) fn wanted(job: &ValidatedJob) -> Option<PodGroup> {
+    let (queue, priority_class) = match job.scheduling.gang {
+        Gang::None => return None,
+        // Its PodGroups have neither. It takes the priority from the pods.
+        Gang::Coscheduling => (None, None),
+        Gang::Volcano => {
+            let pod = job.template.spec.as_ref();
+            let priority_class = pod.and_then(|pod| pod.priority_class_name.clone());
+            (job.scheduling.queue_name.clone(), priority_class)
+        }
+    };
+    Some(PodGroup {
+        min_member: job.min_replicas,
+        queue,
+        priority_class,
+    })
+}
+
+/// Why there can be no PodGroup, if the job needs one: what to install.
+pub(crate) fn impossible(draft: &Draft<'_>) -> Option<String> {
+    let ObservedGroup::Impossible(words) = &draft.observed.group else {
+        return None;
+    };
+    wanted(draft.job)?;
+    let gang = draft.job.scheduling.gang;
+    Some(format!(
+        "scheduling.gang {gang:?}: {words}; install {}, or use scheduling.gang None",
+        to_install(gang)
+    ))
+}
+
+/// Whether somebody else's PodGroup has the name that the job's must have.
+pub(crate) fn is_foreign(draft: &Draft<'_>) -> bool {
+    wanted(draft.job).is_some() && draft.observed.group == ObservedGroup::Foreign
+}
+
+/// Whether the PodGroup is about to go, although the job needs it.
+pub(crate) fn is_leaving(draft: &Draft<'_>) -> bool {
+    let leaves = matches!(
+        draft.observed.group,
+        ObservedGroup::Ours { deleting: true, .. }
+    );
+    leaves && wanted(draft.job).is_some()
+}
+
+/// Makes the PodGroup, or brings it up to date.
+pub(crate) fn keep(draft: &mut Draft<'_>) {
+    let Some(group) = wanted(draft.job) else {
+        return;
+    };
+    let uid = match &draft.observed.group {
+        ObservedGroup::Missing => None,
+        ObservedGroup::Ours {
+            uid,
+            group: said,
+            deleting: false,
+        } if !group.is_said_by(said) => Some(uid.clone()),
+        // It is right, or about to go, or cannot be.
+        ObservedGroup::Ours { .. } | ObservedGroup::Impossible(_) | ObservedGroup::Foreign => {
+            return;
+        }
+    };
+    let gang = draft.job.scheduling.gang;
+    draft
+        .actions
+        .push(Action::ApplyPodGroup { gang, group, uid });
+}
+
+/// Deletes the PodGroup, if there is one.
+pub(crate) fn remove(draft: &mut Draft<'_>) {
+    if let ObservedGroup::Ours {
+        uid,
+        group: _,
+        deleting: false,
+    } = &draft.observed.group
+    {
+        draft.actions.push(Action::DeletePodGroup {
+            gang: draft.job.scheduling.gang,
+            uid: uid.clone(),
+        });
+    }
+}

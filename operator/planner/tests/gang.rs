@@ -1,0 +1,212 @@
+//! Jobs with a gang scheduler: when there is a PodGroup, and what it says.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use roundhouse_api::{Gang, TrainingJob};
+use roundhouse_planner::testing::{World, raw_gang_job, raw_job, world_of};
+use roundhouse_planner::{Action, ObservedGroup, PlanReason, PodGroup, validate};
+
+/// A Coscheduling job whose workers train.
+fn trains(workers: u32) -> World {
+    world_of(&raw_gang_job(workers, Gang::Coscheduling)).training()
+}
+
+fn group(world: &World) -> Option<&PodGroup> {
+    match &world.observed.group {
+        ObservedGroup::Ours { group, .. } => Some(group),
+        ObservedGroup::Missing | ObservedGroup::Impossible(_) | ObservedGroup::Foreign => None,
+    }
+}
+
+fn creates(actions: &[Action]) -> usize {
+    let creates = |action: &&Action| matches!(action, Action::CreateWorker { .. });
+    actions.iter().filter(creates).count()
+}
+
+#[test]
+fn the_group_is_made_before_the_first_worker_and_only_with_a_gang_scheduler() {
+    let plan = world_of(&raw_gang_job(2, Gang::Volcano)).plan();
+    let made = plan
+        .actions
+        .iter()
+        .position(|action| matches!(action, Action::ApplyPodGroup { .. }));
+    assert_eq!(creates(&plan.actions[..made.unwrap()]), 0);
+    assert_eq!(creates(&plan.actions), 2);
+    let mut alone = world_of(&raw_job(2));
+    alone.settle();
+    assert_eq!(alone.observed.group, ObservedGroup::Missing);
+}
+
+#[test]
+fn its_minimum_is_that_of_the_job_and_follows_every_change() {
+    let mut elastic = raw_gang_job(4, Gang::Coscheduling);
+    elastic.spec.workers.min_replicas = Some(2);
+    let mut world = world_of(&elastic).training();
+    assert_eq!(group(&world).unwrap().min_member, 2);
+    world.job.min_replicas = 3;
+    let plan = world.plan();
+    assert!(
+        matches!(&plan.actions[..], [Action::ApplyPodGroup { group, uid: Some(_), .. }] if group.min_member == 3),
+        "{:?}",
+        plan.actions
+    );
+    world.settle();
+    assert_eq!(group(&world).unwrap().min_member, 3);
+}
+
+#[test]
+fn what_the_gang_scheduler_fills_in_is_left_to_it() {
+    let mut world = world_of(&raw_gang_job(2, Gang::Volcano)).training();
+    if let ObservedGroup::Ours { group, .. } = &mut world.observed.group {
+        group.queue = Some("default".to_owned());
+        group.priority_class = Some("low".to_owned());
+    }
+    assert!(world.plan().actions.is_empty());
+}
+
+#[test]
+fn a_suspended_job_and_one_that_has_ended_have_no_group() {
+    let mut world = trains(2);
+    world.job.suspend = true;
+    world.settle();
+    assert_eq!(group(&world), None);
+    world.job.suspend = false;
+    world.settle();
+    assert!(group(&world).is_some());
+
+    let mut world = trains(1);
+    world.ends(0, 0, 8);
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+    assert_eq!(group(&world), None);
+}
+
+#[test]
+fn without_the_gang_scheduler_the_job_waits_says_what_to_install_and_continues_when_it_comes() {
+    for (gang, to_install) in [
+        (Gang::Coscheduling, "scheduler-plugins"),
+        (Gang::Volcano, "Volcano"),
+    ] {
+        let mut world = world_of(&raw_gang_job(2, gang));
+        let words = "podgroups are not served".to_owned();
+        world.observed.group = ObservedGroup::Impossible(words);
+        let plan = world.settle();
+        assert_eq!(plan.reason, PlanReason::GangSchedulerMissing);
+        assert!(world.observed.pods.is_empty() && plan.requeue_after.is_some());
+        assert_eq!(world.state(), "GangSchedulerMissing");
+        let message = &world.observed.status.conditions[0].message;
+        assert!(
+            message.contains("not served") && message.contains(to_install),
+            "{message}"
+        );
+        assert!(plan.events.is_empty(), "told once");
+        world.observed.group = ObservedGroup::Missing;
+        world.settle();
+        assert_eq!(world.observed.pods.len(), 2);
+    }
+}
+
+#[test]
+fn workers_train_on_when_the_kind_of_their_group_goes_away() {
+    let mut world = trains(2);
+    world.observed.group = ObservedGroup::Impossible("gone".to_owned());
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    let message = &world.observed.status.conditions[0].message;
+    assert!(message.contains("gone"), "{message}");
+}
+
+#[test]
+fn a_strangers_group_of_the_jobs_name_is_not_touched() {
+    let mut world = world_of(&raw_gang_job(2, Gang::Volcano));
+    world.observed.group = ObservedGroup::Foreign;
+    let plan = world.settle();
+    assert_eq!(plan.reason, PlanReason::NameTaken);
+    assert!(world.state() == "NameTaken" && world.observed.pods.is_empty());
+    let message = &world.observed.status.conditions[0].message;
+    assert!(message.contains("PodGroup digits"), "{message}");
+}
+
+#[test]
+fn no_worker_is_made_for_a_group_that_is_about_to_go() {
+    let mut world = world_of(&raw_gang_job(2, Gang::Coscheduling)).lobby();
+    world.vanishes(1);
+    if let ObservedGroup::Ours { deleting, .. } = &mut world.observed.group {
+        *deleting = true;
+    }
+    assert!(world.plan().actions.is_empty());
+    world.observed.group = ObservedGroup::Missing;
+    assert_eq!(creates(&world.plan().actions), 1);
+}
+
+#[test]
+fn queue_and_priority_reach_volcanos_group_and_the_pods() {
+    let mut raw = raw_gang_job(2, Gang::Volcano);
+    raw.spec.scheduling.queue_name = Some("research".to_owned());
+    raw.spec.scheduling.priority_class_name = Some("low".to_owned());
+    let mut world = world_of(&raw);
+    world.settle();
+    let group = group(&world).unwrap();
+    assert_eq!(group.queue.as_deref(), Some("research"));
+    assert_eq!(group.priority_class.as_deref(), Some("low"));
+    let pod = world.job.template.spec.as_ref().unwrap();
+    assert_eq!(pod.priority_class_name.as_deref(), Some("low"));
+    assert_eq!(pod.scheduler_name.as_deref(), Some("volcano"));
+}
+
+#[test]
+fn the_templates_scheduler_counts() {
+    let mut raw = raw_gang_job(1, Gang::Coscheduling);
+    let scheduler = |raw: &TrainingJob| {
+        let job = validate(raw).unwrap();
+        job.template.spec.unwrap().scheduler_name
+    };
+    let default = "scheduler-plugins-scheduler";
+    assert_eq!(scheduler(&raw).as_deref(), Some(default));
+    let pod = raw.spec.workers.template.get_or_insert_default();
+    let pod = pod.spec.get_or_insert_default();
+    pod.scheduler_name = Some("default-scheduler".to_owned());
+    assert_eq!(scheduler(&raw).as_deref(), Some("default-scheduler"));
+}
+
+#[test]
+fn what_cannot_be_meant_says_what_to_change() {
+    type Change = fn(&mut TrainingJob);
+    let cases: [(&str, &str, Change); 2] = [
+        (
+            "spec.scheduling.queueName",
+            "set spec.scheduling.gang to Volcano",
+            |job| job.spec.scheduling.queue_name = Some("research".to_owned()),
+        ),
+        (
+            "spec.scheduling.priorityClassName",
+            "spec.workers.template has another one",
+            |job| {
+                job.spec.scheduling.priority_class_name = Some("low".to_owned());
+                let pod = job.spec.workers.template.get_or_insert_default();
+                let pod = pod.spec.get_or_insert_default();
+                pod.priority_class_name = Some("high".to_owned());
+            },
+        ),
+    ];
+    for (field, words, change) in cases {
+        let mut job = raw_job(1);
+        change(&mut job);
+        let error = validate(&job).unwrap_err();
+        assert_eq!(error.field, field);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_job_without_scheduling_has_the_fingerprint_of_before() {
+    let plain = validate(&raw_job(1)).unwrap().built_from;
+    let with = |change: fn(&mut TrainingJob)| {
+        let mut job = raw_job(1);
+        change(&mut job);
+        validate(&job).unwrap().built_from
+    };
+    assert_eq!(plain, "755651389d941d6c");
+    let class = |job: &mut TrainingJob| {
+        job.spec.scheduling.priority_class_name = Some("low".to_owned());
+    };
+    assert_ne!(with(class), plain, "it is in the pods");
+}

@@ -1,0 +1,128 @@
+//! PodGroups as the gang schedulers define them: the fields that Roundhouse writes, and no others.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::Resource;
+use kube::core::ObjectMeta;
+use roundhouse_api::Gang;
+use roundhouse_planner::PodGroup;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A kind of PodGroup.
+pub(crate) trait GroupKind:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Whose it is.
+    const GANG: Gang;
+
+    /// An object that says this.
+    fn build(metadata: ObjectMeta, group: &PodGroup) -> Self;
+
+    /// What an object says.
+    fn said(&self) -> PodGroup;
+}
+
+/// Of kubernetes-sigs/scheduler-plugins.
+pub(crate) mod coscheduling {
+    use kube::CustomResource;
+    use kube::core::ObjectMeta;
+    use roundhouse_api::Gang;
+    use serde::{Deserialize, Serialize};
+
+    use super::GroupKind;
+
+    /// `spec` of a PodGroup.
+    #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
+    #[kube(
+        group = "scheduling.x-k8s.io",
+        version = "v1alpha1",
+        kind = "PodGroup",
+        namespaced,
+        schema = "disabled"
+    )]
+    #[serde(rename_all = "camelCase", default)]
+    pub(crate) struct PodGroupSpec {
+        /// Pods that are placed at once.
+        pub(crate) min_member: i64,
+    }
+
+    impl GroupKind for PodGroup {
+        const GANG: Gang = Gang::Coscheduling;
+
+        fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
+            let spec = PodGroupSpec {
+                min_member: group.min_member.into(),
+            };
+            Self { metadata, spec }
+        }
+
+        fn said(&self) -> roundhouse_planner::PodGroup {
+            roundhouse_planner::PodGroup {
+                min_member: u32::try_from(self.spec.min_member).unwrap_or(0),
+                queue: None,
+                priority_class: None,
+            }
+        }
+    }
+}
+
+/// Of Volcano.
+pub(crate) mod volcano {
+    use kube::CustomResource;
+    use kube::core::ObjectMeta;
+    use roundhouse_api::Gang;
+    use serde::{Deserialize, Serialize};
+
+    use super::GroupKind;
+
+    /// `spec` of a PodGroup.
+    #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
+    #[kube(
+        group = "scheduling.volcano.sh",
+        version = "v1beta1",
+        kind = "PodGroup",
+        namespaced,
+        schema = "disabled"
+    )]
+    #[serde(rename_all = "camelCase", default)]
+    pub(crate) struct PodGroupSpec {
+        /// Pods that are placed at once.
+        pub(crate) min_member: i64,
+        /// Queue that pays for them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub(crate) queue: Option<String>,
+        /// Their PriorityClass.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub(crate) priority_class_name: Option<String>,
+    }
+
+    impl GroupKind for PodGroup {
+        const GANG: Gang = Gang::Volcano;
+
+        fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
+            let spec = PodGroupSpec {
+                min_member: group.min_member.into(),
+                queue: group.queue.clone(),
+                priority_class_name: group.priority_class.clone(),
+            };
+            Self { metadata, spec }
+        }
+
+        fn said(&self) -> roundhouse_planner::PodGroup {
+            roundhouse_planner::PodGroup {
+                min_member: u32::try_from(self.spec.min_member).unwrap_or(0),
+                queue: self.spec.queue.clone(),
+                priority_class: self.spec.priority_class_name.clone(),
+            }
+        }
+    }
+}

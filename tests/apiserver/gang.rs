@@ -1,0 +1,210 @@
+//! Jobs with a gang scheduler, with the CustomResourceDefinitions of scheduler-plugins and of Volcano. No scheduler runs:
+//! the pods are placed by the test.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
+use roundhouse_contract::termination::Reason;
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+/// A gang scheduler: its value of `scheduling.gang`, what `make test` has of it, and its PodGroups.
+struct Scheduler {
+    gang: &'static str,
+    definitions: &'static str,
+    kind: ApiResource,
+}
+
+fn scheduler(
+    gang: &'static str,
+    definitions: &'static str,
+    group: &str,
+    version: &str,
+) -> Scheduler {
+    let kind = ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: format!("{group}/{version}"),
+        kind: "PodGroup".to_owned(),
+        plural: "podgroups".to_owned(),
+    };
+    Scheduler {
+        gang,
+        definitions,
+        kind,
+    }
+}
+
+fn coscheduling() -> Scheduler {
+    let group = "scheduling.x-k8s.io";
+    scheduler("Coscheduling", "scheduler-plugins", group, "v1alpha1")
+}
+
+fn volcano() -> Scheduler {
+    scheduler("Volcano", "volcano", "scheduling.volcano.sh", "v1beta1")
+}
+
+impl Scheduler {
+    /// A job that wants it.
+    fn job(&self, workers: u32) -> Value {
+        let mut job = job(workers);
+        job["spec"]["scheduling"] = json!({"gang": self.gang});
+        job
+    }
+
+    /// Installs its kinds.
+    async fn install(&self, stage: &Stage) {
+        let binaries = std::env::var("ROUNDHOUSE_BIN").unwrap();
+        let directory = Path::new(&binaries).join(self.definitions);
+        let all: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+        for file in std::fs::read_dir(directory).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let definition = serde_saphyr::from_str(&text).unwrap();
+            all.create(&PostParams::default(), &definition)
+                .await
+                .unwrap();
+        }
+    }
+
+    fn groups(&self, stage: &Stage) -> Api<DynamicObject> {
+        Api::namespaced_with(stage.client.clone(), NAMESPACE, &self.kind)
+    }
+
+    /// Waits until the job's PodGroup says this.
+    async fn says(&self, stage: &Stage, field: &str, expected: Value) -> DynamicObject {
+        let found = until("the PodGroup says it", SOON, || async {
+            let group = self.groups(stage).get_opt("digits").await.ok().flatten();
+            Ok(group.filter(|group| group.data["spec"][field] == expected))
+        });
+        found.await.unwrap()
+    }
+
+    async fn is_gone(&self, stage: &Stage) {
+        until("the PodGroup is gone", SOON, || async {
+            let group = self.groups(stage).get_opt("digits").await?;
+            Ok(group.is_none().then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+}
+
+async fn pods(stage: &Stage, number: usize) -> Vec<Pod> {
+    let found = until("the pods are made", SOON, || async {
+        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+        Ok((pods.items.len() == number).then_some(pods.items))
+    });
+    found.await.unwrap()
+}
+
+/// Where the operator's first call of this kind is among all of them.
+fn first(stage: &Stage, call: &str) -> usize {
+    let calls = stage.server.operator_calls().unwrap();
+    calls.iter().position(|it| it == call).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_group_is_there_before_the_pods_and_follows_scale_suspension_and_end() {
+    for scheduler in [coscheduling(), volcano()] {
+        let stage = Stage::new().await;
+        scheduler.install(&stage).await;
+        let operator = stage.operator(None);
+        let job = stage.create(NAMESPACE, scheduler.job(2)).await;
+        let group = scheduler.says(&stage, "minMember", json!(2)).await;
+        let owner = &group.owner_references()[0];
+        assert_eq!(Some(&owner.uid), job.uid().as_ref());
+        pods(&stage, 2).await;
+        assert!(first(&stage, "create podgroups") < first(&stage, "create pods"));
+
+        let scaled = json!({"workers": {"replicas": 3}});
+        stage.edit(&scaled).await.unwrap();
+        scheduler.says(&stage, "minMember", json!(3)).await;
+        pods(&stage, 3).await;
+
+        stage.edit(&json!({"suspend": true})).await.unwrap();
+        scheduler.is_gone(&stage).await;
+        stage.edit(&json!({"suspend": false})).await.unwrap();
+        scheduler.says(&stage, "minMember", json!(3)).await;
+
+        // Somebody deletes it: it is made again.
+        let groups = scheduler.groups(&stage);
+        let (before, parameters) = (groups.get("digits").await.unwrap(), DeleteParams::default());
+        groups.delete("digits", &parameters).await.unwrap();
+        until("it is made again", SOON, || async {
+            let group = groups.get_opt("digits").await?;
+            Ok(group.filter(|group| group.uid() != before.uid()))
+        })
+        .await
+        .unwrap();
+
+        stage.trains(NAMESPACE).await;
+        until("the job ends", SOON, || async {
+            stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
+            let status = stage.job(NAMESPACE).await.status.unwrap();
+            Ok(status.is_terminal().then_some(()))
+        })
+        .await
+        .unwrap();
+        scheduler.is_gone(&stage).await;
+        operator.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volcano_hears_of_the_queue_and_the_minimum_of_an_elastic_job() {
+    let stage = Stage::new().await;
+    volcano().install(&stage).await;
+    let operator = stage.operator(None);
+    let mut elastic = volcano().job(3);
+    elastic["spec"]["workers"]["minReplicas"] = json!(1);
+    elastic["spec"]["scheduling"]["queueName"] = json!("research");
+    stage.create(NAMESPACE, elastic).await;
+    let group = volcano().says(&stage, "minMember", json!(1)).await;
+    assert_eq!(group.data["spec"]["queue"], "research");
+    for pod in pods(&stage, 3).await {
+        assert_eq!(pod.annotations()["scheduling.k8s.io/group-name"], "digits");
+        let scheduler = pod.spec.unwrap().scheduler_name;
+        assert_eq!(scheduler.as_deref(), Some("volcano"));
+    }
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_gang_scheduler_is_not_installed_waits_for_it_and_others_do_not() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply("other", 1).await;
+    stage.create(NAMESPACE, coscheduling().job(2)).await;
+    let waiting = stage.reaches(NAMESPACE, "GangSchedulerMissing").await;
+    let message = &waiting.status.as_ref().unwrap().conditions[0].message;
+    assert!(
+        message.contains("podgroups.scheduling.x-k8s.io") && message.contains("scheduler-plugins"),
+        "{message}"
+    );
+    stage.trains("other").await;
+    // The job is looked at meanwhile, and nothing is written.
+    let lists =
+        "roundhouse_operator_api_calls_total{code=\"404\",resource=\"podgroups\",verb=\"list\"}";
+    until("it is looked for again", SOON, || async {
+        Ok(operator
+            .metric(lists)
+            .is_some_and(|n| n >= 2.0)
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    let still = stage.job(NAMESPACE).await;
+    assert_eq!(still.resource_version(), waiting.resource_version());
+    pods(&stage, 0).await;
+
+    coscheduling().install(&stage).await;
+    for pod in pods(&stage, 2).await {
+        assert_eq!(pod.labels()["scheduling.x-k8s.io/pod-group"], "digits");
+    }
+    operator.stop().await;
+}
