@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStatus, Pod as FullPod, PodCondition, PodStatus,
+    ContainerState, ContainerStatus, Pod as FullPod, PodCondition, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::{BuiltFrom, Membership, Reason, TerminationMessage, labels};
@@ -108,8 +108,9 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|status| status.pod_ip.clone())
             .filter(|ip| !ip.is_empty()),
         node: spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        gates: gates(spec.as_ref()),
         unschedulable: condition(status, "PodScheduled")
-            .filter(|condition| condition.status == "False")
+            .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())
             .map(|condition| condition.message.clone().unwrap_or_default()),
         failed: status
             .filter(|_| phase == PodPhase::Failed)
@@ -132,6 +133,12 @@ pub fn pod(full: &FullPod) -> Pod {
 fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     let all = metadata.annotations.as_ref()?;
     all.get(key).map(String::as_str)
+}
+
+/// Names of the scheduling gates that are left.
+fn gates(spec: Option<&PodSpec>) -> Vec<String> {
+    let gates = spec.into_iter().flat_map(|spec| &spec.scheduling_gates);
+    gates.flatten().map(|gate| gate.name.clone()).collect()
 }
 
 fn phase(status: Option<&PodStatus>) -> PodPhase {

@@ -53,6 +53,20 @@ async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_queue_can_place_and_resume_a_job_in_one_update_and_take_both_back_in_two() {
+    let stage = Stage::new().await;
+    let mut queued = job(1);
+    queued["spec"]["suspend"] = json!(true);
+    stage.create(NAMESPACE, queued).await;
+    let placed = |pool: Value| json!({"template": {"spec": {"nodeSelector": {"pool": pool}}}});
+    let admitted = json!({"suspend": false, "workers": placed(json!("spot"))});
+    stage.edit(&admitted).await.unwrap();
+    stage.edit(&json!({"suspend": true})).await.unwrap();
+    let restored = json!({"workers": placed(Value::Null)});
+    stage.edit(&restored).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_network_policy_cannot_be_edited() {
     let stage = Stage::new().await;
     stage.create(NAMESPACE, job(1)).await;

@@ -8,6 +8,7 @@ mod edits;
 mod events;
 mod failures;
 mod gang;
+mod gated;
 mod lead;
 mod lifecycle;
 mod metrics;

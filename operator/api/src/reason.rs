@@ -79,6 +79,10 @@ reasons! {
     WaitingForWorkers: [(Running, false)],
         "Not all workers are prepared yet. The message counts those that are.",
         "Wait. If the count does not grow, look at the job's pods: `kubectl describe pods -l roundhouse.dev/job-name=NAME`.";
+    /// Somebody else's scheduling gates keep a worker from being placed.
+    SchedulingGated: [(Running, false)],
+        "A worker's pod has scheduling gates, so the scheduler does not look at it. The message names the gates. A queue such as Kueue (`kueue.x-k8s.io/admission`) removes its gate when the job may run. Until the job first trains, its deadlines stand still.",
+        "Wait, or ask whoever owns the gate. For Kueue: `kubectl get workloads.kueue.x-k8s.io` shows what a workload waits for.";
     /// The scheduler has no node for a worker.
     Unschedulable: [(Running, false)],
         "The scheduler finds no node for a worker. The message has its words.",

@@ -210,8 +210,9 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// Seconds until enough workers must be ready to train for the first time, or again after a suspension.
-    /// After that the job fails, and the message says what it waited for (no node, no image, ...). Default: no
-    /// limit; a job that waits for a node is waiting, not failed.
+    /// After that the job fails, and the message says what it waited for (no node, no image, ...). Time in which a
+    /// scheduling gate holds the workers does not count. Default: no limit; a job that waits for a node is waiting, not
+    /// failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub start_deadline_seconds: Option<u32>,
@@ -223,7 +224,7 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 0, max = 2_592_000))]
     pub stall_timeout_seconds: Option<u32>,
     /// Seconds that the job may run in all, from its acceptance, before it fails. Time in suspension does
-    /// not count. Default: no limit.
+    /// not count, nor time in which a scheduling gate holds workers that have not trained yet. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<u32>,

@@ -54,6 +54,8 @@ pub(crate) enum Situation {
     Refused,
     /// The API server does not answer when the operator creates the job's objects.
     NoAnswer,
+    /// Somebody's queue holds the job.
+    SchedulingGated,
     /// The scheduler finds no node.
     Unschedulable,
     /// A node cannot get the image.
@@ -96,6 +98,7 @@ impl Situation {
             Self::Succeeded
                 | Self::Suspended
                 | Self::Resuming
+                | Self::SchedulingGated
                 | Self::Forming
                 | Self::Lobby
                 | Self::Healthy

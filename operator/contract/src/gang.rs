@@ -9,3 +9,6 @@ pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
 pub const COSCHEDULING_SCHEDULER: &str = "scheduler-plugins-scheduler";
 /// The scheduler that Volcano installs, unless its flags name it otherwise.
 pub const VOLCANO_SCHEDULER: &str = "volcano";
+/// Label of a pod: name of its group, for Kueue. A group has a fixed number of pods
+/// (<https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/>).
+pub const KUEUE_GROUP: &str = "kueue.x-k8s.io/pod-group-name";

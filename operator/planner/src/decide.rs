@@ -19,6 +19,7 @@ use crate::rejection::Rejection;
 use crate::told::progress;
 use crate::told::rejected;
 use crate::told::status::{counted, refresh_condition, set_condition, time};
+use crate::told::waiting;
 use crate::validate::ValidatedJob;
 use crate::workers::children;
 
@@ -114,7 +115,11 @@ fn describe(draft: &mut Draft<'_>) {
 
 fn accept(draft: &mut Draft<'_>) {
     if !draft.job.suspend {
-        draft.status.start_time.get_or_insert(time(draft.now));
+        let now = time(draft.now);
+        let was_queued = draft.is_starting() && waiting::was_queued(draft);
+        let leaves_queue = was_queued && !draft.is_queued();
+        let start = &mut draft.status.start_time;
+        *start = start.take().filter(|_| !leaves_queue).or(Some(now));
     }
     let kind = ConditionType::Accepted;
     let message = acceptance(draft);

@@ -78,6 +78,13 @@ impl<'a> Draft<'a> {
         self.members.generation == before
     }
 
+    /// Whether it has not trained yet, or not since it was resumed, and a worker waits for a scheduling gate to be removed: it
+    /// is in somebody's queue. Its clocks stand still meanwhile.
+    pub(crate) fn is_queued(&self) -> bool {
+        let mut workers = self.members.workers.values();
+        self.is_starting() && workers.any(|pod| !pod.gates.is_empty())
+    }
+
     /// Sets the Running condition.
     pub(crate) fn running(
         &mut self,

@@ -2,4 +2,5 @@
 
 pub(crate) mod children;
 pub(crate) mod group;
+mod kueue;
 mod replace;

@@ -134,3 +134,21 @@ fn a_child_has_the_jobs_uid_as_its_controller_and_in_its_labels() {
         assert_eq!(is_child(&meta, "u-1"), expected, "{name}");
     }
 }
+
+#[test]
+fn a_gated_pod_is_not_unschedulable() {
+    let pod = |gates: Value| {
+        pod_of(json!({
+            "metadata": {"name": "digits-worker-0-0"},
+            "spec": {"containers": [], "schedulingGates": gates},
+            "status": {"phase": "Pending", "conditions": [
+                {"type": "PodScheduled", "status": "False", "message": "blocked"},
+            ]},
+        }))
+    };
+    let gated = pod(json!([{"name": "kueue.x-k8s.io/admission"}]));
+    assert_eq!(gated.gates, ["kueue.x-k8s.io/admission"]);
+    assert_eq!(gated.unschedulable, None);
+    let free = pod(json!(null));
+    assert_eq!(free.unschedulable.as_deref(), Some("blocked"));
+}

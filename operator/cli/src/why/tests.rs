@@ -214,6 +214,11 @@ fn while_starting() -> Vec<Row> {
             &["1 of 2 workers are ready", "digits-worker-1-0: Preparing"],
         ),
         (
+            Situation::SchedulingGated,
+            job().waits("SchedulingGated", "0 of 2 workers ready; digits-worker-0-0 waits until these scheduling gates are removed: kueue.x-k8s.io/admission"),
+            &["kueue.x-k8s.io/admission", "workloads.kueue"],
+        ),
+        (
             Situation::Forming,
             job()
                 .lobby(0, true)

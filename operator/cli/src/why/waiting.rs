@@ -29,6 +29,11 @@ pub(super) fn rule(facts: &Facts) -> Diagnosis {
         "Recovering" => Diagnosis::new(Situation::Recovering, "A worker was lost. The others keep their state and wait for it.")
             .do_("Nothing: it is started again or replaced.")
             .do_("To let the others continue without it the next time, set workers.minReplicas below workers.replicas."),
+        "SchedulingGated" => Diagnosis::new(
+            Situation::SchedulingGated,
+            "A queue holds the job: its pods have scheduling gates, which the queue removes when the job may run.",
+        )
+        .do_("Ask whoever owns the gate. Kueue tells what a workload waits for: `kubectl get workloads.kueue.x-k8s.io`."),
         "Forming" => Diagnosis::new(Situation::Forming, "The workers form a generation.")
             .do_("Nothing: this takes a moment."),
         _ => lobby(facts),

@@ -41,7 +41,8 @@ fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let deadline = draft.job.start_deadline?;
     // A job that was never accepted has not begun to wait.
     let has_begun = draft.status.start_time.is_some();
-    let is_over = has_begun && draft.is_starting() && waiting::start_left(draft).is_none();
+    let may_start = draft.is_starting() && !draft.is_queued();
+    let is_over = has_begun && may_start && waiting::start_left(draft).is_none();
     let able = draft.members.able().len() as u64;
     if !is_over || able >= u64::from(draft.job.min_replicas) {
         return None;

@@ -98,7 +98,12 @@ fn starts_over(draft: &Draft<'_>) -> bool {
 /// Time that the job has been active: the time before the last suspension, and since it was resumed.
 pub(crate) fn active(draft: &Draft<'_>) -> Duration {
     let before = Duration::from_secs(draft.status.active_seconds);
-    let Some(start) = &draft.status.start_time else {
+    let Some(start) = draft
+        .status
+        .start_time
+        .as_ref()
+        .filter(|_| !draft.is_queued())
+    else {
         return before;
     };
     let since = draft.now.duration_since(start.0).max(SignedDuration::ZERO);

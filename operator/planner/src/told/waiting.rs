@@ -47,7 +47,7 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     }
     draft.running(false, reason, message);
     if draft.is_starting() {
-        if let Some(left) = start_left(draft) {
+        if let Some(left) = start_left(draft).filter(|_| !draft.is_queued()) {
             draft.requeue(left);
         }
         // Nobody tells when a pod has been stuck for long.
@@ -148,6 +148,11 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
             format!("{name}: {reason}: {message}"),
         ));
     }
+    if pod.phase == PodPhase::Pending && !pod.gates.is_empty() {
+        let gates = pod.gates.join(", ");
+        let words = format!("{name} waits until these scheduling gates are removed: {gates}");
+        return Some((ConditionReason::SchedulingGated, words));
+    }
     if pod.phase == PodPhase::Pending
         && let Some(words) = &pod.unschedulable
     {
@@ -167,6 +172,12 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
         .and_then(|end| end.message.as_ref());
     let words = last.map_or(message, |last| &last.message);
     Some((*ours, format!("{}: {reason}: {words}", pod.name)))
+}
+
+/// Whether a worker waited for a scheduling gate when the status was written.
+pub(crate) fn was_queued(draft: &Draft<'_>) -> bool {
+    let running = draft.observed.status.condition(ConditionType::Running);
+    running.is_some_and(|running| running.reason == ConditionReason::SchedulingGated.as_str())
 }
 
 /// Time until the start deadline; `None` if it has passed, or if there is none. Time in which no operator could make

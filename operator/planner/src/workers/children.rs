@@ -11,8 +11,8 @@ use crate::failures::nodes;
 use crate::life::outdated;
 use crate::observed::{Pod, Presence};
 use crate::plan::{Action, DeleteReason, PlanReason};
-use crate::workers::group;
 use crate::workers::replace::{Fate, fate};
+use crate::workers::{group, kueue};
 
 /// Most pods of one plan: between two the job is looked at again, which may be gone by then.
 const BATCH: usize = 32;
@@ -135,7 +135,7 @@ fn make_surroundings(draft: &mut Draft<'_>) {
     }
 }
 
-/// A replacement is created before the pod that it replaces is deleted.
+/// A replacement is created before the pod that it replaces is deleted, except in a group with a fixed number of pods.
 fn make_workers(draft: &mut Draft<'_>) {
     let (mut indices, mut replaced) = (absent(draft), Vec::new());
     let workers: Vec<(u32, &Pod)> = draft
@@ -155,7 +155,8 @@ fn make_workers(draft: &mut Draft<'_>) {
         }
     }
     indices.sort_unstable();
-    indices.truncate(BATCH);
+    let room = kueue::room(draft);
+    indices.truncate(BATCH.min(room.unwrap_or(BATCH)));
     let in_use = names_in_use(draft);
     for index in &indices {
         draft.actions.push(Action::CreateWorker {
@@ -166,7 +167,9 @@ fn make_workers(draft: &mut Draft<'_>) {
             trainer_image: outdated::trainer_image(draft),
         });
     }
-    let now = replaced.into_iter().filter(|(at, _)| indices.contains(at));
+    let now = replaced
+        .into_iter()
+        .filter(|(at, _)| room.is_some() || indices.contains(at));
     draft.actions.extend(now.map(|(_, action)| action));
 }
 

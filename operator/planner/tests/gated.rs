@@ -1,0 +1,110 @@
+//! Jobs whose pods wait in somebody's queue, by scheduling gates.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{Action, PlanReason};
+
+const GATE: &str = "kueue.x-k8s.io/admission";
+
+/// Two workers wait for their gates.
+fn queued() -> World {
+    let mut world = world(2);
+    world.settle();
+    gates(&mut world, &[GATE]);
+    world.settle();
+    world
+}
+
+fn gates(world: &mut World, gates: &[&str]) {
+    for pod in &mut world.observed.pods {
+        pod.gates = gates.iter().map(|gate| (*gate).to_owned()).collect();
+    }
+}
+
+fn creates(actions: &[Action]) -> usize {
+    let creates = |action: &&Action| matches!(action, Action::CreateWorker { .. });
+    actions.iter().filter(creates).count()
+}
+
+#[test]
+fn a_gated_worker_waits_and_its_gate_is_named() {
+    let world = queued();
+    assert_eq!(world.state(), "SchedulingGated");
+    let message = &world.observed.status.conditions[0].message;
+    assert!(
+        message.contains("digits-worker-0-0") && message.contains(GATE),
+        "{message}"
+    );
+    assert_eq!(world.observed.pods.len(), 2);
+}
+
+#[test]
+fn the_clocks_of_a_queued_job_stand_still_and_begin_when_its_gates_are_gone() {
+    let mut world = queued();
+    world.job.start_deadline = Some(Duration::from_secs(60));
+    world.job.active_deadline = Some(Duration::from_secs(600));
+    world.seconds_pass(3_600);
+    let plan = world.settle();
+    assert_eq!(plan.reason, PlanReason::WaitingForWorkers);
+    assert_eq!(world.state(), "SchedulingGated");
+
+    gates(&mut world, &[]);
+    let plan = world.settle();
+    assert_eq!(world.state(), "WaitingForWorkers");
+    assert_eq!(world.observed.status.start_time, Some(world.time()));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(60)));
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(world.state(), "StartDeadlineExceeded");
+}
+
+#[test]
+fn a_replacement_that_is_gated_does_not_stop_the_clock_of_a_job_that_has_trained() {
+    let mut world = world(2).training();
+    world.job.active_deadline = Some(Duration::from_secs(600));
+    world.vanishes(1);
+    world.settle();
+    world.observed.pods[1].gates = vec![GATE.to_owned()];
+    world.settle();
+    assert_eq!(world.state(), "SchedulingGated");
+    world.seconds_pass(600);
+    world.settle();
+    assert_eq!(world.state(), "DeadlineExceeded");
+}
+
+#[test]
+fn a_group_of_kueue_never_has_more_pods_than_workers() {
+    let grouped = || {
+        let mut world = world(2).training();
+        let meta = world.job.template.metadata.get_or_insert_default();
+        let labels = meta.labels.get_or_insert_default();
+        labels.insert(
+            "kueue.x-k8s.io/pod-group-name".to_owned(),
+            "digits".to_owned(),
+        );
+        for at in 0..2 {
+            world.is_on(at, &format!("n{at}"));
+        }
+        world
+    };
+    let mut leaves = grouped();
+    leaves.is_deleted(1);
+    assert_eq!(creates(&leaves.plan().actions), 0, "it still counts");
+    leaves.vanishes(1);
+    assert_eq!(creates(&leaves.plan().actions), 1);
+
+    let mut failed = grouped();
+    failed.fails(1, "Evicted");
+    assert_eq!(creates(&failed.plan().actions), 1, "it does not count");
+
+    let mut lost = grouped();
+    lost.is_unreachable(1, true);
+    let plan = lost.plan();
+    let deletes = |action: &Action| matches!(action, Action::DeletePod { .. });
+    assert!(plan.actions.iter().any(deletes), "{:?}", plan.actions);
+    assert_eq!(creates(&plan.actions), 0);
+    lost.settle();
+    assert_eq!(lost.observed.pods.len(), 2, "the lost one is gone");
+}

@@ -1,0 +1,74 @@
+//! Jobs whose pods a queue holds by a scheduling gate, as Kueue holds plain pods. The test removes the gates.
+
+use kube::ResourceExt;
+use kube::api::{ListParams, Patch, PatchParams};
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+const GATE: &str = "kueue.x-k8s.io/admission";
+
+/// A job as for Kueue. Its webhook would add the gate.
+fn queued(workers: u32) -> Value {
+    let mut job = job(workers);
+    job["spec"]["workers"]["template"] = json!({
+        "metadata": {
+            "labels": {"kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/pod-group-name": "digits"},
+            "annotations": {"kueue.x-k8s.io/pod-group-total-count": workers.to_string()},
+        },
+        "spec": {"schedulingGates": [{"name": GATE}]},
+    });
+    job
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_a_queue_holds_waits_past_its_deadline_and_trains_when_its_gates_are_removed() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut job = queued(2);
+    job["spec"]["startDeadlineSeconds"] = json!(1);
+    stage.create(NAMESPACE, job).await;
+    let held = stage.reaches(NAMESPACE, "SchedulingGated").await;
+    let accepted = held.status.unwrap();
+    assert!(accepted.conditions[0].message.contains(GATE));
+    let accepted = accepted.start_time.unwrap().0;
+    until("the deadline is over", SOON, || async {
+        let waited = jiff::Timestamp::now().duration_since(accepted);
+        Ok((waited.as_secs() > 1).then_some(()))
+    })
+    .await
+    .unwrap();
+    // The next operator looks at the job anew.
+    operator.stop().await;
+    let operator = stage.operator(None);
+    let looks = "roundhouse_operator_reconciles_total{result=\"WaitingForWorkers\"}";
+    until("it is looked at", SOON, || async {
+        Ok(operator
+            .metric(looks)
+            .is_some_and(|n| n >= 1.0)
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    stage.reaches(NAMESPACE, "SchedulingGated").await;
+
+    // All are ready at once: the deadline of the test is short.
+    operator.stop().await;
+    let pods = stage.pods(NAMESPACE);
+    for pod in pods.list(&ListParams::default()).await.unwrap() {
+        let free = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+        let (name, parameters) = (pod.name_any(), PatchParams::default());
+        let free = pods.patch(&name, &parameters, &free).await.unwrap();
+        assert_eq!(free.labels()["kueue.x-k8s.io/queue-name"], "research");
+    }
+    stage.kubelet(NAMESPACE, None).await;
+    let operator = stage.operator(None);
+    let status = stage.reaches(NAMESPACE, "Training").await.status.unwrap();
+    assert!(
+        status.start_time.unwrap().0 > accepted,
+        "since it was let go"
+    );
+    assert_eq!(status.incidents.total, 0);
+    operator.stop().await;
+}
