@@ -23,6 +23,7 @@ use crate::settings::Settings;
 use crate::settling::Settling;
 use crate::slim::Identity;
 use crate::taken::Taken;
+use crate::topology::Topology;
 use crate::untold::Untold;
 
 /// Clients, caches and memory that may be lost at any time.
@@ -45,6 +46,8 @@ pub struct Context {
     pub groups: Groups,
     /// Nodes on which nothing new is placed; empty when nodes are not watched.
     pub cordoned: Cordoned,
+    /// Labels of nodes that jobs with a topology run on.
+    pub topology: Topology,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken: Taken,
     /// Creations that continue beside the reconciles.
@@ -92,6 +95,7 @@ impl Context {
             network_policies: Cache::default(),
             groups: Groups::default(),
             cordoned: Cordoned::default(),
+            topology: Topology::default(),
             taken: Taken::default(),
             making,
             expectations: Expectations::default(),

@@ -23,6 +23,7 @@ use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::panics::caught;
 use crate::report::{Reported, report};
+use crate::topology::Topology;
 use crate::unreadable::Guarded;
 
 /// While a creation continues. It wakes the job when it ends; until then it is told once that it takes long.
@@ -30,6 +31,9 @@ const PENDING: Duration = Duration::from_secs(5);
 
 /// Until the API server has said whether it knows PodGroups. It wakes the job then.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Until labels of nodes are read, for which a call has its deadline.
+const LABELS: Duration = Duration::from_millis(100);
 
 /// Brings one job one step further.
 ///
@@ -66,6 +70,11 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let Some(mut observed) = observe(context, &key, job) else {
         return Ok(Some(LOOK_AGAIN));
     };
+    if let Some(key) = &job.spec.scheduling.topology_key
+        && Topology::learn(context, &observed.pods, key)
+    {
+        return Ok(Some(LABELS));
+    }
     let now = jiff::Timestamp::now();
     let Examined {
         job: examined,

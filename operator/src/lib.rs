@@ -38,6 +38,7 @@ pub mod settling;
 pub mod slim;
 pub mod taken;
 pub mod tasks;
+pub mod topology;
 pub mod unreadable;
 pub mod untold;
 mod watches;

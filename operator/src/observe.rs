@@ -50,7 +50,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
             .pods
             .of(key)
             .into_values()
-            .map(|entry| on_its_node(entry.value, context))
+            .map(|entry| on_its_node(entry.value, context, job))
             .map(|pod| Pod {
                 processes: context.restarts.of(key, &pod),
                 ..pod
@@ -64,12 +64,16 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
 }
 
 /// A pod with what only its node tells.
-fn on_its_node(pod: Pod, context: &Context) -> Pod {
-    let cordoned = pod
-        .node
-        .as_ref()
-        .is_some_and(|node| context.cordoned.contains(node));
-    Pod { cordoned, ..pod }
+fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
+    let Some(node) = &pod.node else {
+        return pod;
+    };
+    let key = job.spec.scheduling.topology_key.as_ref();
+    Pod {
+        cordoned: context.cordoned.contains(node),
+        domain: key.and_then(|key| context.topology.domain(node, key)),
+        ..pod
+    }
 }
 
 fn presence(objects: &BTreeMap<String, Entry<Identity>>, name: &str, (_, uid): &Job) -> Presence {

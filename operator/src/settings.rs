@@ -26,7 +26,8 @@ pub struct Settings {
     /// Look after one namespace only. Default: all of them.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down.
+    /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down, and read the labels of nodes
+    /// that run workers of a job with a topology.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
     /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.

@@ -108,6 +108,8 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|status| status.pod_ip.clone())
             .filter(|ip| !ip.is_empty()),
         node: spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        // The pod does not know; `observe` does.
+        domain: None,
         gates: gates(spec.as_ref()),
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())

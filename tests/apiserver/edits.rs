@@ -38,6 +38,10 @@ async fn what_running_pods_have_cannot_be_edited_until_the_job_is_suspended() {
             json!({"scheduling": {"priorityClassName": "low"}}),
             "spec.scheduling",
         ),
+        (
+            json!({"scheduling": {"topologyKey": "rack"}}),
+            "spec.scheduling",
+        ),
     ];
     for (spec, field) in &edits {
         let message = refusal(&stage, spec).await;

@@ -21,4 +21,5 @@ mod restart;
 mod silence;
 mod stage;
 mod suspension;
+mod topology;
 mod upgrade;

@@ -18,7 +18,7 @@ pub use self::elastic::Elastic;
 pub use self::failure_policy::{
     ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, OnExitCodes,
 };
-pub use self::scheduling::{Gang, Scheduling};
+pub use self::scheduling::{Gang, Scheduling, TopologyMode};
 use crate::status::TrainingJobStatus;
 
 mod checkpoint;
@@ -109,6 +109,8 @@ mod scheduling;
         .message("scheduling.gang is immutable: delete the job and apply it anew").field_path(".scheduling"),
     validation = Rule::new("oldSelf.suspend || (has(self.scheduling.queueName) == has(oldSelf.scheduling.queueName) && (!has(self.scheduling.queueName) || self.scheduling.queueName == oldSelf.scheduling.queueName) && has(self.scheduling.priorityClassName) == has(oldSelf.scheduling.priorityClassName) && (!has(self.scheduling.priorityClassName) || self.scheduling.priorityClassName == oldSelf.scheduling.priorityClassName))")
         .message("scheduling.queueName and scheduling.priorityClassName are immutable while the job is not suspended: set suspend: true first").field_path(".scheduling"),
+    validation = Rule::new("oldSelf.suspend || (has(self.scheduling.topologyKey) == has(oldSelf.scheduling.topologyKey) && (!has(self.scheduling.topologyKey) || self.scheduling.topologyKey == oldSelf.scheduling.topologyKey) && self.scheduling.topologyMode == oldSelf.scheduling.topologyMode)")
+        .message("scheduling.topologyKey and scheduling.topologyMode are immutable while the job is not suspended: set suspend: true first").field_path(".scheduling"),
     validation = Rule::new("!has(self.scheduling.queueName) || self.scheduling.gang == 'Volcano'")
         .message("scheduling.queueName is a queue of Volcano: remove it, or set scheduling.gang to Volcano; a queue of Kueue is named by labels of workers.template").field_path(".scheduling"),
     validation = Rule::new("!has(self.scheduling.priorityClassName) || !has(self.workers.template) || !has(self.workers.template.spec) || !has(self.workers.template.spec.priorityClassName) || self.workers.template.spec.priorityClassName == self.scheduling.priorityClassName")

@@ -4,4 +4,5 @@
 pub(crate) mod form;
 pub mod members;
 pub(crate) mod stranded;
+mod topology;
 pub mod worker;

@@ -110,6 +110,8 @@ pub struct Pod {
     pub ip: Option<String>,
     /// Its node.
     pub node: Option<String>,
+    /// Value of the job's `scheduling.topologyKey` on its node; `None`: the job has none, or it is not known.
+    pub domain: Option<String>,
     /// Its scheduling gates: until others have removed them, the scheduler does not look at it.
     pub gates: Vec<String>,
     /// Why the scheduler has not placed it, in the scheduler's words.

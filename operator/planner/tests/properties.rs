@@ -67,7 +67,12 @@ fn happen(world: &mut World, event: &Event) {
             no_worker_comes_before_its_group(world, &plan);
             world.carry_out(&plan, writes);
         }
-        Event::Prepared(at) if runs(world, at) => world.prepared(at),
+        Event::Prepared(at) if runs(world, at) => {
+            world.prepared(at);
+            let has_topology = world.job.scheduling.topology_key.is_some();
+            let pod = &mut world.observed.pods[at];
+            pod.domain = has_topology.then(|| format!("rack-{}", at % 2));
+        }
         Event::Ends(at, code) if runs(world, at) => {
             let at_once = world.now;
             world.ends(at, code, 0);
@@ -198,8 +203,11 @@ proptest! {
     #[test]
     fn one_generation_has_one_set_of_members_and_numbers_only_grow(
         workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(), gang in gangs(),
+        has_topology in any::<bool>(),
     ) {
-        let mut world = world_of(&raw_gang_job(workers, gang));
+        let mut raw = raw_gang_job(workers, gang);
+        raw.spec.scheduling.topology_key = has_topology.then(|| "rack".to_owned());
+        let mut world = world_of(&raw);
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.backoff_limit = if backoff { 1 } else { 1_000 };
         let mut newest = 0;

@@ -93,6 +93,7 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
     }
     affinity::keep_from(&mut spec, avoid);
     affinity::prefer_others(&mut spec, lost);
+    affinity::pack(&mut spec, job);
     for container in &mut spec.containers {
         if container.name == labels::TRAINER_CONTAINER {
             complete_trainer(container, job, place);

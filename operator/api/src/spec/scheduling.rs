@@ -19,6 +19,24 @@ pub struct Scheduling {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
+    /// Label of nodes whose value names a part of the network, such as a rack. The workers are placed on nodes with one
+    /// value, and workers of one value get neighbouring ranks. Immutable while the job is not suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 316))]
+    pub topology_key: Option<String>,
+    /// Whether workers are placed nowhere else than on nodes with one value of `topologyKey`. Immutable while the job is
+    /// not suspended.
+    pub topology_mode: TopologyMode,
+}
+
+/// What is done if nodes with one value of `topologyKey` have no room for all workers.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TopologyMode {
+    /// The other workers are placed on other nodes.
+    #[default]
+    Preferred,
+    /// The other workers wait.
+    Required,
 }
 
 /// A gang scheduler, which an administrator has installed.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
 use crate::failures::policy::is_condemned;
+use crate::generation::topology;
 use crate::generation::worker::{
     has_succeeded, is_alive, is_available, is_preparing, is_same_incarnation, is_survivor,
 };
@@ -114,7 +115,7 @@ impl<'a> Members<'a> {
         self.condemned.contains(pod.uid.as_str())
     }
 
-    /// The workers that could form the next generation, in the order of seniority: the node ranks of the next one.
+    /// The workers that could form the next generation, in the order of their node ranks in it.
     #[must_use]
     pub fn able(&self) -> Vec<&'a Pod> {
         let workers = self.workers.values().copied();
@@ -123,11 +124,16 @@ impl<'a> Members<'a> {
             .filter(|pod| !pod.unreachable && !self.is_condemned(pod) && !is_preparing(pod))
             .collect();
         able.sort_by_key(|pod| seniority(pod));
+        if topology::is_known(&able)
+            && let Some(first) = able.first().copied()
+        {
+            topology::arrange(&mut able, first);
+        }
         able
     }
 
     /// The workers of the newest generation in node-rank order, while it is being issued. A worker keeps a place that it
-    /// was given; the others fill what is left in the order of seniority. `None`: that is not the order that the
+    /// was given; the others fill what is left in their order. `None`: that is not the order that the
     /// generation was raised in, because this is an old view of the pods, or because somebody edited an annotation.
     #[must_use]
     pub fn in_raised_order(&self, able: &[&'a Pod]) -> Option<Vec<&'a Pod>> {
@@ -137,8 +143,18 @@ impl<'a> Members<'a> {
     }
 
     fn by_place(&self, able: &[&'a Pod]) -> Vec<&'a Pod> {
-        let (members, others): (Vec<&'a Pod>, Vec<&'a Pod>) =
+        let (members, mut others): (Vec<&'a Pod>, Vec<&'a Pod>) =
             able.iter().copied().partition(|pod| self.is_member(pod));
+        // Until the first one has its place it is the most senior of those that have none: a new place may have made another
+        // one more senior than it was.
+        let leads = |pod: &&Pod| pod.membership.as_ref().is_some_and(|m| m.node_rank == 0);
+        let most_senior = || others.iter().copied().min_by_key(|pod| seniority(pod));
+        let first = members.iter().copied().find(leads).or_else(most_senior);
+        if topology::is_known(able)
+            && let Some(first) = first
+        {
+            topology::arrange(&mut others, first);
+        }
         let mut places = vec![None; members.len() + others.len()];
         let mut late = Vec::new();
         for pod in members {
@@ -159,7 +175,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Survivors first, in their old order, and of two with the same old place the one of the newer generation; then new
+/// The order without topology: survivors first, in their old order, and of two with the same old place the one of the newer generation; then new
 /// workers by index. So node rank 0 is a survivor, which has the state, if there is one. The key of a worker stays the
 /// same until it is given its next place.
 fn seniority(pod: &Pod) -> impl Ord + use<> {

@@ -66,6 +66,8 @@ pub(super) fn scheduling(
         gang,
         queue_name,
         priority_class_name,
+        topology_key: _,
+        topology_mode: _,
     } = scheduling;
     if queue_name.is_some() && *gang != Gang::Volcano {
         return invalid(

@@ -1,8 +1,14 @@
-//! Nodes that a pod is kept from, beside what the template says of nodes.
+//! Nodes that a pod is kept from, or drawn to, beside what the template says of nodes.
 
 use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm,
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
+    PreferredSchedulingTerm, WeightedPodAffinityTerm,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use roundhouse_api::TopologyMode;
+use roundhouse_planner::ValidatedJob;
+
+use crate::resources::selector;
 
 /// As much as a preference can weigh.
 const MOST: i32 = 100;
@@ -52,6 +58,36 @@ pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[String]) {
             match_fields: Some(none_of(nodes).collect()),
         },
     });
+}
+
+/// Places a pod in one topology domain with the other pods of its job: there alone, or there if there is room.
+pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
+    let Some(key) = &job.scheduling.topology_key else {
+        return;
+    };
+    let with_others = PodAffinityTerm {
+        topology_key: key.clone(),
+        label_selector: Some(LabelSelector {
+            match_labels: Some(selector(job)),
+            ..LabelSelector::default()
+        }),
+        ..PodAffinityTerm::default()
+    };
+    let affinity = spec.affinity.get_or_insert_default();
+    let affinity = affinity.pod_affinity.get_or_insert_default();
+    match job.scheduling.topology_mode {
+        TopologyMode::Required => affinity
+            .required_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(with_others),
+        TopologyMode::Preferred => affinity
+            .preferred_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(WeightedPodAffinityTerm {
+                weight: MOST,
+                pod_affinity_term: with_others,
+            }),
+    }
 }
 
 fn none_of(nodes: &[String]) -> impl Iterator<Item = NodeSelectorRequirement> {

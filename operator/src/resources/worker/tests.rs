@@ -367,3 +367,30 @@ fn the_pod_names_its_group_and_its_scheduler_as_the_gang_scheduler_wants_it() {
     assert_eq!(pod["spec"]["schedulerName"], Value::Null);
     assert_eq!(pod["spec"]["priorityClassName"], "low");
 }
+
+#[test]
+fn a_job_with_a_topology_draws_its_pods_together_beside_what_the_template_wants() {
+    let of = |mode: &str| {
+        let theirs = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "data"}}},
+        ]}});
+        let mut raw = raw(&json!({"spec": {"affinity": theirs}}));
+        raw["spec"]["scheduling"] = json!({"topologyKey": "rack", "topologyMode": mode});
+        let pod = pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap());
+        pod["spec"]["affinity"]["podAffinity"].clone()
+    };
+    let together = json!({"topologyKey": "rack", "labelSelector": {"matchLabels": {"roundhouse.dev/job-uid": "u-1"}}});
+    let required = &of("Required")["requiredDuringSchedulingIgnoredDuringExecution"];
+    assert_eq!(
+        (&required[0]["topologyKey"], &required[1]),
+        (&json!("zone"), &together)
+    );
+    let preferred = of("Preferred");
+    let field = "preferredDuringSchedulingIgnoredDuringExecution";
+    assert_eq!(
+        preferred[field],
+        json!([{"weight": 100, "podAffinityTerm": together}])
+    );
+    let required = &preferred["requiredDuringSchedulingIgnoredDuringExecution"];
+    assert_eq!(required.as_array().unwrap().len(), 1);
+}

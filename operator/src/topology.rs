@@ -1,0 +1,154 @@
+//! Labels of nodes that run workers of a job with `scheduling.topologyKey`. Each such node's metadata is read when it is
+//! first seen, and again after a while; other nodes are never read. If nodes may not be read, nothing is known of them, and
+//! ranks do not follow them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use roundhouse_planner::Pod;
+
+use crate::calls::call;
+use crate::context::Context;
+
+/// When a label is read again: it changes when a node is moved to another rack.
+const TTL: Duration = Duration::from_secs(600);
+/// Labels that nobody asks for any more are forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(3_600);
+
+/// Nodes that are read at a time.
+const AT_ONCE: usize = 16;
+
+/// A node and a label.
+type Label = (String, String);
+
+/// What is known of labels.
+#[derive(Debug, Default)]
+pub struct Topology(Mutex<HashMap<Label, Known>>);
+
+#[derive(Debug)]
+struct Known {
+    /// `None`: it is asked for, or could not be read, or the node has it not.
+    value: Option<String>,
+    /// Whether an answer, of whatever kind, is still to come.
+    is_asked: bool,
+    at: Instant,
+}
+
+impl Topology {
+    /// The value of a label of a node, if it is known.
+    #[must_use]
+    pub fn domain(&self, node: &str, key: &str) -> Option<String> {
+        let label = (node.to_owned(), key.to_owned());
+        self.lock().get(&label)?.value.clone()
+    }
+
+    /// Asks for the label of each node of these pods that is not known. Returns whether it is the first answer of one that is
+    /// still to come.
+    pub fn learn(context: &Arc<Context>, pods: &[Pod], key: &str) -> bool {
+        if !context.settings.watch_nodes {
+            return false;
+        }
+        let (mut awaits, mut due) = (false, Vec::new());
+        for node in pods.iter().filter_map(|pod| pod.node.as_ref()) {
+            let label = (node.clone(), key.to_owned());
+            let (is_due, is_unknown) = context.topology.begin(&label);
+            awaits |= is_unknown;
+            due.extend(is_due.then_some(label));
+        }
+        if !due.is_empty() {
+            let context = Arc::clone(context);
+            tokio::spawn(async move {
+                let labels = stream::iter(due);
+                let asked = labels.for_each_concurrent(AT_ONCE, |label| ask(&context, label));
+                asked.await;
+            });
+        }
+        awaits
+    }
+
+    /// Whether a label is to be asked for now, and whether nothing was ever answered. It counts as asked for from here on.
+    fn begin(&self, label: &Label) -> (bool, bool) {
+        let mut all = self.lock();
+        let Some(known) = all.get_mut(label) else {
+            let is_asked = true;
+            let (value, at) = (None, Instant::now());
+            all.retain(|_, known| known.at.elapsed() < FORGOTTEN);
+            all.insert(
+                label.clone(),
+                Known {
+                    value,
+                    is_asked,
+                    at,
+                },
+            );
+            return (true, true);
+        };
+        let is_first = known.is_asked && known.value.is_none();
+        let is_due = !known.is_asked && known.at.elapsed() >= TTL;
+        known.is_asked |= is_due;
+        (is_due, is_first)
+    }
+
+    fn answered(&self, label: Label, value: Option<String>) {
+        let (is_asked, at) = (false, Instant::now());
+        self.lock().insert(
+            label,
+            Known {
+                value,
+                is_asked,
+                at,
+            },
+        );
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Label, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn ask(context: &Context, label: Label) {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let (node, key) = &label;
+    let value = match call(|| nodes.get_metadata(node)).await {
+        Ok(found) => found.labels().get(key).cloned(),
+        Err(error) => {
+            tracing::warn!(%error, node, key, "the label of a node cannot be read; ranks do not follow it");
+            None
+        }
+    };
+    context.topology.answered(label, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_asked_for_once_and_again_when_it_is_old() {
+        let topology = Topology::default();
+        let label = ("n1".to_owned(), "rack".to_owned());
+        assert_eq!(topology.begin(&label), (true, true));
+        assert_eq!(topology.begin(&label), (false, true), "on its way");
+        topology.answered(label.clone(), Some("a".to_owned()));
+        assert_eq!(topology.begin(&label), (false, false));
+        assert_eq!(topology.domain("n1", "rack").as_deref(), Some("a"));
+        assert_eq!(topology.domain("n2", "rack"), None);
+        let long_ago = Instant::now().checked_sub(TTL).unwrap();
+        topology.lock().get_mut(&label).unwrap().at = long_ago;
+        assert_eq!(topology.begin(&label), (true, false), "nobody waits for it");
+        assert_eq!(topology.domain("n1", "rack").as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_waited_for_once() {
+        let topology = Topology::default();
+        let label = ("n1".to_owned(), "rack".to_owned());
+        topology.begin(&label);
+        topology.answered(label.clone(), None);
+        assert_eq!(topology.begin(&label), (false, false));
+    }
+}

@@ -1,0 +1,83 @@
+//! Node ranks of workers on nodes in two racks. The test is the scheduler.
+
+use k8s_openapi::api::core::v1::{Binding, Node, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, PostParams};
+use roundhouse_contract::{Membership, labels};
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+const KEY: &str = "example.com/rack";
+/// Rack of the node of each worker.
+const RACKS: [&str; 4] = ["b", "a", "b", "a"];
+
+async fn pods(stage: &Stage) -> Vec<Pod> {
+    let all = stage.pods(NAMESPACE).list(&ListParams::default()).await;
+    all.unwrap().items
+}
+
+fn index(pod: &Pod) -> usize {
+    pod.labels()[labels::WORKER_INDEX].parse().unwrap()
+}
+
+/// Makes a node in each place, and binds each worker to its own.
+async fn place(stage: &Stage) {
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    for (at, rack) in RACKS.iter().enumerate() {
+        let node = json!({"metadata": {"name": format!("n{at}"), "labels": {KEY: rack}}});
+        let node = serde_json::from_value(node).unwrap();
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    }
+    until("the pods are made", SOON, || async {
+        Ok((pods(stage).await.len() == RACKS.len()).then_some(()))
+    })
+    .await
+    .unwrap();
+    for pod in pods(stage).await {
+        let target =
+            json!({"apiVersion": "v1", "kind": "Node", "name": format!("n{}", index(&pod))});
+        let binding = json!({"metadata": {"name": pod.name_any()}, "target": target});
+        let binding: Binding = serde_json::from_value(binding).unwrap();
+        let body = serde_json::to_vec(&binding).unwrap();
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        let request = kube::core::Request::new(path);
+        let (name, parameters) = (pod.name_any(), PostParams::default());
+        let request = request.create_subresource("binding", &name, &parameters, body);
+        let bound: kube::Result<serde_json::Value> = stage.client.request(request.unwrap()).await;
+        bound.unwrap();
+    }
+}
+
+/// The node ranks, by worker.
+async fn ranks(stage: &Stage) -> Vec<u32> {
+    let mut ranks = vec![0; RACKS.len()];
+    for pod in pods(stage).await {
+        let document = pod.annotations().get(labels::MEMBERSHIP).unwrap();
+        ranks[index(&pod)] = Membership::parse(document).unwrap().unwrap().node_rank;
+    }
+    ranks
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_one_rack_have_neighbouring_ranks_if_nodes_may_be_read() {
+    for (arguments, expected) in [
+        (vec![], [0, 2, 1, 3]),
+        (vec!["--watch-nodes=false"], [0, 1, 2, 3]),
+    ] {
+        let stage = Stage::new().await;
+        let operator = stage.operator_of(&arguments);
+        let mut racked = job(4);
+        racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": "Required"});
+        stage.create(NAMESPACE, racked).await;
+        place(&stage).await;
+        let first = pods(&stage).await.remove(0);
+        let affinity = first.spec.unwrap().affinity.unwrap().pod_affinity.unwrap();
+        let required = affinity.required_during_scheduling_ignored_during_execution;
+        assert_eq!(required.unwrap()[0].topology_key, KEY);
+        stage.trains(NAMESPACE).await;
+        assert_eq!(ranks(&stage).await, expected, "{arguments:?}");
+        operator.stop().await;
+    }
+}
