@@ -54,7 +54,7 @@ pub enum Standing {
 /// How a job with this status stands.
 #[must_use]
 pub fn standing(status: Option<&TrainingJobStatus>) -> Standing {
-    let Some((status, first)) = status.and_then(|s| Some((s, s.conditions.first()?))) else {
+    let Some((status, first)) = status.and_then(|s| Some((s, s.front()?))) else {
         return Standing::Pending("no operator has accepted the job yet".to_owned());
     };
     let words = format!("{}: {}", first.reason, first.message);

@@ -25,7 +25,7 @@ async fn whichever_write_is_the_last_one_the_next_operator_goes_on() {
 
         let status = stage.job(NAMESPACE).await.status.unwrap();
         let context = format!("after {writes} writes: {status:#?}");
-        assert_eq!(status.conditions[0].reason, "Completed", "{context}");
+        assert_eq!(status.front().unwrap().reason, "Completed", "{context}");
         assert_eq!(status.membership.unwrap().generation, 1, "{context}");
         assert_eq!(status.incidents.total, 0, "{context}");
         let pods = stage
@@ -59,10 +59,7 @@ async fn run_until(stage: &Stage, stop: impl Fn() -> bool) -> bool {
         if status.is_terminal() {
             return Ok(Some(true));
         }
-        let trains = status
-            .conditions
-            .first()
-            .is_some_and(|first| first.reason == "Training");
+        let trains = status.state.as_deref() == Some("Training");
         let end = trains.then_some((0, Reason::Completed));
         stage.kubelet(NAMESPACE, end).await;
         Ok(None)

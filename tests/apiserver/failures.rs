@@ -21,7 +21,7 @@ async fn a_rule_of_the_job_decides_what_an_exit_code_means() {
     stage.kubelet(NAMESPACE, Some((42, Reason::Crashed))).await;
     let job = stage.reaches(NAMESPACE, "FailurePolicyRule").await;
     let status = job.status.unwrap();
-    let message = &status.conditions[0].message;
+    let message = &status.front().unwrap().message;
     assert!(message.starts_with("failurePolicy.rules[0]: "), "{message}");
     assert!(message.ends_with("its words"), "{message}");
     operator.stop().await;

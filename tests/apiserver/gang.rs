@@ -181,7 +181,7 @@ async fn a_job_whose_gang_scheduler_is_not_installed_waits_for_it_and_others_do_
     stage.apply("other", 1).await;
     stage.create(NAMESPACE, coscheduling().job(2)).await;
     let waiting = stage.reaches(NAMESPACE, "GangSchedulerMissing").await;
-    let message = &waiting.status.as_ref().unwrap().conditions[0].message;
+    let message = &waiting.status.as_ref().unwrap().front().unwrap().message;
     assert!(
         message.contains("podgroups.scheduling.x-k8s.io") && message.contains("scheduler-plugins"),
         "{message}"

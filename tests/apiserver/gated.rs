@@ -31,7 +31,7 @@ async fn a_job_that_a_queue_holds_waits_past_its_deadline_and_trains_when_its_ga
     stage.create(NAMESPACE, job).await;
     let held = stage.reaches(NAMESPACE, "SchedulingGated").await;
     let accepted = held.status.unwrap();
-    assert!(accepted.conditions[0].message.contains(GATE));
+    assert!(accepted.front().unwrap().message.contains(GATE));
     let accepted = accepted.start_time.unwrap().0;
     until("the deadline is over", SOON, || async {
         let waited = jiff::Timestamp::now().duration_since(accepted);

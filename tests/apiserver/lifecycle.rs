@@ -118,7 +118,10 @@ async fn a_service_of_another_owner_is_named_and_left_alone() {
     stage.apply(NAMESPACE, 1).await;
     let job = stage.reaches(NAMESPACE, "NameTaken").await;
     assert!(
-        job.status.unwrap().conditions[0]
+        job.status
+            .unwrap()
+            .front()
+            .unwrap()
             .message
             .contains("Service digits")
     );
@@ -194,7 +197,7 @@ async fn what_only_the_operator_can_refuse_is_a_condition() {
     wrong["spec"]["workers"]["template"] = json!({"spec": {"hostNetwork": true, "containers": []}});
     stage.create(NAMESPACE, wrong).await;
     let job = stage.reaches(NAMESPACE, "InvalidSpec").await;
-    let message = job.status.unwrap().conditions[0].message.clone();
+    let message = job.status.unwrap().front().unwrap().message.clone();
     assert!(
         message.starts_with("spec.workers.template.spec.hostNetwork: "),
         "{message}"
@@ -213,7 +216,7 @@ async fn a_pod_that_the_api_server_refuses_is_told_in_its_words() {
     stage.create(NAMESPACE, wrong).await;
     let job = stage.reaches(NAMESPACE, "Refused").await;
     let status = job.status.unwrap();
-    let message = &status.conditions[0].message;
+    let message = &status.front().unwrap().message;
     assert!(message.contains("volumeMounts[0].name"), "{message}");
     assert!(status.start_time.is_some());
     operator.stop().await;

@@ -20,6 +20,7 @@ mod rejected;
 mod restart;
 mod silence;
 mod stage;
+mod state;
 mod suspension;
 mod topology;
 mod upgrade;

@@ -26,7 +26,7 @@ async fn num_pods(stage: &Stage, namespace: &str) -> usize {
 }
 
 fn message(job: TrainingJob) -> String {
-    job.status.unwrap().conditions[0].message.clone()
+    job.status.unwrap().front().unwrap().message.clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -40,7 +40,7 @@ async fn workers_that_a_quota_has_room_for_train_without_the_others() {
     // It is tried again and again, and that is all.
     tried(&stage, 2).await;
     let before = stage.job(NAMESPACE).await;
-    let front = &before.status.as_ref().unwrap().conditions[0];
+    let front = before.status.as_ref().unwrap().front().unwrap();
     assert_eq!((&*front.reason, &*front.status), ("Training", "True"));
     assert!(front.message.contains("exceeded quota"), "{front:?}");
     tried(&stage, 2).await;

@@ -110,15 +110,12 @@ impl Stage {
         jobs.patch("digits", &PatchParams::default(), &patch).await
     }
 
-    /// Waits until the job's front condition has this reason.
+    /// Waits until the job's state is this word.
     pub(crate) async fn reaches(&self, namespace: &str, reason: &str) -> TrainingJob {
         let found = until(reason, SOON, || async {
             let job = self.job(namespace).await;
-            let status = job.status.clone().unwrap_or_default();
-            let is = status
-                .conditions
-                .first()
-                .is_some_and(|first| first.reason == reason);
+            let status = job.status.as_ref();
+            let is = status.and_then(|status| status.state.as_deref()) == Some(reason);
             Ok(is.then_some(job))
         });
         match found.await {

@@ -60,7 +60,7 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
     let status = job.status.unwrap();
     assert_eq!(status.membership.as_ref().unwrap().generation, 1);
     assert_eq!(status.incidents.total, 0);
-    assert_eq!(status.conditions[0].reason, "Completed");
+    assert_eq!(status.front().unwrap().reason, "Completed");
     let reasons = space.event_reasons("digits").await.unwrap();
     for reason in ["Accepted", "GenerationIssued", "Succeeded"] {
         assert_eq!(
@@ -111,11 +111,11 @@ async fn missing_data_fails_the_job_with_the_path() {
     .await;
     let job = space.ends("digits", ConditionType::Failed).await.unwrap();
     let status = job.status.unwrap();
-    assert_eq!(status.conditions[0].reason, "DataInvalid");
+    assert_eq!(status.front().unwrap().reason, "DataInvalid");
     assert!(
-        status.conditions[0].message.contains("/data/elsewhere"),
+        status.front().unwrap().message.contains("/data/elsewhere"),
         "{:?}",
-        status.conditions[0]
+        status.front().unwrap()
     );
     until("no pod runs on", DEADLINE, || async {
         let pods = space.pods().list(&kube::api::ListParams::default()).await?;

@@ -1,5 +1,6 @@
 //! Reasons of a job's conditions: a closed set. Each has what it means and what to do beside it, from which
-//! `docgen` writes the failure handbook. The front condition's reason is the STATE column of `kubectl get`.
+//! `docgen` writes the failure handbook. The reason of the condition that matters most is `status.state`, the STATE column of
+//! `kubectl get`.
 
 use roundhouse_contract::ExitCode;
 

@@ -48,8 +48,8 @@ mod scheduling;
     printcolumn(
         name = "State",
         type_ = "string",
-        json_path = ".status.conditions[0].reason",
-        description = "Reason of the condition that matters most now"
+        json_path = ".status.state",
+        description = "What the job does or waits for, in one word"
     ),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.workers.summary"),
     printcolumn(name = "World", type_ = "integer", json_path = ".status.membership.worldSize"),
@@ -73,7 +73,7 @@ mod scheduling;
     printcolumn(
         name = "Message",
         type_ = "string",
-        json_path = ".status.conditions[0].message",
+        json_path = ".status.conditions[?(@.type==\"Running\")].message",
         priority = 1
     ),
     validation = Rule::new("size(self.metadata.name) <= 44 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")

@@ -12,8 +12,12 @@ pub struct TrainingJobStatus {
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions `Accepted`, `Running`, `Suspended`, `Succeeded`, `Failed`; the one that matters most now
-    /// comes first.
+    /// What the job does or waits for, in one word: the reason of the condition that matters most now. For people; the
+    /// operator decides nothing by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub state: Option<String>,
+    /// Conditions `Accepted`, `Running`, `Suspended`, `Succeeded`, `Failed`, in no particular order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -234,6 +238,24 @@ impl TrainingJobStatus {
             .find(|condition| condition.type_ == kind.as_str())
     }
 
+    /// The condition that matters most now, in whatever order they are listed: how the job ended, else what it does or
+    /// waits for, else whether it is accepted.
+    #[must_use]
+    pub fn front(&self) -> Option<&Condition> {
+        let ends = [ConditionType::Succeeded, ConditionType::Failed];
+        let end = ends.into_iter().find(|kind| self.is_true(*kind));
+        let first = self.condition(end.unwrap_or(ConditionType::Running));
+        first.or_else(|| self.condition(ConditionType::Accepted))
+    }
+
+    /// The state in one word, also of a status without [`Self::state`], which an older operator wrote; empty before the
+    /// operator has seen the job.
+    #[must_use]
+    pub fn state(&self) -> &str {
+        let front = || self.front().map(|front| front.reason.as_str());
+        self.state.as_deref().or_else(front).unwrap_or_default()
+    }
+
     /// Whether a condition is set and true.
     #[must_use]
     pub fn is_true(&self, kind: ConditionType) -> bool {
@@ -245,5 +267,55 @@ impl TrainingJobStatus {
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.is_true(ConditionType::Succeeded) || self.is_true(ConditionType::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(conditions: &[(ConditionType, &str, &str)]) -> TrainingJobStatus {
+        let conditions = conditions.iter().map(|(kind, status, reason)| {
+            serde_json::json!({"type": kind.as_str(), "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        });
+        let conditions: Vec<_> = conditions.collect();
+        serde_json::from_value(serde_json::json!({"conditions": conditions})).unwrap()
+    }
+
+    #[test]
+    fn the_condition_that_matters_most_is_the_same_in_every_order() {
+        use ConditionType::{Accepted, Failed, Running, Suspended};
+        let accepted = (Accepted, "True", "Valid");
+        let resumed = (Suspended, "False", "Resumed");
+        let cases = [
+            (vec![], ""),
+            (vec![accepted], "Valid"),
+            (
+                vec![accepted, resumed, (Running, "True", "Training")],
+                "Training",
+            ),
+            (
+                vec![(Running, "False", "Forming"), resumed, accepted],
+                "Forming",
+            ),
+            (
+                vec![
+                    accepted,
+                    (Running, "False", "Old"),
+                    (Failed, "True", "DataInvalid"),
+                ],
+                "DataInvalid",
+            ),
+        ];
+        for (conditions, expected) in cases {
+            let mut status = status(&conditions);
+            for _ in 0..=conditions.len() {
+                assert_eq!(status.state(), expected, "{conditions:?}");
+                if !conditions.is_empty() {
+                    status.conditions.rotate_left(1);
+                }
+            }
+        }
     }
 }

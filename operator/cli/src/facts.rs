@@ -54,13 +54,11 @@ impl Facts {
         self.job.status.clone().unwrap_or_default()
     }
 
-    /// Reason and message of the condition that matters most now; empty before the operator has seen the job.
+    /// The state in one word, and the message of the condition that matters most now; empty before the operator has seen the job.
     pub(crate) fn front(&self) -> (String, String) {
-        let status = self.job.status.as_ref();
-        let front = status.and_then(|status| status.conditions.first());
-        front.map_or_else(Default::default, |it| {
-            (it.reason.clone(), it.message.clone())
-        })
+        let status = self.status();
+        let message = status.front().map(|front| front.message.clone());
+        (status.state().to_owned(), message.unwrap_or_default())
     }
 
     /// The newest generation, 0 before the first.

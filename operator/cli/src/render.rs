@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::out::plain;
 use crate::view::{seconds_left, span_of};
 
-/// Reason of the front condition of a job that trains.
+/// State of a job that trains.
 const TRAINING: &str = "Training";
 
 /// What is shown of a job.
@@ -38,7 +38,7 @@ impl View {
                 ..Self::default()
             };
         };
-        let first = status.conditions.first();
+        let front = status.front();
         let membership = status.membership.as_ref();
         let stored = status
             .progress
@@ -52,8 +52,8 @@ impl View {
         let left = progress.as_ref().and_then(|it| seconds_left(job, it));
         Self {
             left: left.map(span_of),
-            state: first.map_or_else(String::new, |condition| plain(&condition.reason)),
-            message: first.map_or_else(String::new, |condition| plain(&condition.message)),
+            state: plain(status.state()),
+            message: front.map_or_else(String::new, |condition| plain(&condition.message)),
             workers: status
                 .workers
                 .as_ref()

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use roundhouse_api::{CheckpointStatus, Incidents, LastFailure, WorkersStatus};
 use roundhouse_contract::Progress;
@@ -35,7 +36,7 @@ pub(crate) struct JobView {
     pub(crate) name: String,
     /// Its namespace.
     pub(crate) namespace: String,
-    /// Reason of the condition that matters most now.
+    /// What the job does or waits for, in one word.
     pub(crate) state: String,
     /// What the job does, in sentences.
     pub(crate) summary: Vec<String>,
@@ -112,7 +113,10 @@ impl JobView {
         let membership = status.membership.as_ref();
         let (reason, _) = facts.front();
         let progress = facts.progress();
-        let conditions = status.conditions.iter().map(|condition| ConditionView {
+        let front = status.front().map(|front| front.type_.clone());
+        let mut conditions: Vec<&Condition> = status.conditions.iter().collect();
+        conditions.sort_by_key(|condition| Some(&condition.type_) != front.as_ref());
+        let conditions = conditions.into_iter().map(|condition| ConditionView {
             kind: condition.type_.clone(),
             status: condition.status.clone(),
             reason: condition.reason.clone(),

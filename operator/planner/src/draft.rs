@@ -9,7 +9,7 @@ use crate::generation::members::Members;
 use crate::observed::Observed;
 use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 use crate::rejection::Rejection;
-use crate::told::status::{set_condition, time};
+use crate::told::status::{set_condition, tell_state, time};
 use crate::validate::ValidatedJob;
 
 /// A plan in the making.
@@ -55,13 +55,14 @@ impl<'a> Draft<'a> {
     pub(crate) fn end(self, reason: PlanReason) -> Plan {
         let Self {
             mut actions,
-            status,
+            mut status,
             events,
             requeue_after,
             needs_fresh,
             ..
         } = self;
         actions.truncate(MAX_ACTIONS);
+        tell_state(&mut status);
         Plan {
             actions,
             status,

@@ -319,14 +319,10 @@ impl World {
             .collect()
     }
 
-    /// Reason of the condition in front.
+    /// What the job does or waits for, as the status last written says it.
     #[must_use]
     pub fn state(&self) -> &str {
-        self.observed
-            .status
-            .conditions
-            .first()
-            .map_or("", |first| &first.reason)
+        self.observed.status.state.as_deref().unwrap_or_default()
     }
 
     /// The clock as the status writes it.

@@ -77,7 +77,7 @@ fn a_taken_name_keeps_a_job_that_trains_from_nothing_but_making_pods() {
     let status = &world.observed.status;
     assert_eq!((world.state(), status.incidents.total), ("Training", 1));
     assert_eq!(status.membership.as_ref().unwrap().nodes, 2);
-    let message = &status.conditions[0].message;
+    let message = &status.front().unwrap().message;
     assert!(message.contains("Service digits exists"), "{message}");
     world.vanishes(0);
     assert_eq!(num_created(&world), 0);
@@ -94,7 +94,7 @@ fn a_start_deadline_tells_which_name_was_taken() {
     world.settle();
     world.seconds_pass(600);
     world.settle();
-    let front = &world.observed.status.conditions[0];
+    let front = world.observed.status.front().unwrap();
     assert_eq!(front.reason, "StartDeadlineExceeded");
     assert!(front.message.contains("Service digits exists"), "{front:?}");
 }

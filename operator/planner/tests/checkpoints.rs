@@ -57,7 +57,7 @@ fn both_leave(world: &mut World, teller: usize, saved: Option<u64>, error: Optio
 }
 
 fn message(world: &World) -> &str {
-    &world.observed.status.conditions[0].message
+    &world.observed.status.front().unwrap().message
 }
 
 #[test]

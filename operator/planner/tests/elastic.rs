@@ -168,10 +168,10 @@ fn a_job_that_trains_with_fewer_than_wanted_says_why() {
     world.settle();
     world.observed.pods[2].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
     assert_eq!(world.settle().reason, PlanReason::Training);
-    let words = &world.observed.status.conditions[0].message;
+    let words = &world.observed.status.front().unwrap().message;
     assert!(words.contains("Insufficient nvidia.com/gpu"), "{words}");
     world.observed.pods[2].unschedulable = None;
     world.settle();
-    let words = &world.observed.status.conditions[0].message;
+    let words = &world.observed.status.front().unwrap().message;
     assert!(!words.contains("Insufficient"), "{words}");
 }

@@ -77,7 +77,11 @@ fn progress_resets_the_count_and_the_limit_ends_the_job() {
     world.settle();
     assert_eq!(world.state(), "BackoffLimitExceeded");
     assert!(
-        world.observed.status.conditions[0]
+        world
+            .observed
+            .status
+            .front()
+            .unwrap()
             .message
             .contains("words")
     );
@@ -105,7 +109,7 @@ fn wrong_data_ends_the_job_at_once_with_the_workers_words() {
     world.ends(1, 65, 0);
     world.settle();
     assert_eq!(world.state(), "DataInvalid");
-    let message = &world.observed.status.conditions[0].message;
+    let message = &world.observed.status.front().unwrap().message;
     assert_eq!(
         message,
         "digits-worker-1-0 rank 0: DataInvalid (exit code 65): words"
@@ -128,7 +132,7 @@ fn workers_that_are_never_ready_end_the_job_with_the_real_reason() {
     world.seconds_pass(600);
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");
-    let message = &world.observed.status.conditions[0].message;
+    let message = &world.observed.status.front().unwrap().message;
     assert!(message.contains("Insufficient nvidia.com/gpu"), "{message}");
 }
 
@@ -139,7 +143,7 @@ fn other_numbers_in_the_schedulers_words_are_no_news() {
     let words = |world: &mut World, words: &str| {
         world.observed.pods[1].unschedulable = Some(words.into());
         world.settle();
-        world.observed.status.conditions[0].message.clone()
+        world.observed.status.front().unwrap().message.clone()
     };
     let first = words(&mut world, "0/5 nodes are available: 3 Insufficient cpu");
     let same = words(&mut world, "0/6 nodes are available: 4 Insufficient cpu");
@@ -175,7 +179,7 @@ fn an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words() {
     world.observed.pods[0].container.waiting = Some(Waiting { reason, message });
     world.settle();
     assert_eq!(world.state(), "ImagePullFailed");
-    let message = &world.observed.status.conditions[0].message;
+    let message = &world.observed.status.front().unwrap().message;
     assert!(
         message.ends_with("digits-worker-0-0: ImagePullBackOff: no such image"),
         "{message}"
@@ -293,7 +297,7 @@ fn the_status_is_always_about_the_newest_spec() {
     let (seen, message) = accepted(&world);
     assert_eq!(seen, (Some(2), Some(2)));
     assert!(message.starts_with("3 workers"), "{message}");
-    assert_eq!(world.state(), "Training", "the front condition stays there");
+    assert_eq!(world.state(), "Training", "the state stays");
     let events = world.plan().events;
     assert!(events.is_empty(), "it was accepted before: {events:?}");
     world.ends(0, 64, 0);
@@ -320,7 +324,7 @@ fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
     world.observed.status = plan.status;
     world.seconds_pass(600);
     let plan = world.plan();
-    let front = &plan.status.conditions[0];
+    let front = plan.status.front().unwrap();
     assert_eq!(front.reason, "StartDeadlineExceeded");
     assert!(front.message.contains("exceeded quota"), "{front:?}");
 }

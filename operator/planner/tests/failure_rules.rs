@@ -132,7 +132,7 @@ fn a_rule_may_look_at_the_pods_conditions() {
     world.fails(1, "Evicted");
     world.settle();
     assert_eq!(world.state(), "FailurePolicyRule");
-    let message = &world.observed.status.conditions[0].message;
+    let message = &world.observed.status.front().unwrap().message;
     assert!(message.starts_with("failurePolicy.rules[0]: digits-worker-1-0 on n1: Evicted"));
 }
 

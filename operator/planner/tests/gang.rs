@@ -93,7 +93,7 @@ fn without_the_gang_scheduler_the_job_waits_says_what_to_install_and_continues_w
         assert_eq!(plan.reason, PlanReason::GangSchedulerMissing);
         assert!(world.observed.pods.is_empty() && plan.requeue_after.is_some());
         assert_eq!(world.state(), "GangSchedulerMissing");
-        let message = &world.observed.status.conditions[0].message;
+        let message = &world.observed.status.front().unwrap().message;
         assert!(
             message.contains("not served") && message.contains(to_install),
             "{message}"
@@ -110,7 +110,7 @@ fn workers_train_on_when_the_kind_of_their_group_goes_away() {
     let mut world = trains(2);
     world.observed.group = ObservedGroup::Impossible("gone".to_owned());
     assert_eq!(world.settle().reason, PlanReason::Training);
-    let message = &world.observed.status.conditions[0].message;
+    let message = &world.observed.status.front().unwrap().message;
     assert!(message.contains("gone"), "{message}");
 }
 
@@ -121,7 +121,7 @@ fn a_strangers_group_of_the_jobs_name_is_not_touched() {
     let plan = world.settle();
     assert_eq!(plan.reason, PlanReason::NameTaken);
     assert!(world.state() == "NameTaken" && world.observed.pods.is_empty());
-    let message = &world.observed.status.conditions[0].message;
+    let message = &world.observed.status.front().unwrap().message;
     assert!(message.contains("PodGroup digits"), "{message}");
 }
 

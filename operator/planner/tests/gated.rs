@@ -32,7 +32,7 @@ fn creates(actions: &[Action]) -> usize {
 fn a_gated_worker_waits_and_its_gate_is_named() {
     let world = queued();
     assert_eq!(world.state(), "SchedulingGated");
-    let message = &world.observed.status.conditions[0].message;
+    let message = &world.observed.status.front().unwrap().message;
     assert!(
         message.contains("digits-worker-0-0") && message.contains(GATE),
         "{message}"

@@ -36,7 +36,7 @@ fn a_new_job_gets_its_service_policy_and_all_workers_at_once() {
         [Action::ApplyService, Action::ApplyNetworkPolicy]
     );
     assert_eq!(creates(&plan.actions), [(0, 0), (1, 0)]);
-    assert_eq!(plan.status.conditions[0].reason, "WaitingForWorkers");
+    assert_eq!(plan.status.front().unwrap().reason, "WaitingForWorkers");
     assert!(plan.status.is_true(ConditionType::Accepted));
 }
 
@@ -48,7 +48,7 @@ fn generation_1_waits_for_the_last_worker() {
     world.settle();
     assert_eq!(world.generations(), [0, 0]);
     assert_eq!(
-        world.observed.status.conditions[0].message,
+        world.observed.status.front().unwrap().message,
         "1 of 2 workers ready"
     );
     world.prepared(1);
@@ -155,7 +155,13 @@ fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
     let plan = world.plan();
     assert_eq!(plan.reason, PlanReason::NameTaken);
     assert!(plan.actions.is_empty());
-    assert!(plan.status.conditions[0].message.contains("Service digits"));
+    assert!(
+        plan.status
+            .front()
+            .unwrap()
+            .message
+            .contains("Service digits")
+    );
     world.settle();
     assert!(world.plan().events.is_empty(), "told once");
 }
@@ -167,7 +173,7 @@ fn what_the_api_server_refuses_is_told_once() {
     let refused =
         |world: &World| plan_refused(&world.plan(), &world.observed.status, &no, world.now);
     let first = refused(&world);
-    assert_eq!(first.status.conditions[0].reason, "Refused");
+    assert_eq!(first.status.front().unwrap().reason, "Refused");
     let about =
         |plan: &roundhouse_planner::Plan| plan.events.iter().any(|event| event.reason == "Refused");
     assert!(about(&first));
@@ -262,7 +268,7 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         let rejection = Rejection::from(error);
         let (mut observed, now) = (Observed::default(), jiff::Timestamp::UNIX_EPOCH);
         let plan = plan_rejected(&managed.job, &rejection, &observed, now);
-        assert_eq!(plan.status.conditions[0].reason, "InvalidSpec");
+        assert_eq!(plan.status.front().unwrap().reason, "InvalidSpec");
         assert_eq!((plan.actions.len(), plan.events.len()), (0, 1));
         observed.status = plan.status;
         let again = plan_rejected(&managed.job, &rejection, &observed, now);

@@ -59,7 +59,7 @@ fn workers_that_train_continue_and_the_status_says_both() {
     assert_eq!(world.state(), "Training");
     let status = &world.observed.status;
     assert!(status.is_true(ConditionType::Running));
-    assert!(status.conditions[0].message.ends_with(WHY));
+    assert!(status.front().unwrap().message.ends_with(WHY));
     let accepted = status.condition(ConditionType::Accepted).unwrap();
     assert_eq!((&*accepted.status, &*accepted.message), ("False", WHY));
 }

@@ -178,7 +178,7 @@ fn a_suspended_script_is_not_told_that_it_begins_anew() {
     let mut world = script_world(2).training();
     world.job.suspend = true;
     world.settle();
-    let words = &world.observed.status.conditions[0].message;
+    let words = &world.observed.status.front().unwrap().message;
     assert!(!words.contains("step 0"), "{words}");
 }
 

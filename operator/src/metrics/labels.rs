@@ -27,7 +27,7 @@ const INCIDENTS: [&str; 16] = [
     "Unknown",
 ];
 
-/// The state of a job as a label: the reason of its front condition, which the column STATE of `kubectl get` shows.
+/// The state of a job as a label: `status.state`, which the column STATE of `kubectl get` shows.
 #[must_use]
 pub fn state(reason: &str) -> &'static str {
     ConditionReason::parse(reason).map_or(OTHER, ConditionReason::as_str)

@@ -30,7 +30,7 @@ pub(crate) async fn print(
 ) -> Outcome {
     let job = cluster.wanted_job(name).await?;
     if let Some(status) = job.status.as_ref().filter(|status| status.is_terminal()) {
-        let state = status.conditions.first().map_or("", |first| &first.reason);
+        let state = status.state();
         anyhow::bail!("{name} has ended ({state}): workers have metrics while they run");
     }
     let pod = cluster.first_worker(&job).await?;

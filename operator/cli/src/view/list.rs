@@ -16,7 +16,7 @@ pub(crate) struct Line {
     pub(crate) namespace: String,
     /// Name.
     pub(crate) name: String,
-    /// Reason of the condition that matters most now.
+    /// What the job does or waits for, in one word.
     pub(crate) state: String,
     /// Workers that are ready, of those wanted.
     pub(crate) ready: String,
@@ -51,12 +51,11 @@ pub(crate) fn lines(jobs: &[TrainingJob]) -> Vec<Line> {
 
 fn line(job: &TrainingJob) -> Line {
     let status = job.status.clone().unwrap_or_default();
-    let front = status.conditions.first();
     let progress = status.progress.as_ref();
     Line {
         namespace: job.namespace().unwrap_or_default(),
         name: job.name_any(),
-        state: state(front.map_or("", |front| &front.reason)),
+        state: state(status.state()),
         ready: status
             .workers
             .as_ref()

@@ -5,7 +5,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobSta
 
 use crate::draft::event;
 use crate::plan::Plan;
-use crate::told::status::{gist, set_condition};
+use crate::told::status::{gist, set_condition, tell_state};
 
 /// What the API server's words follow in a message.
 const REFUSED: &str = "the API server refused: ";
@@ -31,7 +31,7 @@ impl Obstacle {
     /// The obstacle that a status tells of. While the next try is under way it is still there.
     #[must_use]
     pub fn told_in(status: &TrainingJobStatus) -> Option<Self> {
-        let message = &status.conditions.first()?.message;
+        let message = &status.condition(ConditionType::Running)?.message;
         let after = |prefix| Some(message.split_once(prefix)?.1.to_owned());
         let refused = after(REFUSED).map(Self::Refused);
         refused.or_else(|| after(NO_ANSWER).map(Self::NoAnswer))
@@ -70,6 +70,7 @@ pub fn plan_refused(
             now,
         ),
     }
+    tell_state(status);
     if !told {
         refused.events.push(event(EventReason::Refused, words));
     }
@@ -111,7 +112,7 @@ mod tests {
         let (plan, now) = (planned(false), Timestamp::UNIX_EPOCH);
         let slow = Obstacle::NoAnswer("creation of Pod digits-worker-0-0".to_owned());
         let first = plan_refused(&plan, &plan.status, &slow, now);
-        let front = &first.status.conditions[0];
+        let front = first.status.front().unwrap();
         assert!(front.message.starts_with(NO_ANSWER), "{front:?}");
         let cases = [(slow, 0), (refusal("creation of Pod digits-worker-0-0"), 1)];
         for (obstacle, events) in cases {
@@ -152,7 +153,7 @@ mod tests {
         for (trains, reason, message) in cases {
             let (plan, now) = (planned(trains), Timestamp::UNIX_EPOCH);
             let refused = plan_refused(&plan, &plan.status, &refusal("used: 3"), now);
-            let front = &refused.status.conditions[0];
+            let front = refused.status.front().unwrap();
             assert_eq!((&*front.reason, &*front.message), (reason, message));
             assert_eq!(refused.status.is_true(ConditionType::Running), trains);
         }

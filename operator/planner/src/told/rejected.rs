@@ -7,7 +7,7 @@ use roundhouse_api::{ConditionType, TrainingJobStatus};
 use crate::draft::{Draft, event};
 use crate::plan::PlanReason;
 use crate::rejection::{Rejection, RejectionReason};
-use crate::told::status::{set_condition, to_front};
+use crate::told::status::set_condition;
 use crate::validate::ValidatedJob;
 
 const TRY_AGAIN: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ pub(crate) fn reject(draft: &mut Draft<'_>, rejection: &Rejection) {
     }
 }
 
-/// Says in the Running condition what that means for the workers, and puts what matters most in front.
+/// Says in the Running condition what that means for the workers.
 pub(crate) fn show(draft: &mut Draft<'_>, rejection: &Rejection, reason: PlanReason) -> PlanReason {
     let Rejection {
         reason: why,
@@ -73,12 +73,9 @@ pub(crate) fn show(draft: &mut Draft<'_>, rejection: &Rejection, reason: PlanRea
             draft.running(true, roundhouse_api::ConditionReason::Training, message);
             reason
         }
-        PlanReason::Finishing => {
-            to_front(&mut draft.status, ConditionType::Running);
-            reason
-        }
         PlanReason::Suspended | PlanReason::Resuming => {
-            to_front(&mut draft.status, ConditionType::Accepted);
+            let message = format!("{words}; no new workers are made: {message}");
+            draft.running(false, why.condition(), message);
             reason
         }
         PlanReason::CreatingWorkers
@@ -88,11 +85,11 @@ pub(crate) fn show(draft: &mut Draft<'_>, rejection: &Rejection, reason: PlanRea
         | PlanReason::GangSchedulerMissing
         | PlanReason::NotAccepted => {
             draft.running(false, why.condition(), message);
-            to_front(&mut draft.status, ConditionType::Accepted);
             PlanReason::NotAccepted
         }
         PlanReason::RaisingGeneration
         | PlanReason::IssuingMembership
+        | PlanReason::Finishing
         | PlanReason::Succeeded
         | PlanReason::Failed
         | PlanReason::Deleting => reason,

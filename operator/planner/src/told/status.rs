@@ -23,8 +23,7 @@ pub(crate) fn time_left(begun: Timestamp, span: Duration, now: Timestamp) -> Opt
     Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
 
-/// Sets a condition and moves it to the front: the front one is what `kubectl get` shows. Its
-/// transition time stays unless its status changes.
+/// Sets a condition, at its place. Its transition time stays unless its status changes.
 pub fn set_condition(
     status: &mut TrainingJobStatus,
     kind: ConditionType,
@@ -33,14 +32,12 @@ pub fn set_condition(
     message: impl Into<String>,
     now: Timestamp,
 ) {
-    let old = status
-        .conditions
-        .iter()
-        .position(|condition| condition.type_ == kind.as_str());
-    let old = old.map(|at| status.conditions.remove(at));
+    let observed_generation = status.observed_generation;
+    let mut all = status.conditions.iter_mut();
+    let old = all.find(|condition| condition.type_ == kind.as_str());
     let state = if is_true { "True" } else { "False" };
-    let last_transition_time = match old {
-        Some(old) if old.status == state => old.last_transition_time,
+    let last_transition_time = match &old {
+        Some(old) if old.status == state => old.last_transition_time.clone(),
         Some(_) | None => time(now),
     };
     let mut message = message.into();
@@ -50,21 +47,21 @@ pub fn set_condition(
         status: state.to_owned(),
         reason: reason.as_str().to_owned(),
         message,
-        observed_generation: status.observed_generation,
+        observed_generation,
         last_transition_time,
     };
-    status.conditions.insert(0, condition);
-}
-
-/// Puts a condition in front, if there is one of this type: the front one is what `kubectl get` shows.
-pub(crate) fn to_front(status: &mut TrainingJobStatus, kind: ConditionType) {
-    let mut all = status.conditions.iter();
-    if let Some(at) = all.position(|condition| condition.type_ == kind.as_str()) {
-        status.conditions[..=at].rotate_right(1);
+    match old {
+        Some(old) => *old = condition,
+        None => status.conditions.push(condition),
     }
 }
 
-/// Gives a condition that stays as it is a newer message, and the newest generation. It stays at its place.
+/// Says in one word what the job does or waits for: the reason of the condition that matters most.
+pub(crate) fn tell_state(status: &mut TrainingJobStatus) {
+    status.state = status.front().map(|front| front.reason.clone());
+}
+
+/// Gives a condition that stays as it is a newer message, and the newest generation.
 pub(crate) fn refresh_condition(
     status: &mut TrainingJobStatus,
     kind: ConditionType,
@@ -159,40 +156,27 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_condition_is_in_front_and_keeps_its_time_while_its_status_stays() {
+    fn a_condition_stays_at_its_place_and_keeps_its_time_while_its_status_stays() {
         let mut status = TrainingJobStatus::default();
+        let (running, accepted) = (ConditionType::Running, ConditionType::Accepted);
+        let waiting = ConditionReason::WaitingForWorkers;
+        set_condition(&mut status, running, false, waiting, "a", at(1));
         set_condition(
             &mut status,
-            ConditionType::Running,
-            false,
-            ConditionReason::WaitingForWorkers,
-            "a",
-            at(1),
-        );
-        set_condition(
-            &mut status,
-            ConditionType::Accepted,
+            accepted,
             true,
             ConditionReason::Valid,
             "b",
             at(2),
         );
+        let unschedulable = ConditionReason::Unschedulable;
+        set_condition(&mut status, running, false, unschedulable, "c", at(3));
+        let first = &status.conditions[0];
+        let is = (first.type_.as_str(), first.last_transition_time.0);
+        assert_eq!(is, ("Running", at(1)));
         set_condition(
             &mut status,
-            ConditionType::Running,
-            false,
-            ConditionReason::Unschedulable,
-            "c",
-            at(3),
-        );
-        let front = &status.conditions[0];
-        assert_eq!(
-            (front.type_.as_str(), front.last_transition_time.0),
-            ("Running", at(1))
-        );
-        set_condition(
-            &mut status,
-            ConditionType::Running,
+            running,
             true,
             ConditionReason::Training,
             "d",

@@ -65,8 +65,8 @@ impl Record {
 
     /// Its state is that of this status, if it has one.
     pub(super) fn show(&mut self, status: &TrainingJobStatus) {
-        if let Some(front) = status.conditions.first() {
-            self.state = Some(labels::state(&front.reason));
+        if status.front().is_some() {
+            self.state = Some(labels::state(status.state()));
         }
     }
 

@@ -13,8 +13,8 @@ Start with the STATE column:
 kubectl get tj NAME
 ```
 
-STATE is the reason of the condition that matters most now. `kubectl describe tj NAME` shows its message, which names the pod,
-the node or the field. Look the reason up in the first table. `status.lastFailure` has the newest failure of a worker: look its
+STATE is `status.state`: the reason of the condition that matters most now. `kubectl get tj NAME -o wide` shows its message, which names
+the pod, the node or the field. Look the reason up in the first table. `status.lastFailure` has the newest failure of a worker: look its
 reason up in [the second table](#failures-of-workers).
 
 ## States and conditions
