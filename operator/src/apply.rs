@@ -15,7 +15,7 @@ use kube::runtime::reflector::ObjectRef;
 use roundhouse_contract::Membership;
 use roundhouse_planner::{Action, ValidatedJob, status};
 
-use self::writes::{Child, create, delete, issue};
+use self::writes::{Child, create, delete, delete_job, issue};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
@@ -115,6 +115,7 @@ const fn name(action: &Action) -> &'static str {
         Action::CreateWorker { .. } => "CreateWorker",
         Action::IssueMembership { .. } => "IssueMembership",
         Action::DeletePod { .. } => "DeletePod",
+        Action::DeleteJob { .. } => "DeleteJob",
     }
 }
 
@@ -126,7 +127,8 @@ const fn is_making(action: &Action) -> bool {
         | Action::CreateWorker { .. } => true,
         Action::IssueMembership { .. }
         | Action::DeletePod { .. }
-        | Action::DeletePodGroup { .. } => false,
+        | Action::DeletePodGroup { .. }
+        | Action::DeleteJob { .. } => false,
     }
 }
 
@@ -212,6 +214,14 @@ async fn one(
             tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");
             let written = Written::Pod(pod.clone());
             delete::<Pod>(context, key, (pod, uid), written).await
+        }
+        Action::DeleteJob {
+            uid,
+            resource_version,
+        } => {
+            let name = &job.key.name;
+            tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished are over");
+            delete_job(context, key, name, uid, resource_version).await
         }
     };
     written.map_err(|source| Error::Apply {

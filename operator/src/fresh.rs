@@ -1,5 +1,5 @@
-//! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended because its
-//! time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
+//! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended or deleted because
+//! its time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
 //! while a watch says nothing. A read of metadata and a list of them for such a job, and none for others.
 
 use std::collections::BTreeMap;

@@ -44,6 +44,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
     Some(Observed {
         group,
         status: job.status.clone().unwrap_or_default(),
+        resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
         service: presence(&context.services.of(key), &name, key),
         network_policy: presence(&context.network_policies.of(key), &name, key),
         pods: context

@@ -23,4 +23,5 @@ mod stage;
 mod state;
 mod suspension;
 mod topology;
+mod ttl;
 mod upgrade;

@@ -230,6 +230,12 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<u32>,
+    /// Seconds after its end, successful or not, until the TrainingJob is deleted, with all that it owns: pods and their
+    /// logs, Service, NetworkPolicy. Checkpoints stay. 0: at once. It may be changed after the end, too. Default: the job
+    /// stays until somebody deletes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub ttl_seconds_after_finished: Option<u32>,
     /// Which pods are deleted when the job has ended. Failed jobs never keep a running pod.
     #[serde(default)]
     pub clean_pod_policy: CleanPodPolicy,

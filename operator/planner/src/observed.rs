@@ -13,6 +13,8 @@ use crate::group::ObservedGroup;
 pub struct Observed {
     /// The status as last written.
     pub status: TrainingJobStatus,
+    /// The job's resourceVersion: precondition of its deletion.
+    pub resource_version: String,
     /// The headless Service.
     pub service: Presence,
     /// The NetworkPolicy.

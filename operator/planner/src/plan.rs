@@ -24,16 +24,17 @@ pub struct Plan {
     pub reason: PlanReason,
     /// Told after the status is written.
     pub events: Vec<Event>,
-    /// Whether the job would be ended, because its time is over, if what was observed were known to be fresh. Confirm
+    /// Whether the job would be ended or deleted, because its time is over, if what was observed were known to be fresh. Confirm
     /// that ([`crate::Observed::fresh`]) and plan again.
     pub needs_fresh: bool,
 }
 
 impl Plan {
-    /// Whether it does what cannot be taken back: it deletes a pod, counts an incident or ends the job.
+    /// Whether it does what cannot be taken back: it deletes a pod or the job, counts an incident or ends the job.
     #[must_use]
     pub fn is_irrevocable(&self, before: &TrainingJobStatus) -> bool {
-        let deletes = |action: &Action| matches!(action, Action::DeletePod { .. });
+        let deletes =
+            |action: &Action| matches!(action, Action::DeletePod { .. } | Action::DeleteJob { .. });
         let ends = self.status.is_terminal() && !before.is_terminal();
         ends || self.status.incidents != before.incidents || self.actions.iter().any(deletes)
     }
@@ -92,6 +93,13 @@ pub enum Action {
         uid: String,
         /// Why.
         reason: DeleteReason,
+    },
+    /// Delete the job, whose time after its end is over, if it is still the job that was observed.
+    DeleteJob {
+        /// Precondition.
+        uid: String,
+        /// Precondition: nobody has edited it since.
+        resource_version: String,
     },
 }
 

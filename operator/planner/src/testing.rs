@@ -208,6 +208,16 @@ impl World {
                 uid,
                 reason: _,
             } => return self.delete(pod, uid),
+            Action::DeleteJob {
+                uid,
+                resource_version,
+            } => {
+                let is_it = *uid == self.job.key.uid;
+                if !is_it || *resource_version != self.observed.resource_version {
+                    return false;
+                }
+                self.job.deleting = true;
+            }
         }
         true
     }

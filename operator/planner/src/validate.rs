@@ -87,6 +87,8 @@ pub struct ValidatedJob {
     pub stall_timeout_seconds: Option<u32>,
     /// Time that it may be active in all.
     pub active_deadline: Option<Duration>,
+    /// For how long the job is kept after its end; `None`: until somebody deletes it.
+    pub ttl_after_finished: Option<Duration>,
     /// Which pods go when the job has ended.
     pub clean_pod_policy: CleanPodPolicy,
     /// Whether a NetworkPolicy is made.
@@ -179,6 +181,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
         start_deadline_seconds,
         stall_timeout_seconds,
         active_deadline_seconds,
+        ttl_seconds_after_finished,
         clean_pod_policy,
         network_policy,
     } = spec;
@@ -223,6 +226,8 @@ pub fn examine(job: &TrainingJob) -> Examined {
             .map(|seconds| Duration::from_secs(u64::from(seconds))),
         stall_timeout_seconds: *stall_timeout_seconds,
         active_deadline: active_deadline_seconds
+            .map(|seconds| Duration::from_secs(u64::from(seconds))),
+        ttl_after_finished: ttl_seconds_after_finished
             .map(|seconds| Duration::from_secs(u64::from(seconds))),
         clean_pod_policy: *clean_pod_policy,
         network_policy: *network_policy,

@@ -65,6 +65,7 @@ fn happen(world: &mut World, event: &Event) {
             let plan = world.plan();
             only_a_deadline_that_counts_ends_it(world, &plan);
             no_worker_comes_before_its_group(world, &plan);
+            only_a_job_that_has_ended_is_deleted(world, &plan);
             world.carry_out(&plan, writes);
         }
         Event::Prepared(at) if runs(world, at) => {
@@ -157,6 +158,19 @@ fn the_group_is_right(world: &World) {
     }
 }
 
+/// It is deleted only after its end, and only as the API server knows it.
+fn only_a_job_that_has_ended_is_deleted(world: &World, plan: &Plan) {
+    let deletes = |action: &Action| matches!(action, Action::DeleteJob { .. });
+    if plan.actions.iter().any(deletes) {
+        assert!(world.observed.fresh, "deleted by an old cache");
+        assert!(
+            world.observed.status.is_terminal(),
+            "deleted before its end"
+        );
+        assert!(world.job.ttl_after_finished.is_some(), "nobody wants that");
+    }
+}
+
 /// The start deadline and the time that the job may be active.
 fn deadlines() -> impl Strategy<Value = [Option<Duration>; 2]> {
     let one = || prop_oneof![2 => Just(None), 1 => Just(Some(30)), 1 => Just(Some(3_000))];
@@ -204,11 +218,13 @@ proptest! {
     fn one_generation_has_one_set_of_members_and_numbers_only_grow(
         workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(), gang in gangs(),
         has_topology in any::<bool>(),
+        ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]),
     ) {
         let mut raw = raw_gang_job(workers, gang);
         raw.spec.scheduling.topology_key = has_topology.then(|| "rack".to_owned());
         let mut world = world_of(&raw);
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
+        world.job.ttl_after_finished = ttl.map(Duration::from_secs);
         world.job.backoff_limit = if backoff { 1 } else { 1_000 };
         let mut newest = 0;
         let mut members = HashMap::<u64, String>::new();

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{DeleteParams, Patch, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use roundhouse_contract::labels;
 use serde::Serialize;
@@ -19,6 +19,7 @@ use crate::error::CallError;
 use crate::expectations::Written;
 use crate::observe::version;
 use crate::slim;
+use crate::unreadable::Guarded;
 
 /// An object of a job.
 pub(super) trait Child:
@@ -117,4 +118,37 @@ pub(super) async fn delete<K: Child>(
     };
     context.expectations.deleted(key, written, at);
     Ok(())
+}
+
+/// Deletes the job that was observed and no other, in the foreground, as Kubernetes deletes its Jobs: it is there until
+/// what it owns is gone.
+pub(super) async fn delete_job(
+    context: &Context,
+    key: &Job,
+    name: &str,
+    uid: &str,
+    resource_version: &str,
+) -> Result<(), CallError> {
+    let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: Some(resource_version.to_owned()),
+        }),
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    };
+    match call(|| jobs.delete(name, &parameters)).await {
+        Ok(answer) => {
+            let at = answer
+                .left()
+                .and_then(|it| it.job.metadata.resource_version);
+            let at = version(at.as_deref());
+            context.expectations.wrote(key, Written::Status, at);
+            Ok(())
+        }
+        // It is gone, and the cache has not heard of it.
+        Err(error) if error.code() == Some(404) => Ok(()),
+        Err(error) => Err(error),
+    }
 }

@@ -44,7 +44,7 @@ impl Work {
             actions: counter(
                 registry,
                 "roundhouse_operator_actions_total",
-                "Writes to pods, Services and NetworkPolicies that succeeded, by kind of action.",
+                "Writes to pods, Services and NetworkPolicies, and deletions of jobs whose time is over, that succeeded, by kind of action.",
                 &["action"],
             )?,
             watch_restarts: counter(

@@ -98,7 +98,12 @@ fn restarts(draft: &mut Draft, replica: &Value, role: &str) {
 }
 
 fn run_policy(draft: &mut Draft, policy: &Value) {
-    for field in ["suspend", "cleanPodPolicy", "activeDeadlineSeconds"] {
+    for field in [
+        "suspend",
+        "cleanPodPolicy",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    ] {
         draft.set(field, policy[field].clone());
     }
     if let Some(limit) = policy["backoffLimit"].as_u64() {
@@ -108,7 +113,6 @@ fn run_policy(draft: &mut Draft, policy: &Value) {
         policy,
         "spec.runPolicy",
         &[
-            ("ttlSecondsAfterFinished", "a TrainingJob stays until it is deleted"),
             ("schedulingPolicy", "name the gang scheduler in scheduling.gang, its queue in scheduling.queueName and the priority class in scheduling.priorityClassName"),
             ("managedBy", "set spec.managedBy if another controller shall look after the TrainingJob"),
         ],

@@ -71,7 +71,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
         "spec",
         &[
             ("runtimeEnvYAML", "install packages in the image, set variables in workers.template, and bring the working directory in the image or a volume"),
-            ("ttlSecondsAfterFinished", "a TrainingJob stays until it is deleted"),
+            ("ttlSecondsAfterFinished", "pods go by cleanPodPolicy; set ttlSecondsAfterFinished if the TrainingJob itself shall be deleted"),
             ("clusterSelector", "the job has pods of its own"),
             ("submitterPodTemplate", "nothing submits the script: each worker runs it"),
         ],

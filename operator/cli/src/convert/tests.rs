@@ -44,7 +44,6 @@ fn what_has_no_counterpart_is_named() {
         (
             "pytorchjob",
             &[
-                "ttlSecondsAfterFinished",
                 "schedulingPolicy",
                 "hostNetwork",
                 "--rdzv-id",

@@ -83,7 +83,9 @@ impl Executor {
                 | Action::ApplyNetworkPolicy
                 // Nothing is scheduled here: see `validated`.
                 | Action::ApplyPodGroup { .. }
-                | Action::DeletePodGroup { .. } => {}
+                | Action::DeletePodGroup { .. }
+                // The run ends with the job, and what it has told stays.
+                | Action::DeleteJob { .. } => {}
                 Action::CreateWorker {
                     index,
                     attempt,

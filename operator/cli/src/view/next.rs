@@ -13,7 +13,10 @@ pub(crate) fn of(facts: &Facts) -> Vec<String> {
         return vec!["The operator looks at the job as soon as it runs.".to_owned()];
     };
     if status.is_terminal() {
-        return vec![after_the_end(facts)];
+        let expiry = expiry(facts, status);
+        return std::iter::once(after_the_end(facts))
+            .chain(expiry)
+            .collect();
     }
     let (reason, _) = facts.front();
     let name = facts.name();
@@ -62,6 +65,17 @@ fn after_the_end(facts: &Facts) -> String {
         CleanPodPolicy::None => "Its pods stay, with their logs",
     };
     format!("Nothing: the job has ended. {kept} (cleanPodPolicy).")
+}
+
+fn expiry(facts: &Facts, status: &TrainingJobStatus) -> Option<String> {
+    let ttl = facts.job.spec.ttl_seconds_after_finished?;
+    let ended = status.completion_time.as_ref()?.0;
+    let due = ended.checked_add(span(ttl.into())).ok()?;
+    let left = until(due, facts.now);
+    Some(format!(
+        "The TrainingJob is deleted in {left} (at {}), with its pods and their logs (ttlSecondsAfterFinished).",
+        whole(due)
+    ))
 }
 
 fn while_training(facts: &Facts, status: &TrainingJobStatus) -> Vec<String> {

@@ -122,6 +122,16 @@ fn what_happens_next_is_told_with_its_time() {
                 "Nothing: the job has ended. Pods that have ended stay, with their logs (cleanPodPolicy).",
             ],
         ),
+        (
+            job()
+                .condition("Succeeded", "True", "Completed", "")
+                .with("status/completionTime", json!("2026-01-01T11:59:00Z"))
+                .with("spec/ttlSecondsAfterFinished", json!(3_660)),
+            vec![
+                "Nothing: the job has ended. Pods that have ended stay, with their logs (cleanPodPolicy).",
+                "The TrainingJob is deleted in 1h (at 2026-01-01T13:00:00Z), with its pods and their logs (ttlSecondsAfterFinished).",
+            ],
+        ),
     ];
     for (case, expected) in cases {
         assert_eq!(JobView::of(&case.facts()).next, expected);

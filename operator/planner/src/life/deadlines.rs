@@ -11,7 +11,7 @@ use crate::plan::PlanReason;
 use crate::told::waiting;
 
 /// When to look again if the API server did not confirm what was observed.
-const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
+pub(crate) const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
 
 /// Gives up the job that has passed one of them; else looks again at the next.
 pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {

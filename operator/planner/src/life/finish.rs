@@ -9,7 +9,7 @@ use roundhouse_api::{
 
 use crate::draft::{Draft, event};
 use crate::generation::worker::{has_succeeded, is_alive};
-use crate::life::deadlines;
+use crate::life::{deadlines, ttl};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, PlanReason};
 use crate::program::Program;
@@ -58,6 +58,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
         }
     }
     group::remove(draft);
+    ttl::expire(draft);
     Some(if failed {
         PlanReason::Failed
     } else {

@@ -1,0 +1,77 @@
+//! Jobs that are deleted some time after their end.
+
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::termination::Reason;
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+/// A job of two workers completes.
+async fn completes(stage: &Stage, namespace: &str) -> TrainingJob {
+    stage.trains(namespace).await;
+    stage.kubelet(namespace, Some((0, Reason::Completed))).await;
+    stage.reaches(namespace, "Completed").await
+}
+
+/// Waits until a job is being deleted. No garbage collector runs here, so it stays there.
+async fn is_deleted(stage: &Stage, namespace: &str) -> TrainingJob {
+    let deleted = until("the job is deleted", SOON, || async {
+        let job = stage.job(namespace).await;
+        Ok(job.metadata.deletion_timestamp.is_some().then_some(job))
+    });
+    deleted.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_has_ended_is_deleted_in_the_foreground_once_an_edit_says_so() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 2).await;
+    let before = completes(&stage, NAMESPACE).await;
+    let hour = stage.edit(&json!({"ttlSecondsAfterFinished": 3600})).await;
+    let generation = hour.unwrap().metadata.generation;
+    assert!(generation > before.metadata.generation);
+    let kept = until("the edit is seen", SOON, || async {
+        let job = stage.job(NAMESPACE).await;
+        let seen = job.status.as_ref().and_then(|it| it.observed_generation);
+        Ok((seen == generation).then_some(job))
+    });
+    let kept = kept.await.unwrap();
+    assert_eq!(kept.metadata.deletion_timestamp, None);
+    let now = stage.edit(&json!({"ttlSecondsAfterFinished": 0})).await;
+    now.unwrap();
+    let deleted = is_deleted(&stage, NAMESPACE).await;
+    assert_eq!(deleted.finalizers(), ["foregroundDeletion"]);
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_job_of_another_manager_is_not_deleted() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut theirs = job(1);
+    theirs["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
+    theirs["spec"]["ttlSecondsAfterFinished"] = json!(0);
+    stage.create(NAMESPACE, theirs).await;
+    let long_ago = "2026-01-01T00:00:00Z";
+    let succeeded = json!({"type": "Succeeded", "status": "True", "reason": "Completed", "message": "",
+        "lastTransitionTime": long_ago});
+    let status = json!({"completionTime": long_ago, "conditions": [succeeded]});
+    let status = Patch::Merge(json!({"status": status}));
+    let (jobs, parameters) = (stage.jobs(NAMESPACE), PatchParams::default());
+    let written = jobs.patch_status("digits", &parameters, &status).await;
+    assert!(written.unwrap().status.unwrap().is_terminal());
+    // A job of ours that comes later and is deleted shows that the other was looked at.
+    let mut ours = job(1);
+    ours["spec"]["ttlSecondsAfterFinished"] = json!(0);
+    stage.create("other", ours).await;
+    stage.trains("other").await;
+    stage.kubelet("other", Some((0, Reason::Completed))).await;
+    is_deleted(&stage, "other").await;
+    let theirs = stage.job(NAMESPACE).await;
+    assert_eq!(theirs.metadata.deletion_timestamp, None);
+    operator.stop().await;
+}
