@@ -90,6 +90,36 @@ async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_ends_with_rank_0_lets_nobody_run_on() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut script = job(2);
+    script["spec"]["trainer"].take();
+    script["spec"]["elastic"] = json!({"mode": "Restart"});
+    script["spec"]["successPolicy"] = json!("RankZero");
+    script["spec"]["workers"]["template"] = json!({"spec": {"containers": [
+        {"name": "trainer", "image": "pytorch", "command": ["python", "train.py"]},
+    ]}});
+    stage.create(NAMESPACE, script).await;
+    stage.trains(NAMESPACE).await;
+    let edited = stage.edit(&json!({"successPolicy": "AllMembers"})).await;
+    let words = edited.unwrap_err().to_string();
+    assert!(words.contains("successPolicy is immutable"), "{words}");
+    stage.ends("digits-worker-0-0", 0, Reason::Completed).await;
+    let status = stage.reaches(NAMESPACE, "Completed").await.status.unwrap();
+    let message = &status.front().unwrap().message;
+    assert!(message.starts_with("rank 0 completed"), "{message}");
+    until("the other worker is gone", SOON, || async {
+        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+        let names: Vec<_> = pods.iter().map(ResourceExt::name_any).collect();
+        Ok((names == ["digits-worker-0-0"]).then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_one_name_in_two_namespaces_do_not_meet() {
     let stage = Stage::new().await;
     let operator = stage.operator(None);

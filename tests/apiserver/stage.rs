@@ -226,6 +226,17 @@ impl Stage {
         }
     }
 
+    /// The container of one pod ends.
+    pub(crate) async fn ends(&self, name: &str, code: i32, reason: Reason) {
+        let pods = self.pods(NAMESPACE);
+        let pod = pods.get(name).await.unwrap();
+        let patch = Patch::Merge(ended(&pod, code, reason));
+        let told = pods
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await;
+        told.unwrap();
+    }
+
     /// What a kubelet would do once: every pod that has not ended runs and is ready; one that trains
     /// is given its `end`, if there is one.
     pub(crate) async fn kubelet(&self, namespace: &str, end: Option<(i32, Reason)>) {

@@ -21,7 +21,7 @@ pub use reason::ConditionReason;
 pub use spec::{
     Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
     ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, Gang, NetworkPolicyMode,
-    OnExitCodes, Scheduling, TopologyMode, TrainingJob, TrainingJobSpec, Workers,
+    OnExitCodes, Scheduling, SuccessPolicy, TopologyMode, TrainingJob, TrainingJobSpec, Workers,
 };
 pub use status::{
     AvoidedNode, CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure,

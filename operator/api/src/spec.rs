@@ -99,6 +99,8 @@ mod scheduling;
         .message("failurePolicy.rules is immutable while the job is not suspended: set suspend: true first").field_path(".failurePolicy"),
     validation = Rule::new("has(self.workers.procsPerWorker) == has(oldSelf.workers.procsPerWorker) && (!has(self.workers.procsPerWorker) || self.workers.procsPerWorker == oldSelf.workers.procsPerWorker)")
         .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
+    validation = Rule::new("self.successPolicy == oldSelf.successPolicy")
+        .message("successPolicy is immutable: delete the job and apply it anew").field_path(".successPolicy"),
     validation = Rule::new("self.networkPolicy == oldSelf.networkPolicy")
         .message("networkPolicy is immutable: delete the job and apply it anew").field_path(".networkPolicy"),
     validation = Rule::new("oldSelf.suspend || (has(self.stallTimeoutSeconds) == has(oldSelf.stallTimeoutSeconds) && (!has(self.stallTimeoutSeconds) || self.stallTimeoutSeconds == oldSelf.stallTimeoutSeconds))")
@@ -239,6 +241,9 @@ pub struct TrainingJobSpec {
     /// Which pods are deleted when the job has ended. Failed jobs never keep a running pod.
     #[serde(default)]
     pub clean_pod_policy: CleanPodPolicy,
+    /// Whose completion makes the job succeed. Immutable.
+    #[serde(default)]
+    pub success_policy: SuccessPolicy,
     /// Who may connect to the workers. Immutable.
     #[serde(default)]
     pub network_policy: NetworkPolicyMode,
@@ -290,6 +295,18 @@ pub enum CleanPodPolicy {
     /// No pod that has ended by itself. A pod that waits for a node or for peers is deleted, because it would keep
     /// its GPU for ever. So are all pods of a failed job that still run.
     None,
+}
+
+/// Whose completion makes the job succeed.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SuccessPolicy {
+    /// All members of the newest generation. The built-in trainer completes on all of them together, so with it one is
+    /// enough if the others have ended or do not end within 30 s.
+    #[default]
+    AllMembers,
+    /// The worker of rank 0. Workers that still run are then deleted as `cleanPodPolicy` says. For scripts whose other
+    /// ranks never end, or end later.
+    RankZero,
 }
 
 /// Who may connect to the workers.

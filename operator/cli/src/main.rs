@@ -67,7 +67,7 @@ async fn run(arguments: Arguments) -> command::Outcome {
             Box::pin(command::report::run(&connect().await?, &options)).await
         }
         Command::Convert(options) => command::convert::run(&options),
-        Command::Run(options) => local::run(&options).await,
+        Command::Run(options) => Box::pin(local::run(&options)).await,
         Command::Metrics {
             name,
             filter,

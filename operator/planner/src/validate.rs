@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
     Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, Scheduling,
-    TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
+    SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
 };
 use roundhouse_contract::membership::fingerprint_of;
 use roundhouse_contract::{ExpectedDevice, environment};
@@ -91,6 +91,8 @@ pub struct ValidatedJob {
     pub ttl_after_finished: Option<Duration>,
     /// Which pods go when the job has ended.
     pub clean_pod_policy: CleanPodPolicy,
+    /// Whose completion makes the job succeed.
+    pub success_policy: SuccessPolicy,
     /// Whether a NetworkPolicy is made.
     pub network_policy: NetworkPolicyMode,
 }
@@ -183,6 +185,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
         active_deadline_seconds,
         ttl_seconds_after_finished,
         clean_pod_policy,
+        success_policy,
         network_policy,
     } = spec;
     let name = metadata.name.clone().unwrap_or_default();
@@ -230,6 +233,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
         ttl_after_finished: ttl_seconds_after_finished
             .map(|seconds| Duration::from_secs(u64::from(seconds))),
         clean_pod_policy: *clean_pod_policy,
+        success_policy: *success_policy,
         network_policy: *network_policy,
     };
     Examined { job, refusal }

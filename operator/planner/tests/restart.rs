@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Container;
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{SuccessPolicy, TrainingJob};
 use roundhouse_contract::Mode;
 use roundhouse_planner::testing::{TRAINER_IMAGE, raw_job, raw_script_job, script_world};
 use roundhouse_planner::{Action, PlanReason, PodPhase, validate};
@@ -94,6 +94,47 @@ fn the_job_succeeds_when_all_members_have_completed_however_long_the_last_one_ta
     assert_eq!(world.settle().reason, PlanReason::Finishing);
     world.ends(0, 0, 100);
     assert_eq!(world.settle().reason, PlanReason::Succeeded);
+}
+
+#[test]
+fn with_rank_zero_the_job_succeeds_when_the_worker_of_rank_0_completes() {
+    for (first, reason) in [(0, PlanReason::Succeeded), (1, PlanReason::Finishing)] {
+        let mut world = script_world(2).training();
+        world.job.success_policy = SuccessPolicy::RankZero;
+        world.ends(first, 0, 100);
+        assert_eq!(world.settle().reason, reason);
+    }
+    // What becomes of the others at the same moment does not matter any more.
+    let mut world = script_world(3).training();
+    world.job.success_policy = SuccessPolicy::RankZero;
+    world.ends(1, 1, 100);
+    world.ends(0, 0, 100);
+    assert_eq!(world.settle().reason, PlanReason::Succeeded);
+    assert_eq!(world.observed.status.incidents.total, 0);
+    let message = &world.observed.status.front().unwrap().message;
+    assert_eq!(message, "rank 0 completed");
+    let runs = |phase| matches!(phase, PodPhase::Pending | PodPhase::Running);
+    assert!(!world.observed.pods.iter().any(|pod| runs(pod.phase)));
+}
+
+#[test]
+fn rank_0_of_an_older_generation_ends_nothing() {
+    let mut world = script_world(2).training();
+    world.job.success_policy = SuccessPolicy::RankZero;
+    // Worker 0 is cut off, and the other one was told to train without it.
+    world
+        .observed
+        .status
+        .membership
+        .as_mut()
+        .unwrap()
+        .generation = 2;
+    let told = world.observed.pods[1].membership.as_mut().unwrap();
+    (told.generation, told.node_rank) = (2, 0);
+    world.ends(0, 0, 100);
+    assert_ne!(world.plan().reason, PlanReason::Succeeded);
+    world.ends(1, 0, 100);
+    assert_eq!(world.plan().reason, PlanReason::Succeeded);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use roundhouse_api::{
-    CleanPodPolicy, ConditionReason, ConditionType, EventReason, TrainingJobStatus,
+    CleanPodPolicy, ConditionReason, ConditionType, EventReason, SuccessPolicy, TrainingJobStatus,
 };
 
 use crate::draft::{Draft, event};
@@ -66,7 +66,8 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     })
 }
 
-/// Success, once the members have ended, and the first of them by completing.
+/// Success, once the members have ended, and the first of them by completing; or, if that is wanted, once rank 0 has
+/// completed.
 pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let ours = |pod: &&Pod| pod.ours && has_succeeded(pod);
     let completed = draft.observed.pods.iter().filter(ours);
@@ -77,6 +78,9 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             .and_then(|end| end.finished_at)
     });
     let first = ends.min()?;
+    if draft.job.success_policy == SuccessPolicy::RankZero && rank_zero_has_completed(draft) {
+        return Some(succeed(draft, "rank 0"));
+    }
     let is_ending = match draft.job.program {
         Program::Trainer(_) => trainer_is_ending(draft, first),
         Program::Script(_) if !draft.members.are_whole() => return None,
@@ -90,26 +94,35 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if is_ending {
         return Some(PlanReason::Finishing);
     }
+    let workers = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
+    Some(succeed(draft, &counted(workers, "worker")))
+}
+
+/// Whether the worker of rank 0 has completed, in the newest generation that anybody was told of.
+fn rank_zero_has_completed(draft: &Draft<'_>) -> bool {
+    let places = draft.observed.pods.iter().filter(|pod| pod.ours);
+    let places = places.filter_map(|pod| Some((pod, pod.membership.as_ref()?)));
+    let newest = places.clone().map(|(_, place)| place.generation).max();
+    let mut newest = places.filter(|(_, place)| Some(place.generation) == newest);
+    newest.any(|(pod, place)| place.node_rank == 0 && has_succeeded(pod))
+}
+
+fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
     progress::show_last(draft);
     let steps = draft
         .status
         .progress
         .as_ref()
         .map_or(0, |shown| shown.progress.step);
-    let workers = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
     let message = match steps {
-        0 => format!("{} completed", counted(workers, "worker")),
-        steps => format!(
-            "{} completed {}",
-            counted(workers, "worker"),
-            counted(steps, "step")
-        ),
+        0 => format!("{who} completed"),
+        steps => format!("{who} completed {}", counted(steps, "step")),
     };
     draft.running(false, ConditionReason::Completed, message.clone());
     let kind = ConditionType::Succeeded;
     draft.complete(kind, ConditionReason::Completed, message.clone());
     draft.events.push(event(EventReason::Succeeded, message));
-    Some(PlanReason::Succeeded)
+    PlanReason::Succeeded
 }
 
 /// A member of the built-in trainer completes only when all have committed the last step and the results
