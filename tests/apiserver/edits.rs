@@ -1,10 +1,11 @@
 //! Edits of a job that the API server itself refuses, by CEL rules, and how it says so.
 
+use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use roundhouse_api::TrainingJob;
 use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, Stage, job};
 
-/// Merges fields into the job's spec.
 /// The API server's words about an edit that it refuses.
 async fn refusal(stage: &Stage, spec: &Value) -> String {
     match stage.edit(spec).await {
@@ -123,4 +124,34 @@ async fn options_of_a_custom_model_are_kept_as_they_are_and_cannot_be_edited() {
         let message = refusal(&stage, &json!({"trainer": {"options": edited}})).await;
         assert!(message.contains("trainer is immutable"), "{message}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_that_is_null_is_as_if_it_were_left_out() {
+    let stage = Stage::new().await;
+    let mut wanted = job(2);
+    for pointer in [
+        "/checkpoint",
+        "/workers/minReplicas",
+        "/trainer/steps",
+        "/suspend",
+        "/elastic",
+    ] {
+        let (parent, last) = pointer.rsplit_once('/').unwrap();
+        wanted["spec"].pointer_mut(parent).unwrap()[last] = Value::Null;
+    }
+    let kind = ApiResource::erase::<TrainingJob>(&());
+    let jobs: Api<DynamicObject> = Api::namespaced_with(stage.client.clone(), NAMESPACE, &kind);
+    let wanted: DynamicObject = serde_json::from_value(wanted).unwrap();
+    jobs.create(&PostParams::default(), &wanted).await.unwrap();
+    let spec = stage.job(NAMESPACE).await.spec;
+    assert!(spec.checkpoint.is_none() && spec.workers.min_replicas.is_none());
+    assert!(!spec.suspend);
+    assert_eq!(spec.elastic.join_window_seconds, 10, "the default");
+    let stored = jobs.get("digits").await.unwrap().data;
+    let has = |pointer: &str| stored.pointer(pointer).is_some();
+    assert!(
+        has("/spec/trainer/epochs") && !has("/spec/checkpoint"),
+        "{stored}"
+    );
 }

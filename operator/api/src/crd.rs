@@ -1,5 +1,6 @@
 //! The `CustomResourceDefinition` as it is installed. What is derived from the types lacks what Rust's types cannot say:
-//! Kubernetes has signed integers only, wants a bound for every list and string, and merges lists by their keys.
+//! Kubernetes has signed integers only, wants a bound for every list and string, merges lists by their keys, and takes a
+//! field that is null for one that is left out, unless the schema says that null is a value of its own. It never is.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -48,6 +49,7 @@ fn complete(name: &str, schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else {
         return;
     };
+    schema.remove("nullable");
     match schema.get("type").and_then(Value::as_str) {
         Some("integer") => sign(schema),
         Some("string") => bound(schema),
@@ -150,6 +152,16 @@ mod tests {
                 }
                 _ => {}
             }
+        }
+    }
+
+    #[test]
+    fn null_is_no_value_of_any_field() {
+        for (path, schema) in schemas() {
+            assert!(!schema.contains_key("nullable"), "{path}");
+            let values = schema.get("enum").and_then(Value::as_array);
+            let has_null = values.is_some_and(|values| values.contains(&Value::Null));
+            assert!(!has_null, "{path}");
         }
     }
 
