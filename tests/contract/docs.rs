@@ -5,6 +5,7 @@ mod commands;
 mod links;
 mod markdown;
 mod sources;
+mod versions;
 mod yaml;
 
 use std::path::Path;

@@ -23,8 +23,10 @@ const NEEDS_REGISTRY: &str = "needs a registry that the cluster's nodes pull fro
 const EDITS: &str = "prepares or cleans up something of the reader's";
 const READS: &str = "only reads; the fields that it shows have tests of their own";
 
+const ONE_VERSION: &str = "the API has one version so far";
+
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 42] = [
+const KNOWN: [(&str, Proof); 43] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -90,6 +92,10 @@ const KNOWN: [(&str, Proof); 42] = [
     (
         "kubectl get",
         Runs("examples/demo.sh", "kube get trainingjob digits -o wide"),
+    ),
+    (
+        "kubectl patch customresourcedefinition",
+        Nothing(ONE_VERSION),
     ),
     (
         "kubectl patch trainingjob",
