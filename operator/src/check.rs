@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// A status whose conditions have these types, all true; the first is the one that matters most.
+    /// A status whose conditions have these types, all true.
     fn status(types: &[ConditionType]) -> TrainingJobStatus {
         let conditions: Vec<_> = types
             .iter()

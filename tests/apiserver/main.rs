@@ -19,6 +19,7 @@ mod refusals;
 mod rejected;
 mod restart;
 mod silence;
+mod spares;
 mod stage;
 mod state;
 mod suspension;

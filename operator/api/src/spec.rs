@@ -269,6 +269,12 @@ pub struct Workers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub max_replicas: Option<u32>,
+    /// Workers beyond `replicas` that wait, prepared, in the lobby. When a member is lost, one of them takes its place at
+    /// once, without waiting for a new pod; the pod that comes back or is made anew is the next spare. Spares hold their
+    /// GPUs and do not train. They count neither for `replicas` nor for `maxReplicas`.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1_000))]
+    pub spares: u32,
     /// Training processes in each worker. Default: the GPUs in the trainer container's limits,
     /// else 1. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]

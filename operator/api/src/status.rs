@@ -40,7 +40,7 @@ pub struct TrainingJobStatus {
     /// Workers by state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersStatus>,
-    /// Pods of the job, for the scale subresource.
+    /// Pods of the job without spares, for the scale subresource.
     #[serde(default)]
     pub replicas: u32,
     /// Label selector of the pods, for the scale subresource.
@@ -132,10 +132,13 @@ pub struct MembershipStatus {
 pub struct WorkersStatus {
     /// Wanted now.
     pub wanted: u32,
-    /// In the lobby or training.
+    /// In the lobby or training, without spares.
     pub ready: u32,
     /// Members of the newest generation that are alive.
     pub active: u32,
+    /// In the lobby beyond those wanted: they take the place of members that are lost.
+    #[serde(default)]
+    pub spares: u32,
     /// `ready/wanted`, for the column.
     #[schemars(length(max = 32))]
     pub summary: String,

@@ -94,7 +94,8 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
 
 /// The parts of the status that only describe.
 fn describe(draft: &mut Draft<'_>) {
-    let ready = draft.members.num_ready();
+    let spares = draft.members.num_spares();
+    let ready = draft.members.num_ready().saturating_sub(spares);
     let active = draft.members.workers.values();
     let active = active
         .filter(|pod| draft.members.is_member(pod) && is_alive(pod) && !pod.unreachable)
@@ -106,9 +107,10 @@ fn describe(draft: &mut Draft<'_>) {
         wanted,
         ready: count(ready),
         active: count(active),
+        spares: count(spares),
         summary: format!("{ready}/{wanted}"),
     });
-    draft.status.replicas = count(draft.members.workers.len());
+    draft.status.replicas = count(draft.members.num_without_spares(draft.job.spares));
     draft.status.selector = Some(format!("{}={}", labels::JOB_UID, draft.job.key.uid));
     progress::show(draft);
 }
@@ -144,9 +146,13 @@ fn acceptance(draft: &Draft<'_>) -> String {
     let (min, max) = (draft.job.min_replicas, draft.job.max_replicas);
     let workers = counted(workers, "worker");
     let procs = counted(procs, "process");
+    let spares = match draft.job.spares {
+        0 => String::new(),
+        spares => format!(", and {}", counted(spares, "spare")),
+    };
     if min < max {
-        format!("{workers} with {procs} each, between {min} and {max}")
+        format!("{workers} with {procs} each, between {min} and {max}{spares}")
     } else {
-        format!("{workers} with {procs} each")
+        format!("{workers} with {procs} each{spares}")
     }
 }

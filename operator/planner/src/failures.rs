@@ -197,7 +197,7 @@ fn first_before_issue<'a>(
     draft: &Draft<'_>,
     failures: &'a [Failure<'a>],
 ) -> Option<&'a Failure<'a>> {
-    let able: Vec<&Pod> = draft.members.able();
+    let mut able: Vec<&Pod> = draft.members.able_and_spares();
     let is_able = |pod: &Pod| able.iter().any(|able| able.uid == pod.uid);
     let failed: Vec<(&'a Failure<'a>, Incarnation)> = failures
         .iter()
@@ -208,6 +208,13 @@ fn first_before_issue<'a>(
             Some((failure, Incarnation { pod_uid, restarts }))
         })
         .collect();
+    // Of the others it was raised for the first ones, as many as were left to fill it.
+    let nodes = draft
+        .status
+        .membership
+        .as_ref()
+        .map_or(0, |it| it.nodes as usize);
+    able.truncate(nodes.saturating_sub(failed.len()));
     let as_they_were = failed.iter().map(|(_, incarnation)| incarnation.clone());
     let all = able.iter().map(|pod| pod.incarnation()).chain(as_they_were);
     let was_raised_for = fingerprint_of(all.collect()) == draft.members.raised_for;

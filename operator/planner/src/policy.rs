@@ -143,8 +143,12 @@ impl Limits {
         } = self;
         let mut findings = Vec::new();
         let most = *max_workers_per_job;
-        if most > 0 && job.replicas > most {
-            let value = format!("{} (at most {most})", job.replicas);
+        if most > 0 && job.num_pods() > most {
+            let spares = match job.spares {
+                0 => String::new(),
+                spares => format!(" and {}", counted(spares, "spare")),
+            };
+            let value = format!("{}{spares} (at most {most})", job.replicas);
             findings.push(Finding {
                 field: "spec.workers.replicas".to_owned(),
                 value,

@@ -27,6 +27,14 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Most processes of one worker.
 const MAX_PROCS: u32 = 64;
 
+impl ValidatedJob {
+    /// Pods that are wanted now: workers and spares.
+    #[must_use]
+    pub const fn num_pods(&self) -> u32 {
+        self.replicas.saturating_add(self.spares)
+    }
+}
+
 /// Which job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JobKey {
@@ -55,6 +63,8 @@ pub struct ValidatedJob {
     pub min_replicas: u32,
     /// Most workers that are ever wanted.
     pub max_replicas: u32,
+    /// Workers beyond those that wait in the lobby to take the place of a member that is lost.
+    pub spares: u32,
     /// How long newcomers wait for others, so that they join together.
     pub join_window: Duration,
     /// Processes of each worker.
@@ -166,6 +176,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
                 replicas,
                 min_replicas,
                 max_replicas,
+                spares,
                 procs_per_worker: _,
                 template,
             },
@@ -212,6 +223,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
         replicas: *replicas,
         min_replicas: min_replicas.unwrap_or(*replicas),
         max_replicas: max_replicas.unwrap_or(*replicas).max(*replicas),
+        spares: *spares,
         join_window: Duration::from_secs(u64::from(elastic.join_window_seconds)),
         procs_per_worker,
         expected_device: expected_device(&template, num_gpus),
@@ -256,6 +268,7 @@ impl Runs {
         let workers = &spec.workers;
         checks::name(name)?;
         checks::replicas(workers.replicas, workers.min_replicas, workers.max_replicas)?;
+        checks::spares(workers.spares)?;
         if let Some(checkpoint) = &spec.checkpoint {
             checks::checkpoint(checkpoint)?;
         }

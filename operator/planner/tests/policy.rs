@@ -332,6 +332,12 @@ fn a_job_may_have_so_many_workers_and_a_namespace_so_many_jobs() {
     let message = limits.refuse(&two).unwrap().message;
     let words = "spec.workers.replicas: 2 (at most 1) is not allowed by policy.maxWorkersPerJob";
     assert!(message.starts_with(words), "{message}");
+    let mut spare = validate(&raw_job(1)).unwrap();
+    assert_eq!(limits.refuse(&spare), None);
+    spare.spares = 1;
+    let message = limits.refuse(&spare).unwrap().message;
+    let words = "spec.workers.replicas: 1 and 1 spare (at most 1) is not allowed";
+    assert!(message.starts_with(words), "{message}");
     assert_eq!(limits.refuse_one_more(1), None);
     let third = limits.refuse_one_more(2).unwrap();
     assert_eq!(third.reason, RejectionReason::TooManyJobs);

@@ -218,11 +218,12 @@ proptest! {
     fn one_generation_has_one_set_of_members_and_numbers_only_grow(
         workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(), gang in gangs(),
         has_topology in any::<bool>(),
-        ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]),
+        ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]), spares in 0..3_u32,
     ) {
         let mut raw = raw_gang_job(workers, gang);
         raw.spec.scheduling.topology_key = has_topology.then(|| "rack".to_owned());
         let mut world = world_of(&raw);
+        world.job.spares = spares;
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.ttl_after_finished = ttl.map(Duration::from_secs);
         world.job.backoff_limit = if backoff { 1 } else { 1_000 };
@@ -267,16 +268,17 @@ proptest! {
         if status.is_terminal() || rest.reason == PlanReason::Finishing {
             return Ok(());
         }
-        let wanted = if world.job.suspend { 0 } else { world.job.replicas as usize };
+        let wanted = if world.job.suspend { 0 } else { world.job.num_pods() as usize };
         let resuming = world.state() == "Resuming";
         assert!(stays == wanted || resuming, "{stays} pods of {wanted}: {:?}", world.observed);
     }
 
     #[test]
     fn a_world_that_is_left_alone_trains(
-        workers in 1..4_u32, events in events(), deadlines in deadlines(),
+        workers in 1..4_u32, events in events(), deadlines in deadlines(), spares in 0..3_u32,
     ) {
         let mut world = world(workers);
+        world.job.spares = spares;
         [world.job.start_deadline, world.job.active_deadline] = deadlines;
         world.job.backoff_limit = 100_000;
         for event in &events {

@@ -26,6 +26,14 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
             all.push(format!("About {} left at this speed.", span_of(seconds)));
         }
     }
+    let spares = status.workers.as_ref().map_or(0, |it| it.spares);
+    if spares > 0 {
+        let verb = if spares == 1 { "waits" } else { "wait" };
+        let spares = counted(spares, "spare");
+        all.push(format!(
+            "{spares} {verb} in the lobby for a member that is lost."
+        ));
+    }
     if let Some(checkpoint) = &status.checkpoint {
         if let Some(step) = checkpoint.step {
             let at = checkpoint.time.as_ref().map(|at| at.0);

@@ -44,6 +44,10 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
         };
     }
     let survivors = able.iter().any(|pod| is_survivor(pod));
+    // Members that are all out of touch may well train on: newcomers must not begin beside them.
+    if !survivors && draft.members.are_whole() {
+        return waiting::explain(draft, able.len());
+    }
     let enough = able.len() as u64 >= u64::from(draft.job.min_replicas);
     // Survivors of a broken generation wait for nobody; the first one gives the others time to come.
     if enough && (survivors || is_due(draft, &able, &able)) {
@@ -157,6 +161,10 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
         && let Some((_, trouble)) = waiting::first_trouble(draft)
     {
         message = format!("{message}; more are wanted: {trouble}");
+    } else if draft.members.num_spares() < draft.job.spares as usize
+        && let Some((_, trouble)) = waiting::first_trouble(draft)
+    {
+        message = format!("{message}; a spare is missing: {trouble}");
     }
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {

@@ -18,7 +18,7 @@ use crate::validate::ValidatedJob;
 /// The pods of a job, sorted out.
 #[derive(Debug)]
 pub struct Members<'a> {
-    /// By index, at most as many as are wanted: the pod of the highest attempt that is not on its way out.
+    /// By index, at most as many as are wanted, with spares: the pod of the highest attempt that is not on its way out.
     /// After a scale-down the indices may have holes; a new worker takes the lowest.
     pub workers: BTreeMap<u32, &'a Pod>,
     /// Ours, but more than are wanted, or beside a later attempt.
@@ -31,6 +31,8 @@ pub struct Members<'a> {
     pub raised_for: String,
     /// Fingerprint of their order; empty if an older operator raised it, which stored none.
     raised_order: String,
+    /// Most members of the next generation.
+    num_places: usize,
     /// UIDs of those that must not train any more.
     condemned: BTreeSet<&'a str>,
 }
@@ -63,11 +65,14 @@ impl<'a> Members<'a> {
         }
         // Once one has completed nobody is taken from the others: they would have to do it all again.
         let is_ending = workers.values().any(|pod| has_succeeded(pod));
-        let wanted = if is_ending { u32::MAX } else { job.replicas };
-        for index in victims(&workers, wanted, straggler(&workers, observed)) {
-            let pod = workers.remove(&index);
-            surplus.extend(pod.map(|pod| (pod, DeleteReason::ScaledDown)));
+        if !is_ending {
+            let straggler = straggler(&workers, observed);
+            let members = victims(&survivors(&workers), job.replicas, straggler);
+            dismiss(&mut workers, &mut surplus, &members);
+            let others = victims(&workers, job.num_pods(), straggler);
+            dismiss(&mut workers, &mut surplus, &others);
         }
+        let num_places = num_places(&workers, job);
         let condemned = workers.values().filter(|pod| is_condemned(job, pod, now));
         let condemned = condemned.map(|pod| pod.uid.as_str()).collect();
         let membership = observed.status.membership.as_ref();
@@ -78,6 +83,7 @@ impl<'a> Members<'a> {
             generation: membership.map_or(0, |m| m.generation),
             raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
             raised_order: membership.map_or_else(String::new, |m| m.order.clone()),
+            num_places,
             condemned,
         }
     }
@@ -115,20 +121,42 @@ impl<'a> Members<'a> {
         self.condemned.contains(pod.uid.as_str())
     }
 
-    /// The workers that could form the next generation, in the order of their node ranks in it.
+    /// The workers that would form the next generation, in the order of their node ranks in it.
     #[must_use]
     pub fn able(&self) -> Vec<&'a Pod> {
+        let mut able = self.able_and_spares();
+        able.truncate(self.num_places);
+        if topology::is_known(&able)
+            && let Some(first) = able.first().copied()
+        {
+            topology::arrange(&mut able, first);
+        }
+        able
+    }
+
+    /// How many workers wait in the lobby beyond those that would form the next generation.
+    #[must_use]
+    pub fn num_spares(&self) -> usize {
+        let able = self.able_and_spares().len();
+        able.saturating_sub(self.num_places)
+    }
+
+    /// How many pods there are for the wanted workers, without those beyond them, whether these are ready or not.
+    #[must_use]
+    pub fn num_without_spares(&self, spares: u32) -> usize {
+        let beyond = self.workers.len().saturating_sub(self.num_places);
+        self.workers.len() - beyond.min(spares as usize)
+    }
+
+    /// All workers that could be members, in the order of seniority. Those that do not fit in are spares.
+    #[must_use]
+    pub(crate) fn able_and_spares(&self) -> Vec<&'a Pod> {
         let workers = self.workers.values().copied();
         let mut able: Vec<&Pod> = workers
             .filter(|pod| is_available(pod) || is_survivor(pod))
             .filter(|pod| !pod.unreachable && !self.is_condemned(pod) && !is_preparing(pod))
             .collect();
         able.sort_by_key(|pod| seniority(pod));
-        if topology::is_known(&able)
-            && let Some(first) = able.first().copied()
-        {
-            topology::arrange(&mut able, first);
-        }
         able
     }
 
@@ -185,16 +213,44 @@ fn seniority(pod: &Pod) -> impl Ord + use<> {
     }
 }
 
+/// Those that hold a state: of these no more are wanted than train, so that spares stay when fewer train. One that was out
+/// of touch while a spare took its place comes back as one too many.
+fn survivors<'a>(workers: &BTreeMap<u32, &'a Pod>) -> BTreeMap<u32, &'a Pod> {
+    let survivors = workers.iter().filter(|(_, pod)| is_survivor(pod));
+    survivors.map(|(index, pod)| (*index, *pod)).collect()
+}
+
+/// Most members of the next generation. Nobody that holds a state is left out. A process that died in place is back in a
+/// moment, and its siblings hold the state: no spare takes their worker's place.
+fn num_places(workers: &BTreeMap<u32, &Pod>, job: &ValidatedJob) -> usize {
+    let survivors = survivors(workers);
+    let is_back_soon = |pod: &&&Pod| is_preparing(pod) && !pod.unreachable;
+    let back_soon = survivors.values().filter(is_back_soon).count();
+    survivors.len().max(job.replicas as usize) - back_soon
+}
+
+/// Moves those that go from the workers to the surplus.
+fn dismiss<'a>(
+    workers: &mut BTreeMap<u32, &'a Pod>,
+    surplus: &mut Vec<(&'a Pod, DeleteReason)>,
+    victims: &[u32],
+) {
+    let pods = victims.iter().filter_map(|index| workers.remove(index));
+    surplus.extend(pods.map(|pod| (pod, DeleteReason::ScaledDown)));
+}
+
 /// The workers that go when fewer are wanted: first those that have to go anyway, because their node is cordoned or
-/// does not answer, then those that have not trained yet, which have no state, then the straggler, then the highest
-/// index.
+/// does not answer, then those that have not trained yet, which have no state, then those of an older generation, then the
+/// straggler, then the highest index.
 fn victims(workers: &BTreeMap<u32, &Pod>, wanted: u32, straggler: Option<u32>) -> Vec<u32> {
     let excess = workers.len().saturating_sub(wanted as usize);
     let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();
     order.sort_by_key(|(index, pod)| {
         let stays = !pod.cordoned && !pod.unreachable;
         let keeps_up = straggler != Some(*index);
-        (stays, is_survivor(pod), keeps_up, Reverse(*index))
+        let generation = pod.membership.as_ref().map(|place| place.generation);
+        let trains = is_survivor(pod).then_some(generation);
+        (stays, trains, keeps_up, Reverse(*index))
     });
     let first = order.into_iter().take(excess);
     first.map(|(index, _)| index).collect()

@@ -81,7 +81,9 @@ pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(ConditionReason, Strin
 pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
     // Survivors are not Ready again before they are in a generation, and are there all the same.
     let ready = if draft.is_starting() {
-        draft.members.num_ready()
+        // Spares are none of those wanted.
+        let wanted = draft.job.replicas as usize;
+        draft.members.num_ready().min(wanted)
     } else {
         draft.members.able().len()
     };

@@ -7,6 +7,9 @@ use roundhouse_contract::{TrainerConfig, names};
 
 use super::{InvalidSpec, invalid};
 
+/// Most workers that wait in the lobby.
+const MAX_SPARES: u32 = 1_000;
+
 pub(super) fn name(name: &str) -> Result<(), InvalidSpec> {
     let longest = names::MAX_JOB_NAME_LENGTH;
     if name.is_empty() || name.len() > longest || name.contains('.') {
@@ -31,6 +34,14 @@ pub(super) fn replicas(wanted: u32, min: Option<u32>, max: Option<u32>) -> Resul
             "spec.workers.maxReplicas",
             "must not be below spec.workers.replicas",
         );
+    }
+    Ok(())
+}
+
+pub(super) fn spares(spares: u32) -> Result<(), InvalidSpec> {
+    if spares > MAX_SPARES {
+        let message = format!("must be at most {MAX_SPARES}");
+        return invalid("spec.workers.spares", message);
     }
     Ok(())
 }

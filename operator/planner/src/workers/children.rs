@@ -205,7 +205,7 @@ fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
 /// Indices of workers that are wanted and have no pod: the lowest that are free.
 fn absent(draft: &Draft<'_>) -> Vec<u32> {
     let workers = &draft.members.workers;
-    let missing = (draft.job.replicas as usize).saturating_sub(workers.len());
+    let missing = (draft.job.num_pods() as usize).saturating_sub(workers.len());
     let free = (0..).filter(|index| !workers.contains_key(index));
     free.take(missing).collect()
 }

@@ -14,7 +14,7 @@ pub(super) fn room(draft: &Draft<'_>) -> Option<usize> {
     }
     let pods = draft.observed.pods.iter();
     let counted = pods.filter(|pod| pod.ours && counts(pod)).count();
-    Some((draft.job.replicas as usize).saturating_sub(counted))
+    Some((draft.job.num_pods() as usize).saturating_sub(counted))
 }
 
 /// As Kueue counts (`isPodRunnableOrSucceeded` in its `pod_controller.go`).

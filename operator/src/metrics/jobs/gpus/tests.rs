@@ -50,6 +50,23 @@ fn a_pod_holds_its_gpus_from_scheduled_to_ended() {
 }
 
 #[test]
+fn spares_hold_their_gpus_and_do_not_train() {
+    let mut world = world(2);
+    world.job.spares = 1;
+    world.settle();
+    for at in 0..3 {
+        world.is_on(at, "n1");
+        world.prepared(at);
+    }
+    world.settle();
+    let held = Gpus {
+        held: 6,
+        training: 4,
+    };
+    assert_eq!(gpus(&world), held);
+}
+
+#[test]
 fn gpus_train_while_their_generation_does() {
     let mut world = training();
     let all = Gpus {

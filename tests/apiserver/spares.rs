@@ -1,0 +1,57 @@
+//! A member is lost, and a spare takes its place.
+
+use kube::api::DeleteParams;
+use roundhouse_api::ConditionType;
+use roundhouse_contract::{Action, Membership, labels};
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_member_is_replaced_by_a_spare_and_is_the_next_spare() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut wanted = job(2);
+    wanted["spec"]["workers"]["spares"] = json!(1);
+    stage.create(NAMESPACE, wanted).await;
+    stage.trains(NAMESPACE).await;
+    let status = until("the spare is ready", SOON, || async {
+        stage.kubelet(NAMESPACE, None).await;
+        let status = stage.job(NAMESPACE).await.status.unwrap();
+        let spares = status.workers.as_ref().map_or(0, |it| it.spares);
+        Ok((spares == 1).then_some(status))
+    });
+    let status = status.await.unwrap();
+    assert_eq!(status.membership.as_ref().unwrap().nodes, 2);
+    let scale = stage.jobs(NAMESPACE).get_scale("digits").await.unwrap();
+    assert_eq!(scale.status.unwrap().replicas, 2);
+
+    // The kubelet does nothing from now on: no pod that is made becomes ready.
+    let pods = stage.pods(NAMESPACE);
+    let place = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let text = pod.metadata.annotations.as_ref()?.get(labels::MEMBERSHIP)?;
+        Membership::parse(text).ok().flatten()
+    };
+    let spare = pods.list(&kube::api::ListParams::default()).await.unwrap();
+    let (members, spares): (Vec<_>, Vec<_>) = spare
+        .items
+        .into_iter()
+        .partition(|pod| place(pod).is_some());
+    assert_eq!((members.len(), spares.len()), (2, 1));
+    let name = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.name.clone().unwrap();
+    let (lost, spare) = (name(&members[1]), name(&spares[0]));
+    let now = DeleteParams::default().grace_period(0);
+    pods.delete(&lost, &now).await.unwrap();
+    until("the spare trains in its place", SOON, || async {
+        let status = stage.job(NAMESPACE).await.status.unwrap();
+        let newest = status.membership.as_ref().unwrap();
+        let trains = status.is_true(ConditionType::Running);
+        Ok((trains && (newest.generation, newest.nodes) == (2, 2)).then_some(()))
+    })
+    .await
+    .unwrap();
+    let place = place(&pods.get(&spare).await.unwrap()).unwrap();
+    assert_eq!((place.generation, place.action), (2, Action::Join));
+    operator.stop().await;
+}
