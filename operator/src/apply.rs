@@ -1,7 +1,8 @@
 //! Step 4, effects: the plan's actions, in order. A repeated create finds the first one.
 //!
 //! Children are created, not applied: server-side apply would merge our fields and our owner
-//! reference into a stranger's object of the same name.
+//! reference into a stranger's object of the same name. What is known to be ours is mended by server-side apply, at the
+//! version that was observed.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use kube::runtime::reflector::ObjectRef;
 use roundhouse_contract::Membership;
 use roundhouse_planner::{Action, ValidatedJob, status};
 
-use self::writes::{Child, create, delete, delete_job, issue};
+use self::writes::{Child, create, delete, delete_job, issue, mend};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
@@ -93,7 +94,7 @@ async fn together(
     for (action, result) in actions.iter().zip(results) {
         let (is_creation, action) = (is_making(action), name(action));
         match result {
-            // A creation is counted when it is done, however late that is.
+            // What is made is counted when it is done, however late that is.
             Ok(()) if is_creation => {}
             Ok(()) => context.metrics.work.acted(action),
             Err(Error::Apply { source, .. }) if source.is_look_again() => {
@@ -110,6 +111,8 @@ const fn name(action: &Action) -> &'static str {
     match action {
         Action::ApplyService => "ApplyService",
         Action::ApplyNetworkPolicy => "ApplyNetworkPolicy",
+        Action::MendService { .. } => "MendService",
+        Action::MendNetworkPolicy { .. } => "MendNetworkPolicy",
         Action::ApplyPodGroup { .. } => "ApplyPodGroup",
         Action::DeletePodGroup { .. } => "DeletePodGroup",
         Action::CreateWorker { .. } => "CreateWorker",
@@ -123,6 +126,8 @@ const fn is_making(action: &Action) -> bool {
     match action {
         Action::ApplyService
         | Action::ApplyNetworkPolicy
+        | Action::MendService { .. }
+        | Action::MendNetworkPolicy { .. }
         | Action::ApplyPodGroup { .. }
         | Action::CreateWorker { .. } => true,
         Action::IssueMembership { .. }
@@ -163,13 +168,23 @@ async fn one(
 ) -> Result<(), Error> {
     let written = match action {
         Action::ApplyService => {
-            let object: Service = service::build(job);
+            let object: Service = service::build(&job.key);
             make(context, key, job, action, object, Written::Service).await
         }
         Action::ApplyNetworkPolicy => {
-            let object: NetworkPolicy = network_policy::build(job);
+            let object: NetworkPolicy = network_policy::build(&job.key);
             let written = Written::NetworkPolicy;
             make(context, key, job, action, object, written).await
+        }
+        Action::MendService { version } => {
+            let object: Service = service::build(&job.key);
+            let written = Written::Service;
+            mend(context, key, name(action), object, written, *version).await
+        }
+        Action::MendNetworkPolicy { version } => {
+            let object: NetworkPolicy = network_policy::build(&job.key);
+            let written = Written::NetworkPolicy;
+            mend(context, key, name(action), object, written, *version).await
         }
         Action::ApplyPodGroup { gang, group, uid } => {
             let what = (*gang, group, uid.as_deref());

@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
 use crate::settling::Settling;
-use crate::slim::Identity;
+use crate::slim::Surrounding;
 use crate::taken::Taken;
 use crate::topology::Topology;
 use crate::untold::Untold;
@@ -39,9 +39,9 @@ pub struct Context {
     /// Pods of all jobs.
     pub pods: Cache<Pod>,
     /// Services of all jobs.
-    pub services: Cache<Identity>,
+    pub services: Cache<Surrounding>,
     /// NetworkPolicies of all jobs.
-    pub network_policies: Cache<Identity>,
+    pub network_policies: Cache<Surrounding>,
     /// PodGroups of all jobs that have a gang scheduler.
     pub groups: Groups,
     /// Nodes on which nothing new is placed; empty when nodes are not watched.

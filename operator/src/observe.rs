@@ -11,7 +11,7 @@ use roundhouse_planner::{Observed, Pod, Presence};
 use crate::cache::{Entry, Job};
 use crate::context::Context;
 use crate::expectations::{Seen, Written};
-use crate::slim::Identity;
+use crate::slim::Surrounding;
 
 /// How long to wait at most until the caches have seen what was written; `None` if they have.
 #[must_use]
@@ -77,11 +77,19 @@ fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
     }
 }
 
-fn presence(objects: &BTreeMap<String, Entry<Identity>>, name: &str, (_, uid): &Job) -> Presence {
-    match objects.get(name) {
-        Some(entry) if entry.value.controller.as_ref() == Some(uid) => Presence::Ours,
-        Some(_) => Presence::Foreign,
-        None => Presence::Missing,
+fn presence(
+    objects: &BTreeMap<String, Entry<Surrounding>>,
+    name: &str,
+    (_, uid): &Job,
+) -> Presence {
+    let Some(Entry { value, version, .. }) = objects.get(name) else {
+        return Presence::Missing;
+    };
+    let is_ours = value.controller.as_ref() == Some(uid);
+    match (is_ours, value.is_as_built) {
+        (false, _) => Presence::Foreign,
+        (true, true) => Presence::Ours,
+        (true, false) => Presence::Drifted { version: *version },
     }
 }
 

@@ -11,13 +11,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Resource;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
-use roundhouse_planner::ValidatedJob;
+use roundhouse_planner::JobKey;
 
 /// Metadata that all children share: name, labels, owner.
-pub(crate) fn metadata(job: &ValidatedJob, name: String) -> ObjectMeta {
+pub(crate) fn metadata(job: &JobKey, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
-        namespace: Some(job.key.namespace.clone()),
+        namespace: Some(job.namespace.clone()),
         labels: Some(labels_of(job)),
         owner_references: Some(vec![owner(job)]),
         ..ObjectMeta::default()
@@ -25,14 +25,14 @@ pub(crate) fn metadata(job: &ValidatedJob, name: String) -> ObjectMeta {
 }
 
 /// Labels that all children bear.
-pub(crate) fn labels_of(job: &ValidatedJob) -> BTreeMap<String, String> {
+pub(crate) fn labels_of(job: &JobKey) -> BTreeMap<String, String> {
     [
         (labels::APP_NAME, labels::ROUNDHOUSE),
-        (labels::APP_INSTANCE, &job.key.name),
+        (labels::APP_INSTANCE, &job.name),
         (labels::APP_PART_OF, labels::ROUNDHOUSE),
         (labels::MANAGED_BY, labels::FIELD_MANAGER),
-        (labels::JOB_NAME, &job.key.name),
-        (labels::JOB_UID, &job.key.uid),
+        (labels::JOB_NAME, &job.name),
+        (labels::JOB_UID, &job.uid),
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -40,16 +40,33 @@ pub(crate) fn labels_of(job: &ValidatedJob) -> BTreeMap<String, String> {
 }
 
 /// Labels that choose the pods of one job, and of no later one of the same name.
-pub(crate) fn selector(job: &ValidatedJob) -> BTreeMap<String, String> {
-    BTreeMap::from([(labels::JOB_UID.to_owned(), job.key.uid.clone())])
+pub(crate) fn selector(job: &JobKey) -> BTreeMap<String, String> {
+    BTreeMap::from([(labels::JOB_UID.to_owned(), job.uid.clone())])
 }
 
-fn owner(job: &ValidatedJob) -> OwnerReference {
+/// The job that controls an object, if one does.
+pub(crate) fn job_of(meta: &ObjectMeta) -> Option<JobKey> {
+    let mut owners = meta.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some(JobKey {
+        namespace: meta.namespace.clone()?,
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+    })
+}
+
+/// Whether an object still has the labels that it was made with; others may be beside them.
+pub(crate) fn has_labels(live: &ObjectMeta, built: &ObjectMeta) -> bool {
+    let mut wanted = built.labels.iter().flatten();
+    wanted.all(|(key, value)| live.labels.as_ref().and_then(|all| all.get(key)) == Some(value))
+}
+
+fn owner(job: &JobKey) -> OwnerReference {
     OwnerReference {
         api_version: TrainingJob::api_version(&()).into_owned(),
         kind: TrainingJob::kind(&()).into_owned(),
-        name: job.key.name.clone(),
-        uid: job.key.uid.clone(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
         controller: Some(true),
         block_owner_deletion: Some(true),
     }

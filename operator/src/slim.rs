@@ -28,6 +28,15 @@ pub struct Identity {
     pub job_uid: String,
 }
 
+/// A Service or a NetworkPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surrounding {
+    /// UID of the controller, if there is one.
+    pub controller: Option<String>,
+    /// Whether it is what was made for the controller.
+    pub is_as_built: bool,
+}
+
 /// Reads the identity of an object.
 #[must_use]
 pub fn identity(meta: &ObjectMeta) -> Identity {

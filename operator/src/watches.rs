@@ -22,6 +22,7 @@ use crate::cache::{Cache, Entry};
 use crate::context::Context;
 use crate::metrics::labels::Watched;
 use crate::observe::version;
+use crate::resources::{network_policy, service};
 use crate::slim::{self, identity};
 use crate::unreadable::Guarded;
 
@@ -114,12 +115,12 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<Tra
 
 /// Feeds the cache until the operator stops.
 pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
-    let api: Api<PartialObjectMeta<Service>> = scoped(
+    let api: Api<Service> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
     let (cache, resource) = (&context.services, Watched::Services);
-    let events = identities(api, children(&context, resource));
+    let events = surroundings(api, children(&context, resource), service::is_as_built);
     feed(events, cache, &wake, &context, resource).await;
 }
 
@@ -128,12 +129,13 @@ pub(crate) async fn watch_network_policies(
     context: Arc<Context>,
     wake: Sender<ObjectRef<TrainingJob>>,
 ) {
-    let api: Api<PartialObjectMeta<NetworkPolicy>> = scoped(
+    let api: Api<NetworkPolicy> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
     let (cache, resource) = (&context.network_policies, Watched::NetworkPolicies);
-    let events = identities(api, children(&context, resource));
+    let ours = children(&context, resource);
+    let events = surroundings(api, ours, network_policy::is_as_built);
     feed(events, cache, &wake, &context, resource).await;
 }
 
@@ -162,18 +164,23 @@ fn name_of<K: ResourceExt>(event: Event<K>) -> Event<String> {
     }
 }
 
-/// Watches only the metadata of a kind.
-fn identities<K>(
-    api: Api<PartialObjectMeta<K>>,
+/// Watches a kind of which only is kept whose it is, and whether it is what was made.
+fn surroundings<K>(
+    api: Api<K>,
     ours: WatchConfig,
-) -> impl futures::Stream<Item = Result<Event<Named<slim::Identity>>, watcher::Error>> + Send
+    is_as_built: fn(&K) -> bool,
+) -> impl futures::Stream<Item = Result<Event<Named<slim::Surrounding>>, watcher::Error>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher(api, ours).default_backoff().map_ok(|event| {
-        map_event(event, |object: &PartialObjectMeta<K>| {
-            let identity = identity(&object.metadata);
-            (identity.clone(), identity)
+    watcher(api, ours).default_backoff().map_ok(move |event| {
+        map_event(event, |object: &K| {
+            let identity = identity(object.meta());
+            let surrounding = slim::Surrounding {
+                controller: identity.controller.clone(),
+                is_as_built: is_as_built(object),
+            };
+            (surrounding, identity)
         })
     })
 }

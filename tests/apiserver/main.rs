@@ -4,6 +4,7 @@
 mod chart;
 mod check;
 mod crash;
+mod drift;
 mod edits;
 mod events;
 mod failures;

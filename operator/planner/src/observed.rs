@@ -42,6 +42,11 @@ pub enum Presence {
     Missing,
     /// It is controlled by this job.
     Ours,
+    /// It is controlled by this job, and is not as it was made: somebody edited it, or an older operator made it.
+    Drifted {
+        /// Its resourceVersion: precondition of its mending.
+        version: u64,
+    },
     /// Somebody else's: it is never touched.
     Foreign,
 }

@@ -47,6 +47,16 @@ pub enum Action {
     ApplyService,
     /// Apply the NetworkPolicy.
     ApplyNetworkPolicy,
+    /// Make the Service what it was, if it is still the one that was observed.
+    MendService {
+        /// Precondition.
+        version: u64,
+    },
+    /// Make the NetworkPolicy what it was, if it is still the one that was observed.
+    MendNetworkPolicy {
+        /// Precondition.
+        version: u64,
+    },
     /// Create the PodGroup of a gang scheduler, or change it.
     ApplyPodGroup {
         /// The gang scheduler.

@@ -168,8 +168,12 @@ impl World {
     /// One write, as the API server takes it. False: the world is not as whoever planned it saw it, and stays as it is.
     pub fn act(&mut self, action: &Action) -> bool {
         match action {
-            Action::ApplyService => self.observed.service = Presence::Ours,
-            Action::ApplyNetworkPolicy => self.observed.network_policy = Presence::Ours,
+            Action::ApplyService | Action::MendService { .. } => {
+                self.observed.service = Presence::Ours;
+            }
+            Action::ApplyNetworkPolicy | Action::MendNetworkPolicy { .. } => {
+                self.observed.network_policy = Presence::Ours;
+            }
             Action::ApplyPodGroup {
                 gang: _,
                 group,

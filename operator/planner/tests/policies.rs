@@ -1,7 +1,9 @@
 //! What the operator decides, case by case.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_api::{Best, Checkpoint, CheckpointClaim, CheckpointVolume, ConditionType};
+use roundhouse_api::{
+    Best, Checkpoint, CheckpointClaim, CheckpointVolume, ConditionType, NetworkPolicyMode,
+};
 use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
@@ -164,6 +166,29 @@ fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
     );
     world.settle();
     assert!(world.plan().events.is_empty(), "told once");
+}
+
+#[test]
+fn what_somebody_changed_of_the_jobs_own_is_mended_and_workers_stay() {
+    let mut world = world(2).training();
+    let version = 7;
+    world.observed.service = Presence::Drifted { version };
+    world.observed.network_policy = Presence::Drifted { version };
+    let plan = world.plan();
+    let mended = [
+        Action::MendService { version },
+        Action::MendNetworkPolicy { version },
+    ];
+    assert_eq!(plan.actions, mended);
+    assert_eq!(plan.reason, PlanReason::Training);
+    world.job.network_policy = NetworkPolicyMode::None;
+    assert_eq!(
+        world.plan().actions,
+        mended[..1],
+        "that policy is not ours to keep"
+    );
+    world.settle();
+    assert_eq!(world.observed.service, Presence::Ours);
 }
 
 #[test]

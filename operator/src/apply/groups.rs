@@ -62,7 +62,7 @@ pub(super) async fn remove(
 }
 
 fn build<K: GroupKind>(job: &ValidatedJob, group: &PodGroup) -> K {
-    K::build(metadata(job, names::pod_group(&job.key.name)), group)
+    K::build(metadata(&job.key, names::pod_group(&job.key.name)), group)
 }
 
 async fn put<K: GroupKind + Child>(

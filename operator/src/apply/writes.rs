@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{DeleteParams, Patch, PostParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use roundhouse_contract::labels;
 use serde::Serialize;
@@ -69,6 +69,28 @@ pub(super) async fn create<K: Child>(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Makes an object of ours what it was, unless it has changed since it was observed. What others added to it stays.
+pub(super) async fn mend<K: Child>(
+    context: &Context,
+    key: &Job,
+    action: &'static str,
+    mut object: K,
+    written: Written,
+    observed: u64,
+) -> Result<(), CallError> {
+    let name = object.name_any();
+    tracing::info!(job = %name, action, "it is not what was made");
+    object.meta_mut().resource_version = Some(observed.to_string());
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
+    let patch = Patch::Apply(&object);
+    let mended = call(|| api.patch(&name, &parameters, &patch)).await?;
+    let at = version(mended.meta().resource_version.as_deref());
+    context.expectations.wrote(key, written, at);
+    context.metrics.work.acted(action);
+    Ok(())
 }
 
 /// Tells a pod of its generation, unless the pod has changed since it was chosen.

@@ -10,13 +10,13 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{names, ports};
-use roundhouse_planner::ValidatedJob;
+use roundhouse_planner::JobKey;
 
-use super::{metadata, selector};
+use super::{has_labels, job_of, metadata, selector};
 
 /// Builds it.
 #[must_use]
-pub fn build(job: &ValidatedJob) -> NetworkPolicy {
+pub fn build(job: &JobKey) -> NetworkPolicy {
     let members = LabelSelector {
         match_labels: Some(selector(job)),
         ..LabelSelector::default()
@@ -37,7 +37,7 @@ pub fn build(job: &ValidatedJob) -> NetworkPolicy {
         }]),
     };
     NetworkPolicy {
-        metadata: metadata(job, names::service(&job.key.name)),
+        metadata: metadata(job, names::service(&job.name)),
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(members),
             policy_types: Some(vec!["Ingress".to_owned()]),
@@ -45,4 +45,18 @@ pub fn build(job: &ValidatedJob) -> NetworkPolicy {
             egress: None,
         }),
     }
+}
+
+/// Whether a policy is still what was made for the job that controls it. Rules for egress say nothing while `policyTypes`
+/// has none.
+#[must_use]
+pub fn is_as_built(live: &NetworkPolicy) -> bool {
+    let built = job_of(&live.metadata).map(|job| build(&job));
+    built.is_some_and(|built| {
+        let part = |policy: &NetworkPolicy| {
+            let spec = policy.spec.clone()?;
+            Some((spec.pod_selector, spec.policy_types, spec.ingress))
+        };
+        has_labels(&live.metadata, &built.metadata) && part(live) == part(&built)
+    })
 }

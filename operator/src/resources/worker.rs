@@ -48,7 +48,7 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
         pull_policy: _,
     } = place;
     let name = &job.key.name;
-    let mut meta = metadata(job, names::worker_pod(name, index, attempt));
+    let mut meta = metadata(&job.key, names::worker_pod(name, index, attempt));
     let theirs = job.template.metadata.clone().unwrap_or_default();
     let mut all_labels = theirs.labels.unwrap_or_default();
     all_labels.append(meta.labels.get_or_insert_default());

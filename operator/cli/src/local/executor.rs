@@ -81,6 +81,8 @@ impl Executor {
             match action {
                 Action::ApplyService
                 | Action::ApplyNetworkPolicy
+                | Action::MendService { .. }
+                | Action::MendNetworkPolicy { .. }
                 // Nothing is scheduled here: see `validated`.
                 | Action::ApplyPodGroup { .. }
                 | Action::DeletePodGroup { .. }

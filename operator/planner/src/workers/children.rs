@@ -127,12 +127,18 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
 }
 
 fn make_surroundings(draft: &mut Draft<'_>) {
-    if draft.observed.service == Presence::Missing {
-        draft.actions.push(Action::ApplyService);
-    }
-    if is_isolated(draft) && draft.observed.network_policy == Presence::Missing {
-        draft.actions.push(Action::ApplyNetworkPolicy);
-    }
+    let service = match draft.observed.service {
+        Presence::Missing => Some(Action::ApplyService),
+        Presence::Drifted { version } => Some(Action::MendService { version }),
+        Presence::Ours | Presence::Foreign => None,
+    };
+    let policy = match draft.observed.network_policy {
+        Presence::Missing => Some(Action::ApplyNetworkPolicy),
+        Presence::Drifted { version } => Some(Action::MendNetworkPolicy { version }),
+        Presence::Ours | Presence::Foreign => None,
+    };
+    let policy = policy.filter(|_| is_isolated(draft));
+    draft.actions.extend(service.into_iter().chain(policy));
 }
 
 /// A replacement is created before the pod that it replaces is deleted, except in a group with a fixed number of pods.

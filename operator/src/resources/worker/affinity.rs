@@ -68,7 +68,7 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
     let with_others = PodAffinityTerm {
         topology_key: key.clone(),
         label_selector: Some(LabelSelector {
-            match_labels: Some(selector(job)),
+            match_labels: Some(selector(&job.key)),
             ..LabelSelector::default()
         }),
         ..PodAffinityTerm::default()
