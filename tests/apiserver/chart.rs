@@ -22,7 +22,7 @@ const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef012
 async fn the_api_server_accepts_every_object_of_the_chart() {
     let stage = Stage::new().await;
     let shell = Shell::new(&stage);
-    let monitoring = Path::new(&binaries()).join("prometheus-operator");
+    let monitoring = Path::new(&binaries()).join("prometheus-operator-definitions");
     let files = format!("-f={}", monitoring.display());
     shell.kubectl(&["create"], &[&files], "").unwrap();
     until(

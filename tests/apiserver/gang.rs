@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
-/// A gang scheduler: its value of `scheduling.gang`, what `make test` has of it, and its PodGroups.
-struct Scheduler {
+/// A gang scheduler: its value of `scheduling.gang`, the directory of its definitions, and its PodGroups.
+pub(crate) struct Scheduler {
     gang: &'static str,
     definitions: &'static str,
     kind: ApiResource,
@@ -40,25 +40,35 @@ fn scheduler(
     }
 }
 
-fn coscheduling() -> Scheduler {
+pub(crate) fn coscheduling() -> Scheduler {
     let group = "scheduling.x-k8s.io";
-    scheduler("Coscheduling", "scheduler-plugins", group, "v1alpha1")
+    scheduler(
+        "Coscheduling",
+        "coscheduling-definitions",
+        group,
+        "v1alpha1",
+    )
 }
 
 fn volcano() -> Scheduler {
-    scheduler("Volcano", "volcano", "scheduling.volcano.sh", "v1beta1")
+    scheduler(
+        "Volcano",
+        "volcano-definitions",
+        "scheduling.volcano.sh",
+        "v1beta1",
+    )
 }
 
 impl Scheduler {
     /// A job that wants it.
-    fn job(&self, workers: u32) -> Value {
+    pub(crate) fn job(&self, workers: u32) -> Value {
         let mut job = job(workers);
         job["spec"]["scheduling"] = json!({"gang": self.gang});
         job
     }
 
     /// Installs its kinds.
-    async fn install(&self, stage: &Stage) {
+    pub(crate) async fn install(&self, stage: &Stage) {
         let binaries = std::env::var("ROUNDHOUSE_BIN").unwrap();
         let directory = Path::new(&binaries).join(self.definitions);
         let all: Api<CustomResourceDefinition> = Api::all(stage.client.clone());

@@ -9,6 +9,7 @@ mod edits;
 mod events;
 mod failures;
 mod gang;
+mod gang_scheduler;
 mod gated;
 mod lead;
 mod lifecycle;

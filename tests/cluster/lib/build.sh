@@ -35,7 +35,7 @@ build_module() {
 # definitions MODULE PATH FILE...: CustomResourceDefinitions of another project, from the Go module with this path. Nothing is
 # compiled.
 definitions() {
-  local home=$RH_BIN/$1 source file
+  local home=$RH_BIN/$1-definitions source file
   [ ! -d "$home" ] || return 0
   source=$(cd "$here/modules/$1" && GOFLAGS=-mod=readonly go mod download -json "$2" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
   rm -rf "$home.partial"
@@ -43,7 +43,7 @@ definitions() {
   for file in "${@:3}"; do install -m 644 "$source/$file" "$home.partial/"; done
   mv "$home.partial" "$home"
 }
-cluster_build() { # [all]: with what tests need: the simulator of nodes, the chart's unit tests, definitions of other projects
+cluster_build() { # [all]: with what tests need: the simulator of nodes, a gang scheduler, the chart's unit tests, definitions of other projects
   mkdir -p "$RH_BIN"
   build_module kube Kubernetes "${kube[*]}" "${kube[@]/#/k8s.io/kubernetes/cmd/}"
   build_module etcd etcd etcd go.etcd.io/etcd/server/v3
@@ -51,10 +51,12 @@ cluster_build() { # [all]: with what tests need: the simulator of nodes, the cha
   build_module helm helm helm helm.sh/helm/v4/cmd/helm
   if [ "${1:-}" = all ]; then
     build_module kwok "Simulator of nodes" kwok sigs.k8s.io/kwok/cmd/kwok
+    # Most of its packages are those of the kube-scheduler, in the same versions.
+    build_module coscheduling "Scheduler with the plugin Coscheduling" coscheduling .
     build_module helm-unittest "Tests of the chart" helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
     definitions prometheus-operator github.com/prometheus-operator/prometheus-operator \
       example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,servicemonitors,prometheusrules}.yaml
-    definitions scheduler-plugins sigs.k8s.io/scheduler-plugins config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
+    definitions coscheduling sigs.k8s.io/scheduler-plugins config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
     definitions volcano volcano.sh/volcano config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml
   fi
   echo "$RH_BIN"
