@@ -42,6 +42,23 @@ fn a_job_that_trains_shows_each_rank_with_its_step_and_lag() {
 }
 
 #[test]
+fn spares_are_told_apart_from_the_workers_that_train() {
+    for (spares, sentence) in [
+        (1, "1 spare waits in the lobby for a member that is lost."),
+        (2, "2 spares wait in the lobby for a member that is lost."),
+    ] {
+        let case = job().trains(2).with("status/workers/spares", json!(spares));
+        let view = JobView::of(&case.facts());
+        assert!(
+            view.summary.iter().any(|it| it == sentence),
+            "{:?}",
+            view.summary
+        );
+        assert_eq!(view.workers.unwrap().summary, "2/2");
+    }
+}
+
+#[test]
 fn a_worker_that_crashed_shows_its_exit_code_in_words() {
     let case = job()
         .crashes(0, 137, "OOMKilled", "killed")
