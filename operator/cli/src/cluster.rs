@@ -1,13 +1,14 @@
 //! The API server: whom to ask, in kubectl's words. What is read and written is in the files below.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Action, Membership, Progress, labels, ports};
@@ -52,14 +53,27 @@ impl Place {
             context: context.clone(),
             ..KubeConfigOptions::default()
         };
-        match (kubeconfig, context) {
-            (Some(path), _) => {
-                let file = Kubeconfig::read_from(path)?;
-                Ok(Config::from_custom_kubeconfig(file, &options).await?)
+        let words = |error: KubeconfigError| error.to_string();
+        let config = match (kubeconfig, context) {
+            (Some(path), _) => match Kubeconfig::read_from(path) {
+                Ok(file) => Config::from_custom_kubeconfig(file, &options).await,
+                Err(error) => Err(error),
             }
-            (None, Some(_)) => Ok(Config::from_kubeconfig(&options).await?),
-            (None, None) => Ok(Config::infer().await?),
-        }
+            .map_err(words),
+            (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(words),
+            // It tells first why this is no pod of a cluster, which is the usual case; its source is why there is no
+            // kubeconfig.
+            (None, None) => Config::infer().await.map_err(|error| {
+                let source = error.source().map(ToString::to_string);
+                source.unwrap_or_else(|| error.to_string())
+            }),
+        };
+        // The words have all causes.
+        config.map_err(|words| {
+            anyhow!(
+                "no cluster is configured: {words}. Set KUBECONFIG, or look at `kubectl config view`"
+            )
+        })
     }
 }
 
@@ -75,9 +89,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn connect(place: &Place) -> anyhow::Result<Self> {
-        let mut config = place.config().await.context(
-            "no cluster is configured: set KUBECONFIG, or look at `kubectl config view`",
-        )?;
+        let mut config = place.config().await?;
         // The default retry can hold one call for minutes; here a person waits for the answer.
         config.default_retry = false;
         config.connect_timeout = Some(CALL_TIMEOUT);
@@ -196,6 +208,24 @@ mod tests {
             "deletionTimestamp": at,
         }});
         serde_json::from_value(pod).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_is_not_there_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place {
+            namespace: None,
+            context: None,
+            kubeconfig: Some(dir.path().join("missing")),
+        };
+        let error = place.config().await.unwrap_err();
+        let words = format!("{error:#}");
+        assert!(words.starts_with("no cluster is configured"), "{words}");
+        assert!(
+            words.contains("missing") && words.contains("KUBECONFIG"),
+            "{words}"
+        );
+        assert_eq!(words.matches("No such file").count(), 1, "{words}");
     }
 
     #[test]

@@ -164,11 +164,12 @@ fn range(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     }
 }
 
-/// A number for an axis: four significant digits.
+/// A number for an axis: four significant digits, and none behind the point of a whole number.
 fn label(number: f64) -> String {
     let size = number.abs();
-    if size == 0.0 {
-        "0".to_owned()
+    let is_whole = number.fract() == 0.0 && size < 100_000.0;
+    if is_whole {
+        format!("{number:.0}")
     } else if (0.001..10.0).contains(&size) {
         format!("{number:.3}")
     } else if (10.0..100_000.0).contains(&size) {

@@ -37,12 +37,7 @@ impl Screen {
                 last: None,
             };
         }
-        let bar = ProgressBar::no_length();
-        let style =
-            ProgressStyle::with_template("{prefix}\n{bar:40} {pos}/{len}  {msg}  {elapsed}");
-        if let Ok(style) = style {
-            bar.set_style(style.progress_chars("=> "));
-        }
+        let bar = bar();
         bar.enable_steady_tick(Duration::from_millis(200));
         Self::Bar(bar)
     }
@@ -67,7 +62,12 @@ impl Screen {
             Self::Bar(bar) => {
                 bar.set_prefix(view.head());
                 bar.set_message(view.numbers());
-                if let Some(progress) = &view.progress {
+                let progress = view.progress.as_ref();
+                if let Some(progress) = progress.filter(|it| it.total_steps > 0) {
+                    // There is no bar before it is known how long it is.
+                    if bar.length().is_none() {
+                        bar.set_style(style("{prefix}\n{bar:40} {pos}/{len}  {msg}  {elapsed}"));
+                    }
                     bar.set_length(progress.total_steps);
                     bar.set_position(progress.step);
                 }
@@ -109,6 +109,17 @@ impl Screen {
     }
 }
 
+/// A bar whose length is not known yet.
+fn bar() -> ProgressBar {
+    ProgressBar::no_length().with_style(style("{prefix}  {msg}  {elapsed}"))
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
 /// One of many documents: a line of JSON, or YAML behind its mark.
 fn document(format: Format, view: &View) -> anyhow::Result<String> {
     Ok(match format {
@@ -119,7 +130,35 @@ fn document(format: Format, view: &View) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use indicatif::{InMemoryTerm, ProgressDrawTarget};
+    use roundhouse_contract::Progress;
+
     use super::*;
+
+    #[test]
+    fn there_is_no_bar_before_the_number_of_steps_is_known() {
+        let terminal = InMemoryTerm::new(10, 120);
+        let bar = bar();
+        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+        let mut screen = Screen::Bar(bar);
+        let mut view = View {
+            state: "Starting".to_owned(),
+            message: "0 of 2 workers ready".to_owned(),
+            ..View::default()
+        };
+        screen.show(&view).unwrap();
+        let shown = terminal.contents();
+        assert!(shown.contains("0 of 2 workers ready"), "{shown}");
+        assert!(!shown.contains('/'), "{shown}");
+        view.progress = Some(Progress {
+            step: 5,
+            total_steps: 10,
+            ..Progress::default()
+        });
+        screen.show(&view).unwrap();
+        let shown = terminal.contents();
+        assert!(shown.contains("5/10"), "{shown}");
+    }
 
     #[test]
     fn each_document_can_be_told_from_the_next_one() {

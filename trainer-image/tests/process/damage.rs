@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::checkpoints::{EVERY, beyond, checkpoints, start, train_and_kill, training};
 use crate::elastic::{assert_same, undisturbed};
-use crate::harness::{Job, assert_proven, audit, every_steps};
+use crate::harness::{Job, assert_proven, audit, compared, every_steps};
 
 #[test]
 fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
@@ -114,4 +114,17 @@ fn an_audit_names_what_was_tampered_with() {
         "a checkpoint was saved after step 60",
     );
     expect(String::new(), "there is no ledger");
+}
+
+#[test]
+fn a_comparison_names_the_directory_that_has_no_ledger() {
+    let [left, right] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut config = training();
+    config["steps"] = json!(3);
+    start(&config, 1, left.path(), 1).complete();
+    let (code, words) = compared(left.path(), right.path());
+    assert_eq!(code, Some(65), "{words}");
+    let ledger = right.path().join("ledger");
+    let expected = format!("not compared: {}: there is no ledger", ledger.display());
+    assert!(words.contains(&expected), "{words}");
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use roundhouse_contract::ExitCode;
 use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
 use roundhouse_elastic::{Head, ledger};
+use roundhouse_member::checkpoint::job::run_of;
 use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
 use roundhouse_member::report::{say, say_error};
 
@@ -33,12 +34,8 @@ enum Unproven {
 /// Audits the ledger below a checkpoint directory and says what came of it.
 #[must_use]
 pub fn run(dir: &Path) -> ExitCode {
-    let proof = read(&Directory::new(dir.to_owned())).and_then(|(files, heads)| {
-        audit::audit(files, &heads).map_err(|finding| match finding {
-            Finding::Empty => Unproven::Empty(dir.join("ledger"), advice(dir)),
-            finding => finding.into(),
-        })
-    });
+    let proof = read(&Directory::new(dir.to_owned()))
+        .and_then(|(files, heads)| audit::audit(files, &heads).map_err(Unproven::from));
     match proof {
         Ok(proof) => {
             say(&table(&proof.rows));
@@ -72,6 +69,9 @@ fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), Unproven> {
         let text = std::fs::read_to_string(&path).map_err(Trouble::with(&path))?;
         files.extend(File::parse(generation, &text)?);
     }
+    if files.is_empty() {
+        return Err(Unproven::Empty(path, advice(directory.root())));
+    }
     let checkpoints = directory.list().unwrap_or_default();
     // One that cannot be read is never gone on with; loading says so.
     let manifest = |id| Manifest::read(&directory.checkpoint(id)).ok();
@@ -79,7 +79,8 @@ fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), Unproven> {
     Ok((files, manifests.map(|manifest| manifest.ledger).collect()))
 }
 
-const HEADS: [&str; 5] = [
+const HEADS: [&str; 6] = [
+    "run",
     "generation",
     "steps",
     "epochs",
@@ -92,8 +93,10 @@ fn table(rows: &[Row]) -> String {
         span.map_or_else(|| "-".to_owned(), |(first, last)| format!("{first}-{last}"))
     };
     let cells = rows.iter().map(|row| {
+        let (run, generation) = run_of(row.generation);
         [
-            row.generation.to_string(),
+            run.to_string(),
+            generation.to_string(),
             span(row.steps),
             span(row.epochs),
             row.num_samples.to_string(),
@@ -161,9 +164,18 @@ mod tests {
             num_samples: 6_400,
             num_superseded: 0,
         };
-        let text = table(&[row(1, Some((1, 100))), row(12, None)]);
+        let text = table(&[row(1, Some((1, 100))), row(12, None), row(1_000_002, None)]);
         let widths: Vec<usize> = text.lines().map(str::len).collect();
-        assert_eq!(widths.len(), 3);
+        assert_eq!(widths.len(), 4);
+        let numbers = |line: &str| -> Vec<String> {
+            line.split_whitespace().take(2).map(str::to_owned).collect()
+        };
+        let last = text.lines().last().unwrap();
+        assert_eq!(
+            numbers(last),
+            ["2", "2"],
+            "the second generation of the second job in the directory"
+        );
         assert!(widths.iter().all(|width| *width == widths[0]), "{text}");
         assert!(text.contains("1-100") && text.contains("0-12"), "{text}");
     }

@@ -55,7 +55,8 @@ pub enum Command {
     ///
     /// The ledger has a line for each committed step: which samples, of which epoch, and a hash over
     /// everything before it. The audit recomputes all of them, follows the line of generations back
-    /// from the newest one, and checks that no sample of an epoch was left out or used twice. Lines
+    /// from the newest one, and checks that no sample of an epoch was left out or used twice. A job that is applied again
+    /// over the same directory is the next run: its generations begin at 1. Lines
     /// that a newer generation did not continue from are superseded; they are counted and left alone.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {

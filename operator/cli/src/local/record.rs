@@ -46,8 +46,13 @@ impl Record {
     /// There is none in the directory, or it cannot be read.
     pub(crate) fn read(dir: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(dir.join(RECORD)).with_context(|| {
+            let what = if dir.is_dir() {
+                "has no record of a run"
+            } else {
+                "is not a directory"
+            };
             format!(
-                "{} has no record of a run: give the directory of `kubectl roundhouse run --local --dir`",
+                "{} {what}: give that of `kubectl roundhouse run --local --dir`",
                 dir.display()
             )
         })?;
@@ -127,7 +132,15 @@ mod tests {
     fn a_record_is_read_as_it_was_written_and_a_missing_one_says_what_to_give() {
         let dir = tempfile::tempdir().unwrap();
         let error = Record::read(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("--dir"), "{error}");
+        assert!(
+            error.contains("no record") && error.contains("--dir"),
+            "{error}"
+        );
+        let missing = Record::read(&dir.path().join("missing")).unwrap_err();
+        assert!(
+            missing.to_string().contains("is not a directory"),
+            "{missing}"
+        );
         let record = job().trains(2).told(0, progress(), "").record();
         record.write(dir.path()).unwrap();
         let read = Record::read(dir.path()).unwrap();

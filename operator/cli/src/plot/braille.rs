@@ -131,15 +131,15 @@ mod tests {
 
     #[test]
     fn a_curve_that_falls_goes_from_the_upper_left_to_the_lower_right() {
-        let text = draw(&curve(&[(0.0, 4.0), (100.0, 1.0)], false), 18, 6);
+        let text = draw(&curve(&[(1.0, 4.125), (100.0, 1.0)], false), 18, 6);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "loss of digits");
-        assert!(lines[1].starts_with("4.000 │⠑"), "{text}");
+        assert!(lines[1].starts_with("4.125 │⠑"), "{text}");
         assert!(
-            lines[3].starts_with("1.000 │⠀") && !lines[3].ends_with('⠀'),
+            lines[3].starts_with("    1 │⠀") && !lines[3].ends_with('⠀'),
             "{text}"
         );
-        assert_eq!(lines[5], "      0  100 steps");
+        assert_eq!(lines[5], "      1  100 steps");
         assert!(
             lines.iter().all(|line| line.chars().count() <= 18),
             "{text}"

@@ -14,6 +14,12 @@ use crate::report::say_error;
 /// Generations that one job can have.
 const SPAN: u64 = 1_000_000;
 
+/// Which of the jobs in a directory a generation belongs to, from 1, and its number within that job.
+#[must_use]
+pub const fn run_of(generation: u64) -> (u64, u64) {
+    (generation / SPAN + 1, generation % SPAN)
+}
+
 /// What is added to the generations of a job. The first process that asks settles it for all.
 #[must_use]
 pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> u64 {
