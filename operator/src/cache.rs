@@ -1,7 +1,7 @@
 //! Own caches of children: only what a plan needs, by job.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -23,6 +23,9 @@ pub struct Entry<T> {
     pub job_uid: String,
 }
 
+/// The objects of one job, by name. A look at them is not copied, and does not change.
+pub type OfJob<T> = Arc<BTreeMap<String, Arc<Entry<T>>>>;
+
 /// Objects of one kind.
 #[derive(Debug)]
 pub struct Cache<T> {
@@ -39,7 +42,7 @@ struct State<T> {
 
 #[derive(Debug)]
 struct Objects<T> {
-    by_job: HashMap<Job, BTreeMap<String, Entry<T>>>,
+    by_job: HashMap<Job, OfJob<T>>,
     /// UID of the job that an object is of, by namespace and name: somebody may edit the label that says so.
     jobs: HashMap<(String, String), String>,
 }
@@ -57,7 +60,7 @@ impl<T> Default for Cache<T> {
     }
 }
 
-impl<T: Clone> Cache<T> {
+impl<T> Cache<T> {
     /// Takes in an event of a watch; returns the jobs to wake.
     pub fn take(&self, event: Event<(String, String, Entry<T>)>) -> Vec<ObjectRef<TrainingJob>> {
         let mut state = self.lock();
@@ -95,7 +98,7 @@ impl<T: Clone> Cache<T> {
 
     /// The objects of a job, by name.
     #[must_use]
-    pub fn of(&self, job: &Job) -> BTreeMap<String, Entry<T>> {
+    pub fn of(&self, job: &Job) -> OfJob<T> {
         let state = self.lock();
         state.objects.by_job.get(job).cloned().unwrap_or_default()
     }
@@ -136,7 +139,9 @@ impl<T> Objects<T> {
         let of = (namespace.clone(), name.clone());
         self.jobs.insert(of, entry.job_uid.clone());
         let job = (namespace, entry.job_uid.clone());
-        self.by_job.entry(job).or_default().insert(name, entry);
+        // Copied, without the objects, if somebody is looking at it.
+        let of_job = Arc::make_mut(self.by_job.entry(job).or_default());
+        of_job.insert(name, Arc::new(entry));
         former
     }
 
@@ -144,7 +149,7 @@ impl<T> Objects<T> {
     fn remove(&mut self, namespace: &str, name: &str) -> Option<ObjectRef<TrainingJob>> {
         let uid = self.jobs.remove(&(namespace.to_owned(), name.to_owned()))?;
         let job = (namespace.to_owned(), uid);
-        let of_job = self.by_job.get_mut(&job)?;
+        let of_job = Arc::make_mut(self.by_job.get_mut(&job)?);
         let entry = of_job.remove(name)?;
         if of_job.is_empty() {
             self.by_job.remove(&job);
@@ -153,7 +158,7 @@ impl<T> Objects<T> {
     }
 }
 
-fn wake<T>((job, objects): (&Job, &BTreeMap<String, Entry<T>>)) -> Option<ObjectRef<TrainingJob>> {
+fn wake<T>((job, objects): (&Job, &OfJob<T>)) -> Option<ObjectRef<TrainingJob>> {
     objects
         .values()
         .next()
@@ -176,6 +181,17 @@ mod tests {
             job_uid: uid.to_owned(),
         };
         (namespace.to_owned(), "pod".to_owned(), entry)
+    }
+
+    #[test]
+    fn a_look_at_a_job_stays_as_it_was_while_events_come() {
+        let cache = Cache::default();
+        let job = ("ml".to_owned(), "a".to_owned());
+        cache.take(Event::Apply(of_job("ml", "a")));
+        let look = cache.of(&job);
+        cache.take(Event::Delete(of_job("ml", "a")));
+        assert!(cache.of(&job).is_empty());
+        assert_eq!(look.len(), 1);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! that changes.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -83,8 +83,8 @@ impl Groups {
     }
 
     /// The job's PodGroup as it is kept.
-    pub(crate) fn kept(&self, gang: Gang, key: &Job, name: &str) -> Option<Entry<Kept>> {
-        self.of(gang)?.cache.of(key).remove(name)
+    pub(crate) fn kept(&self, gang: Gang, key: &Job, name: &str) -> Option<Arc<Entry<Kept>>> {
+        self.of(gang)?.cache.of(key).get(name).cloned()
     }
 }
 
@@ -136,7 +136,8 @@ impl OfGang {
     }
 
     fn observed(&self, key: &Job, name: &str) -> ObservedGroup {
-        let Some(entry) = self.cache.of(key).remove(name) else {
+        let kept = self.cache.of(key);
+        let Some(entry) = kept.get(name) else {
             return ObservedGroup::Missing;
         };
         let Kept {
@@ -144,7 +145,7 @@ impl OfGang {
             uid,
             group,
             deleting,
-        } = entry.value;
+        } = entry.value.clone();
         if identity.controller.as_ref() != Some(&key.1) {
             return ObservedGroup::Foreign;
         }

@@ -1,14 +1,14 @@
 //! Step 1, pure over the caches: what there is of one job. No I/O in between, so that all of it is
 //! of one moment.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
 use roundhouse_planner::{Observed, Pod, Presence};
 
-use crate::cache::{Entry, Job};
+use crate::cache::{Entry, Job, OfJob};
 use crate::context::Context;
 use crate::expectations::{Seen, Written};
 use crate::slim::Surrounding;
@@ -50,8 +50,8 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         pods: context
             .pods
             .of(key)
-            .into_values()
-            .map(|entry| on_its_node(entry.value, context, job))
+            .values()
+            .map(|entry| on_its_node(entry.value.clone(), context, job))
             .map(|pod| Pod {
                 processes: context.restarts.of(key, &pod),
                 ..pod
@@ -77,14 +77,11 @@ fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
     }
 }
 
-fn presence(
-    objects: &BTreeMap<String, Entry<Surrounding>>,
-    name: &str,
-    (_, uid): &Job,
-) -> Presence {
-    let Some(Entry { value, version, .. }) = objects.get(name) else {
+fn presence(objects: &OfJob<Surrounding>, name: &str, (_, uid): &Job) -> Presence {
+    let Some(entry) = objects.get(name) else {
         return Presence::Missing;
     };
+    let Entry { value, version, .. } = entry.as_ref();
     let is_ours = value.controller.as_ref() == Some(uid);
     match (is_ours, value.is_as_built) {
         (false, _) => Presence::Foreign,
@@ -93,7 +90,7 @@ fn presence(
     }
 }
 
-fn seen<T>(entry: Option<&Entry<T>>) -> Seen {
+fn seen<T>(entry: Option<&Arc<Entry<T>>>) -> Seen {
     entry.map_or(Seen::Absent, |entry| Seen::Version(entry.version))
 }
 

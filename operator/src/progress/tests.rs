@@ -1,0 +1,100 @@
+use super::*;
+
+fn key() -> Job {
+    ("ml".to_owned(), "uid".to_owned())
+}
+
+fn follow(progress: &Progress, address: &str, now: Instant) {
+    let job = ObjectRef::new("digits").within("ml");
+    progress.follow_at(&key(), job, address.to_owned(), now);
+}
+
+fn followed(address: &str) -> (Progress, Instant) {
+    let (progress, now) = (Progress::default(), Instant::now());
+    follow(&progress, address, now);
+    (progress, now)
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// How often the job is asked in so many seconds, and when they are over.
+fn asked(progress: &Progress, from: Instant, num_seconds: u64) -> (usize, Instant) {
+    let exists = |_: &Job, _: ObjectRef<TrainingJob>| true;
+    let times = (0..num_seconds).map(|second| from + seconds(second));
+    let num_asked = times.map(|now| progress.questions(exists, now).len()).sum();
+    (num_asked, from + seconds(num_seconds))
+}
+
+fn step(step: u64) -> Told {
+    Told {
+        generation: 1,
+        step,
+        total_steps: 1_000,
+        ..Told::default()
+    }
+}
+
+#[test]
+fn a_job_that_never_answers_is_asked_less_often_and_for_ever() {
+    let (progress, now) = followed("10.0.0.1");
+    let (often, now) = asked(&progress, now, 60);
+    assert_eq!(often, MAX_SILENT as usize);
+    let (seldom, now) = asked(&progress, now, 6_000);
+    assert_eq!(seldom, 100);
+    // A reconcile of the same job changes nothing.
+    follow(&progress, "10.0.0.1", now);
+    assert_eq!(asked(&progress, now, 60).0, 1);
+}
+
+#[test]
+fn an_answer_and_another_address_are_asked_often_again() {
+    let (progress, now) = followed("10.0.0.1");
+    let (_, now) = asked(&progress, now, 300);
+    progress.hear(&key(), step(1), now);
+    let (often, now) = asked(&progress, now, 15);
+    assert_eq!(often, 4, "three seconds after the answer");
+    let (_, now) = asked(&progress, now, 300);
+    follow(&progress, "10.0.0.2", now);
+    assert_eq!(asked(&progress, now, 15).0, 5);
+    assert!(progress.of(&key()).is_some(), "what was told is kept");
+}
+
+#[test]
+fn a_job_that_is_gone_is_forgotten() {
+    let (progress, now) = followed("10.0.0.1");
+    assert!(progress.questions(|_, _| false, now).is_empty());
+    assert!(progress.hear(&key(), step(1), now).is_none());
+    assert!(progress.lock().is_empty());
+}
+
+#[test]
+fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
+    let (progress, now) = followed("10.0.0.1");
+    let wakes = |told: Told, second: u64| {
+        let woken = progress.hear(&key(), told, now + seconds(second));
+        woken.is_some()
+    };
+    assert!(wakes(step(1), 0));
+    assert!(!wakes(step(1), 60), "the same again is no news");
+    assert!(wakes(step(2), 60));
+    assert!(!wakes(step(3), 69), "so soon");
+    assert!(wakes(step(3), 70), "also if it has not come further since");
+    let trouble = Told {
+        checkpoint_error: Some("the volume is full".to_owned()),
+        ..step(5)
+    };
+    assert!(wakes(trouble, 71));
+    assert!(wakes(step(6), 72), "it is over");
+    let next = Told {
+        generation: 2,
+        ..step(6)
+    };
+    assert!(wakes(next, 73));
+    let last = Told {
+        generation: 2,
+        ..step(1_000)
+    };
+    assert!(wakes(last, 74));
+}
