@@ -29,13 +29,13 @@ pub struct Terms {
 }
 
 impl Default for Terms {
-    /// Those of Kubernetes' own controllers, with the rest of the duration for calls on their way
-    /// ([`crate::calls::DEADLINE`]).
+    /// Another one leads within 15 s after a leader's death: the duration, a period and two calls. Between
+    /// `renew_within` and `duration` lies the time for calls on their way ([`crate::calls::DEADLINE`]).
     fn default() -> Self {
         Self {
-            duration: Duration::from_secs(15),
-            renew_within: Duration::from_secs(10),
-            period: Duration::from_secs(2),
+            duration: Duration::from_secs(12),
+            renew_within: Duration::from_secs(7),
+            period: Duration::from_millis(1_500),
         }
     }
 }
@@ -151,6 +151,13 @@ mod tests {
         // A renewal that took longer than it holds comes too late.
         leadership.renewed(now().saturating_sub(terms.renew_within), terms);
         assert!(!leadership.may_write());
+    }
+
+    #[test]
+    fn a_call_on_its_way_arrives_before_another_operator_leads() {
+        let terms = Terms::default();
+        assert!(terms.renew_within + crate::calls::DEADLINE <= terms.duration);
+        assert!(terms.duration + terms.period < Duration::from_secs(15));
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 
 mod drill;
 mod fault;
+mod leader;
 mod nodes;
 mod operator;
 mod pods;

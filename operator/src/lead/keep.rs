@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::time::{sleep, timeout};
 
-use super::record::{Seen, Turn, given_back, held, turn};
+use super::record::{Seen, Turn, given_back, held, is_held_by, turn};
 use super::{Leadership, Terms, now};
 use crate::settings::Settings;
 
@@ -69,13 +69,23 @@ impl Candidate {
 
     /// One look at the Lease, and what follows from it.
     async fn look(&self, seen: &mut Option<Seen>) -> Result<Turn, kube::Error> {
-        let lease = match self.leases.get_opt(&self.name).await? {
-            Some(lease) => lease,
-            None => self.create().await?,
+        // Its holder need not read it: it wrote it last, or the API server refuses the renewal.
+        let own = seen
+            .as_ref()
+            .filter(|own| is_held_by(&own.lease, &self.identity));
+        let fresh = if let Some(own) = own {
+            own.clone()
+        } else {
+            let lease = match self.leases.get_opt(&self.name).await? {
+                Some(lease) => lease,
+                None => self.create().await?,
+            };
+            Seen::look(seen.take(), lease, now())
         };
-        let fresh = Seen::look(seen.take(), lease, now());
         let next = turn(&self.identity, &fresh, now(), self.terms);
-        let lease = seen.insert(fresh).lease.clone();
+        let lease = fresh.lease.clone();
+        // A renewal that fails is followed by a look.
+        *seen = (next != Turn::Renew).then_some(fresh);
         if next == Turn::Wait {
             return Ok(next);
         }
@@ -125,11 +135,7 @@ impl Candidate {
     pub async fn give_back(self) {
         let given = async {
             let lease = self.leases.get(&self.name).await?;
-            let holder = lease
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.holder_identity.as_deref());
-            if holder == Some(&self.identity) {
+            if is_held_by(&lease, &self.identity) {
                 let free = given_back(&lease);
                 let parameters = PostParams::default();
                 self.leases.replace(&self.name, &parameters, &free).await?;

@@ -60,6 +60,13 @@ pub fn turn(identity: &str, seen: &Seen, now: Duration, terms: Terms) -> Turn {
     Turn::Wait
 }
 
+/// Whether it is `identity`'s.
+#[must_use]
+pub fn is_held_by(lease: &Lease, identity: &str) -> bool {
+    let spec = lease.spec.as_ref();
+    spec.and_then(|spec| spec.holder_identity.as_deref()) == Some(identity)
+}
+
 /// The Lease, taken or renewed.
 #[must_use]
 pub fn held(lease: &Lease, identity: &str, terms: Terms) -> Lease {

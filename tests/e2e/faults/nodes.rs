@@ -1,7 +1,7 @@
 //! A machine is lost, cut off, or silent, with the worker on it. Not beside other tests: their workers may
 //! be on it, too.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::Api;
 use roundhouse_tests::cluster::{DEADLINE, until};
@@ -16,7 +16,7 @@ const NODE: &str = "node2";
 const STEPS: u64 = 2_400;
 
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub(super) enum Fault {
     /// All its processes end at once.
     Lost,
     /// Its network ends, and its processes do not know.
@@ -25,26 +25,27 @@ enum Fault {
     Silent,
 }
 
-/// A fault that lasts; when it is dropped the node heals.
-struct Lasting(Fault);
+/// A fault of a node that lasts; when it is dropped the node heals.
+pub(super) struct Lasting<'a>(Fault, &'a str);
 
-impl Lasting {
-    fn begins(fault: Fault) -> Self {
+impl<'a> Lasting<'a> {
+    pub(super) fn begins(fault: Fault, name: &'a str) -> Self {
         match fault {
-            Fault::Lost => node(&["kill", NODE]),
-            Fault::CutOff => node(&["partition", NODE, "on"]),
-            Fault::Silent => node(&["kubelet", NODE, "off"]),
+            Fault::Lost => node(&["kill", name]),
+            Fault::CutOff => node(&["partition", name, "on"]),
+            Fault::Silent => node(&["kubelet", name, "off"]),
         }
-        Self(fault)
+        Self(fault, name)
     }
 }
 
-impl Drop for Lasting {
+impl Drop for Lasting<'_> {
     fn drop(&mut self) {
-        match self.0 {
-            Fault::Lost => node(&["start", NODE]),
-            Fault::CutOff => node(&["partition", NODE, "off"]),
-            Fault::Silent => node(&["kubelet", NODE, "on"]),
+        let Self(fault, name) = self;
+        match fault {
+            Fault::Lost => node(&["start", name]),
+            Fault::CutOff => node(&["partition", name, "off"]),
+            Fault::Silent => node(&["kubelet", name, "on"]),
         }
     }
 }
@@ -53,10 +54,10 @@ fn node(action: &[&str]) {
     local_cluster(&[&["node"], action].concat()).unwrap();
 }
 
-async fn is_ready(drill: &Drill, wanted: bool) {
+pub(super) async fn is_ready(drill: &Drill, name: &str, wanted: bool) {
     let nodes: Api<Node> = Api::all(drill.space.client.clone());
     until("the node's state is known", DEADLINE, || async {
-        let status = nodes.get(NODE).await?.status.unwrap_or_default();
+        let status = nodes.get(name).await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         let ready = conditions
             .iter()
@@ -67,24 +68,26 @@ async fn is_ready(drill: &Drill, wanted: bool) {
     .unwrap();
 }
 
+pub(super) fn is_on(pod: &Pod, node: &str) -> bool {
+    pod.spec.as_ref().and_then(|it| it.node_name.as_deref()) == Some(node)
+}
+
 /// The others continue, the worker is replaced, and what comes back with the node ends.
 async fn a_node_fails(name: &str, fault: Fault, operator_is_away: bool) {
     let drill = Drill::start(name, STEPS, true).await;
     let client = drill.space.client.clone();
     operator::runs(&client, true).await;
-    is_ready(&drill, true).await;
+    is_ready(&drill, NODE, true).await;
     let first = drill.trains(3, 0).await;
-    let on_node = |pod: &k8s_openapi::api::core::v1::Pod| {
-        pod.spec.as_ref().and_then(|it| it.node_name.as_deref()) == Some(NODE)
-    };
+    let on_node = |pod: &Pod| is_on(pod, NODE);
     let members = drill.members(first).await;
     let (there, elsewhere): (Vec<_>, Vec<_>) = members.into_iter().partition(on_node);
     assert_eq!(there.len(), 1, "one worker on each node");
     if operator_is_away {
         operator::runs(&client, false).await;
     }
-    let lasting = Lasting::begins(fault);
-    is_ready(&drill, false).await;
+    let lasting = Lasting::begins(fault, NODE);
+    is_ready(&drill, NODE, false).await;
     if operator_is_away {
         operator::runs(&client, true).await;
     }
@@ -93,7 +96,7 @@ async fn a_node_fails(name: &str, fault: Fault, operator_is_away: bool) {
     // Who is left behind commits nothing any more, cut off or not.
     let left_behind = drill.num_committed(first);
     drop(lasting);
-    is_ready(&drill, true).await;
+    is_ready(&drill, NODE, true).await;
     drill.is_gone(&there[0]).await;
     assert_eq!(drill.num_committed(first), left_behind);
     let survivors: Vec<String> = elsewhere.iter().map(ResourceExt::name_any).collect();

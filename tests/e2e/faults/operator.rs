@@ -13,7 +13,9 @@ use serde_json::json;
 use super::drill::{Drill, JOB};
 use super::fault::Fault;
 
-const NAMESPACE: &str = "roundhouse-system";
+pub(super) const NAMESPACE: &str = "roundhouse-system";
+/// One leads, and one stands by.
+const REPLICAS: i32 = 2;
 /// More than four drills can train while one waits for the others.
 const STEPS: u64 = 2_000;
 
@@ -21,7 +23,7 @@ const STEPS: u64 = 2_000;
 pub(super) async fn runs(client: &Client, wanted: bool) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-    let scale = Patch::Merge(json!({"spec": {"replicas": u8::from(wanted)}}));
+    let scale = Patch::Merge(json!({"spec": {"replicas": if wanted { REPLICAS } else { 0 }}}));
     deployments
         .patch_scale("roundhouse", &PatchParams::default(), &scale)
         .await
@@ -32,7 +34,7 @@ pub(super) async fn runs(client: &Client, wanted: bool) {
         let ready = deployment.status.and_then(|it| it.ready_replicas);
         let pods = pods.list(&ListParams::default().labels(&operator)).await?;
         let so = if wanted {
-            ready == Some(1)
+            ready == Some(REPLICAS)
         } else {
             pods.items.is_empty()
         };
