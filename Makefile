@@ -64,6 +64,10 @@ bench-cold: ## How long make try and make demo take with nothing downloaded or b
 bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min; fetches 3 GB the first time)
 	@tests/support/make/bench-elastic
 
+.PHONY: bench-operator
+bench-operator: ## What the operator costs with many jobs and with large ones (15 min; ARGS="--pods 6400")
+	@tests/support/make/bench-operator
+
 .PHONY: bench-trainer
 bench-trainer: ## Steps per second beside PyTorch's, on this machine (40 min; fetches 3 GB the first time)
 	@tests/support/make/bench-trainer

@@ -128,6 +128,32 @@ impl ApiServer {
         Ok(Client::try_from(self.config(user)?)?)
     }
 
+    /// The path of a kubeconfig of `test` or `operator`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn kubeconfig(&self, user: &str) -> anyhow::Result<PathBuf> {
+        let path = self.directory.join(format!("{user}.kubeconfig"));
+        let server = format!("https://127.0.0.1:{}", self.port);
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "u", "user": {"token": user}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        std::fs::write(&path, kubeconfig.to_string())?;
+        Ok(path)
+    }
+
+    /// Runs another program of `ROUNDHOUSE_BIN` beside it, until the value ends.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn run(&mut self, program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+        let bin = std::env::var("ROUNDHOUSE_BIN")?;
+        self.spawn(&Path::new(&bin).join(program), arguments)
+    }
+
     /// The operator's calls so far, as `verb resource`; watches and their lists are left out.
     ///
     /// # Errors

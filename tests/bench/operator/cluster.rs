@@ -1,0 +1,103 @@
+//! The cluster of one size: an API server, a scheduler, and nodes that KWOK simulates.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
+use kube::api::{Api, ListParams, PostParams};
+use roundhouse_api::TrainingJob;
+use roundhouse_tests::apiserver::ApiServer;
+use roundhouse_tests::cluster::until;
+use roundhouse_tests::manifests;
+use serde_json::json;
+use tempfile::TempDir;
+
+pub(crate) const NAMESPACE: &str = "ml";
+const PODS_PER_NODE: u32 = 100;
+const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) struct Cluster {
+    pub(crate) server: ApiServer,
+    pub(crate) client: Client,
+    /// Of the user `operator`, whose calls the audit log has.
+    pub(crate) kubeconfig: std::path::PathBuf,
+    _directory: TempDir,
+}
+
+impl Cluster {
+    /// With room for so many pods.
+    pub(crate) async fn start(pods: u32) -> anyhow::Result<Self> {
+        let directory = TempDir::new()?;
+        let mut server = ApiServer::start(directory.path()).await?;
+        let client = server.client("test")?;
+        let own = server.kubeconfig("test")?.display().to_string();
+        server.run(
+            "kube-scheduler",
+            &[
+                &format!("--kubeconfig={own}"),
+                "--leader-elect=false",
+                "--kube-api-qps=500",
+                "--kube-api-burst=1000",
+                "--secure-port=0",
+            ],
+        )?;
+        server.run(
+            "kwok",
+            &[
+                &format!("--kubeconfig={own}"),
+                "--manage-all-nodes=true",
+                "--cidr=10.0.0.1/8",
+            ],
+        )?;
+        let kubeconfig = server.kubeconfig("operator")?;
+        let cluster = Self {
+            server,
+            client,
+            kubeconfig,
+            _directory: directory,
+        };
+        cluster.create_kind().await?;
+        let namespace = json!({"metadata": {"name": NAMESPACE}});
+        cluster.create::<Namespace>(&[namespace]).await?;
+        let nodes = (0..pods.div_ceil(PODS_PER_NODE) * 2).map(|number| {
+            let room = json!({"cpu": "1000", "memory": "4Ti", "pods": PODS_PER_NODE.to_string()});
+            json!({"metadata": {"name": format!("node-{number}")},
+                "status": {"capacity": room, "allocatable": room}})
+        });
+        cluster.create::<Node>(&nodes.collect::<Vec<_>>()).await?;
+        Ok(cluster)
+    }
+
+    async fn create_kind(&self) -> anyhow::Result<()> {
+        let kind = manifests::read("crds/trainingjobs.yaml")?.remove(0);
+        self.create::<CustomResourceDefinition>(&[kind]).await?;
+        let jobs: Api<TrainingJob> = Api::namespaced(self.client.clone(), NAMESPACE);
+        until("the kind is served", SOON, || async {
+            Ok(jobs.list(&ListParams::default()).await.ok().map(drop))
+        })
+        .await
+    }
+
+    async fn create<K>(&self, objects: &[serde_json::Value]) -> anyhow::Result<()>
+    where
+        K: kube::Resource<DynamicType = ()>
+            + Clone
+            + serde::Serialize
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        let created = objects.iter().map(|object| {
+            let api = api.clone();
+            async move {
+                let object = serde_json::from_value(object.clone())?;
+                api.create(&PostParams::default(), &object).await?;
+                anyhow::Ok(())
+            }
+        });
+        try_join_all(created).await?;
+        Ok(())
+    }
+}

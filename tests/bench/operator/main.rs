@@ -1,0 +1,56 @@
+//! `make bench-operator`: what the operator costs with many jobs and with large ones. A real API server over etcd, the real
+//! scheduler, and KWOK in the place of kubelets; the operator as it is shipped.
+#![allow(missing_docs, clippy::print_stdout)]
+
+use clap::Parser;
+
+mod cluster;
+mod load;
+mod operator;
+mod run;
+
+use run::{Figures, Shape};
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The operator's program.
+    #[arg(long)]
+    operator: std::path::PathBuf,
+    /// Largest number of pods; each size is twice the one before.
+    #[arg(long, default_value_t = 1_600)]
+    pods: u32,
+    /// Cargo gives it to programs of `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let mut table = Vec::new();
+    println!("{}", Figures::head());
+    for shape in shapes(arguments.pods) {
+        let figures = run::run(&arguments.operator, shape).await?;
+        println!("{}", figures.row());
+        table.push(figures);
+    }
+    println!("\n{}", Figures::notes());
+    Ok(())
+}
+
+/// Many jobs of ten workers, then single jobs of all of them.
+fn shapes(max_pods: u32) -> Vec<Shape> {
+    let sizes: Vec<u32> = (0..)
+        .map(|doubling| 100 << doubling)
+        .take_while(|pods| *pods <= max_pods)
+        .collect();
+    let many = sizes.iter().map(|pods| Shape {
+        jobs: pods / 10,
+        workers: 10,
+    });
+    let large = sizes.iter().map(|pods| Shape {
+        jobs: 1,
+        workers: *pods,
+    });
+    many.chain(large).collect()
+}

@@ -1,0 +1,158 @@
+//! The figures of one size.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+
+use crate::cluster::Cluster;
+use crate::load;
+use crate::operator::Operator;
+
+/// Until what follows a change is over, and then for how long nothing happens.
+const REST: Duration = Duration::from_secs(15);
+
+/// How many jobs of how many workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) jobs: u32,
+    pub(crate) workers: u32,
+}
+
+impl Shape {
+    const fn pods(self) -> u32 {
+        self.jobs * self.workers
+    }
+}
+
+/// What was measured.
+pub(crate) struct Figures {
+    shape: Shape,
+    bare: Duration,
+    apply: Duration,
+    lost: Duration,
+    writes_per_job: f64,
+    writes_at_rest: usize,
+    load_at_rest: f64,
+    cpu: f64,
+    memory: f64,
+}
+
+/// Each size has a cluster of its own.
+pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures> {
+    let cluster = Cluster::start(shape.pods() + 1).await?;
+    let operator = Operator::start(program, &cluster.kubeconfig).await?;
+    let like = template(&cluster).await?;
+    drop(operator);
+    let bare = load::bare(&cluster, &like, shape.pods()).await?;
+
+    let operator = Operator::start(program, &cluster.kubeconfig).await?;
+    let before = writes(&cluster)?;
+    let apply = load::apply(&cluster, shape).await?;
+    tokio::time::sleep(REST).await;
+    let made = writes(&cluster)?;
+    let cpu = operator.cpu_time()?;
+    let load_at_rest = operator.load(REST).await?;
+    let writes_at_rest = writes(&cluster)? - made;
+    let lost = lose_one(&cluster).await?;
+    Ok(Figures {
+        shape,
+        bare,
+        apply,
+        lost,
+        writes_per_job: (made - before) as f64 / f64::from(shape.jobs),
+        writes_at_rest,
+        load_at_rest,
+        cpu,
+        memory: operator.peak_memory()?,
+    })
+}
+
+/// A pod as the operator makes it, but of nobody.
+async fn template(cluster: &Cluster) -> anyhow::Result<k8s_openapi::api::core::v1::Pod> {
+    load::apply(
+        cluster,
+        Shape {
+            jobs: 1,
+            workers: 1,
+        },
+    )
+    .await?;
+    let pods = load::pods(cluster).list(&ListParams::default()).await?;
+    let mut like = pods.items.into_iter().next().context("no pod")?;
+    load::jobs(cluster)
+        .delete("job-0", &DeleteParams::default())
+        .await?;
+    load::clear(cluster).await?;
+    like.metadata.labels = None;
+    like.metadata.owner_references = None;
+    like.metadata.resource_version = None;
+    like.metadata.uid = None;
+    like.status = None;
+    let spec = like.spec.as_mut().context("no spec")?;
+    spec.node_name = None;
+    Ok(like)
+}
+
+/// Deletes a worker of the first job; returns when all have been told the next generation.
+async fn lose_one(cluster: &Cluster) -> anyhow::Result<Duration> {
+    let pods = load::pods(cluster);
+    let of_job =
+        ListParams::default().labels(&format!("{}=job-0", roundhouse_contract::labels::JOB_NAME));
+    let workers = pods.list(&of_job).await?;
+    let victim = workers.items.last().context("no worker")?.name_any();
+    let begun = Instant::now();
+    pods.delete(&victim, &DeleteParams::default().grace_period(0))
+        .await?;
+    load::trains(cluster, "job-0", 2).await?;
+    Ok(begun.elapsed())
+}
+
+/// Calls of the operator that change something.
+fn writes(cluster: &Cluster) -> anyhow::Result<usize> {
+    let calls = cluster.server.operator_calls()?;
+    let reads = ["get "];
+    Ok(calls
+        .iter()
+        .filter(|call| !reads.iter().any(|read| call.starts_with(read)))
+        .count())
+}
+
+impl Figures {
+    pub(crate) fn head() -> String {
+        let head = "| jobs × workers | bare client | operator | rate of the bare client | writes per job, 8 + 2·workers | one worker lost | memory | CPU time | at rest: CPU, writes |";
+        format!("{head}\n|---|---|---|---|---|---|---|---|---|")
+    }
+
+    pub(crate) fn row(&self) -> String {
+        let Self {
+            shape,
+            bare,
+            apply,
+            lost,
+            writes_per_job,
+            writes_at_rest,
+            load_at_rest,
+            cpu,
+            memory,
+        } = self;
+        let Shape { jobs, workers } = shape;
+        format!(
+            "| {jobs} × {workers} | {:.1} s | {:.1} s | {:.0} % | {writes_per_job:.1}, {} | {:.2} s | {memory:.0} MiB | {cpu:.1} s | {:.1} %, {writes_at_rest} |",
+            bare.as_secs_f64(),
+            apply.as_secs_f64(),
+            100.0 * bare.as_secs_f64() / apply.as_secs_f64(),
+            8 + 2 * workers,
+            lost.as_secs_f64(),
+            100.0 * load_at_rest,
+        )
+    }
+
+    pub(crate) const fn notes() -> &'static str {
+        "Bare client: 16 calls at once create the same pods without an operator, until all are ready. Operator: from the first apply\n\
+         until each pod has been told its place in generation 1. One worker lost: from its deletion until its successor is ready and\n\
+         all have been told generation 2. Memory: most so far. CPU time: of the operator until it rests."
+    }
+}
