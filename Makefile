@@ -57,7 +57,7 @@ bench: ## Print the figures of docs/measured.md (needs a few minutes)
 	@tests/support/make/bench
 
 .PHONY: bench-cold
-bench-cold: ## How long make try and make demo take with nothing downloaded or built (half an hour; WHAT=try)
+bench-cold: ## How long make try and make demo take with nothing downloaded or built (half an hour; WHAT=try for one)
 	@tests/support/make/bench-cold
 
 .PHONY: bench-elastic

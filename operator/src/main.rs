@@ -1,8 +1,11 @@
 //! `roundhouse-operator`: see the library's documentation.
 
-use std::process::ExitCode;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
+use roundhouse_operator::run::RunError;
 use roundhouse_operator::settings::Settings;
 use roundhouse_operator::{check, run};
 
@@ -39,11 +42,28 @@ async fn operate(settings: Settings) -> ExitCode {
     run::init_logging(settings.log_format, settings.log_level);
     match run::run(settings).await {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error @ RunError::LeaseLost(_)) => {
+            tracing::warn!(%error);
+            let error = anew();
+            tracing::error!(%error, "the operator cannot start anew");
+            ExitCode::FAILURE
+        }
         Err(error) => {
             tracing::error!(%error, "the operator cannot run");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts the program anew in the place of this process. The container goes on, so that Kubernetes does not take what is no
+/// failure for a crash, and wait longer and longer until it starts the container again. Returns only if it cannot be done.
+fn anew() -> io::Error {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    let mut command = process::Command::new(program);
+    command.args(std::env::args_os().skip(1)).exec()
 }
 
 async fn check(arguments: &check::Arguments) -> ExitCode {

@@ -17,6 +17,9 @@ const COMMON_CONDITIONS: [&str; 5] = [
     "Ready",
 ];
 
+/// Where `kubectl apply` keeps the object as it was applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Who controls an object, and which job its labels name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -35,6 +38,14 @@ pub struct Surrounding {
     pub controller: Option<String>,
     /// Whether it is what was made for the controller.
     pub is_as_built: bool,
+}
+
+/// Takes from a job what is for other clients: of a large one it is more than half.
+pub fn job(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
 }
 
 /// Reads the identity of an object.

@@ -61,6 +61,7 @@ pub(crate) async fn watch_jobs(
     );
     let events = watcher(api, begin(&context, Watched::TrainingJobs))
         .default_backoff()
+        .modify(|job: &mut Guarded| slim::job(&mut job.job.metadata))
         .inspect_ok(|event| note_job(&context, event))
         .reflect(jobs)
         .applied_objects();

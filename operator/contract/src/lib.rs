@@ -27,7 +27,7 @@ pub use best::{BestCheckpoint, BestMetric};
 pub use built_from::BuiltFrom;
 pub use environment::{ExpectedDevice, LaunchEnvironment, ScriptEnvironment};
 pub use exit_code::ExitCode;
-pub use membership::{Action, Incarnation, Master, Membership};
+pub use membership::{Action, Incarnation, Master, Membership, PROTOCOL};
 pub use mode::Mode;
 pub use process_restarts::{ProcessEnd, ProcessRestarts};
 pub use progress::{Progress, ScriptProgress, Straggler, ToldProgress};

@@ -5,7 +5,27 @@
 //! found at its start, so an old document in a restarted container and a stale leader's late
 //! patch are both ignored.
 
+use serde::de::{Error, IgnoredAny};
 use serde::{Deserialize, Serialize};
+
+/// What processes of one generation tell each other, and what the operator tells them. It is raised by a change that versions
+/// before do not understand: an agent takes no document of a higher protocol, and ranks of two protocols do not train
+/// together.
+pub const PROTOCOL: u32 = 1;
+
+/// The document as it is written.
+#[derive(Serialize, Deserialize)]
+struct Document<T> {
+    /// Left out by versions before it.
+    #[serde(default = "first_protocol")]
+    protocol: u32,
+    #[serde(flatten)]
+    membership: T,
+}
+
+const fn first_protocol() -> u32 {
+    1
+}
 
 /// What the worker is to do with this generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,13 +94,21 @@ impl Membership {
         self.node_rank * self.procs_per_worker + local_rank
     }
 
-    /// Reads a document; blank text is "none yet".
+    /// Reads a document; blank text is "none yet". Keys that a newer operator has added are ignored.
     ///
     /// # Errors
-    /// The text is not a membership document.
+    /// The text is not a membership document, or one of a higher [`PROTOCOL`].
     pub fn parse(text: &str) -> Result<Option<Self>, serde_json::Error> {
         if text.trim().is_empty() {
             return Ok(None);
+        }
+        // What else a document of a higher protocol holds is not known.
+        let Document { protocol, .. } = serde_json::from_str::<Document<IgnoredAny>>(text)?;
+        if protocol > PROTOCOL {
+            return Err(serde_json::Error::custom(format!(
+                "it is of protocol {protocol}, and this version knows {PROTOCOL}: the operator is newer than this image; give \
+                 the workers an image of its version"
+            )));
         }
         serde_json::from_str(text).map(Some)
     }
@@ -90,7 +118,10 @@ impl Membership {
     /// # Errors
     /// Never for values of this type; serde's signature asks for it.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(self)
+        serde_json::to_string(&Document {
+            protocol: PROTOCOL,
+            membership: self,
+        })
     }
 }
 
@@ -145,6 +176,23 @@ mod tests {
         let text = document().to_json().unwrap();
         assert_eq!(Membership::parse(&text).unwrap(), Some(document()));
         assert!(text.contains(r#""nodeRank":1"#), "{text}");
+    }
+
+    #[test]
+    fn a_document_of_a_higher_protocol_is_refused_by_its_number() {
+        let text = document().to_json().unwrap();
+        assert!(text.contains(r#""protocol":1"#), "{text}");
+        let newer = text.replace(r#""protocol":1"#, r#""protocol":2,"color":"green""#);
+        let error = Membership::parse(&newer).unwrap_err().to_string();
+        assert!(
+            error.contains("protocol 2") && error.contains("image"),
+            "{error}"
+        );
+        let unlike = Membership::parse(r#"{"protocol": 9}"#).unwrap_err();
+        assert!(unlike.to_string().contains("protocol 9"), "{unlike}");
+        // Of a version that did not write it, and with a key that this one does not know.
+        let older = text.replace(r#""protocol":1"#, r#""color":"green""#);
+        assert_eq!(Membership::parse(&older).unwrap(), Some(document()));
     }
 
     #[test]

@@ -24,6 +24,20 @@ fn conditions(ready: &str, containers_ready: &str) -> Value {
 }
 
 #[test]
+fn a_job_is_kept_without_what_is_for_other_clients() {
+    let mut meta: ObjectMeta = serde_json::from_value(json!({
+        "name": "digits",
+        "annotations": {LAST_APPLIED: "{}", "team": "vision"},
+        "managedFields": [{"manager": "kubectl", "operation": "Apply"}],
+    }))
+    .unwrap();
+    job(&mut meta);
+    assert_eq!(meta.managed_fields, None);
+    let annotations = meta.annotations.unwrap();
+    assert_eq!(annotations.keys().collect::<Vec<_>>(), ["team"]);
+}
+
+#[test]
 fn a_pod_whose_node_does_not_answer_is_not_ready_though_its_containers_are() {
     let cases = [
         ("all is well", "True", "True", json!(null), false),

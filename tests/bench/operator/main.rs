@@ -40,10 +40,8 @@ async fn main() -> anyhow::Result<()> {
 
 /// Many jobs of ten workers, then single jobs of all of them.
 fn shapes(max_pods: u32) -> Vec<Shape> {
-    let sizes: Vec<u32> = (0..)
-        .map(|doubling| 100 << doubling)
-        .take_while(|pods| *pods <= max_pods)
-        .collect();
+    let doubled = |pods: &u32| pods.checked_mul(2).filter(|pods| *pods <= max_pods);
+    let sizes: Vec<u32> = std::iter::successors(Some(100), doubled).collect();
     let many = sizes.iter().map(|pods| Shape {
         jobs: pods / 10,
         workers: 10,

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, LogParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use roundhouse_contract::labels;
 use roundhouse_tests::cluster::{DEADLINE, until};
@@ -168,16 +168,16 @@ async fn a_leader_that_was_stopped_changes_nothing_when_it_continues() {
     let second = drill.trains(3, first).await;
     assert!(processes::send(process, Signal::CONT));
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-    until("it ends, and starts anew", DEADLINE, || async {
-        let status = pods.get(&name).await?.status.unwrap_or_default();
-        let containers = status.container_statuses.unwrap_or_default();
-        let again = containers
-            .first()
-            .is_some_and(|it| it.restart_count > 0 && it.ready);
-        Ok(again.then_some(()))
+    until("it starts anew", DEADLINE, || async {
+        let log = pods.logs(&name, &LogParams::default()).await?;
+        let num_starts = log.matches("the operator runs").count();
+        Ok((num_starts == 2).then_some(()))
     })
     .await
     .unwrap();
+    let status = pods.get(&name).await.unwrap().status.unwrap();
+    let containers = status.container_statuses.unwrap();
+    assert_eq!(containers[0].restart_count, 0, "that is no crash");
     let now = Leader::wait(&client).await;
     assert_eq!(now.identity, next.identity, "it follows");
     let membership = drill.status().await.unwrap().membership.unwrap();

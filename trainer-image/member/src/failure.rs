@@ -40,6 +40,17 @@ pub enum Failure {
         /// The newer one.
         newer: u64,
     },
+    /// The ranks of a generation are of versions that cannot work together.
+    #[error(
+        "the ranks of generation {generation} are of different protocols (this one: {protocol}): their images are of \
+         different versions of Roundhouse; give all workers one image"
+    )]
+    OtherProtocol {
+        /// The generation.
+        generation: u64,
+        /// Of this process.
+        protocol: u32,
+    },
     /// The checkpoint is that of another training.
     #[error(
         "{}: {difference}; give the job the configuration and data it had, or another checkpoint \
@@ -133,7 +144,7 @@ impl Failure {
     #[must_use]
     pub const fn exit_code(&self) -> ExitCode {
         match self {
-            Self::OtherTraining { .. } => ExitCode::ConfigInvalid,
+            Self::OtherTraining { .. } | Self::OtherProtocol { .. } => ExitCode::ConfigInvalid,
             Self::NoCheckpointUsable { .. } => ExitCode::DataInvalid,
             Self::PeerLost(_) | Self::StateLost { .. } | Self::Fenced { .. } => ExitCode::PeerLost,
             Self::Unsaved { .. } | Self::VolumeSilent { .. } => ExitCode::VolumeFailed,

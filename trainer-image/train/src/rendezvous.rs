@@ -110,6 +110,7 @@ impl StoreRendezvous {
             master: self.master(place),
             generation: place.generation,
             world_size: place.world_size,
+            protocol: roundhouse_contract::PROTOCOL,
             store_timeout: self.timeouts.connect,
             patience: patience.clone(),
         };

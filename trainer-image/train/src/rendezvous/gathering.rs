@@ -22,12 +22,17 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// Counter of the ranks that have come, in the generation's part of the store.
 const ARRIVED: &str = "arrived";
 
+/// Sum of the protocols of the ranks that come: the first key of the generation's part of the store.
+const PROTOCOLS: &str = "protocols";
+
 /// One rank's way to the store of a generation.
 #[derive(Clone, Debug)]
 pub(super) struct Gathering {
     pub(super) master: Master,
     pub(super) generation: u64,
     pub(super) world_size: u32,
+    /// [`roundhouse_contract::PROTOCOL`], but in tests.
+    pub(super) protocol: u32,
     /// How long a key is waited for once all have come.
     pub(super) store_timeout: Duration,
     /// How long the others are waited for.
@@ -78,6 +83,7 @@ impl Gathering {
     fn gather(&self, root: &Store, store: &Store, caller: &Caller) -> Result<bool, Failure> {
         let world_size = i64::from(self.world_size);
         let pause = pause_between_looks(self.world_size);
+        store.add(PROTOCOLS, self.protocol.into()).map_err(lost)?;
         let mut num_arrived = store.add(ARRIVED, 1).map_err(lost)?;
         self.patience.learn(root)?;
         while num_arrived < world_size {
@@ -95,6 +101,13 @@ impl Gathering {
             std::thread::sleep(pause);
             num_arrived = store.add(ARRIVED, 0).map_err(lost)?;
         }
+        let protocols = store.add(PROTOCOLS, 0).map_err(lost)?;
+        if protocols != world_size * i64::from(self.protocol) {
+            return Err(Failure::OtherProtocol {
+                generation: self.generation,
+                protocol: self.protocol,
+            });
+        }
         Ok(true)
     }
 }
@@ -108,7 +121,56 @@ fn pause_between_looks(world_size: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use roundhouse_member::blocking::{self, Waited};
+
     use super::*;
+
+    /// What becomes of ranks with these protocols.
+    fn gathered(protocols: &[u32]) -> Vec<Result<bool, Failure>> {
+        let patience = Duration::from_secs(10);
+        let host = Store::host_at(Ipv4Addr::LOCALHOST.into(), 0, patience).unwrap();
+        let master = Master {
+            address: Ipv4Addr::LOCALHOST.to_string(),
+            port: host.port(),
+        };
+        let ranks = protocols.iter().map(|protocol| Gathering {
+            master: master.clone(),
+            generation: 3,
+            world_size: u32::try_from(protocols.len()).unwrap(),
+            protocol: *protocol,
+            store_timeout: patience,
+            patience: Patience::begin(),
+        });
+        let ranks = ranks.map(|rank| {
+            std::thread::spawn(move || {
+                let deadline = std::time::Instant::now() + Duration::from_secs(60);
+                let hold = move |caller: &Caller| rank.hold(caller);
+                match blocking::call("gathering", move || deadline, || false, hold).unwrap() {
+                    Waited::Returned(store) => store.map(|store| store.is_some()),
+                    Waited::Pointless | Waited::TooLate => panic!("nobody came"),
+                }
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+
+    #[test]
+    fn ranks_of_two_protocols_do_not_train_together_and_say_so() {
+        let same = gathered(&[1, 1, 1]);
+        assert!(same.iter().all(|it| matches!(it, Ok(true))), "{same:?}");
+        for other in gathered(&[1, 2, 1]) {
+            let failure = other.unwrap_err();
+            let words = failure.to_string();
+            assert!(
+                words.contains("generation 3") && words.contains("image"),
+                "{words}"
+            );
+            assert!(failure.exit_code().is_permanent(), "{words}");
+        }
+    }
 
     #[test]
     fn the_larger_the_world_the_less_often_a_rank_asks() {
