@@ -29,9 +29,9 @@ use pace::Pace;
 /// Between two looks at who is to be asked.
 const TICK: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 32;
-/// Questions without an answer after which a job is asked [`SELDOM`] times less often: after a minute, once a minute.
+/// Questions without an answer after which a job is asked once a minute.
 const MAX_SILENT: u32 = 20;
-const SELDOM: u32 = 20;
+const SELDOM: Duration = Duration::from_mins(1);
 
 /// Jobs that train, and what each last told.
 #[derive(Debug, Default)]
@@ -138,12 +138,8 @@ impl Progress {
             asked.push((job.clone(), followed.address.clone()));
             // Until there is an answer.
             followed.silent = followed.silent.saturating_add(1);
-            let rest = if followed.silent < MAX_SILENT {
-                1
-            } else {
-                SELDOM
-            };
-            followed.ask_at = now + interval * rest;
+            let is_silent = followed.silent >= MAX_SILENT;
+            followed.ask_at = now + if is_silent { SELDOM } else { interval };
         }
         asked
     }

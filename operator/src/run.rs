@@ -198,6 +198,12 @@ pub async fn run_with(
             Ok(())
         }
     };
+    // Who is asked to stop does not start anew.
+    let is_asked = stop.peek().is_some();
+    let outcome = match outcome {
+        Err(RunError::LeaseLost(_)) if is_asked => Ok(()),
+        outcome => outcome,
+    };
     context.making.stop();
     context.metrics.work.lead(false);
     // Nothing is written any more.

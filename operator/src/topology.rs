@@ -35,6 +35,8 @@ struct Known {
     value: Option<String>,
     /// Whether an answer, of whatever kind, is still to come.
     is_asked: bool,
+    /// Whether there was an answer before. Nobody waits for another one.
+    was_answered: bool,
     at: Instant,
 }
 
@@ -82,12 +84,13 @@ impl Topology {
                 Known {
                     value,
                     is_asked,
+                    was_answered: false,
                     at,
                 },
             );
             return (true, true);
         };
-        let is_first = known.is_asked && known.value.is_none();
+        let is_first = known.is_asked && !known.was_answered;
         let is_due = !known.is_asked && known.at.elapsed() >= TTL;
         known.is_asked |= is_due;
         (is_due, is_first)
@@ -100,6 +103,7 @@ impl Topology {
             Known {
                 value,
                 is_asked,
+                was_answered: true,
                 at,
             },
         );
@@ -150,5 +154,9 @@ mod tests {
         topology.begin(&label);
         topology.answered(label.clone(), None);
         assert_eq!(topology.begin(&label), (false, false));
+        let long_ago = Instant::now().checked_sub(TTL).unwrap();
+        topology.lock().get_mut(&label).unwrap().at = long_ago;
+        assert_eq!(topology.begin(&label), (true, false));
+        assert_eq!(topology.begin(&label), (false, false), "the second time");
     }
 }

@@ -67,7 +67,7 @@ async fn each_note_is_an_event_of_its_own_and_the_same_one_again_counts_up() {
 async fn an_event_of_a_status_whose_write_got_no_answer_is_told_once() {
     let stage = Stage::new().await;
     let operator = stage.operator(None);
-    operator.network.lose_an_answer();
+    operator.network.lose_an_answer("/status");
     stage.apply(NAMESPACE, 1).await;
     let num_told = || async {
         let all = told(&stage).await;

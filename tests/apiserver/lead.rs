@@ -114,3 +114,29 @@ async fn an_operator_that_the_api_server_does_not_answer_ends_and_another_leads(
     is_looked_after(&stage).await;
     second.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_gets_no_answer_is_tried_again_in_time() {
+    let stage = Stage::new().await;
+    // Time for two tries, also on a busy machine.
+    let terms = Terms {
+        duration: TERMS.duration * 2,
+        renew_within: TERMS.renew_within * 2,
+        ..TERMS
+    };
+    let (first, second) = two(&stage, terms).await;
+    let before = holder(&stage).await;
+    first.network.lose_an_answer("/leases/roundhouse");
+    until("a renewal gets no answer", SOON, || async {
+        Ok(first.network.has_lost_one().then_some(()))
+    })
+    .await
+    .unwrap();
+    tokio::time::sleep(terms.duration).await;
+    assert_eq!(holder(&stage).await, before);
+    assert_eq!(first.metric("roundhouse_operator_leader"), Some(1.0));
+    assert!(follows(&second));
+    is_looked_after(&stage).await;
+    first.stop().await;
+    second.stop().await;
+}

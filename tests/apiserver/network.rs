@@ -1,13 +1,13 @@
 //! A network between an operator and the API server that can swallow what the watch of the pods tells, or the answer to one
-//! write of a status: the connection stays open, and nothing comes.
+//! write: the connection stays open, and nothing comes.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures::future::{BoxFuture, FutureExt};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::{Body as HttpBody, Frame};
 use kube::client::Body;
 use tower::{Layer, Service};
@@ -16,7 +16,8 @@ use tower::{Layer, Service};
 #[derive(Clone, Default)]
 pub(crate) struct Network {
     swallows: Arc<AtomicBool>,
-    is_to_lose: Arc<AtomicBool>,
+    /// End of a path.
+    to_lose: Arc<Mutex<Option<&'static str>>>,
     has_lost: Arc<AtomicBool>,
 }
 
@@ -30,9 +31,9 @@ impl Network {
         self.swallows.load(Ordering::SeqCst)
     }
 
-    /// The answer to the next write of a status, which is carried out.
-    pub(crate) fn lose_an_answer(&self) {
-        self.is_to_lose.store(true, Ordering::SeqCst);
+    /// The answer to the next write to a path that ends so. The write is carried out.
+    pub(crate) fn lose_an_answer(&self, to: &'static str) {
+        *self.to_lose.lock().unwrap() = Some(to);
     }
 
     pub(crate) fn has_lost_one(&self) -> bool {
@@ -79,8 +80,13 @@ where
         if by.as_ref().is_some_and(Network::swallows) {
             return std::future::pending().boxed();
         }
-        let is_report = request.uri().path().ends_with("/status");
-        let loses = is_report && self.network.is_to_lose.swap(false, Ordering::SeqCst);
+        let is_write = *request.method() != Method::GET;
+        let path = request.uri().path();
+        let mut to_lose = self.network.to_lose.lock().unwrap();
+        let loses = to_lose
+            .take_if(|to| is_write && path.ends_with(*to))
+            .is_some();
+        drop(to_lose);
         let has_lost = Arc::clone(&self.network.has_lost);
         let answer = self.inner.call(request);
         async move {

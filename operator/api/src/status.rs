@@ -21,7 +21,8 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// When the operator accepted the job, or when it was last resumed; absent while it is suspended.
+    /// When the operator accepted the job, when it was last resumed, or when its last scheduling gate was removed; absent while
+    /// it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// Seconds that the job has been active before `startTime`: suspensions do not count.

@@ -12,3 +12,7 @@ pub const VOLCANO_SCHEDULER: &str = "volcano";
 /// Label of a pod: name of its group, for Kueue. A group has a fixed number of pods
 /// (<https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/>).
 pub const KUEUE_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
+/// Annotation of a pod: which pods of a group are alike, for Kueue. Without it Kueue compares their specs, and takes a worker
+/// that has a node to avoid for another kind, for which the group has no place (`getRoleHash` in
+/// `pkg/controller/jobs/pod`).
+pub const KUEUE_ROLE: &str = "kueue.x-k8s.io/role-hash";

@@ -61,6 +61,21 @@ fn the_clocks_of_a_queued_job_stand_still_and_begin_when_its_gates_are_gone() {
 }
 
 #[test]
+fn the_clocks_begin_with_the_last_gate_also_if_those_before_it_wait_for_a_node() {
+    let mut world = queued();
+    world.job.start_deadline = Some(Duration::from_secs(60));
+    world.seconds_pass(3_600);
+    world.observed.pods[0].gates.clear();
+    world.observed.pods[0].unschedulable = Some("0/3 nodes are available".to_owned());
+    world.settle();
+    assert_eq!(world.state(), "SchedulingGated");
+    gates(&mut world, &[]);
+    world.settle();
+    assert_eq!(world.state(), "Unschedulable");
+    assert_eq!(world.observed.status.start_time, Some(world.time()));
+}
+
+#[test]
 fn a_replacement_that_is_gated_does_not_stop_the_clock_of_a_job_that_has_trained() {
     let mut world = world(2).training();
     world.job.active_deadline = Some(Duration::from_secs(600));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use roundhouse_api::TrainingJob;
 use tokio::sync::mpsc::Sender;
@@ -32,41 +33,63 @@ pub(crate) async fn watch_groups<K: GroupKind>(
     groups.wanted().await;
     let resource = format!("{}.{}", K::plural(&()), K::group(&()));
     loop {
-        follow::<K>(&context, groups, &resource, &wake).await;
-        let words = format!("the API server does not serve {resource}");
+        let words = follow::<K>(&context, groups, &resource, &wake).await;
         let jobs = groups.is_not_served(words);
         if !jobs.is_empty() {
-            tracing::warn!(%resource, "not served; jobs wait for it");
+            tracing::warn!(%resource, "cannot be read; jobs wait for it");
         }
         wake_all(&wake, jobs).await;
         sleep(LOOK_AGAIN).await;
     }
 }
 
-/// Until the kind is not served.
+/// Until the kind cannot be read: in words. Whoever begins anew lists all of it.
 async fn follow<K: GroupKind>(
     context: &Context,
     groups: &OfGang,
     resource: &str,
     wake: &Sender<ObjectRef<TrainingJob>>,
-) {
+) -> String {
     let namespace = context.settings.namespace.as_deref();
     let api: Api<K> = scoped(context.watching.clone(), namespace);
     let events = watcher(api, children(context, Watched::PodGroups)).default_backoff();
     let mut events = std::pin::pin!(events);
+    let mut is_listed = false;
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => wake_all(wake, groups.take(map_event(event, reduce))).await,
-            Err(error) => match code(&error) {
-                Some(404) => return,
-                Some(403) => {
+            Ok(event) => {
+                is_listed |= matches!(event, Event::InitDone);
+                wake_all(wake, groups.take(map_event(event, reduce))).await;
+            }
+            Err(error) => {
+                let code = code(&error);
+                if code != Some(404) {
                     broke(context, Watched::PodGroups, &error);
-                    let words = format!("the operator has no right to read {resource}: {error}");
-                    wake_all(wake, groups.is_not_served(words)).await;
                 }
-                Some(_) | None => broke(context, Watched::PodGroups, &error),
-            },
+                if let Some(words) = gives_up(resource, code, is_listed, &error) {
+                    return words;
+                }
+            }
         }
+    }
+    format!("the watch of {resource} has ended")
+}
+
+/// Why the kind cannot be read. `None`: it could be, and the watch continues by itself.
+fn gives_up(
+    resource: &str,
+    code: Option<u16>,
+    is_listed: bool,
+    error: &watcher::Error,
+) -> Option<String> {
+    match code {
+        Some(404) => Some(format!("the API server does not serve {resource}")),
+        Some(403) => Some(format!(
+            "the operator has no right to read {resource}: {error}"
+        )),
+        // Nothing is known of the groups, and workers that train need none: only new pods wait.
+        Some(_) | None if !is_listed => Some(format!("{resource} cannot be read: {error}")),
+        Some(_) | None => None,
     }
 }
 
@@ -100,5 +123,24 @@ fn code(error: &watcher::Error) -> Option<u16> {
         | watcher::Error::WatchStartFailed(_)
         | watcher::Error::WatchFailed(_)
         | watcher::Error::NoResourceVersion => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_cannot_be_read_is_given_up_and_one_that_could_be_is_not() {
+        let error = watcher::Error::NoResourceVersion;
+        let words = |code, is_listed| gives_up("podgroups.example.com", code, is_listed, &error);
+        assert!(words(Some(404), true).unwrap().contains("does not serve"));
+        for is_listed in [false, true] {
+            assert!(words(Some(403), is_listed).unwrap().contains("no right"));
+        }
+        assert!(words(Some(500), false).unwrap().contains("cannot be read"));
+        assert!(words(None, false).unwrap().contains("cannot be read"));
+        assert_eq!(words(Some(500), true), None);
+        assert_eq!(words(None, true), None);
     }
 }

@@ -47,7 +47,9 @@ impl Candidate {
         let mut seen = None;
         let mut told = false;
         loop {
-            let looked = timeout(self.terms.renew_within, self.look(&mut seen)).await;
+            // There is time for another try before the Lease is lost.
+            let patience = self.terms.renew_within / 3;
+            let looked = timeout(patience, self.look(&mut seen)).await;
             let (next, problem) = match looked {
                 Ok(Ok(next)) => (Some(next), None),
                 Ok(Err(error)) => (None, Some(error.to_string())),

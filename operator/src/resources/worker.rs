@@ -68,6 +68,10 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
             annotations.insert(gang::VOLCANO_GROUP.to_owned(), group);
         }
     }
+    if all_labels.contains_key(gang::KUEUE_GROUP) {
+        let role = annotations.entry(gang::KUEUE_ROLE.to_owned());
+        role.or_insert_with(|| labels::WORKER.to_owned());
+    }
     meta.labels = Some(all_labels);
     if let Some(trainer) = job.program.trainer() {
         let config = serde_json::to_string(trainer)?;

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, LogParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use roundhouse_contract::labels;
+use roundhouse_operator::lead::Terms;
 use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::nodes::local_cluster;
 use roundhouse_tests::processes;
@@ -25,6 +26,8 @@ use super::operator::{self, NAMESPACE};
 /// The Deployment and the Lease.
 const NAME: &str = "roundhouse";
 const STEPS: u64 = 2_400;
+/// Within 15 s on a machine that is not busy.
+const SOON: Duration = Duration::from_secs(40);
 /// Between two looks at the Lease.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -128,6 +131,7 @@ async fn another_operator_leads_when_the_machine_of_the_first_is_cut_off() {
     let lasting = Lasting::begins(nodes::Fault::CutOff, &node);
     let (next, took) = leader.next(&client).await;
     println!("{node} was cut off, and another operator led after {took:.1?}");
+    assert!(took < SOON, "{took:.1?}");
     // It knows of the worker that is lost with the node.
     let second = drill.trains(3, first).await;
     assert!(
@@ -213,6 +217,11 @@ async fn an_upgrade_hands_over_while_a_job_trains() {
     }
     let after = Leader::wait(&client).await;
     println!("upgraded; there was no leader for {took:.2?}");
+    // It was given back: nobody waited for its end.
+    assert!(
+        took.iter().sum::<Duration>() < Terms::default().duration,
+        "{took:.2?}"
+    );
     assert_ne!(after.identity, before.identity);
     after.pod(&client).await;
     assert_eq!(

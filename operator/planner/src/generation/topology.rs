@@ -1,8 +1,8 @@
 //! Node ranks that follow the network: workers of one topology domain are neighbours, so that most of a ring's traffic stays
 //! within a domain.
 //!
-//! The order depends on nothing that changes while a generation is issued: on the worker that comes first, which is the one
-//! that would without topology, and on domains and indices. So it is the same at each look.
+//! The order depends on the worker that comes first, which is the one that would without topology, and on domains and indices.
+//! So it is the same at each look, unless a node's label changes while a generation is issued: then the next one is raised.
 
 use std::cmp::Reverse;
 

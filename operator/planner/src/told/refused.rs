@@ -61,14 +61,17 @@ pub fn plan_refused(
             let message = format!("{}; {words}", running.message);
             set_condition(status, kind, true, ConditionReason::Training, message, now);
         }
-        None => set_condition(
-            status,
-            kind,
-            false,
-            ConditionReason::Refused,
-            words.clone(),
-            now,
-        ),
+        None => {
+            let before = status.condition(kind);
+            let queued = ConditionReason::SchedulingGated;
+            let is_queued = before.is_some_and(|before| before.reason == queued.as_str());
+            // The clocks of a job in a queue stand still by its reason.
+            let (reason, message) = match before {
+                Some(before) if is_queued => (queued, format!("{}; {words}", before.message)),
+                _ => (ConditionReason::Refused, words.clone()),
+            };
+            set_condition(status, kind, false, reason, message, now);
+        }
     }
     tell_state(status);
     if !told {

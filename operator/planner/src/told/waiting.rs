@@ -73,8 +73,11 @@ fn told_before(draft: &Draft<'_>, message: &str) -> Option<String> {
 
 /// Why a worker cannot start, as a reason and a sentence, if one cannot.
 pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
-    let mut workers = draft.members.workers.values();
-    workers.find_map(|pod| trouble(pod))
+    let workers = || draft.members.workers.values();
+    // As long as one is in a queue, whatever keeps those that have left it: by this reason the clocks stand still.
+    let mut queued = workers().filter(|pod| draft.is_queued() && !pod.gates.is_empty());
+    let queued = queued.find_map(|pod| trouble(pod));
+    queued.or_else(|| workers().find_map(|pod| trouble(pod)))
 }
 
 /// What holds the job up, as a reason and a sentence.

@@ -1,3 +1,4 @@
+use kube::ResourceExt;
 use roundhouse_planner::{ValidatedJob, validate};
 use serde_json::{Value, json};
 
@@ -286,6 +287,25 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
         let best = variable("ROUNDHOUSE_CHECKPOINT_BEST");
         assert_eq!(best.as_deref(), Some("top1"));
     }
+}
+
+#[test]
+fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
+    let template =
+        json!({"metadata": {"labels": {gang::KUEUE_GROUP: "digits"}}, "spec": {"containers": []}});
+    let avoid = ["n1".to_owned()];
+    let replacement = Place {
+        avoid: &avoid,
+        ..place(1, 1)
+    };
+    let role = |template: &Value, place| {
+        let pod = build(&job(template), place).unwrap();
+        pod.annotations().get(gang::KUEUE_ROLE).cloned()
+    };
+    let first = role(&template, place(0, 0));
+    assert!(first.is_some());
+    assert_eq!(role(&template, replacement), first);
+    assert_eq!(role(&json!({}), place(0, 0)), None, "it is in no group");
 }
 
 #[test]

@@ -102,7 +102,10 @@ impl Gathering {
             num_arrived = store.add(ARRIVED, 0).map_err(lost)?;
         }
         let protocols = store.add(PROTOCOLS, 0).map_err(lost)?;
-        if protocols != world_size * i64::from(self.protocol) {
+        let expected = world_size * i64::from(self.protocol);
+        // A rank of a version before this number says nothing, and means the first one.
+        let are_first = self.protocol == 1 && protocols < expected;
+        if protocols != expected && !are_first {
             return Err(Failure::OtherProtocol {
                 generation: self.generation,
                 protocol: self.protocol,
@@ -161,6 +164,9 @@ mod tests {
     fn ranks_of_two_protocols_do_not_train_together_and_say_so() {
         let same = gathered(&[1, 1, 1]);
         assert!(same.iter().all(|it| matches!(it, Ok(true))), "{same:?}");
+        // As one of a version before it.
+        let silent = gathered(&[0, 1]).pop().unwrap();
+        assert!(matches!(silent, Ok(true)), "{silent:?}");
         for other in gathered(&[1, 2, 1]) {
             let failure = other.unwrap_err();
             let words = failure.to_string();
