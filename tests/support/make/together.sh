@@ -14,6 +14,8 @@ together() {
   while [ $# -gt 0 ]; do
     names+=("$1")
     files+=("$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$1" | sed 's/-$//').log")
+    # It is looked at below, perhaps before the function begins.
+    : > "${files[-1]}"
     "$2" > "${files[-1]}" 2>&1 < /dev/null &
     pids+=($!)
     shift 2
