@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStatus, Pod as FullPod, PodCondition, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use roundhouse_contract::membership::Unread;
 use roundhouse_contract::{BuiltFrom, Membership, Reason, TerminationMessage, labels};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 
@@ -91,6 +92,7 @@ pub fn pod(full: &FullPod) -> Pod {
     } = full;
     let number = |key: &str| metadata.labels.as_ref()?.get(key)?.parse::<u32>().ok();
     let identity = identity(metadata);
+    let (membership, newer_protocol) = place(metadata);
     let status = status.as_ref();
     let phase = phase(status);
     let is = |kind: &str, value: &str| condition(status, kind).is_some_and(|c| c.status == value);
@@ -144,11 +146,21 @@ pub fn pod(full: &FullPod) -> Pod {
             .map(container)
             .map(|own| held_up(own, status))
             .unwrap_or_default(),
-        membership: annotation(metadata, labels::MEMBERSHIP)
-            .and_then(|document| Membership::parse(document).ok().flatten()),
+        membership,
+        newer_protocol,
         built_from: annotation(metadata, labels::BUILT_FROM).and_then(BuiltFrom::parse),
         // The pod does not know; `observe` does.
         processes: None,
+    }
+}
+
+/// The worker's place, or the protocol of a document that a newer operator wrote. A text that somebody broke is no document.
+fn place(metadata: &ObjectMeta) -> (Option<Membership>, Option<u32>) {
+    let document = annotation(metadata, labels::MEMBERSHIP).unwrap_or_default();
+    match Membership::parse(document) {
+        Ok(membership) => (membership, None),
+        Err(Unread::NewerProtocol(protocol)) => (None, Some(protocol)),
+        Err(Unread::Malformed(_)) => (None, None),
     }
 }
 

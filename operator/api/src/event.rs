@@ -11,6 +11,8 @@ pub enum EventReason {
     ForbiddenByPolicy,
     /// The namespace has as many jobs as the administrator's policy allows.
     TooManyJobs,
+    /// A newer operator told the job's workers their places.
+    NewerProtocol,
     /// Somebody else's object has the name of one of the job's.
     NameTaken,
     /// The gang scheduler of the job is not installed.
@@ -35,11 +37,12 @@ pub enum EventReason {
 
 impl EventReason {
     /// Every reason, in the order of a job's life.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Accepted,
         Self::InvalidSpec,
         Self::ForbiddenByPolicy,
         Self::TooManyJobs,
+        Self::NewerProtocol,
         Self::NameTaken,
         Self::GangSchedulerMissing,
         Self::Refused,
@@ -60,6 +63,7 @@ impl EventReason {
             Self::InvalidSpec => "InvalidSpec",
             Self::ForbiddenByPolicy => "ForbiddenByPolicy",
             Self::TooManyJobs => "TooManyJobs",
+            Self::NewerProtocol => "NewerProtocol",
             Self::NameTaken => "NameTaken",
             Self::GangSchedulerMissing => "GangSchedulerMissing",
             Self::Refused => "Refused",
@@ -80,6 +84,7 @@ impl EventReason {
             Self::InvalidSpec
             | Self::ForbiddenByPolicy
             | Self::TooManyJobs
+            | Self::NewerProtocol
             | Self::NameTaken
             | Self::GangSchedulerMissing
             | Self::Refused
@@ -107,6 +112,9 @@ impl EventReason {
             }
             Self::TooManyJobs => {
                 "As many jobs of the namespace run as the administrator's policy allows. The job waits."
+            }
+            Self::NewerProtocol => {
+                "A newer operator told the job's workers their places, in a protocol that this operator does not know. It leaves the job alone."
             }
             Self::NameTaken => {
                 "An object of another owner has the name of one of the job's objects."

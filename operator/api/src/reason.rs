@@ -64,6 +64,10 @@ reasons! {
     TooManyJobs: [(Accepted, false), (Running, false)],
         "As many jobs of the namespace run as the administrator's policy allows (`policy.maxJobsPerNamespace`). The job begins by itself when one of them has ended or is suspended.",
         "Wait, suspend or delete another job of the namespace, or ask an administrator to raise the value.";
+    /// A newer operator told the job's workers their places.
+    NewerProtocol: [(Accepted, false), (Running, false)],
+        "The operator was rolled back. Its newer version told the job's workers their places, in a protocol that this version does not know. The message names the pod and both protocols. Workers that train continue. The operator makes, forms and deletes nothing, so a worker that is lost is not replaced.",
+        "Upgrade the operator to the version that ran before. Or suspend the job and resume it: it continues from its newest checkpoint with this version. A worker whose template names an image of the newer version needs the older one again.";
     /// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup.
     NameTaken: [(Running, false)],
         "The job needs a Service, a NetworkPolicy or a PodGroup whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train continue.",

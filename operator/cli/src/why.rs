@@ -26,6 +26,8 @@ pub(crate) enum Situation {
     ForbiddenByPolicy,
     /// The namespace has as many jobs as the administrator's policy allows.
     TooManyJobs,
+    /// A newer operator ran the job, and this one cannot.
+    NewerProtocol,
     /// The job is complete.
     Succeeded,
     /// The loss is no longer finite.

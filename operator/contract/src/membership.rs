@@ -5,7 +5,10 @@
 //! found at its start, so an old document in a restarted container and a stale leader's late
 //! patch are both ignored.
 
-use serde::de::{Error, IgnoredAny};
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
+
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// What processes of one generation tell each other, and what the operator tells them. It is raised by a change that versions
@@ -25,6 +28,36 @@ struct Document<T> {
 
 const fn first_protocol() -> u32 {
     1
+}
+
+/// Why a text is no membership document that this version can follow.
+#[derive(Debug)]
+pub enum Unread {
+    /// It is of this protocol, which is higher than [`PROTOCOL`].
+    NewerProtocol(u32),
+    /// It is not a membership document.
+    Malformed(serde_json::Error),
+}
+
+impl Display for Unread {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NewerProtocol(protocol) => write!(
+                f,
+                "it is of protocol {protocol}, and this version knows {PROTOCOL}: the operator is newer than this image; give \
+                 the workers an image of its version"
+            ),
+            Self::Malformed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for Unread {}
+
+impl From<serde_json::Error> for Unread {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Malformed(error)
+    }
 }
 
 /// What the worker is to do with this generation.
@@ -98,19 +131,16 @@ impl Membership {
     ///
     /// # Errors
     /// The text is not a membership document, or one of a higher [`PROTOCOL`].
-    pub fn parse(text: &str) -> Result<Option<Self>, serde_json::Error> {
+    pub fn parse(text: &str) -> Result<Option<Self>, Unread> {
         if text.trim().is_empty() {
             return Ok(None);
         }
         // What else a document of a higher protocol holds is not known.
         let Document { protocol, .. } = serde_json::from_str::<Document<IgnoredAny>>(text)?;
         if protocol > PROTOCOL {
-            return Err(serde_json::Error::custom(format!(
-                "it is of protocol {protocol}, and this version knows {PROTOCOL}: the operator is newer than this image; give \
-                 the workers an image of its version"
-            )));
+            return Err(Unread::NewerProtocol(protocol));
         }
-        serde_json::from_str(text).map(Some)
+        Ok(serde_json::from_str(text).map(Some)?)
     }
 
     /// The document as compact JSON.

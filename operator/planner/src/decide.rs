@@ -11,6 +11,7 @@ use crate::generation::form;
 use crate::generation::worker::is_alive;
 use crate::life::deadlines;
 use crate::life::finish;
+use crate::life::newer;
 use crate::life::outdated;
 use crate::life::suspend;
 use crate::observed::Observed;
@@ -54,7 +55,9 @@ fn decide(
         return draft.end(PlanReason::Deleting);
     }
     describe(&mut draft);
-    if let Some(reason) = finish::after_the_end(&mut draft) {
+    let nothing_to_run =
+        finish::after_the_end(&mut draft).or_else(|| newer::leave_alone(&mut draft));
+    if let Some(reason) = nothing_to_run {
         return draft.end(reason);
     }
     match rejection {

@@ -2,6 +2,7 @@
 
 pub(crate) mod deadlines;
 pub(crate) mod finish;
+pub(crate) mod newer;
 pub(crate) mod outdated;
 pub(crate) mod suspend;
 pub(crate) mod ttl;

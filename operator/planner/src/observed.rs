@@ -131,6 +131,8 @@ pub struct Pod {
     pub container: Container,
     /// The membership document it was given.
     pub membership: Option<Membership>,
+    /// Protocol of a document that a newer operator gave it, and that this version does not understand.
+    pub newer_protocol: Option<u32>,
     /// What it was built from; `None`: an operator made it that did not say.
     pub built_from: Option<BuiltFrom>,
     /// What its agent told of its processes while it was not Ready. `None`: nothing; it is Ready, has one process,

@@ -137,7 +137,7 @@ pub enum DeleteReason {
 /// Why the plan is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlanReason {
-    /// The job is not accepted, and has no workers that could train.
+    /// The job is not accepted, and has no workers that could train, or none that this version understands.
     NotAccepted,
     /// A child's name is taken by somebody else's object.
     NameTaken,

@@ -22,6 +22,8 @@ pub enum RejectionReason {
     ForbiddenByPolicy,
     /// The namespace has as many jobs as the administrator's policy allows.
     TooManyJobs,
+    /// Its workers were told their places by a newer operator, in a protocol that this version does not know.
+    NewerProtocol,
 }
 
 impl RejectionReason {
@@ -32,6 +34,7 @@ impl RejectionReason {
             Self::InvalidSpec => ConditionReason::InvalidSpec,
             Self::ForbiddenByPolicy => ConditionReason::ForbiddenByPolicy,
             Self::TooManyJobs => ConditionReason::TooManyJobs,
+            Self::NewerProtocol => ConditionReason::NewerProtocol,
         }
     }
 
@@ -42,6 +45,7 @@ impl RejectionReason {
             Self::InvalidSpec => EventReason::InvalidSpec,
             Self::ForbiddenByPolicy => EventReason::ForbiddenByPolicy,
             Self::TooManyJobs => EventReason::TooManyJobs,
+            Self::NewerProtocol => EventReason::NewerProtocol,
         }
     }
 }

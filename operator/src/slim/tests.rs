@@ -166,3 +166,19 @@ fn a_gated_pod_is_not_unschedulable() {
     let free = pod(json!(null));
     assert_eq!(free.unschedulable.as_deref(), Some("blocked"));
 }
+
+#[test]
+fn a_membership_of_a_higher_protocol_is_told_from_none() {
+    let pod = |document: &str| {
+        pod_of(json!({"metadata": {
+            "name": "digits-worker-0-0",
+            "annotations": {"roundhouse.dev/membership": document},
+        }}))
+    };
+    let newer = pod(r#"{"protocol": 9, "place": "of another shape"}"#);
+    assert_eq!((newer.newer_protocol, newer.membership), (Some(9), None));
+    let broken = pod("{");
+    assert_eq!((broken.newer_protocol, broken.membership), (None, None));
+    let none = pod("");
+    assert_eq!((none.newer_protocol, none.membership), (None, None));
+}

@@ -33,6 +33,11 @@ pub(crate) fn of(facts: &Facts) -> Vec<String> {
                     .to_owned(),
             ];
         }
+        "NewerProtocol" => {
+            return vec![
+                "Nothing, until a newer operator runs, or the job is suspended.".to_owned(),
+            ];
+        }
         _ => {}
     }
     if facts.job.spec.suspend {

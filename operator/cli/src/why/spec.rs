@@ -54,6 +54,16 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
                 .do_("Or ask an administrator to raise policy.maxJobsPerNamespace of the operator's chart."),
         );
     }
+    if reason == "NewerProtocol" {
+        let summary =
+            "The operator was rolled back, and does not know the protocol of the job's workers.";
+        return Some(
+            Diagnosis::new(Situation::NewerProtocol, summary)
+                .shown_by(message)
+                .do_("Upgrade the operator to the version that ran before.")
+                .do_(format!("Or run `kubectl roundhouse suspend {name}`, then `kubectl roundhouse resume {name}`: the job continues from its newest checkpoint.")),
+        );
+    }
     let ended = facts.status().is_terminal();
     if spec.suspend && !ended {
         return Some(

@@ -49,6 +49,11 @@ fn before_training() -> Vec<Row> {
             &["3 jobs", "begins by itself", "policy.maxJobsPerNamespace"],
         ),
         (
+            Situation::NewerProtocol,
+            job().condition("Accepted", "False", "NewerProtocol", "digits-worker-0-0 has a membership document of protocol 2"),
+            &["protocol 2", "Upgrade the operator", "suspend digits", "resume digits"],
+        ),
+        (
             Situation::Suspended,
             job().with("spec/suspend", json!(true)).waits("Suspended", "no workers; no checkpoint is known yet"),
             &["resume digits", "no checkpoint is known"],
