@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Client;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_tests::apiserver::ApiServer;
 use roundhouse_tests::cluster::until;
@@ -67,7 +67,19 @@ impl Cluster {
                 "status": {"capacity": room, "allocatable": room}})
         });
         cluster.create::<Node>(&nodes.collect::<Vec<_>>()).await?;
+        cluster.open_nodes().await?;
         Ok(cluster)
+    }
+
+    /// Admission taints new nodes as not ready, and the controller that would take that back does not run here.
+    async fn open_nodes(&self) -> anyhow::Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let open = Patch::Merge(json!({"spec": {"taints": null}}));
+        for node in nodes.list(&ListParams::default()).await? {
+            let parameters = PatchParams::default();
+            nodes.patch(&node.name_any(), &parameters, &open).await?;
+        }
+        Ok(())
     }
 
     async fn create_kind(&self) -> anyhow::Result<()> {

@@ -28,15 +28,19 @@ pub(crate) fn jobs(cluster: &Cluster) -> Api<TrainingJob> {
     Api::namespaced(cluster.client.clone(), NAMESPACE)
 }
 
-/// Applies all jobs; returns when each of their pods has its place in generation 1.
-pub(crate) async fn apply(cluster: &Cluster, shape: Shape) -> anyhow::Result<Duration> {
+/// Applies all jobs, `NAME-0` and so on; returns when each of their pods has its place in generation 1.
+pub(crate) async fn apply(
+    cluster: &Cluster,
+    name: &str,
+    shape: Shape,
+) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let jobs = jobs(cluster);
     let created = iter(0..shape.jobs).map(|number| {
         let jobs = jobs.clone();
         let job = json!({
             "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
-            "metadata": {"name": format!("job-{number}")},
+            "metadata": {"name": format!("{name}-{number}")},
             "spec": {
                 "workers": {"replicas": shape.workers},
                 "trainer": {
@@ -53,7 +57,7 @@ pub(crate) async fn apply(cluster: &Cluster, shape: Shape) -> anyhow::Result<Dur
     });
     all(created).await?;
     for number in 0..shape.jobs {
-        trains(cluster, &format!("job-{number}"), 1).await?;
+        trains(cluster, &format!("{name}-{number}"), 1).await?;
     }
     Ok(begun.elapsed())
 }

@@ -50,7 +50,7 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
 
     let operator = Operator::start(program, &cluster.kubeconfig).await?;
     let before = writes(&cluster)?;
-    let apply = load::apply(&cluster, shape).await?;
+    let apply = load::apply(&cluster, "job", shape).await?;
     tokio::time::sleep(REST).await;
     let made = writes(&cluster)?;
     let cpu = operator.cpu_time()?;
@@ -72,18 +72,16 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
 
 /// A pod as the operator makes it, but of nobody.
 async fn template(cluster: &Cluster) -> anyhow::Result<k8s_openapi::api::core::v1::Pod> {
-    load::apply(
-        cluster,
-        Shape {
-            jobs: 1,
-            workers: 1,
-        },
-    )
-    .await?;
+    let one = Shape {
+        jobs: 1,
+        workers: 1,
+    };
+    // Under a name of its own: nobody collects the service of a deleted job here.
+    load::apply(cluster, "template", one).await?;
     let pods = load::pods(cluster).list(&ListParams::default()).await?;
     let mut like = pods.items.into_iter().next().context("no pod")?;
     load::jobs(cluster)
-        .delete("job-0", &DeleteParams::default())
+        .delete("template-0", &DeleteParams::default())
         .await?;
     load::clear(cluster).await?;
     like.metadata.labels = None;
