@@ -11,6 +11,7 @@ mod failures;
 mod gang;
 mod gang_scheduler;
 mod gated;
+mod kueue;
 mod lead;
 mod lifecycle;
 mod metrics;

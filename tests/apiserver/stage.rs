@@ -237,7 +237,7 @@ impl Stage {
         told.unwrap();
     }
 
-    /// What a kubelet would do once: every pod that has not ended runs and is ready; one that trains
+    /// What a kubelet would do once: every pod that no gate holds and that has not ended runs and is ready; one that trains
     /// is given its `end`, if there is one.
     pub(crate) async fn kubelet(&self, namespace: &str, end: Option<(i32, Reason)>) {
         for pod in self
@@ -249,7 +249,12 @@ impl Stage {
             let status = pod.status.clone().unwrap_or_default();
             let trains = pod.annotations().contains_key(labels::MEMBERSHIP);
             let phase = status.phase.as_deref().unwrap_or_default();
+            let gates = pod
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.scheduling_gates.as_ref());
             let patch = match (phase, end) {
+                _ if gates.is_some_and(|gates| !gates.is_empty()) => continue,
                 ("Succeeded" | "Failed", _) => continue,
                 (_, Some((code, reason))) if trains => ended(&pod, code, reason),
                 ("Running", _) => continue,

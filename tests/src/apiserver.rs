@@ -63,6 +63,7 @@ impl ApiServer {
                 "--initial-cluster",
                 &format!("default={peer}"),
             ],
+            &[],
         )?;
         for (name, text) in [("tokens.csv", TOKENS), ("audit.yaml", AUDIT)] {
             std::fs::File::create(server.path(name))?.write_all(text.as_bytes())?;
@@ -92,6 +93,7 @@ impl ApiServer {
                 &format!("--audit-log-path={}", server.path("audit.log")),
                 "--profiling=false",
             ],
+            &[],
         )?;
         let client = server.client("test")?;
         let ready = until("the API server is ready", STARTS_WITHIN, || async {
@@ -99,9 +101,7 @@ impl ApiServer {
             Ok(client.request_text(request).await.ok())
         });
         if ready.await.is_err() {
-            let log =
-                std::fs::read_to_string(server.path("kube-apiserver.log")).unwrap_or_default();
-            let end = log.lines().rev().take(15).collect::<Vec<_>>().join("\n");
+            let end = server.last_lines("kube-apiserver");
             bail!("the API server did not start; its last lines, newest first:\n{end}");
         }
         Ok(server)
@@ -145,13 +145,40 @@ impl ApiServer {
         Ok(path)
     }
 
-    /// Runs another program of `ROUNDHOUSE_BIN` beside it, until the value ends.
+    /// Runs another program of `ROUNDHOUSE_BIN` beside it, until the value ends. Returns the process.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn run(&mut self, program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    pub fn run(&mut self, program: &str, arguments: &[&str]) -> anyhow::Result<u32> {
+        self.run_with(program, arguments, &[])
+    }
+
+    /// As [`Self::run`], with variables of the environment. Returns the process.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn run_with(
+        &mut self,
+        program: &str,
+        arguments: &[&str],
+        environment: &[(&str, &Path)],
+    ) -> anyhow::Result<u32> {
         let bin = std::env::var("ROUNDHOUSE_BIN")?;
-        self.spawn(&Path::new(&bin).join(program), arguments)
+        self.spawn(&Path::new(&bin).join(program), arguments, environment)
+    }
+
+    /// The last lines of a program's log, newest first.
+    #[must_use]
+    pub fn last_lines(&self, program: &str) -> String {
+        let log = std::fs::read_to_string(self.path(&format!("{program}.log")));
+        let log = log.unwrap_or_default();
+        log.lines().rev().take(15).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Where its files are, logs among them.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The operator's calls so far, as `verb resource`; watches and their lists are left out.
@@ -174,7 +201,12 @@ impl ApiServer {
         Ok(calls)
     }
 
-    fn spawn(&mut self, program: &Path, arguments: &[&str]) -> anyhow::Result<()> {
+    fn spawn(
+        &mut self,
+        program: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &Path)],
+    ) -> anyhow::Result<u32> {
         let name = program
             .file_name()
             .unwrap_or_default()
@@ -183,13 +215,15 @@ impl ApiServer {
         let log = std::fs::File::create(self.path(&format!("{name}.log")))?;
         let child = Command::new(program)
             .args(arguments)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
             .with_context(|| format!("{} cannot be started", program.display()))?;
+        let process = child.id();
         self.children.push(child);
-        Ok(())
+        Ok(process)
     }
 
     fn path(&self, name: &str) -> String {
@@ -206,6 +240,6 @@ impl Drop for ApiServer {
     }
 }
 
-fn free_port() -> std::io::Result<u16> {
+pub(crate) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -7,6 +7,7 @@ pub mod local;
 pub mod manifests;
 pub mod metrics_page;
 pub mod nodes;
+pub mod peers;
 pub mod processes;
 pub mod prometheus;
 pub mod weights;

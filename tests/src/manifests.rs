@@ -1,6 +1,6 @@
 //! Examples and other YAML of the repository.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::Value;
@@ -16,8 +16,18 @@ pub fn repository() -> PathBuf {
 /// # Errors
 /// The file cannot be read, or is no YAML.
 pub fn read(path: &str) -> anyhow::Result<Vec<Value>> {
-    let text = std::fs::read_to_string(repository().join(path)).with_context(|| path.to_owned())?;
-    text.split("\n---\n")
-        .map(|document| serde_saphyr::from_str(document).with_context(|| path.to_owned()))
+    documents(&repository().join(path))
+}
+
+/// The documents of a YAML file.
+///
+/// # Errors
+/// The file cannot be read, or is no YAML.
+pub fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
+    let name = || path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(name)?;
+    text.trim_start_matches("---\n")
+        .split("\n---\n")
+        .map(|document| serde_saphyr::from_str(document).with_context(name))
         .collect()
 }

@@ -29,11 +29,7 @@ pub(crate) fn jobs(cluster: &Cluster) -> Api<TrainingJob> {
 }
 
 /// Applies all jobs, `NAME-0` and so on; returns when each of their pods has its place in generation 1.
-pub(crate) async fn apply(
-    cluster: &Cluster,
-    name: &str,
-    shape: Shape,
-) -> anyhow::Result<Duration> {
+pub(crate) async fn apply(cluster: &Cluster, name: &str, shape: Shape) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let jobs = jobs(cluster);
     let created = iter(0..shape.jobs).map(|number| {

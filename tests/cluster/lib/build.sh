@@ -33,31 +33,47 @@ build_module() {
   fi
   for program in $3; do ln -sf "$home/$program" "$RH_BIN/$program"; done
 }
-# definitions MODULE PATH FILE...: CustomResourceDefinitions of another project, from the Go module with this path. Nothing is
-# compiled.
+# definitions NAME MODULE PATH FILE...: manifests of another project, from the Go module with this path. Nothing is compiled.
+# Its webhooks, manifests.yaml, are called webhooks.yaml.
 definitions() {
-  local home=$RH_BIN/$1-definitions source file
+  local home=$RH_BIN/$1-definitions source file name
   [ ! -d "$home" ] || return 0
-  source=$(cd "$here/modules/$1" && GOFLAGS=-mod=readonly go mod download -json "$2" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+  source=$(cd "$here/modules/$2" && GOFLAGS=-mod=readonly go mod download -json "$3" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
   rm -rf "$home.partial"
   mkdir -p "$home.partial"
-  for file in "${@:3}"; do install -m 644 "$source/$file" "$home.partial/"; done
+  for file in "${@:4}"; do
+    name=$(basename "$file")
+    install -m 644 "$source/$file" "$home.partial/${name/#manifests/webhooks}"
+  done
   mv "$home.partial" "$home"
 }
-cluster_build() { # [all]: with what tests need: the simulator of nodes, a gang scheduler, the chart's unit tests, definitions of other projects
+# [all]: with what tests need: the simulator of nodes, a gang scheduler, the chart's unit tests, definitions of other projects.
+# [peers]: these, and controllers of other projects.
+cluster_build() {
   mkdir -p "$RH_BIN"
   # One module, because they share most packages: apart they take half as long again.
   build_module kube Kubernetes "${kube[*]} etcd coredns helm" "${kube[@]/#/k8s.io/kubernetes/cmd/}" \
     go.etcd.io/etcd/server/v3 ./coredns helm.sh/helm/v4/cmd/helm
-  if [ "${1:-}" = all ]; then
+  case ${1:-} in all | peers)
     build_module kwok "Simulator of nodes" kwok sigs.k8s.io/kwok/cmd/kwok
     # Most of its packages are those of the kube-scheduler, in the same versions.
     build_module coscheduling "Scheduler with the plugin Coscheduling" coscheduling .
     build_module helm-unittest "Tests of the chart" helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
-    definitions prometheus-operator github.com/prometheus-operator/prometheus-operator \
+    definitions prometheus-operator prometheus-operator github.com/prometheus-operator/prometheus-operator \
       example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,servicemonitors,prometheusrules}.yaml
-    definitions coscheduling sigs.k8s.io/scheduler-plugins config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
-    definitions volcano volcano.sh/volcano config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml
+    definitions coscheduling coscheduling sigs.k8s.io/scheduler-plugins config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
+    definitions volcano volcano volcano.sh/volcano config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml ;;
+  esac
+  if [ "${1:-}" = peers ]; then
+    local trainer=github.com/kubeflow/trainer/v2 crds=config/components/crd/bases webhooks=config/components/webhook/manifests.yaml
+    build_module peers "JobSet, Kubeflow Trainer and Kueue" "jobset trainer-controller-manager kueue" \
+      sigs.k8s.io/jobset $trainer/cmd/trainer-controller-manager sigs.k8s.io/kueue/cmd/kueue
+    definitions jobset peers sigs.k8s.io/jobset $crds/jobset.x-k8s.io_jobsets.yaml $webhooks
+    definitions trainer-controller-manager peers $trainer manifests/base/webhook/manifests.yaml \
+      manifests/base/crds/trainer.kubeflow.org_{clustertrainingruntimes,trainingruntimes,trainjobs}.yaml
+    definitions kueue peers sigs.k8s.io/kueue $webhooks \
+      $crds/kueue.x-k8s.io_{clusterqueues,localqueues,resourceflavors,workloads,admissionchecks,cohorts,topologies}.yaml \
+      $crds/kueue.x-k8s.io_{workloadpriorityclasses,multikueueclusters,multikueueconfigs,provisioningrequestconfigs}.yaml
   fi
   echo "$RH_BIN"
 }

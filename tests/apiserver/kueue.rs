@@ -1,0 +1,138 @@
+//! Jobs in a queue of the real Kueue. Nodes are not needed: Kueue counts what pods ask for, and the test plays the kubelets of
+//! the pods that it lets go.
+
+use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::core::discovery::ApiResource;
+use roundhouse_contract::termination::Reason;
+use roundhouse_tests::cluster::until;
+use roundhouse_tests::peers::KUEUE;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+const OTHER: &str = "other";
+/// Of the quota, and of each job.
+const GPUS: u32 = 4;
+
+/// Kueue with one quota, which both namespaces share; a job of the class `urgent` takes it from others.
+async fn stage() -> Stage {
+    let mut stage = Stage::new().await;
+    let client = stage.client.clone();
+    KUEUE.install(&mut stage.server, &client).await.unwrap();
+    let priority = |name: &str, value: u32| json!({"kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value});
+    let quota = json!({"name": "nvidia.com/gpu", "nominalQuota": GPUS});
+    let groups = json!([{
+        "coveredResources": ["nvidia.com/gpu"],
+        "flavors": [{"name": "gpus", "resources": [quota]}],
+    }]);
+    let preemption = json!({"withinClusterQueue": "LowerPriority"});
+    apply(
+        &stage,
+        None,
+        json!({"kind": "ResourceFlavor", "metadata": {"name": "gpus"}}),
+    )
+    .await;
+    apply(&stage, None, priority("usual", 1)).await;
+    apply(&stage, None, priority("urgent", 2)).await;
+    let spec = json!({"namespaceSelector": {}, "resourceGroups": groups, "preemption": preemption});
+    apply(
+        &stage,
+        None,
+        json!({"kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": spec}),
+    )
+    .await;
+    for namespace in [NAMESPACE, OTHER] {
+        let metadata = json!({"name": "research", "namespace": namespace});
+        let queue =
+            json!({"kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": "all"}});
+        apply(&stage, Some(namespace), queue).await;
+    }
+    stage
+}
+
+async fn apply(stage: &Stage, namespace: Option<&str>, mut object: Value) {
+    let kind = object["kind"].as_str().unwrap();
+    let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind);
+    object["apiVersion"] = json!(kind.api_version());
+    let resource = match kind.kind.as_str() {
+        // Its plural is not regular.
+        "WorkloadPriorityClass" => {
+            ApiResource::from_gvk_with_plural(&kind, "workloadpriorityclasses")
+        }
+        _ => ApiResource::from_gvk(&kind),
+    };
+    let client = stage.client.clone();
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    };
+    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+    let parameters = PatchParams::apply("test");
+    // The kind may not be served yet, and its webhook not ready.
+    until(&name, SOON, || async {
+        let applied = api.patch(&name, &parameters, &Patch::Apply(&object)).await;
+        Ok(applied.ok().map(drop))
+    })
+    .await
+    .unwrap();
+}
+
+/// A job as the guide of queues says, that needs the whole quota.
+fn queued(class: &str) -> Value {
+    let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
+    let mut job = job(GPUS);
+    job["spec"]["workers"]["template"] = json!({
+        "metadata": {
+            "labels": {
+                "kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/pod-group-name": "digits",
+                "kueue.x-k8s.io/priority-class": class,
+            },
+            "annotations": {"kueue.x-k8s.io/pod-group-total-count": GPUS.to_string()},
+        },
+        "spec": {"containers": [{"name": "trainer", "resources": limits}]},
+    });
+    job
+}
+
+/// The job of a namespace trains and ends.
+async fn run_to_its_end(stage: &Stage, namespace: &str) {
+    stage.trains(namespace).await;
+    until("the job ends", SOON, || async {
+        stage.kubelet(namespace, Some((0, Reason::Completed))).await;
+        let status = stage.job(namespace).await.status.unwrap();
+        Ok(status.is_terminal().then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kueue: make test-long"]
+async fn a_job_waits_in_kueue_until_another_has_ended() {
+    let stage = stage().await;
+    let operator = stage.operator(None);
+    stage.create(NAMESPACE, queued("usual")).await;
+    stage.trains(NAMESPACE).await;
+    stage.create(OTHER, queued("usual")).await;
+    stage.reaches(OTHER, "SchedulingGated").await;
+    run_to_its_end(&stage, NAMESPACE).await;
+    run_to_its_end(&stage, OTHER).await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kueue: make test-long"]
+async fn a_job_that_kueue_preempts_waits_and_continues_without_an_incident() {
+    let stage = stage().await;
+    let operator = stage.operator(None);
+    stage.create(NAMESPACE, queued("usual")).await;
+    stage.trains(NAMESPACE).await;
+    stage.create(OTHER, queued("urgent")).await;
+    stage.reaches(NAMESPACE, "SchedulingGated").await;
+    run_to_its_end(&stage, OTHER).await;
+    stage.trains(NAMESPACE).await;
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.incidents.total, 0);
+    run_to_its_end(&stage, NAMESPACE).await;
+    operator.stop().await;
+}
