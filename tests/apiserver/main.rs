@@ -8,6 +8,7 @@ mod drift;
 mod edits;
 mod events;
 mod failures;
+mod faults;
 mod gang;
 mod gang_scheduler;
 mod gated;

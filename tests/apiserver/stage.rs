@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::client::{Body, ClientBuilder};
-use kube::{Client, ResourceExt};
+use kube::{Client, Config, ResourceExt};
 use prometheus::Registry;
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
@@ -24,7 +24,7 @@ use roundhouse_operator::settings::Settings;
 use roundhouse_tests::apiserver::ApiServer;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::{Layer, Service};
@@ -149,9 +149,24 @@ impl Stage {
     /// One of several operators.
     pub(crate) fn candidate(&self, terms: Terms) -> Operator {
         let lease = ["--lease=roundhouse", "--lease-namespace=ml"];
-        self.start_with(LENIENT, Network::default(), None, &lease, |settings| {
-            settings.lease_terms = terms;
-        })
+        let config = self.server.config("operator").unwrap();
+        self.start_with(
+            config,
+            LENIENT,
+            Network::default(),
+            None,
+            &lease,
+            |settings| {
+                settings.lease_terms = terms;
+            },
+        )
+    }
+
+    /// An operator of one namespace that reaches the API server in another way.
+    pub(crate) fn operator_through(&self, config: Config, namespace: &str) -> Operator {
+        let namespace = format!("--namespace={namespace}");
+        let network = Network::default();
+        self.start_with(config, LENIENT, network, None, &[&namespace], |_| {})
     }
 
     /// An operator with more arguments.
@@ -178,26 +193,29 @@ impl Stage {
         patience: Patience,
         more: &[&str],
     ) -> Operator {
-        self.start_with(policy, network, writes, more, |settings| {
+        let config = self.server.config("operator").unwrap();
+        self.start_with(config, policy, network, writes, more, |settings| {
             settings.patience = patience;
         })
     }
 
     fn start_with(
         &self,
+        config: Config,
         policy: &str,
         network: Network,
         writes: Option<u32>,
         more: &[&str],
         change: impl FnOnce(&mut Settings),
     ) -> Operator {
-        let file = self.directory.path().join("policy.yaml");
+        // One for each: another operator may read its own in this moment.
+        let file = NamedTempFile::new_in(self.directory.path()).unwrap();
+        let (_, file) = file.keep().unwrap();
         std::fs::write(&file, policy).unwrap();
         let left = Arc::new(AtomicU32::new(writes.unwrap_or(u32::MAX)));
         let layer = CutOff {
             left: Arc::clone(&left),
         };
-        let config = self.server.config("operator").unwrap();
         let client = ClientBuilder::try_from(config)
             .unwrap()
             .with_layer(&layer)
@@ -291,7 +309,7 @@ fn running(pod: &Pod) -> Value {
     }})
 }
 
-fn ended(pod: &Pod, code: i32, reason: Reason) -> Value {
+pub(crate) fn ended(pod: &Pod, code: i32, reason: Reason) -> Value {
     let place = pod.annotations().get(labels::MEMBERSHIP);
     let place = place.and_then(|text| Membership::parse(text).ok().flatten());
     let progress = Progress {

@@ -1,0 +1,106 @@
+//! Faults between the operator and the API server, in every scenario: watches that break off, come late, or are those of an
+//! older cache, refusals, and answers that are lost. Afterwards the job is where it would be without them.
+
+mod asked;
+mod course;
+mod fault;
+mod history;
+mod proxy;
+mod rest;
+mod scenario;
+mod told;
+mod traffic;
+mod trouble;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::iter;
+
+use self::fault::Fault;
+use self::scenario::Scenario;
+use crate::stage::Stage;
+
+/// Courses at one time: most of it is waiting.
+const AT_ONCE: usize = 8;
+
+type Cell = (Fault, Scenario);
+
+/// Courses and violations.
+#[derive(Default)]
+struct Table {
+    cells: HashMap<Cell, (u32, u32)>,
+    wrong: Vec<String>,
+}
+
+async fn run(courses: Vec<(Fault, Scenario, u64)>) -> Table {
+    let stage = Arc::new(Stage::new().await);
+    let mut table = Table::default();
+    let courses = iter(courses).map(|(fault, scenario, seed)| {
+        let stage = Arc::clone(&stage);
+        tokio::spawn(async move {
+            let wrong = course::violations(&stage, scenario, fault, seed).await;
+            ((fault, scenario), wrong)
+        })
+    });
+    let mut courses = courses.buffer_unordered(AT_ONCE);
+    while let Some(course) = courses.next().await {
+        let (cell, wrong) = course.unwrap();
+        let (num_courses, violations) = table.cells.entry(cell).or_default();
+        *num_courses += 1;
+        *violations += u32::from(!wrong.is_empty());
+        for wrong in &wrong {
+            println!("{wrong}");
+        }
+        table.wrong.extend(wrong);
+    }
+    table
+}
+
+impl Table {
+    /// As in the docs: courses with a violation of all courses, for each fault and scenario.
+    fn markdown(&self) -> String {
+        let titles = Scenario::ALL.map(Scenario::title).join(" | ");
+        let mut text = format!(
+            "| | {titles} |\n|{}\n",
+            "---|".repeat(Scenario::ALL.len() + 1)
+        );
+        for fault in Fault::ALL {
+            let cells = Scenario::ALL.map(|scenario| {
+                let (courses, violations) = self.cells.get(&(fault, scenario)).unwrap_or(&(0, 0));
+                format!("{violations} of {courses}")
+            });
+            let _ = writeln!(text, "| {} | {} |", fault.title(), cells.join(" | "));
+        }
+        text
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_fault_before_the_api_server_leaves_a_job_where_it_would_be_without_it() {
+    let courses = Fault::ALL
+        .into_iter()
+        .zip(Scenario::ALL.into_iter().cycle());
+    let courses = courses.map(|(fault, scenario)| (fault, scenario, 0));
+    let table = run(courses.collect()).await;
+    assert_eq!(table.wrong, [""; 0]);
+}
+
+#[ignore = "takes seven minutes: make test-long"]
+#[tokio::test(flavor = "multi_thread")]
+async fn hundreds_of_courses_of_faults_before_the_api_server_leave_jobs_where_they_would_be() {
+    let seeds = std::env::var("ROUNDHOUSE_FAULT_SEEDS");
+    let seeds = seeds.map_or(4, |text| text.parse().unwrap());
+    let mut courses = Vec::new();
+    for seed in 1..=seeds {
+        for fault in Fault::ALL {
+            courses.extend(Scenario::ALL.map(|scenario| (fault, scenario, seed)));
+        }
+    }
+    let num_courses = courses.len();
+    let table = run(courses).await;
+    println!("{num_courses} courses\n{}", table.markdown());
+    assert_eq!(table.wrong, [""; 0]);
+}

@@ -1,0 +1,67 @@
+//! What an operator asks of the API server, as far as a fault depends on it.
+
+use http::{Method, Uri};
+
+/// What is asked of the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) resource: String,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Watch,
+    /// The list before a watch.
+    List,
+    Read,
+    Write,
+}
+
+impl Asked {
+    pub(crate) fn of(method: &Method, uri: &Uri) -> Self {
+        let parts: Vec<_> = uri.path().split('/').collect();
+        let namespaced = parts.iter().position(|part| *part == "namespaces");
+        let resource = namespaced.map_or(parts.last(), |at| parts.get(at + 2));
+        let query = uri.query().unwrap_or_default();
+        let what = match *method {
+            Method::GET if query.contains("watch=") => What::Watch,
+            // Other lists are not read in pages.
+            Method::GET if query.contains("limit=") => What::List,
+            Method::GET => What::Read,
+            _ => What::Write,
+        };
+        Self {
+            resource: resource.copied().unwrap_or_default().to_owned(),
+            what,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: &Method, uri: &str) -> (String, What) {
+        let Asked { resource, what } = Asked::of(method, &uri.parse().unwrap());
+        (resource, what)
+    }
+
+    #[test]
+    fn a_request_is_known_by_its_method_path_and_query() {
+        let pods = "/api/v1/namespaces/ml/pods";
+        let of = |resource: &str, what| (resource.to_owned(), what);
+        let watch = format!("{pods}?watch=true&resourceVersion=7");
+        assert_eq!(asked(&Method::GET, &watch), of("pods", What::Watch));
+        let list = format!("{pods}?limit=500");
+        assert_eq!(asked(&Method::GET, &list), of("pods", What::List));
+        assert_eq!(asked(&Method::GET, pods), of("pods", What::Read));
+        let status = "/apis/roundhouse.dev/v1alpha1/namespaces/ml/trainingjobs/digits/status";
+        let expected = of("trainingjobs", What::Write);
+        assert_eq!(asked(&Method::PATCH, status), expected);
+        assert_eq!(
+            asked(&Method::POST, "/api/v1/pods"),
+            of("pods", What::Write)
+        );
+    }
+}

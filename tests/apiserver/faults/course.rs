@@ -1,0 +1,250 @@
+//! One course: a scenario, a fault, and a seed that says where it strikes.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use roundhouse_contract::termination::Reason;
+use roundhouse_operator::observe::version;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::fault::Fault;
+use super::history::History;
+use super::proxy::Proxy;
+use super::rest::World;
+use super::scenario::{Deed, Goal, Scenario};
+use super::trouble::Trouble;
+use crate::stage::{Operator, Stage, ended};
+
+/// Until a job must be at rest.
+const DEADLINE: Duration = Duration::from_mins(4);
+/// What has not struck by then does not strike.
+const LASTS: Duration = Duration::from_secs(15);
+/// Nothing is asked or told for so long at rest.
+const QUIET: Duration = Duration::from_secs(1);
+/// A seed after which nothing strikes is no course.
+const TRIES: u64 = 20;
+
+pub(crate) struct Course<'a> {
+    stage: &'a Stage,
+    namespace: String,
+    proxy: Proxy,
+    history: History,
+    operator: Operator,
+    is_ending: bool,
+}
+
+/// Runs a course in which the fault strikes; says what is wrong afterwards.
+pub(crate) async fn violations(
+    stage: &Stage,
+    scenario: Scenario,
+    fault: Fault,
+    seed: u64,
+) -> Vec<String> {
+    for attempt in 0..TRIES {
+        let seed = seed + 1_000 * attempt;
+        let namespace = format!("{scenario:?}-{fault:?}-{seed}").to_lowercase();
+        let (strikes, wrong) = Box::pin(run(stage, namespace, scenario, fault, seed)).await;
+        if strikes > 0 || !wrong.is_empty() {
+            let tell = |wrong| format!("{scenario:?}, {fault:?}, seed {seed}: {wrong}");
+            return wrong.into_iter().map(tell).collect();
+        }
+    }
+    vec![format!(
+        "{scenario:?}, {fault:?}, seed {seed}: nothing strikes"
+    )]
+}
+
+async fn run(
+    stage: &Stage,
+    namespace: String,
+    scenario: Scenario,
+    fault: Fault,
+    seed: u64,
+) -> (u32, Vec<String>) {
+    let first = make_namespace(stage, &namespace).await;
+    let proxy = Proxy::start(stage.server.client("operator").unwrap()).await;
+    let mut course = Course {
+        stage,
+        history: History::begin(&stage.client, &namespace, first),
+        operator: stage.operator_through(proxy.config(), &namespace),
+        namespace,
+        proxy,
+        is_ending: false,
+    };
+    if scenario != Scenario::Starts {
+        course.deed(Deed::Create).await;
+        if let Err(wrong) = Box::pin(course.rests(Goal::Trains(2), 0)).await {
+            return (0, wrong);
+        }
+    }
+    course.trouble(fault, seed, first).await;
+    let steps = scenario.steps();
+    let mut wrong = Vec::new();
+    for (index, (deed, goal)) in steps.iter().enumerate() {
+        course.deed(*deed).await;
+        let is_last = index + 1 == steps.len();
+        let reached = if is_last {
+            Box::pin(course.rests(*goal, scenario.incidents())).await
+        } else {
+            Box::pin(course.reaches(*goal)).await
+        };
+        if let Err(why) = reached {
+            wrong = why;
+            break;
+        }
+    }
+    wrong.extend(course.history.violations(scenario.incidents()));
+    let strikes = course.proxy.traffic.end();
+    course.operator.kill().await;
+    (strikes, wrong)
+}
+
+/// The version before anything is in it.
+async fn make_namespace(stage: &Stage, name: &str) -> u64 {
+    let namespace = json!({"metadata": {"name": name}});
+    let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+    let namespace = serde_json::from_value(namespace).unwrap();
+    let made = namespaces.create(&PostParams::default(), &namespace).await;
+    version(made.unwrap().resource_version().as_deref())
+}
+
+impl Course<'_> {
+    /// An older cache is as old as the namespace or younger. With every second seed it is a new operator that reads it.
+    async fn trouble(&mut self, fault: Fault, seed: u64, first: u64) {
+        let now = self
+            .stage
+            .jobs(&self.namespace)
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let now = version(now.metadata.resource_version.as_deref());
+        let older = fastrand::Rng::with_seed(seed).u64(first..=now);
+        let trouble = Trouble::new(fault, seed, older);
+        if fault != Fault::Older || seed.is_multiple_of(2) {
+            self.proxy.traffic.begin(trouble);
+            return;
+        }
+        let all: &[_] = &["pods", "trainingjobs", "services", "networkpolicies"];
+        let read = [all, &all[..1], &all[1..2]][usize::try_from(seed / 2 % 3).unwrap()];
+        self.proxy.traffic.begin(trouble.begun_anew(read));
+        let next = self
+            .stage
+            .operator_through(self.proxy.config(), &self.namespace);
+        std::mem::replace(&mut self.operator, next).kill().await;
+    }
+
+    async fn deed(&mut self, deed: Deed) {
+        let now = DeleteParams::default().grace_period(0);
+        match deed {
+            Deed::Create => drop(self.stage.apply(&self.namespace, 2).await),
+            Deed::Crash => self.crash("digits-worker-0-0").await,
+            Deed::Resize(workers) => self.edit(&json!({"workers": {"replicas": workers}})).await,
+            Deed::Suspend(suspend) => self.edit(&json!({"suspend": suspend})).await,
+            Deed::Complete => self.is_ending = true,
+            Deed::DeleteAndCreate => {
+                let jobs = self.stage.jobs(&self.namespace);
+                jobs.delete("digits", &now).await.unwrap();
+                self.stage.apply(&self.namespace, 2).await;
+            }
+        }
+    }
+
+    async fn edit(&self, spec: &Value) {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        let jobs = self.stage.jobs(&self.namespace);
+        jobs.patch("digits", &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    async fn crash(&self, name: &str) {
+        let pods = self.stage.pods(&self.namespace);
+        let pod = pods.get(name).await.unwrap();
+        self.tell(&pod, &ended(&pod, 1, Reason::Crashed)).await;
+    }
+
+    async fn tell(&self, pod: &Pod, status: &Value) {
+        let pods = self.stage.pods(&self.namespace);
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(status));
+        // It may have been deleted in this moment.
+        let _ = pods
+            .patch_status(&pod.name_any(), &parameters, &patch)
+            .await;
+    }
+
+    /// What kubelets and the garbage collector do once.
+    async fn others_work(&self, world: &World) {
+        world.collect_garbage(self.stage, &self.namespace).await;
+        for pod in &world.pods {
+            if let Some(status) = restarted(pod) {
+                self.tell(pod, &status).await;
+            }
+        }
+        let status = world.job.status.as_ref();
+        let trains = status.is_some_and(|status| status.state() == "Training");
+        let end = (self.is_ending && trains).then_some((0, Reason::Completed));
+        self.stage.kubelet(&self.namespace, end).await;
+    }
+
+    /// Waits until it is where it should be, be the trouble over or not.
+    async fn reaches(&self, goal: Goal) -> Result<(), Vec<String>> {
+        let begun = Instant::now();
+        loop {
+            let world = World::of(self.stage, &self.namespace).await.unwrap();
+            let wrong = goal.complaints(&world, 0);
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            if begun.elapsed() > DEADLINE {
+                return Err(wrong);
+            }
+            self.others_work(&world).await;
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Waits until the trouble is over and the job at rest, as the operator and the watcher beside know.
+    async fn rests(&self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
+        let begun = Instant::now();
+        loop {
+            let world = World::of(self.stage, &self.namespace).await.unwrap();
+            let mut wrong = goal.complaints(&world, incidents);
+            let is_quiet = self.proxy.traffic.is_quiet(QUIET);
+            if wrong.is_empty() && is_quiet || begun.elapsed() > LASTS {
+                self.proxy.traffic.end();
+            }
+            let is_known = world.versions().all(|at| self.history.has(at));
+            if wrong.is_empty() && is_quiet && is_known && self.proxy.traffic.is_over() {
+                return Ok(());
+            }
+            if begun.elapsed() > DEADLINE {
+                let over = self.proxy.traffic.is_over();
+                wrong.push(format!(
+                    "no rest; quiet: {is_quiet}, known: {is_known}, over: {over}"
+                ));
+                return Err(wrong);
+            }
+            self.others_work(&world).await;
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// What a kubelet tells once it has started a container again that failed.
+fn restarted(pod: &Pod) -> Option<Value> {
+    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    let ended = status.state.as_ref()?.terminated.as_ref()?;
+    if ended.exit_code == 0 {
+        return None;
+    }
+    let now = jiff::Timestamp::now().to_string();
+    Some(json!({"status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": status.name, "image": "i", "imageID": "i", "ready": true,
+            "restartCount": status.restart_count + 1, "state": {"running": {"startedAt": now}},
+            "lastState": {"terminated": ended}}],
+    }}))
+}

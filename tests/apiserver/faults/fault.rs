@@ -1,0 +1,63 @@
+//! The faults, by name.
+
+/// One kind of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fault {
+    /// Watches break off in the midst of what they tell.
+    Cut,
+    /// Watches tell everything ten seconds late.
+    Late,
+    /// A watch breaks off, and the cache from which the API server answers the next list and watch is older.
+    Older,
+    /// A watch breaks off, and begins again with a list only: what was between is never told.
+    Skipped,
+    /// 409 for writes.
+    Conflict,
+    /// 429 with Retry-After for everything.
+    Busy,
+    /// 500 for everything.
+    Broken,
+    /// 503 for everything.
+    Unavailable,
+    /// Writes are carried out, and their answers do not arrive.
+    Lost,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Cut,
+        Self::Late,
+        Self::Older,
+        Self::Skipped,
+        Self::Conflict,
+        Self::Busy,
+        Self::Broken,
+        Self::Unavailable,
+        Self::Lost,
+    ];
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Cut => "watches are cut",
+            Self::Late => "watches tell everything 10 s late",
+            Self::Older => "lists and watches are those of an older cache",
+            Self::Skipped => "events are dropped between a watch and the next list",
+            Self::Conflict => "409",
+            Self::Busy => "429 with Retry-After",
+            Self::Broken => "500",
+            Self::Unavailable => "503",
+            Self::Lost => "answers are lost after the write",
+        }
+    }
+
+    /// Code, reason and seconds of a refusal.
+    pub(crate) const fn refusal(self) -> Option<(u16, &'static str, Option<u32>)> {
+        match self {
+            Self::Conflict => Some((409, "Conflict", None)),
+            Self::Busy => Some((429, "TooManyRequests", Some(1))),
+            Self::Broken => Some((500, "InternalError", None)),
+            Self::Unavailable => Some((503, "ServiceUnavailable", None)),
+            Self::Cut | Self::Late | Self::Older | Self::Skipped | Self::Lost => None,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What became of the jobs and pods of a namespace, write by write, as a watcher beside the operator saw it; and what must
+//! never be in it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, WatchEvent, WatchParams};
+use kube::{Client, Resource, ResourceExt};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::membership::Action;
+use roundhouse_contract::{Incarnation, Membership, labels};
+use roundhouse_operator::observe::version;
+use serde::de::DeserializeOwned;
+use tokio::task::JoinHandle;
+
+/// One version of an object.
+#[derive(Clone, Debug)]
+pub(crate) enum Seen {
+    Job {
+        uid: String,
+        generation: u64,
+        incidents: u32,
+    },
+    Pod {
+        job: String,
+        uid: String,
+        place: Option<Membership>,
+    },
+}
+
+type Versions = Arc<Mutex<BTreeMap<u64, Seen>>>;
+
+pub(crate) struct History {
+    versions: Versions,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl History {
+    /// From this version on.
+    pub(crate) fn begin(client: &Client, namespace: &str, from: u64) -> Self {
+        let versions = Versions::default();
+        let jobs = Api::namespaced(client.clone(), namespace);
+        let pods = Api::namespaced(client.clone(), namespace);
+        let tasks = [
+            tokio::spawn(follow(jobs, from, Arc::clone(&versions), job)),
+            tokio::spawn(follow(pods, from, Arc::clone(&versions), pod)),
+        ];
+        Self { versions, tasks }
+    }
+
+    pub(crate) fn has(&self, version: u64) -> bool {
+        self.versions.lock().unwrap().contains_key(&version)
+    }
+
+    /// What must never be.
+    pub(crate) fn violations(&self, most_incidents: u32) -> Vec<String> {
+        let versions = self.versions.lock().unwrap();
+        violations(versions.values(), most_incidents)
+    }
+}
+
+impl Drop for History {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn job(job: &TrainingJob) -> Seen {
+    let status = job.status.clone().unwrap_or_default();
+    Seen::Job {
+        uid: job.uid().unwrap_or_default(),
+        generation: status.membership.map_or(0, |it| it.generation),
+        incidents: status.incidents.total,
+    }
+}
+
+fn pod(pod: &Pod) -> Seen {
+    let label = |name| pod.labels().get(name).cloned().unwrap_or_default();
+    let place = pod.annotations().get(labels::MEMBERSHIP);
+    Seen::Pod {
+        job: label(labels::JOB_UID),
+        uid: pod.uid().unwrap_or_default(),
+        place: place.and_then(|text| Membership::parse(text).unwrap()),
+    }
+}
+
+async fn follow<K>(objects: Api<K>, from: u64, versions: Versions, seen: fn(&K) -> Seen)
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let mut from = from.to_string();
+    loop {
+        let parameters = WatchParams::default();
+        // It begins anew where it ended.
+        let Ok(events) = objects.watch(&parameters, &from).await else {
+            continue;
+        };
+        let mut events = events.boxed();
+        while let Ok(Some(event)) = events.try_next().await {
+            let (WatchEvent::Added(object)
+            | WatchEvent::Modified(object)
+            | WatchEvent::Deleted(object)) = event
+            else {
+                continue;
+            };
+            from = object.resource_version().unwrap();
+            let at = version(Some(&from));
+            versions.lock().unwrap().insert(at, seen(&object));
+        }
+    }
+}
+
+/// What is wrong in a history: numbers that shrink, an incident too many, a place that was given before its generation was
+/// raised, two worlds of one generation, or a rank for two members.
+fn violations<'a>(history: impl Iterator<Item = &'a Seen>, most_incidents: u32) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut jobs: HashMap<&str, (u64, u32)> = HashMap::new();
+    let mut pods: HashMap<&str, u64> = HashMap::new();
+    let mut worlds: HashMap<(&str, u64), &str> = HashMap::new();
+    let mut ranks: HashMap<(&str, u64, u32), &Incarnation> = HashMap::new();
+    for seen in history {
+        match seen {
+            Seen::Job {
+                uid,
+                generation,
+                incidents,
+            } => {
+                let before = jobs.entry(uid).or_default();
+                if *generation < before.0 || *incidents < before.1 {
+                    wrong.push(format!("after {before:?} came {seen:?}"));
+                }
+                if *incidents > most_incidents {
+                    wrong.push(format!("more than {most_incidents} incidents: {seen:?}"));
+                }
+                *before = (*generation, *incidents);
+            }
+            Seen::Pod { place: None, .. } => {}
+            Seen::Pod {
+                job,
+                uid,
+                place: Some(place),
+            } => {
+                let before = pods.insert(uid, place.generation).unwrap_or(0);
+                if place.generation < before {
+                    wrong.push(format!("after generation {before} came {seen:?}"));
+                }
+                if place.generation > jobs.get(job.as_str()).map_or(0, |job| job.0) {
+                    wrong.push(format!("its generation was not raised: {seen:?}"));
+                }
+                if place.action == Action::Leave {
+                    continue;
+                }
+                let world = (job.as_str(), place.generation);
+                if *worlds.entry(world).or_insert(&place.members) != place.members {
+                    wrong.push(format!("a second world of one generation: {seen:?}"));
+                }
+                let rank = (job.as_str(), place.generation, place.node_rank);
+                if *ranks.entry(rank).or_insert(&place.incarnation) != &place.incarnation {
+                    wrong.push(format!("a second member of one rank: {seen:?}"));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::membership::Master;
+
+    use super::*;
+
+    fn job(generation: u64, incidents: u32) -> Seen {
+        Seen::Job {
+            uid: "job".to_owned(),
+            generation,
+            incidents,
+        }
+    }
+
+    fn pod(uid: &str, generation: u64, node_rank: u32, members: &str) -> Seen {
+        let place = Membership {
+            generation,
+            action: Action::Join,
+            node_rank,
+            nodes: 2,
+            procs_per_worker: 1,
+            master: Master {
+                address: "127.0.0.9".to_owned(),
+                port: 1,
+            },
+            members: members.to_owned(),
+            incarnation: Incarnation {
+                pod_uid: uid.to_owned(),
+                restarts: 0,
+            },
+            issued_at: String::new(),
+        };
+        Seen::Pod {
+            job: "job".to_owned(),
+            uid: uid.to_owned(),
+            place: Some(place),
+        }
+    }
+
+    #[test]
+    fn what_must_never_be_is_found_in_a_history() {
+        let well = [
+            job(1, 0),
+            pod("a", 1, 0, "ab"),
+            pod("b", 1, 1, "ab"),
+            job(1, 1),
+            job(2, 1),
+            pod("b", 2, 0, "b"),
+        ];
+        assert_eq!(violations(well.iter(), 1), [""; 0]);
+        let cases = [
+            ("after (2, 1)", job(1, 1)),
+            ("after (2, 1)", job(2, 0)),
+            ("more than 1", job(2, 2)),
+            ("after generation 2", pod("b", 1, 1, "ab")),
+            ("not raised", pod("a", 3, 1, "ab")),
+            ("second world", pod("a", 2, 1, "ab")),
+            ("second member", pod("a", 2, 0, "b")),
+        ];
+        for (words, last) in cases {
+            let history = well.iter().chain([&last]);
+            let wrong = violations(history, 1);
+            assert!(
+                wrong.len() == 1 && wrong[0].contains(words),
+                "{words}: {wrong:?}"
+            );
+        }
+    }
+}

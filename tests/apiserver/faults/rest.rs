@@ -1,0 +1,143 @@
+//! What must be true of a job at rest, as the API server has it.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Pod as FullPod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::{Resource, ResourceExt};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::labels;
+use roundhouse_operator::observe::version;
+use roundhouse_operator::resources::{network_policy, service};
+use roundhouse_operator::slim;
+use roundhouse_planner::{Observed, Presence, examine, plan};
+
+use crate::stage::Stage;
+
+/// A job and all that is labelled as an operator's, whosever it is.
+pub(crate) struct World {
+    pub(crate) job: TrainingJob,
+    pub(crate) pods: Vec<FullPod>,
+    services: Vec<Service>,
+    policies: Vec<NetworkPolicy>,
+}
+
+impl World {
+    pub(crate) async fn of(stage: &Stage, namespace: &str) -> kube::Result<Self> {
+        let ours = format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER);
+        let ours = ListParams::default().labels(&ours);
+        let services: Api<Service> = Api::namespaced(stage.client.clone(), namespace);
+        let policies: Api<NetworkPolicy> = Api::namespaced(stage.client.clone(), namespace);
+        Ok(Self {
+            job: stage.jobs(namespace).get("digits").await?,
+            pods: stage.pods(namespace).list(&ours).await?.items,
+            services: services.list(&ours).await?.items,
+            policies: policies.list(&ours).await?.items,
+        })
+    }
+
+    /// Versions of the job and its pods.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = u64> {
+        let job = self.job.resource_version();
+        let pods = self.pods.iter().map(ResourceExt::resource_version);
+        pods.chain([job]).map(|it| version(it.as_deref()))
+    }
+
+    /// What the garbage collector would delete: whose controller is not this job.
+    pub(crate) async fn collect_garbage(&self, stage: &Stage, namespace: &str) {
+        let is_orphan = |meta| slim::identity(meta).controller != self.job.uid();
+        for pod in self.pods.iter().filter(|it| is_orphan(&it.metadata)) {
+            delete(stage.pods(namespace), pod).await;
+        }
+        for service in self.services.iter().filter(|it| is_orphan(&it.metadata)) {
+            delete(Api::namespaced(stage.client.clone(), namespace), service).await;
+        }
+        for policy in self.policies.iter().filter(|it| is_orphan(&it.metadata)) {
+            delete(Api::namespaced(stage.client.clone(), namespace), policy).await;
+        }
+    }
+
+    /// Why it is not at rest: an operator that saw all of it would do something, or something is too much.
+    pub(crate) fn unrest(&self, num_pods: usize) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let status = self.job.status.clone().unwrap_or_default();
+        let presence = |controlled: bool, is_as_built: bool| match (controlled, is_as_built) {
+            (true, true) => Presence::Ours,
+            (true, false) => Presence::Drifted { version: 0 },
+            (false, _) => Presence::Foreign,
+        };
+        let uid = self.job.uid();
+        let is_ours = |meta| slim::identity(meta).controller == uid;
+        let service = self
+            .services
+            .first()
+            .map(|it| presence(is_ours(&it.metadata), service::is_as_built(it)));
+        let policy = self
+            .policies
+            .first()
+            .map(|it| presence(is_ours(&it.metadata), network_policy::is_as_built(it)));
+        let observed = Observed {
+            status: status.clone(),
+            resource_version: self.job.resource_version().unwrap_or_default(),
+            service: service.unwrap_or_default(),
+            network_policy: policy.unwrap_or_default(),
+            pods: self.pods.iter().map(slim::pod).collect(),
+            fresh: true,
+            ..Observed::default()
+        };
+        let plan = plan(&examine(&self.job).job, &observed, jiff::Timestamp::now());
+        if !plan.actions.is_empty() {
+            wrong.push(format!("its plan is not empty: {:?}", plan.actions));
+        }
+        if plan.status != status {
+            wrong.push(format!("its status would become {:?}", plan.status));
+        }
+        let (services, policies) = (self.services.len(), self.policies.len());
+        if (self.pods.len(), services, policies) != (num_pods, 1, 1) {
+            let names: Vec<_> = self.pods.iter().map(ResourceExt::name_any).collect();
+            wrong.push(format!("{names:?}, {services} Services and {policies} NetworkPolicies, not {num_pods} pods and one of each"));
+        }
+        wrong
+    }
+
+    /// Why the workers that train are not one world.
+    pub(crate) fn disunion(&self, nodes: u32) -> Vec<String> {
+        let membership = self.job.status.clone().unwrap_or_default().membership;
+        let Some(membership) = membership else {
+            return vec!["it has no generation".to_owned()];
+        };
+        let places: Vec<_> = self
+            .pods
+            .iter()
+            .filter_map(|pod| slim::pod(pod).membership)
+            .collect();
+        let ranks: BTreeSet<_> = places.iter().map(|place| place.node_rank).collect();
+        let worlds: BTreeSet<_> = places
+            .iter()
+            .map(|place| (place.generation, &place.members))
+            .collect();
+        let is_one = worlds
+            .into_iter()
+            .eq([(membership.generation, &membership.members)]);
+        if is_one && ranks.into_iter().eq(0..nodes) && membership.nodes == nodes {
+            return Vec::new();
+        }
+        vec![format!(
+            "they are not one world of {nodes}: {membership:?}, {places:?}"
+        )]
+    }
+}
+
+async fn delete<K>(objects: Api<K>, object: &K)
+where
+    K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let parameters = DeleteParams::default().grace_period(0);
+    let parameters = parameters.preconditions(Preconditions {
+        uid: object.uid(),
+        resource_version: None,
+    });
+    // It may be gone in this moment, or another one have its name.
+    let _ = objects.delete(&object.name_any(), &parameters).await;
+}

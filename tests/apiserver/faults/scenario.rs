@@ -1,0 +1,109 @@
+//! What happens to a job while its operator is in trouble.
+
+use roundhouse_api::ConditionType;
+
+use super::rest::World;
+
+/// A story of a job of two workers. But for the first it trains when the trouble begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Scenario {
+    Starts,
+    Fails,
+    Grows,
+    Shrinks,
+    Suspends,
+    Completes,
+    /// It is deleted and applied anew.
+    Returns,
+}
+
+/// What a user or a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Create,
+    /// The first worker crashes, and its kubelet starts it again.
+    Crash,
+    Resize(u32),
+    Suspend(bool),
+    /// The workers end.
+    Complete,
+    DeleteAndCreate,
+}
+
+/// Where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Trains(u32),
+    Suspended,
+    Completed,
+}
+
+impl Scenario {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Starts,
+        Self::Fails,
+        Self::Grows,
+        Self::Shrinks,
+        Self::Suspends,
+        Self::Completes,
+        Self::Returns,
+    ];
+
+    pub(crate) const fn steps(self) -> &'static [(Deed, Goal)] {
+        match self {
+            Self::Starts => &[(Deed::Create, Goal::Trains(2))],
+            Self::Fails => &[(Deed::Crash, Goal::Trains(2))],
+            Self::Grows => &[(Deed::Resize(3), Goal::Trains(3))],
+            Self::Shrinks => &[(Deed::Resize(1), Goal::Trains(1))],
+            Self::Suspends => &[
+                (Deed::Suspend(true), Goal::Suspended),
+                (Deed::Suspend(false), Goal::Trains(2)),
+            ],
+            Self::Completes => &[(Deed::Complete, Goal::Completed)],
+            Self::Returns => &[(Deed::DeleteAndCreate, Goal::Trains(2))],
+        }
+    }
+
+    pub(crate) const fn incidents(self) -> u32 {
+        matches!(self, Self::Fails) as u32
+    }
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Starts => "starts",
+            Self::Fails => "worker fails",
+            Self::Grows => "grows",
+            Self::Shrinks => "shrinks",
+            Self::Suspends => "suspended, resumed",
+            Self::Completes => "completes",
+            Self::Returns => "deleted, applied anew",
+        }
+    }
+}
+
+impl Goal {
+    /// What is missing, or too much.
+    pub(crate) fn complaints(self, world: &World, incidents: u32) -> Vec<String> {
+        let status = world.job.status.clone().unwrap_or_default();
+        let (is_there, num_pods) = match self {
+            Self::Trains(nodes) => (status.is_true(ConditionType::Running), nodes),
+            Self::Suspended => (status.is_true(ConditionType::Suspended), 0),
+            Self::Completed => (status.state() == "Completed", 2),
+        };
+        let mut wrong = world.unrest(num_pods as usize);
+        if !is_there {
+            wrong.push(format!("{self:?} is not reached: {}", status.state()));
+        }
+        if status.observed_generation != world.job.metadata.generation {
+            wrong.push("its last edit is not seen".to_owned());
+        }
+        if status.incidents.total != incidents {
+            let counted = status.incidents.total;
+            wrong.push(format!("{counted} incidents, not {incidents}"));
+        }
+        if let Self::Trains(nodes) = self {
+            wrong.extend(world.disunion(nodes));
+        }
+        wrong
+    }
+}

@@ -1,0 +1,229 @@
+//! What goes wrong between an operator and the API server, request by request: pure and seeded.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::asked::{Asked, What};
+use super::fault::Fault;
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Passes,
+    Refused(u16, &'static str, Option<u32>),
+    /// It is carried out. Without an answer the connection stays open, or is closed.
+    Lost {
+        hangs: bool,
+    },
+    /// A list as it was at this version.
+    Older(u64),
+    /// A watch that has nothing to tell for this long.
+    Held(Duration),
+    /// A watch of a version that is too old, after this long.
+    Gone(Duration),
+}
+
+/// What becomes of a part of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Passes,
+    Late,
+    /// The connection breaks, and the part is lost.
+    Cut,
+}
+
+/// How far a watch is that broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Cut,
+    Listed,
+}
+
+/// A fault at one place of a course.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    fault: Fault,
+    /// Of what it may strike, so many pass before, and so many are struck.
+    after: u32,
+    times: u32,
+    /// All kinds, or this one.
+    only: Option<&'static str>,
+    pause: Duration,
+    hangs: bool,
+    /// The older cache.
+    version: u64,
+    stages: HashMap<String, Stage>,
+    pub(crate) strikes: u32,
+}
+
+impl Trouble {
+    pub(crate) fn new(fault: Fault, seed: u64, version: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let after = random.u32(0..4);
+        let times = match fault {
+            Fault::Late => u32::MAX,
+            Fault::Older | Fault::Skipped | Fault::Lost => random.u32(1..=2),
+            _ => random.u32(1..=4),
+        };
+        let only = [Some("pods"), Some("trainingjobs"), None];
+        Self {
+            fault,
+            after,
+            times,
+            only: only[random.usize(0..only.len())],
+            pause: Duration::from_secs(random.u64(2..=6)),
+            hangs: random.bool(),
+            version,
+            stages: HashMap::new(),
+            strikes: 0,
+        }
+    }
+
+    /// The operator begins anew, and all it reads first is older.
+    pub(crate) fn begun_anew(mut self, resources: &[&str]) -> Self {
+        let stages = resources.iter().map(|it| ((*it).to_owned(), Stage::Cut));
+        self.stages = stages.collect();
+        self.times = 0;
+        self.strikes = 1;
+        self
+    }
+
+    /// Whether it has struck as often as it should, and nothing is left of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.times == 0 && self.stages.is_empty()
+    }
+
+    /// No more of it begins.
+    pub(crate) fn end(&mut self) {
+        self.times = 0;
+    }
+
+    pub(crate) fn request(&mut self, asked: &Asked) -> Fate {
+        let Asked { resource, what } = asked;
+        if let Some(fate) = self.again(resource, *what) {
+            return fate;
+        }
+        let is_event = resource == "events";
+        let fits = match self.fault {
+            Fault::Conflict | Fault::Lost => *what == What::Write && !is_event,
+            Fault::Busy | Fault::Broken | Fault::Unavailable => !is_event,
+            Fault::Cut | Fault::Late | Fault::Older | Fault::Skipped => false,
+        };
+        if !fits || !self.strike() {
+            return Fate::Passes;
+        }
+        match self.fault.refusal() {
+            Some((code, reason, seconds)) => Fate::Refused(code, reason, seconds),
+            None => Fate::Lost { hangs: self.hangs },
+        }
+    }
+
+    /// A watch that broke off is begun again.
+    fn again(&mut self, resource: &str, what: What) -> Option<Fate> {
+        let stage = self.stages.get(resource)?;
+        let is_older = self.fault == Fault::Older;
+        match (stage, what) {
+            (Stage::Cut, What::Watch) if is_older => Some(Fate::Gone(Duration::ZERO)),
+            (Stage::Cut, What::Watch) => Some(Fate::Gone(self.pause)),
+            (Stage::Cut, What::List) if is_older => {
+                self.stages.insert(resource.to_owned(), Stage::Listed);
+                Some(Fate::Older(self.version))
+            }
+            (Stage::Cut, What::List) => {
+                self.stages.remove(resource);
+                Some(Fate::Passes)
+            }
+            (Stage::Listed, What::Watch) => {
+                self.stages.remove(resource);
+                Some(Fate::Held(self.pause))
+            }
+            (Stage::Listed, _) | (_, What::Read | What::Write) => None,
+        }
+    }
+
+    pub(crate) fn part(&mut self, resource: &str) -> Part {
+        let fits = self.only.is_none_or(|only| only == resource);
+        let is_of_watches = matches!(
+            self.fault,
+            Fault::Cut | Fault::Late | Fault::Older | Fault::Skipped
+        );
+        if !fits || !is_of_watches || !self.strike() {
+            return Part::Passes;
+        }
+        match self.fault {
+            Fault::Late => return Part::Late,
+            Fault::Older | Fault::Skipped => {
+                self.stages.insert(resource.to_owned(), Stage::Cut);
+            }
+            _ => {}
+        }
+        Part::Cut
+    }
+
+    fn strike(&mut self) -> bool {
+        if self.times == 0 {
+            return false;
+        }
+        if self.after > 0 {
+            self.after -= 1;
+            return false;
+        }
+        self.times -= 1;
+        self.strikes += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_of_an_older_cache_is_gone_then_listed_then_silent_then_well() {
+        let mut trouble = Trouble::new(Fault::Older, 0, 7);
+        (trouble.after, trouble.times, trouble.only) = (1, 1, Some("pods"));
+        let mut ask = |what| {
+            let resource = "pods".to_owned();
+            trouble.request(&Asked { resource, what })
+        };
+        assert_eq!(ask(What::Watch), Fate::Passes);
+        assert_eq!(trouble.part("services"), Part::Passes);
+        assert_eq!(trouble.part("pods"), Part::Passes);
+        assert_eq!(trouble.part("pods"), Part::Cut);
+        assert!(!trouble.is_over());
+        let mut ask = |what| {
+            let resource = "pods".to_owned();
+            trouble.request(&Asked { resource, what })
+        };
+        assert_eq!(ask(What::Watch), Fate::Gone(Duration::ZERO));
+        assert_eq!(
+            ask(What::Read),
+            Fate::Passes,
+            "it is asked, and says the truth"
+        );
+        assert_eq!(ask(What::List), Fate::Older(7));
+        assert!(matches!(ask(What::Watch), Fate::Held(_)));
+        assert!(trouble.is_over());
+        assert_eq!((trouble.part("pods"), trouble.strikes), (Part::Passes, 1));
+    }
+
+    #[test]
+    fn every_fault_strikes_and_ends() {
+        for fault in Fault::ALL {
+            for seed in 0..20 {
+                let mut trouble = Trouble::new(fault, seed, 7);
+                for what in [What::Write, What::Watch, What::List, What::Watch].repeat(40) {
+                    let resource = "pods".to_owned();
+                    trouble.request(&Asked { resource, what });
+                    trouble.part("pods");
+                    trouble.part("trainingjobs");
+                    let resource = "trainingjobs".to_owned();
+                    trouble.request(&Asked { resource, what });
+                }
+                assert!(trouble.strikes > 0, "{fault:?} {seed}");
+                trouble.end();
+                assert!(trouble.is_over(), "{fault:?} {seed}");
+            }
+        }
+    }
+}
