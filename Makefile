@@ -65,7 +65,7 @@ bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min
 	@tests/support/make/bench-elastic
 
 .PHONY: bench-operator
-bench-operator: ## What the operator costs with many jobs and with large ones (15 min; ARGS="--pods 6400")
+bench-operator: ## What the operator costs with many jobs and with large ones, beside JobSet and Kubeflow Trainer (30 min; ARGS="--pods 6400")
 	@tests/support/make/bench-operator
 
 .PHONY: bench-trainer

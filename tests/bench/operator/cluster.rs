@@ -30,6 +30,7 @@ impl Cluster {
     /// With room for so many pods.
     pub(crate) async fn start(pods: u32) -> anyhow::Result<Self> {
         let directory = TempDir::new()?;
+        let bin = std::env::var("ROUNDHOUSE_BIN")?;
         let mut server = ApiServer::start(directory.path()).await?;
         let client = server.client("test")?;
         let own = server.kubeconfig("test")?.display().to_string();
@@ -43,12 +44,15 @@ impl Cluster {
                 "--secure-port=0",
             ],
         )?;
+        let stage = |name| format!("--config={bin}/kwok-definitions/pod-{name}.yaml");
         server.run(
             "kwok",
             &[
                 &format!("--kubeconfig={own}"),
                 "--manage-all-nodes=true",
                 "--cidr=10.0.0.1/8",
+                &stage("ready"),
+                &stage("delete"),
             ],
         )?;
         let kubeconfig = server.kubeconfig("operator")?;

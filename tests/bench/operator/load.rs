@@ -18,7 +18,9 @@ use crate::run::Shape;
 
 /// Calls of a client at the same time, as many as the operator makes.
 const AT_ONCE: usize = 16;
-const DEADLINE: Duration = Duration::from_mins(15);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(15);
+/// Until what follows a change is over, and then for how long nothing happens.
+pub(crate) const REST: Duration = Duration::from_secs(15);
 
 pub(crate) fn pods(cluster: &Cluster) -> Api<Pod> {
     Api::namespaced(cluster.client.clone(), NAMESPACE)
@@ -107,6 +109,13 @@ pub(crate) async fn bare(cluster: &Cluster, like: &Pod, num_pods: u32) -> anyhow
     Ok(took)
 }
 
+/// Deletes a pod, as a node does that is lost: at once.
+pub(crate) async fn lose(cluster: &Cluster, pod: &str) -> anyhow::Result<()> {
+    let at_once = DeleteParams::default().grace_period(0);
+    pods(cluster).delete(pod, &at_once).await?;
+    Ok(())
+}
+
 /// Deletes all pods.
 pub(crate) async fn clear(cluster: &Cluster) -> anyhow::Result<()> {
     let pods = pods(cluster);
@@ -120,7 +129,7 @@ pub(crate) async fn clear(cluster: &Cluster) -> anyhow::Result<()> {
     .await
 }
 
-fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod
         .status
         .as_ref()
@@ -129,7 +138,7 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
-async fn all(
+pub(crate) async fn all(
     calls: impl futures::Stream<Item = impl Future<Output = anyhow::Result<()>>>,
 ) -> anyhow::Result<()> {
     let mut done = std::pin::pin!(calls.buffer_unordered(AT_ONCE));

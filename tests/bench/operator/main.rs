@@ -7,8 +7,11 @@ use clap::Parser;
 mod cluster;
 mod load;
 mod operator;
+mod peers;
+mod process;
 mod run;
 
+use peers::Who;
 use run::{Figures, Shape};
 
 #[derive(Debug, Parser)]
@@ -19,6 +22,9 @@ struct Arguments {
     /// Largest number of pods; each size is twice the one before.
     #[arg(long, default_value_t = 1_600)]
     pods: u32,
+    /// Other projects are measured up to this number of pods.
+    #[arg(long, default_value_t = 400)]
+    peers: u32,
     /// Cargo gives it to programs of `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -34,7 +40,19 @@ async fn main() -> anyhow::Result<()> {
         println!("{}", figures.row());
         table.push(figures);
     }
-    println!("\n{}", Figures::notes());
+    println!("\n{}\n", Figures::notes());
+    println!("{}", peers::Figures::head());
+    for figures in table {
+        let shape = figures.shape;
+        if shape.pods() > arguments.peers {
+            continue;
+        }
+        println!("{}", figures.beside().row());
+        for who in [Who::JobSet, Who::Trainer] {
+            println!("{}", peers::run(who, shape).await?.row());
+        }
+    }
+    println!("\n{}", peers::Figures::notes());
     Ok(())
 }
 

@@ -1,8 +1,8 @@
-//! The operator's process, and what it takes of the machine.
+//! The operator's process.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use roundhouse_tests::cluster::until;
@@ -30,33 +30,8 @@ impl Operator {
         Ok(operator)
     }
 
-    /// Most resident memory so far, in MiB.
-    pub(crate) fn peak_memory(&self) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.split_whitespace().next());
-        Ok(kib.context("no VmHWM")?.parse::<f64>()? / 1024.0)
-    }
-
-    /// Seconds of CPU time so far.
-    pub(crate) fn cpu_time(&self) -> anyhow::Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // After the name, which is in parentheses: user and system time are the 12th and 13th.
-        let (_, rest) = stat.rsplit_once(')').context("no name")?;
-        let ticks = rest
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .map(str::parse::<f64>);
-        let ticks: Vec<f64> = ticks.collect::<Result<_, _>>()?;
-        Ok(ticks.iter().sum::<f64>() / rustix::param::clock_ticks_per_second() as f64)
-    }
-
-    /// Part of a core that it takes within that time.
-    pub(crate) async fn load(&self, time: Duration) -> anyhow::Result<f64> {
-        let (before, begun) = (self.cpu_time()?, Instant::now());
-        tokio::time::sleep(time).await;
-        Ok((self.cpu_time()? - before) / begun.elapsed().as_secs_f64())
+    pub(crate) fn process(&self) -> u32 {
+        self.0.id()
     }
 }
 

@@ -8,11 +8,10 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 
 use crate::cluster::Cluster;
-use crate::load;
+use crate::load::{self, REST};
 use crate::operator::Operator;
-
-/// Until what follows a change is over, and then for how long nothing happens.
-const REST: Duration = Duration::from_secs(15);
+use crate::peers;
+use crate::process::{cpu_time, load as load_of, peak_memory};
 
 /// How many jobs of how many workers.
 #[derive(Clone, Copy, Debug)]
@@ -22,14 +21,14 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    const fn pods(self) -> u32 {
+    pub(crate) const fn pods(self) -> u32 {
         self.jobs * self.workers
     }
 }
 
 /// What was measured.
 pub(crate) struct Figures {
-    shape: Shape,
+    pub(crate) shape: Shape,
     bare: Duration,
     apply: Duration,
     lost: Duration,
@@ -53,8 +52,8 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
     let apply = load::apply(&cluster, "job", shape).await?;
     tokio::time::sleep(REST).await;
     let made = writes(&cluster)?;
-    let cpu = operator.cpu_time()?;
-    let load_at_rest = operator.load(REST).await?;
+    let cpu = cpu_time(operator.process())?;
+    let load_at_rest = load_of(operator.process(), REST).await?;
     let writes_at_rest = writes(&cluster)? - made;
     let lost = lose_one(&cluster).await?;
     Ok(Figures {
@@ -66,7 +65,7 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
         writes_at_rest,
         load_at_rest,
         cpu,
-        memory: operator.peak_memory()?,
+        memory: peak_memory(operator.process())?,
     })
 }
 
@@ -102,14 +101,13 @@ async fn lose_one(cluster: &Cluster) -> anyhow::Result<Duration> {
     let workers = pods.list(&of_job).await?;
     let victim = workers.items.last().context("no worker")?.name_any();
     let begun = Instant::now();
-    pods.delete(&victim, &DeleteParams::default().grace_period(0))
-        .await?;
+    load::lose(cluster, &victim).await?;
     load::trains(cluster, "job-0", 2).await?;
     Ok(begun.elapsed())
 }
 
 /// Calls of the operator that change something.
-fn writes(cluster: &Cluster) -> anyhow::Result<usize> {
+pub(crate) fn writes(cluster: &Cluster) -> anyhow::Result<usize> {
     let calls = cluster.server.operator_calls()?;
     let reads = ["get "];
     Ok(calls
@@ -119,6 +117,20 @@ fn writes(cluster: &Cluster) -> anyhow::Result<usize> {
 }
 
 impl Figures {
+    /// As those of the other projects.
+    pub(crate) const fn beside(&self) -> peers::Figures {
+        peers::Figures {
+            who: "Roundhouse",
+            shape: self.shape,
+            apply: self.apply,
+            writes_per_job: self.writes_per_job,
+            lost: self.lost,
+            started_anew: 1,
+            memory: self.memory,
+            cpu: self.cpu,
+        }
+    }
+
     pub(crate) fn head() -> String {
         let head = "| jobs × workers | bare client | operator | rate of the bare client | writes per job, 8 + 2·workers | one worker lost | memory | CPU time | at rest: CPU, writes |";
         format!("{head}\n|---|---|---|---|---|---|---|---|---|")

@@ -56,6 +56,8 @@ cluster_build() {
     go.etcd.io/etcd/server/v3 ./coredns helm.sh/helm/v4/cmd/helm
   case ${1:-} in all | peers)
     build_module kwok "Simulator of nodes" kwok sigs.k8s.io/kwok/cmd/kwok
+    # Without the third one, by which pods of Jobs complete at once.
+    definitions kwok kwok sigs.k8s.io/kwok kustomize/stage/pod/fast/pod-{ready,delete}.yaml
     # Most of its packages are those of the kube-scheduler, in the same versions.
     build_module coscheduling "Scheduler with the plugin Coscheduling" coscheduling .
     build_module helm-unittest "Tests of the chart" helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
