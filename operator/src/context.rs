@@ -14,6 +14,7 @@ use crate::events::Events;
 use crate::expectations::Expectations;
 use crate::groups::Groups;
 use crate::making::Making;
+use crate::mended::Mended;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::policies::Policies;
@@ -50,6 +51,8 @@ pub struct Context {
     pub topology: Topology,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken: Taken,
+    /// Objects that were mended, and when: somebody may undo it each time.
+    pub mended: Mended,
     /// Creations that continue beside the reconciles.
     pub making: Making,
     /// Writes that the caches have not seen yet.
@@ -84,6 +87,7 @@ impl Context {
         settings: Settings,
     ) -> Self {
         let instance = std::env::var("HOSTNAME").ok();
+        let mended = Mended::new(settings.pauses);
         Self {
             events: Events::new(client.clone(), instance),
             client,
@@ -97,6 +101,7 @@ impl Context {
             cordoned: Cordoned::default(),
             topology: Topology::default(),
             taken: Taken::default(),
+            mended,
             making,
             expectations: Expectations::default(),
             backoff: Backoff::default(),

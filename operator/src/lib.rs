@@ -22,6 +22,7 @@ pub mod heard;
 pub mod http;
 pub mod lead;
 pub mod making;
+pub mod mended;
 pub mod metered;
 pub mod metrics;
 pub mod observe;

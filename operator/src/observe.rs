@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
-use roundhouse_planner::{Observed, Pod, Presence};
+use roundhouse_planner::{Mend, Observed, Pod, Presence};
 
 use crate::cache::{Entry, Job, OfJob};
 use crate::context::Context;
@@ -45,8 +45,12 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         group,
         status: job.status.clone().unwrap_or_default(),
         resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
-        service: presence(&context.services.of(key), &name, key),
-        network_policy: presence(&context.network_policies.of(key), &name, key),
+        service: presence(&context.services.of(key), &name, key, || {
+            context.mended.next(key, Written::Service)
+        }),
+        network_policy: presence(&context.network_policies.of(key), &name, key, || {
+            context.mended.next(key, Written::NetworkPolicy)
+        }),
         pods: context
             .pods
             .of(key)
@@ -77,7 +81,12 @@ fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
     }
 }
 
-fn presence(objects: &OfJob<Surrounding>, name: &str, (_, uid): &Job) -> Presence {
+fn presence(
+    objects: &OfJob<Surrounding>,
+    name: &str,
+    (_, uid): &Job,
+    mend: impl FnOnce() -> Mend,
+) -> Presence {
     let Some(entry) = objects.get(name) else {
         return Presence::Missing;
     };
@@ -86,7 +95,10 @@ fn presence(objects: &OfJob<Surrounding>, name: &str, (_, uid): &Job) -> Presenc
     match (is_ours, value.is_as_built) {
         (false, _) => Presence::Foreign,
         (true, true) => Presence::Ours,
-        (true, false) => Presence::Drifted { version: *version },
+        (true, false) => Presence::Drifted {
+            version: *version,
+            mend: mend(),
+        },
     }
 }
 

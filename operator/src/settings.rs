@@ -7,6 +7,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 
 use crate::heard::Patience;
 use crate::lead::Terms;
+use crate::mended::Pauses;
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -45,6 +46,9 @@ pub struct Settings {
     /// How long watches are waited for.
     #[arg(skip)]
     pub patience: Patience,
+    /// Pauses between two mends of one object.
+    #[arg(skip)]
+    pub pauses: Pauses,
     /// Name of the Lease that says which of several operators works on the jobs; the others stand by. Default: none, this
     /// one is alone.
     #[arg(long, env = "ROUNDHOUSE_LEASE")]

@@ -1,12 +1,16 @@
 //! Somebody edits the objects that a job made.
 
+use std::time::{Duration, Instant};
+
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
+use roundhouse_operator::mended::Pauses;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
+use crate::events::told;
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,4 +56,47 @@ async fn what_somebody_changed_in_service_and_policy_is_mended_once_and_what_the
     let count = |call: &str| calls.iter().filter(|it| *it == call).count();
     assert_eq!(count("patch services"), 1, "{calls:#?}");
     assert_eq!(count("patch networkpolicies"), 1, "{calls:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_told() {
+    let stage = Stage::new().await;
+    let first = Duration::from_secs(1);
+    let operator = stage.operator_that_mends(Pauses {
+        first,
+        longest: Duration::from_hours(1),
+    });
+    stage.apply(NAMESPACE, 1).await;
+    stage.trains(NAMESPACE).await;
+    let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let spec = services.get("digits").await.unwrap().spec;
+    let wrong = Patch::Merge(json!({"spec": {"publishNotReadyAddresses": false}}));
+    let begun = Instant::now();
+    for _ in 0..3 {
+        services
+            .patch("digits", &PatchParams::default(), &wrong)
+            .await
+            .unwrap();
+        until("it is mended", SOON, || async {
+            Ok((services.get("digits").await?.spec == spec).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+    let pauses = first + 2 * first;
+    assert!(begun.elapsed() >= pauses, "{:?}", begun.elapsed());
+    until("it is told twice", SOON, || async {
+        let all = told(&stage).await;
+        let mut undone = all
+            .iter()
+            .filter(|event| event.reason.as_deref() == Some("MendUndone"));
+        let event = undone.next();
+        let note = event.and_then(|event| event.note.as_deref());
+        let count = event.and_then(|event| Some(event.series.as_ref()?.count));
+        let names_it = note.is_some_and(|note| note.contains("Service digits"));
+        Ok((names_it && count == Some(2)).then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
 }

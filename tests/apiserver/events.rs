@@ -9,7 +9,8 @@ use roundhouse_tests::cluster::until;
 
 use crate::stage::{NAMESPACE, SOON, Stage};
 
-async fn told(stage: &Stage) -> Vec<FullEvent> {
+/// All events of the namespace.
+pub(crate) async fn told(stage: &Stage) -> Vec<FullEvent> {
     let events: Api<FullEvent> = Api::namespaced(stage.client.clone(), NAMESPACE);
     events.list(&ListParams::default()).await.unwrap().items
 }

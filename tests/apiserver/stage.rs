@@ -19,6 +19,7 @@ use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
 use roundhouse_operator::heard::Patience;
 use roundhouse_operator::lead::Terms;
+use roundhouse_operator::mended::Pauses;
 use roundhouse_operator::run::{RunError, run_with};
 use roundhouse_operator::settings::Settings;
 use roundhouse_tests::apiserver::ApiServer;
@@ -167,6 +168,15 @@ impl Stage {
         let namespace = format!("--namespace={namespace}");
         let network = Network::default();
         self.start_with(config, LENIENT, network, None, &[&namespace], |_| {})
+    }
+
+    /// An operator with other pauses between two mends of one object.
+    pub(crate) fn operator_that_mends(&self, pauses: Pauses) -> Operator {
+        let config = self.server.config("operator").unwrap();
+        let network = Network::default();
+        self.start_with(config, LENIENT, network, None, &[], |settings| {
+            settings.pauses = pauses;
+        })
     }
 
     /// An operator with more arguments.

@@ -19,6 +19,8 @@ pub enum EventReason {
     GangSchedulerMissing,
     /// The API server refused an object of the job, or did not answer in time.
     Refused,
+    /// Somebody changed an object of the job again after the operator had mended it.
+    MendUndone,
     /// All members of a new generation train.
     GenerationIssued,
     /// A worker failed.
@@ -37,7 +39,7 @@ pub enum EventReason {
 
 impl EventReason {
     /// Every reason, in the order of a job's life.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Accepted,
         Self::InvalidSpec,
         Self::ForbiddenByPolicy,
@@ -46,6 +48,7 @@ impl EventReason {
         Self::NameTaken,
         Self::GangSchedulerMissing,
         Self::Refused,
+        Self::MendUndone,
         Self::GenerationIssued,
         Self::WorkerFailed,
         Self::CheckpointFailed,
@@ -67,6 +70,7 @@ impl EventReason {
             Self::NameTaken => "NameTaken",
             Self::GangSchedulerMissing => "GangSchedulerMissing",
             Self::Refused => "Refused",
+            Self::MendUndone => "MendUndone",
             Self::GenerationIssued => "GenerationIssued",
             Self::WorkerFailed => "WorkerFailed",
             Self::CheckpointFailed => "CheckpointFailed",
@@ -88,6 +92,7 @@ impl EventReason {
             | Self::NameTaken
             | Self::GangSchedulerMissing
             | Self::Refused
+            | Self::MendUndone
             | Self::WorkerFailed
             | Self::CheckpointFailed
             | Self::Failed => true,
@@ -124,6 +129,9 @@ impl EventReason {
             }
             Self::Refused => {
                 "The API server refused an object of the job, or did not answer in time. The message has its words."
+            }
+            Self::MendUndone => {
+                "Somebody changed a Service or a NetworkPolicy of the job again after the operator had made it what it was. The operator mends it after pauses that grow from 1 min to 1 h. The message names the object."
             }
             Self::GenerationIssued => "All members of a new generation train.",
             Self::WorkerFailed => {

@@ -1,5 +1,7 @@
 //! What the operator sees of one job, as plain values.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::{
@@ -46,9 +48,23 @@ pub enum Presence {
     Drifted {
         /// Its resourceVersion: precondition of its mending.
         version: u64,
+        /// When it is to be mended.
+        mend: Mend,
     },
     /// Somebody else's: it is never touched.
     Foreign,
+}
+
+/// When an object that is not as it was made is to be mended. Mended at once each time, it would be written for ever if a
+/// controller or a webhook undoes that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mend {
+    /// At once: it was not mended lately.
+    Now,
+    /// At once: somebody has undone the last mend, and the pause after that is over.
+    Again,
+    /// After this time: somebody has undone the last mend.
+    Later(Duration),
 }
 
 /// Progress and when it was read.

@@ -1,5 +1,7 @@
 //! What the operator decides, case by case.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use std::time::Duration;
 
 use roundhouse_api::{
     Best, Checkpoint, CheckpointClaim, CheckpointVolume, ConditionType, NetworkPolicyMode,
@@ -8,7 +10,7 @@ use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
-    Action, DeleteReason, Observed, Obstacle, PlanReason, Pod, PodPhase, Presence, Rejection,
+    Action, DeleteReason, Mend, Observed, Obstacle, PlanReason, Pod, PodPhase, Presence, Rejection,
     examine, plan_refused, plan_rejected, validate,
 };
 
@@ -168,12 +170,16 @@ fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
     assert!(world.plan().events.is_empty(), "told once");
 }
 
+const fn drifted(mend: Mend) -> Presence {
+    Presence::Drifted { version: 7, mend }
+}
+
 #[test]
 fn what_somebody_changed_of_the_jobs_own_is_mended_and_workers_stay() {
     let mut world = world(2).training();
     let version = 7;
-    world.observed.service = Presence::Drifted { version };
-    world.observed.network_policy = Presence::Drifted { version };
+    world.observed.service = drifted(Mend::Now);
+    world.observed.network_policy = drifted(Mend::Now);
     let plan = world.plan();
     let mended = [
         Action::MendService { version },
@@ -189,6 +195,23 @@ fn what_somebody_changed_of_the_jobs_own_is_mended_and_workers_stay() {
     );
     world.settle();
     assert_eq!(world.observed.service, Presence::Ours);
+}
+
+#[test]
+fn what_somebody_changes_back_is_mended_again_after_a_pause_and_told() {
+    let mut world = world(2).training();
+    let pause = Duration::from_secs(3);
+    world.observed.service = drifted(Mend::Later(pause));
+    let plan = world.plan();
+    assert_eq!((plan.actions, plan.events), (vec![], vec![]));
+    assert_eq!(plan.requeue_after, Some(pause));
+    world.observed.service = drifted(Mend::Again);
+    let plan = world.plan();
+    assert_eq!(plan.actions, [Action::MendService { version: 7 }]);
+    let [told] = plan.events.as_slice() else {
+        panic!("{:?}", plan.events);
+    };
+    assert!(told.message.contains("Service digits"), "{told:?}");
 }
 
 #[test]

@@ -88,6 +88,7 @@ pub(super) async fn mend<K: Child>(
     let patch = Patch::Apply(&object);
     let mended = call(|| api.patch(&name, &parameters, &patch)).await?;
     let at = version(mended.meta().resource_version.as_deref());
+    context.mended.note(key, written.clone());
     context.expectations.wrote(key, written, at);
     context.metrics.work.acted(action);
     Ok(())

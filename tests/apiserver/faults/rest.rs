@@ -11,7 +11,7 @@ use roundhouse_contract::labels;
 use roundhouse_operator::observe::version;
 use roundhouse_operator::resources::{network_policy, service};
 use roundhouse_operator::slim;
-use roundhouse_planner::{Observed, Presence, examine, plan};
+use roundhouse_planner::{Mend, Observed, Presence, examine, plan};
 
 use crate::stage::Stage;
 
@@ -64,7 +64,10 @@ impl World {
         let status = self.job.status.clone().unwrap_or_default();
         let presence = |controlled: bool, is_as_built: bool| match (controlled, is_as_built) {
             (true, true) => Presence::Ours,
-            (true, false) => Presence::Drifted { version: 0 },
+            (true, false) => Presence::Drifted {
+                version: 0,
+                mend: Mend::Now,
+            },
             (false, _) => Presence::Foreign,
         };
         let uid = self.job.uid();
@@ -73,10 +76,12 @@ impl World {
             .services
             .first()
             .map(|it| presence(is_ours(&it.metadata), service::is_as_built(it)));
-        let policy = self
-            .policies
-            .first()
-            .map(|it| presence(is_ours(&it.metadata), network_policy::is_as_built(it)));
+        let policy = self.policies.first().map(|it| {
+            presence(
+                is_ours(&it.metadata),
+                network_policy::is_as_built(it, &Peers::default()),
+            )
+        });
         let observed = Observed {
             status: status.clone(),
             resource_version: self.job.resource_version().unwrap_or_default(),

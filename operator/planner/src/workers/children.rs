@@ -9,7 +9,7 @@ use roundhouse_contract::names;
 use crate::draft::{Draft, event};
 use crate::failures::nodes;
 use crate::life::outdated;
-use crate::observed::{Pod, Presence};
+use crate::observed::{Mend, Pod, Presence};
 use crate::plan::{Action, DeleteReason, PlanReason};
 use crate::workers::replace::{Fate, fate};
 use crate::workers::{group, kueue};
@@ -127,18 +127,41 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
 }
 
 fn make_surroundings(draft: &mut Draft<'_>) {
-    let service = match draft.observed.service {
-        Presence::Missing => Some(Action::ApplyService),
-        Presence::Drifted { version } => Some(Action::MendService { version }),
-        Presence::Ours | Presence::Foreign => None,
-    };
-    let policy = match draft.observed.network_policy {
-        Presence::Missing => Some(Action::ApplyNetworkPolicy),
-        Presence::Drifted { version } => Some(Action::MendNetworkPolicy { version }),
-        Presence::Ours | Presence::Foreign => None,
-    };
-    let policy = policy.filter(|_| is_isolated(draft));
-    draft.actions.extend(service.into_iter().chain(policy));
+    let (service, policy) = (draft.observed.service, draft.observed.network_policy);
+    let mend = |version| Action::MendService { version };
+    keep(draft, service, "Service", Action::ApplyService, mend);
+    if is_isolated(draft) {
+        let mend = |version| Action::MendNetworkPolicy { version };
+        let make = Action::ApplyNetworkPolicy;
+        keep(draft, policy, "NetworkPolicy", make, mend);
+    }
+}
+
+/// Makes an object, or makes it what it was.
+fn keep(
+    draft: &mut Draft<'_>,
+    presence: Presence,
+    kind: &str,
+    make: Action,
+    mend: impl FnOnce(u64) -> Action,
+) {
+    match presence {
+        Presence::Ours | Presence::Foreign => {}
+        Presence::Missing => draft.actions.push(make),
+        Presence::Drifted { version, mend: due } => match due {
+            Mend::Now => draft.actions.push(mend(version)),
+            Mend::Again => {
+                draft.actions.push(mend(version));
+                let name = names::service(&draft.job.key.name);
+                let message = format!(
+                    "{kind} {name} was changed again after the operator had mended it: its metadata.managedFields say who \
+                     changes it, unless it is a mutating webhook"
+                );
+                draft.events.push(event(EventReason::MendUndone, message));
+            }
+            Mend::Later(pause) => draft.requeue(pause),
+        },
+    }
 }
 
 /// A replacement is created before the pod that it replaces is deleted, except in a group with a fixed number of pods.
