@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use roundhouse_contract::Membership;
+use roundhouse_contract::{Membership, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
-use self::writes::{Child, create, delete, delete_job, issue, mend};
+use self::writes::{Child, annotate, create, delete, delete_job, mend};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
@@ -117,6 +117,7 @@ const fn name(action: &Action) -> &'static str {
         Action::DeletePodGroup { .. } => "DeletePodGroup",
         Action::CreateWorker { .. } => "CreateWorker",
         Action::IssueMembership { .. } => "IssueMembership",
+        Action::EndGroup { .. } => "EndGroup",
         Action::DeletePod { .. } => "DeletePod",
         Action::DeleteJob { .. } => "DeleteJob",
     }
@@ -131,6 +132,7 @@ const fn is_making(action: &Action) -> bool {
         | Action::ApplyPodGroup { .. }
         | Action::CreateWorker { .. } => true,
         Action::IssueMembership { .. }
+        | Action::EndGroup { .. }
         | Action::DeletePod { .. }
         | Action::DeletePodGroup { .. }
         | Action::DeleteJob { .. } => false,
@@ -223,7 +225,15 @@ async fn one(
                 ..membership.clone()
             };
             let document = document.to_json()?;
-            issue(context, key, pod, resource_version, &document).await
+            let annotation = (labels::MEMBERSHIP, document.as_str());
+            annotate(context, key, pod, resource_version, annotation).await
+        }
+        Action::EndGroup {
+            pod,
+            resource_version,
+        } => {
+            let annotation = (gang::KUEUE_RETRIABLE, "false");
+            annotate(context, key, pod, resource_version, annotation).await
         }
         Action::DeletePod { pod, uid, reason } => {
             tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::membership::Unread;
-use roundhouse_contract::{BuiltFrom, Membership, Reason, TerminationMessage, labels};
+use roundhouse_contract::{BuiltFrom, Membership, Reason, TerminationMessage, gang, labels};
 use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
 
 /// Conditions that every pod has; they are not kept.
@@ -133,6 +133,7 @@ pub fn pod(full: &FullPod) -> Pod {
         // The pod does not know; `observe` does.
         domain: None,
         gates: gates(spec.as_ref()),
+        ends_group: annotation(metadata, gang::KUEUE_RETRIABLE) == Some("false"),
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())
             .map(|condition| condition.message.clone().unwrap_or_default()),

@@ -70,5 +70,21 @@ async fn a_job_that_a_queue_holds_waits_past_its_deadline_and_trains_when_its_ga
         "since it was let go"
     );
     assert_eq!(status.incidents.total, 0);
+
+    // It ends without success of all its pods: no new ones come, so the queue may free what they had.
+    stage
+        .edit(&json!({"activeDeadlineSeconds": 1}))
+        .await
+        .unwrap();
+    stage.reaches(NAMESPACE, "DeadlineExceeded").await;
+    until("the queue is told", SOON, || async {
+        let pods = pods.list(&ListParams::default()).await?;
+        let mut told = pods.iter().map(ResourceExt::annotations);
+        let told =
+            told.any(|it| it.get("kueue.x-k8s.io/retriable-in-group") == Some(&"false".to_owned()));
+        Ok((told || pods.items.is_empty()).then_some(told))
+    })
+    .await
+    .unwrap();
     operator.stop().await;
 }

@@ -1,8 +1,10 @@
 //! Jobs in a queue of the real Kueue. Nodes are not needed: Kueue counts what pods ask for, and the test plays the kubelets of
 //! the pods that it lets go.
 
-use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::ResourceExt;
+use kube::api::{Api, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use kube::core::discovery::ApiResource;
+use roundhouse_api::ConditionType;
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
 use roundhouse_tests::peers::KUEUE;
@@ -134,5 +136,44 @@ async fn a_job_that_kueue_preempts_waits_and_continues_without_an_incident() {
     let status = stage.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.incidents.total, 0);
     run_to_its_end(&stage, NAMESPACE).await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kueue: make test-long"]
+async fn a_job_that_fails_in_kueue_gives_its_quota_to_the_next() {
+    let stage = stage().await;
+    let operator = stage.operator(None);
+    stage.create(NAMESPACE, queued("usual")).await;
+    stage.trains(NAMESPACE).await;
+    stage.create(OTHER, queued("usual")).await;
+    stage.reaches(OTHER, "SchedulingGated").await;
+    until("the job fails", SOON, || async {
+        let end = Some((64, Reason::ConfigInvalid));
+        stage.kubelet(NAMESPACE, end).await;
+        let status = stage.job(NAMESPACE).await.status.unwrap();
+        Ok(status.is_true(ConditionType::Failed).then_some(()))
+    })
+    .await
+    .unwrap();
+    until(
+        "its pods are over, and the other job trains",
+        SOON,
+        || async {
+            let pods = stage.pods(NAMESPACE);
+            for pod in pods.list(&ListParams::default()).await? {
+                let over = Patch::Merge(json!({"status": {"phase": "Failed"}}));
+                // It may be gone.
+                let _ = pods
+                    .patch_status(&pod.name_any(), &PatchParams::default(), &over)
+                    .await;
+            }
+            stage.kubelet(OTHER, None).await;
+            let status = stage.job(OTHER).await.status.unwrap_or_default();
+            Ok(status.is_true(ConditionType::Running).then_some(()))
+        },
+    )
+    .await
+    .unwrap();
     operator.stop().await;
 }

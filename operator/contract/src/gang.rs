@@ -16,3 +16,6 @@ pub const KUEUE_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
 /// that has a node to avoid for another kind, for which the group has no place (`getRoleHash` in
 /// `pkg/controller/jobs/pod`).
 pub const KUEUE_ROLE: &str = "kueue.x-k8s.io/role-hash";
+/// Annotation of a pod: "false" says to Kueue that its group gets no new pods. When none of its pods runs, the group is finished,
+/// whether they succeeded or not, and its quota is free (`Finished` in `pkg/controller/jobs/pod/pod_controller.go`).
+pub const KUEUE_RETRIABLE: &str = "kueue.x-k8s.io/retriable-in-group";

@@ -137,6 +137,8 @@ pub struct Pod {
     pub domain: Option<String>,
     /// Its scheduling gates: until others have removed them, the scheduler does not look at it.
     pub gates: Vec<String>,
+    /// Whether it says that its group in a queue gets no new pods.
+    pub ends_group: bool,
     /// Why the scheduler has not placed it, in the scheduler's words.
     pub unschedulable: Option<String>,
     /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).

@@ -95,6 +95,13 @@ pub enum Action {
         /// Its place.
         membership: Membership,
     },
+    /// Say by a pod that its group in a queue gets no new pods, if it is still the pod that was observed.
+    EndGroup {
+        /// Name of the pod.
+        pod: String,
+        /// Precondition.
+        resource_version: String,
+    },
     /// Delete a pod, if it is still the pod that was observed.
     DeletePod {
         /// Name of the pod.

@@ -199,14 +199,13 @@ impl World {
                 resource_version,
                 membership,
             } => {
-                let fresh = self.next();
-                let pods = &mut self.observed.pods;
-                let found = pods.iter_mut().find(|p| p.name == *pod);
-                let found = found.filter(|p| p.resource_version == *resource_version);
-                let Some(found) = found else { return false };
-                found.membership = Some(membership.clone());
-                found.resource_version = fresh;
+                let place = Some(membership.clone());
+                return self.patch(pod, resource_version, |pod| pod.membership = place);
             }
+            Action::EndGroup {
+                pod,
+                resource_version,
+            } => return self.patch(pod, resource_version, |pod| pod.ends_group = true),
             Action::DeletePod {
                 pod,
                 uid,
@@ -223,6 +222,17 @@ impl World {
                 self.job.deleting = true;
             }
         }
+        true
+    }
+
+    /// Changes the pod of this name, if it is still at this version.
+    fn patch(&mut self, name: &str, version: &str, change: impl FnOnce(&mut Pod)) -> bool {
+        let fresh = self.next();
+        let mut pods = self.observed.pods.iter_mut();
+        let found = pods.find(|pod| pod.name == name && pod.resource_version == version);
+        let Some(found) = found else { return false };
+        change(found);
+        found.resource_version = fresh;
         true
     }
 

@@ -2,5 +2,5 @@
 
 pub(crate) mod children;
 pub(crate) mod group;
-mod kueue;
+pub(crate) mod kueue;
 mod replace;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use roundhouse_api::{CleanPodPolicy, SuccessPolicy};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, PlanReason};
 
@@ -21,6 +22,21 @@ fn gates(world: &mut World, gates: &[&str]) {
     for pod in &mut world.observed.pods {
         pod.gates = gates.iter().map(|gate| (*gate).to_owned()).collect();
     }
+}
+
+/// Workers that train as a group of Kueue.
+fn grouped(world: World) -> World {
+    let mut world = world.training();
+    let meta = world.job.template.metadata.get_or_insert_default();
+    let labels = meta.labels.get_or_insert_default();
+    labels.insert(
+        "kueue.x-k8s.io/pod-group-name".to_owned(),
+        "digits".to_owned(),
+    );
+    for at in 0..world.observed.pods.len() {
+        world.is_on(at, &format!("n{at}"));
+    }
+    world
 }
 
 fn creates(actions: &[Action]) -> usize {
@@ -91,30 +107,17 @@ fn a_replacement_that_is_gated_does_not_stop_the_clock_of_a_job_that_has_trained
 
 #[test]
 fn a_group_of_kueue_never_has_more_pods_than_workers() {
-    let grouped = || {
-        let mut world = world(2).training();
-        let meta = world.job.template.metadata.get_or_insert_default();
-        let labels = meta.labels.get_or_insert_default();
-        labels.insert(
-            "kueue.x-k8s.io/pod-group-name".to_owned(),
-            "digits".to_owned(),
-        );
-        for at in 0..2 {
-            world.is_on(at, &format!("n{at}"));
-        }
-        world
-    };
-    let mut leaves = grouped();
+    let mut leaves = grouped(world(2));
     leaves.is_deleted(1);
     assert_eq!(creates(&leaves.plan().actions), 0, "it still counts");
     leaves.vanishes(1);
     assert_eq!(creates(&leaves.plan().actions), 1);
 
-    let mut failed = grouped();
+    let mut failed = grouped(world(2));
     failed.fails(1, "Evicted");
     assert_eq!(creates(&failed.plan().actions), 1, "it does not count");
 
-    let mut lost = grouped();
+    let mut lost = grouped(world(2));
     lost.is_unreachable(1, true);
     let plan = lost.plan();
     let deletes = |action: &Action| matches!(action, Action::DeletePod { .. });
@@ -122,4 +125,64 @@ fn a_group_of_kueue_never_has_more_pods_than_workers() {
     assert_eq!(creates(&plan.actions), 0);
     lost.settle();
     assert_eq!(lost.observed.pods.len(), 2, "the lost one is gone");
+}
+
+/// Names of pods that say that their group gets no new pods.
+fn enders(world: &World) -> Vec<&str> {
+    let pods = world.observed.pods.iter().filter(|pod| pod.ends_group);
+    pods.map(|pod| pod.name.as_str()).collect()
+}
+
+#[test]
+fn a_job_that_ends_before_all_its_pods_have_succeeded_ends_its_group() {
+    let mut failed = grouped(world(3));
+    failed.job.active_deadline = Some(Duration::from_secs(60));
+    failed.fails(1, "Evicted");
+    failed.seconds_pass(60);
+    failed.settle();
+    assert_eq!(failed.state(), "DeadlineExceeded");
+    assert_eq!(enders(&failed), ["digits-worker-1-0"], "the one that stays");
+
+    let mut rank_zero = grouped(world(2));
+    rank_zero.job.success_policy = SuccessPolicy::RankZero;
+    rank_zero.ends(0, 0, 5);
+    rank_zero.settle();
+    assert_eq!(rank_zero.state(), "Completed");
+    assert_eq!(enders(&rank_zero), ["digits-worker-0-0"]);
+
+    let mut with_spare = world(1);
+    with_spare.job.spares = 1;
+    let mut spare = grouped(with_spare);
+    spare.ends(0, 0, 5);
+    spare.seconds_pass(60);
+    spare.settle();
+    assert_eq!(spare.state(), "Completed");
+    assert_eq!(enders(&spare), ["digits-worker-0-0"]);
+}
+
+#[test]
+fn a_group_is_ended_before_its_last_pods_are_deleted() {
+    let mut world = grouped(world(2));
+    world.job.clean_pod_policy = CleanPodPolicy::All;
+    world.job.active_deadline = Some(Duration::from_secs(60));
+    world.seconds_pass(60);
+    let ends = world.plan();
+    world.carry_out(&ends, usize::MAX);
+    let plan = world.plan();
+    let kinds: Vec<_> = plan.actions.iter().map(std::mem::discriminant).collect();
+    let first = plan.actions.first().unwrap();
+    assert!(matches!(first, Action::EndGroup { .. }), "{first:?}");
+    assert!(kinds[1..].iter().all(|kind| *kind != kinds[0]));
+    assert_eq!(kinds.len(), 3);
+}
+
+#[test]
+fn a_group_of_which_all_pods_succeed_is_left_to_kueue() {
+    let mut world = grouped(world(2));
+    for at in 0..2 {
+        world.ends(at, 0, 5);
+    }
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+    assert_eq!(enders(&world), [""; 0]);
 }

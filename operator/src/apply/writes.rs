@@ -94,17 +94,17 @@ pub(super) async fn mend<K: Child>(
     Ok(())
 }
 
-/// Tells a pod of its generation, unless the pod has changed since it was chosen.
-pub(super) async fn issue(
+/// Gives a pod an annotation, unless the pod has changed since it was chosen.
+pub(super) async fn annotate(
     context: &Context,
     key: &Job,
     pod: &str,
     resource_version: &str,
-    document: &str,
+    (name, value): (&str, &str),
 ) -> Result<(), CallError> {
     let patch = json!({"metadata": {
         "resourceVersion": resource_version,
-        "annotations": {labels::MEMBERSHIP: document},
+        "annotations": {name: value},
     }});
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
     let (parameters, patch) = (patch_params(), Patch::Merge(&patch));

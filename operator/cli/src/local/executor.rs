@@ -87,6 +87,7 @@ impl Executor {
                 | Action::ApplyPodGroup { .. }
                 | Action::DeletePodGroup { .. }
                 // The run ends with the job, and what it has told stays.
+                | Action::EndGroup { .. }
                 | Action::DeleteJob { .. } => {}
                 Action::CreateWorker {
                     index,

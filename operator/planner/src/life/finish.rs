@@ -16,7 +16,7 @@ use crate::program::Program;
 use crate::told::progress;
 use crate::told::status::{counted, time_left};
 use crate::workers::children::delete;
-use crate::workers::group;
+use crate::workers::{group, kueue};
 
 /// How long members may take to end after the first of them.
 const ENDING: Duration = Duration::from_secs(30);
@@ -32,6 +32,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
         ..draft.observed.status.clone()
     };
     let failed = draft.status.is_true(ConditionType::Failed);
+    kueue::end_group(draft);
     for pod in draft
         .observed
         .pods
