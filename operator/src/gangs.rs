@@ -10,6 +10,8 @@ use roundhouse_planner::PodGroup;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::metrics::labels::Watched;
+
 /// A kind of PodGroup.
 pub(crate) trait GroupKind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -23,6 +25,8 @@ pub(crate) trait GroupKind:
 {
     /// Whose it is.
     const GANG: Gang;
+    /// Its watch.
+    const WATCHED: Watched;
 
     /// An object that says this.
     fn build(metadata: ObjectMeta, group: &PodGroup) -> Self;
@@ -38,7 +42,7 @@ pub(crate) mod coscheduling {
     use roundhouse_api::Gang;
     use serde::{Deserialize, Serialize};
 
-    use super::GroupKind;
+    use super::{GroupKind, Watched};
 
     /// `spec` of a PodGroup.
     #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
@@ -57,6 +61,7 @@ pub(crate) mod coscheduling {
 
     impl GroupKind for PodGroup {
         const GANG: Gang = Gang::Coscheduling;
+        const WATCHED: Watched = Watched::CoschedulingGroups;
 
         fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
             let spec = PodGroupSpec {
@@ -82,7 +87,7 @@ pub(crate) mod volcano {
     use roundhouse_api::Gang;
     use serde::{Deserialize, Serialize};
 
-    use super::GroupKind;
+    use super::{GroupKind, Watched};
 
     /// `spec` of a PodGroup.
     #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
@@ -107,6 +112,7 @@ pub(crate) mod volcano {
 
     impl GroupKind for PodGroup {
         const GANG: Gang = Gang::Volcano;
+        const WATCHED: Watched = Watched::VolcanoGroups;
 
         fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
             let spec = PodGroupSpec {

@@ -14,7 +14,7 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::timeout;
 
-use crate::metered::describe;
+use crate::metered::{describe, group};
 use crate::metrics::heard::Heard;
 use crate::metrics::labels::Watched;
 
@@ -56,11 +56,12 @@ pub fn listening(client: Client, heard: Heard, patience: Patience) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (_, resource) = describe(request.method(), request.uri());
+        let group = group(request.uri()).to_owned();
         let (client, heard) = (client.clone(), heard.clone());
         async move {
             let answer = timeout(patience.answer, client.send(request)).await;
             let answer = answer.map_err(|_| Silent(patience.answer))??;
-            let kind = Watched::of(resource).filter(|_| answer.status().is_success());
+            let kind = Watched::of(resource, &group).filter(|_| answer.status().is_success());
             if let Some(kind) = kind {
                 heard.hear(kind);
             }

@@ -67,6 +67,17 @@ impl Drop for Call {
     }
 }
 
+/// The API group of a request; empty for that of pods.
+pub(crate) fn group(uri: &Uri) -> &str {
+    let mut path = uri.path().trim_matches('/').split('/');
+    let group = path.nth(1).unwrap_or_default();
+    if uri.path().starts_with("/apis/") {
+        group
+    } else {
+        ""
+    }
+}
+
 /// What a request asks of which resource
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris>).
 pub(crate) fn describe(method: &Method, uri: &Uri) -> (Verb, Resource) {
@@ -107,6 +118,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
+    use crate::metrics::labels::Watched;
     use crate::metrics::testing::{ManualClock, value};
 
     #[test]
@@ -156,6 +168,31 @@ mod tests {
             let (verb, resource) = describe(&method, &path.parse().unwrap());
             let told = format!("{} {}", verb.as_str(), resource.as_str());
             assert_eq!(told, expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn watches_of_two_kinds_of_one_name_are_told_apart_by_their_group() {
+        let cases = [
+            ("/api/v1/pods?watch=1", Some(Watched::Pods)),
+            (
+                "/apis/roundhouse.dev/v1alpha1/trainingjobs?watch=1",
+                Some(Watched::TrainingJobs),
+            ),
+            (
+                "/apis/scheduling.x-k8s.io/v1alpha1/podgroups?watch=1",
+                Some(Watched::CoschedulingGroups),
+            ),
+            (
+                "/apis/scheduling.volcano.sh/v1beta1/namespaces/ml/podgroups?watch=1",
+                Some(Watched::VolcanoGroups),
+            ),
+            ("/apis/example.com/v1/podgroups?watch=1", None),
+        ];
+        for (path, expected) in cases {
+            let uri: Uri = path.parse().unwrap();
+            let (_, resource) = describe(&Method::GET, &uri);
+            assert_eq!(Watched::of(resource, group(&uri)), expected, "{path}");
         }
     }
 

@@ -15,7 +15,6 @@ use tokio::time::sleep;
 use super::{Kept, OfGang};
 use crate::context::Context;
 use crate::gangs::GroupKind;
-use crate::metrics::labels::Watched;
 use crate::slim::identity;
 use crate::watches::{broke, children, map_event, scoped};
 
@@ -52,7 +51,7 @@ async fn follow<K: GroupKind>(
 ) -> String {
     let namespace = context.settings.namespace.as_deref();
     let api: Api<K> = scoped(context.watching.clone(), namespace);
-    let events = watcher(api, children(context, Watched::PodGroups)).default_backoff();
+    let events = watcher(api, children(context, K::WATCHED)).default_backoff();
     let mut events = std::pin::pin!(events);
     let mut is_listed = false;
     while let Some(event) = events.next().await {
@@ -64,7 +63,7 @@ async fn follow<K: GroupKind>(
             Err(error) => {
                 let code = code(&error);
                 if code != Some(404) {
-                    broke(context, Watched::PodGroups, &error);
+                    broke(context, K::WATCHED, &error);
                 }
                 if let Some(words) = gives_up(resource, code, is_listed, &error) {
                     return words;

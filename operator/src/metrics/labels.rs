@@ -57,8 +57,10 @@ pub enum Watched {
     Services,
     /// Their `NetworkPolicies`.
     NetworkPolicies,
-    /// Their `PodGroups`, if a job has a gang scheduler.
-    PodGroups,
+    /// Their `PodGroups` of Coscheduling, if a job has that gang scheduler.
+    CoschedulingGroups,
+    /// Their `PodGroups` of Volcano, if a job has that gang scheduler.
+    VolcanoGroups,
     /// Nodes that are cordoned.
     Nodes,
     /// Namespaces, if the policy chooses by their labels.
@@ -67,31 +69,36 @@ pub enum Watched {
 
 impl Watched {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::TrainingJobs,
         Self::Pods,
         Self::Services,
         Self::NetworkPolicies,
-        Self::PodGroups,
+        Self::CoschedulingGroups,
+        Self::VolcanoGroups,
         Self::Nodes,
         Self::Namespaces,
     ];
 
-    /// The kind of this resource, if it is watched.
+    /// The kind of this resource in this API group, if it is watched.
     #[must_use]
-    pub fn of(resource: Resource) -> Option<Self> {
+    pub fn of(resource: Resource, group: &str) -> Option<Self> {
+        let (name, full) = (resource.as_str(), format!("{}.{group}", resource.as_str()));
         let mut all = Self::ALL.into_iter();
-        all.find(|kind| kind.as_str() == resource.as_str())
+        all.find(|kind| kind.as_str() == name || kind.as_str() == full)
     }
 
     /// Whether plans depend on it. Cordoned nodes only say which worker goes first when a job is scaled down, and a write to
     /// a PodGroup fails if it is another one by now.
     #[must_use]
     pub const fn decides(self) -> bool {
-        !matches!(self, Self::Nodes | Self::PodGroups)
+        !matches!(
+            self,
+            Self::Nodes | Self::CoschedulingGroups | Self::VolcanoGroups
+        )
     }
 
-    /// As the API server names the resource.
+    /// As the API server names the resource, with its API group if two have the same name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -99,7 +106,8 @@ impl Watched {
             Self::Pods => "pods",
             Self::Services => "services",
             Self::NetworkPolicies => "networkpolicies",
-            Self::PodGroups => "podgroups",
+            Self::CoschedulingGroups => "podgroups.scheduling.x-k8s.io",
+            Self::VolcanoGroups => "podgroups.scheduling.volcano.sh",
             Self::Nodes => "nodes",
             Self::Namespaces => "namespaces",
         }
