@@ -1,8 +1,10 @@
 //! The operator that leads is cut off, stopped, or replaced by an upgrade, and another one leads. Not beside other tests: it is
 //! everybody's operator.
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -114,22 +116,35 @@ fn place(are_apart: bool) -> Value {
     }
 }
 
+/// Runs a test while the operators are apart, and puts them back also if it fails: other tests take their nodes away.
+async fn apart(client: &Client, test: impl Future<Output = ()>) {
+    roll_out(client, place(true)).await;
+    let outcome = AssertUnwindSafe(test).catch_unwind().await;
+    roll_out(client, place(false)).await;
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_operator_leads_when_the_machine_of_the_first_is_cut_off() {
     let client = Client::try_default().await.unwrap();
     operator::runs(&client, true).await;
-    roll_out(&client, place(true)).await;
+    apart(&client, Box::pin(is_cut_off(&client))).await;
+}
+
+async fn is_cut_off(client: &Client) {
     let drill = Drill::start("e2e-leader-cut-off", STEPS, true).await;
     let first = drill.trains(3, 0).await;
-    let leader = Leader::wait(&client).await;
-    let pod = leader.pod(&client).await;
+    let leader = Leader::wait(client).await;
+    let pod = leader.pod(client).await;
     let node = pod.spec.and_then(|spec| spec.node_name).unwrap();
     let members = drill.members(first).await;
     let (there, elsewhere): (Vec<_>, Vec<_>) =
         members.into_iter().partition(|it| nodes::is_on(it, &node));
     assert_eq!(there.len(), 1, "one worker on each node");
     let lasting = Lasting::begins(nodes::Fault::CutOff, &node);
-    let (next, took) = leader.next(&client).await;
+    let (next, took) = leader.next(client).await;
     println!("{node} was cut off, and another operator led after {took:.1?}");
     assert!(took < SOON, "{took:.1?}");
     // It knows of the worker that is lost with the node.
@@ -144,11 +159,10 @@ async fn another_operator_leads_when_the_machine_of_the_first_is_cut_off() {
     drop(lasting);
     nodes::is_ready(&drill, &node, true).await;
     drill.is_gone(&there[0]).await;
-    let now = Leader::wait(&client).await;
+    let now = Leader::wait(client).await;
     assert_eq!(now.identity, next.identity, "nobody takes it back");
     let survivors: Vec<String> = elsewhere.iter().map(ResourceExt::name_any).collect();
     drill.succeeds(0, &survivors).await;
-    roll_out(&client, place(false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
