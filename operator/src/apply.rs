@@ -16,12 +16,12 @@ use kube::runtime::reflector::ObjectRef;
 use roundhouse_contract::{Membership, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
-use self::writes::{Child, annotate, create, delete, delete_job, mend};
+use self::writes::{annotate, create, delete, delete_job, mend};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
 use crate::expectations::Written;
-use crate::resources::{network_policy, service, worker};
+use crate::resources::{Child, network_policy, service, worker};
 
 mod groups;
 mod writes;

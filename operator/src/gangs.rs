@@ -1,28 +1,14 @@
 //! PodGroups as the gang schedulers define them: the fields that Roundhouse writes, and no others.
 
-use std::fmt::Debug;
-
-use k8s_openapi::NamespaceResourceScope;
-use kube::Resource;
 use kube::core::ObjectMeta;
 use roundhouse_api::Gang;
 use roundhouse_planner::PodGroup;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::metrics::labels::Watched;
+use crate::resources::Child;
 
 /// A kind of PodGroup.
-pub(crate) trait GroupKind:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope>
-    + Clone
-    + Debug
-    + Serialize
-    + DeserializeOwned
-    + Send
-    + Sync
-    + 'static
-{
+pub(crate) trait GroupKind: Child {
     /// Whose it is.
     const GANG: Gang;
     /// Its watch.

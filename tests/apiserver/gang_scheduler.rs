@@ -1,16 +1,11 @@
 //! Two jobs that need all GPUs each, before the scheduler with the plugin Coscheduling. Nodes are objects, and the test plays
 //! their kubelets. Without a group each job can get a part of the GPUs and wait for the other for ever.
 
-use std::fs::File;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use serde_json::json;
 
 use crate::gang::coscheduling;
 use crate::stage::{NAMESPACE, SOON, Stage};
@@ -18,68 +13,30 @@ use crate::stage::{NAMESPACE, SOON, Stage};
 const GPUS: usize = 8;
 const NAMESPACES: [&str; 2] = [NAMESPACE, "other"];
 
-/// A kube-scheduler with the plugin Coscheduling; it ends with the value.
-struct Scheduler {
-    process: Child,
-    directory: TempDir,
-}
-
-impl Scheduler {
-    fn start(stage: &Stage) -> Self {
-        let directory = TempDir::new().unwrap();
-        let path = |name: &str| directory.path().join(name).display().to_string();
-        let server = stage.server.config("test").unwrap().cluster_url.to_string();
-        let write = |name: &str, value: &Value| std::fs::write(path(name), value.to_string());
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],
-            "users": [{"name": "test", "user": {"token": "test"}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        });
-        write("kubeconfig", &kubeconfig).unwrap();
-        let only = json!([{"name": "Coscheduling"}]);
-        let config = json!({
-            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-            "leaderElection": {"leaderElect": false},
-            "clientConnection": {"kubeconfig": path("kubeconfig")},
-            "profiles": [{
-                "schedulerName": "scheduler-plugins-scheduler",
-                "plugins": {
-                    "multiPoint": {"enabled": only},
-                    "queueSort": {"enabled": only, "disabled": [{"name": "*"}]},
-                },
-            }],
-        });
-        write("config", &config).unwrap();
-        let binaries = std::env::var("ROUNDHOUSE_BIN").unwrap();
-        let log = File::create(path("log")).unwrap();
-        let process = Command::new(Path::new(&binaries).join("coscheduling"))
-            .args([
-                &format!("--config={}", path("config")),
-                "--secure-port=0",
-                // The plugin is not told that a pod has ended: by default a group that it rejected waits for 5 minutes.
-                "--pod-max-in-unschedulable-pods-duration=1s",
-            ])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { process, directory }
-    }
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.directory.path().join("log"));
-            let log = log.unwrap_or_default();
-            let end = log.lines().rev().take(20).collect::<Vec<_>>().join("\n");
-            eprintln!("the scheduler's last lines, newest first:\n{end}");
-        }
-    }
+/// Starts a kube-scheduler with the plugin Coscheduling beside the API server.
+fn start_scheduler(stage: &mut Stage) {
+    let only = json!([{"name": "Coscheduling"}]);
+    let config = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": false},
+        "clientConnection": {"kubeconfig": stage.server.kubeconfig("test").unwrap()},
+        "profiles": [{
+            "schedulerName": "scheduler-plugins-scheduler",
+            "plugins": {
+                "multiPoint": {"enabled": only},
+                "queueSort": {"enabled": only, "disabled": [{"name": "*"}]},
+            },
+        }],
+    });
+    let path = stage.directory.path().join("scheduler.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let arguments = [
+        &*format!("--config={}", path.display()),
+        "--secure-port=0",
+        // The plugin is not told that a pod has ended: by default a group that it rejected waits for 5 minutes.
+        "--pod-max-in-unschedulable-pods-duration=1s",
+    ];
+    stage.server.run("coscheduling", &arguments).unwrap();
 }
 
 /// Nodes with one GPU each.
@@ -150,10 +107,10 @@ async fn run_to_its_end(stage: &Stage, namespace: &str) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the scheduler waits for half a minute: make test-long"]
 async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other() {
-    let stage = Stage::new().await;
+    let mut stage = Stage::new().await;
     coscheduling().install(&stage).await;
     make_nodes(&stage).await;
-    let _scheduler = Scheduler::start(&stage);
+    start_scheduler(&mut stage);
     let operator = stage.operator(None);
     for namespace in NAMESPACES {
         let mut job = coscheduling().job(8);

@@ -40,7 +40,7 @@ pub(crate) const SOON: Duration = Duration::from_mins(2);
 pub(crate) struct Stage {
     pub(crate) server: ApiServer,
     pub(crate) client: Client,
-    directory: TempDir,
+    pub(crate) directory: TempDir,
 }
 
 impl Stage {

@@ -335,6 +335,13 @@ impl World {
         world
     }
 
+    /// Number of the newest generation; 0 before the first.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        let newest = self.observed.status.membership.as_ref();
+        newest.map_or(0, |newest| newest.generation)
+    }
+
     /// Generations of the documents that pods hold.
     #[must_use]
     pub fn generations(&self) -> Vec<u64> {

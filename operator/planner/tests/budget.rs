@@ -9,11 +9,6 @@ use roundhouse_planner::testing::{World, script_world, world};
 const LONG: i64 = 600;
 const SHORT: i64 = 30;
 
-fn generation(world: &World) -> u64 {
-    let membership = world.observed.status.membership.as_ref();
-    membership.unwrap().generation
-}
-
 /// The members lose each other although none of them ends.
 fn peers_lost(world: &mut World) {
     world.is_ready(0, false);
@@ -34,7 +29,7 @@ fn killed_without_words(world: &mut World) {
 /// A script that writes no progress fails.
 fn script_fails(world: &mut World) {
     world.ends(0, 1, 0);
-    let generation = generation(world);
+    let generation = world.generation();
     let end = world.observed.pods[0].container.termination.as_mut();
     end.unwrap().message.as_mut().unwrap().generation = generation;
     comes_back(world);
@@ -94,7 +89,7 @@ fn generations_that_commit_no_new_step_end_the_job_however_long_they_live() {
     let mut world = world(2).training();
     for _ in 0..=world.job.backoff_limit + 1 {
         let progress = Progress {
-            generation: generation(&world),
+            generation: world.generation(),
             step: 40,
             ..Progress::default()
         };
@@ -112,7 +107,7 @@ fn a_step_that_was_told_a_moment_ago_is_progress_before_the_status_shows_it() {
     peers_lost(&mut world);
     for step in [5, 6] {
         let progress = Progress {
-            generation: generation(&world),
+            generation: world.generation(),
             step,
             ..Progress::default()
         };

@@ -27,13 +27,7 @@ impl Trains for World {
 
 /// Node ranks by pod, of those in the newest generation.
 fn places(world: &World) -> Vec<Option<u32>> {
-    let newest = world
-        .observed
-        .status
-        .membership
-        .as_ref()
-        .unwrap()
-        .generation;
+    let newest = world.generation();
     let place = |pod: &roundhouse_planner::Pod| {
         let document = pod.membership.as_ref()?;
         let joins = document.generation == newest && document.action == Instruction::Join;
@@ -53,16 +47,7 @@ fn survivors_go_on_at_once_and_a_worker_that_comes_back_joins_them() {
     world.prepared(0);
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!(places(&world), [Some(2), Some(0), Some(1)]);
-    assert_eq!(
-        world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .generation,
-        3
-    );
+    assert_eq!(world.generation(), 3);
     assert_eq!(world.observed.status.incidents.total, 1);
 }
 

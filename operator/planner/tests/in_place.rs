@@ -15,16 +15,6 @@ fn training(workers: u32) -> World {
     world
 }
 
-fn generation(world: &World) -> u64 {
-    world
-        .observed
-        .status
-        .membership
-        .as_ref()
-        .unwrap()
-        .generation
-}
-
 fn nodes(world: &World) -> u32 {
     world.observed.status.membership.as_ref().unwrap().nodes
 }
@@ -40,7 +30,7 @@ fn the_others_go_on_at_once_and_the_worker_joins_them_when_its_process_is_prepar
     let mut world = training(3);
     world.process_dies(1, 137, 1, 40);
     assert_eq!(world.settle().reason, PlanReason::Training);
-    assert_eq!((generation(&world), nodes(&world)), (2, 2));
+    assert_eq!((world.generation(), nodes(&world)), (2, 2));
     assert_eq!(incidents(&world), (1, Some(137)));
     let last = world.observed.status.last_failure.clone().unwrap();
     assert_eq!((last.rank, last.step), (Some(1), Some(40)));
@@ -48,15 +38,15 @@ fn the_others_go_on_at_once_and_the_worker_joins_them_when_its_process_is_prepar
 
     world.seconds_pass(60);
     world.settle();
-    assert_eq!(generation(&world), 2, "nobody waits for it");
+    assert_eq!(world.generation(), 2, "nobody waits for it");
     world.process_is_prepared(1);
     assert_eq!(world.settle().reason, PlanReason::Training);
-    assert_eq!((generation(&world), nodes(&world)), (3, 3));
+    assert_eq!((world.generation(), nodes(&world)), (3, 3));
     world.is_ready(1, true);
     world.seconds_pass(60);
     world.settle();
     assert_eq!(
-        (generation(&world), incidents(&world).0),
+        (world.generation(), incidents(&world).0),
         (3, 1),
         "one incident"
     );
@@ -69,17 +59,17 @@ fn the_only_worker_waits_for_its_process_and_goes_on_with_the_state_of_its_sibli
     let mut world = training(1);
     world.process_dies(0, 137, 1, 40);
     world.settle();
-    assert_eq!((generation(&world), world.state()), (1, "Recovering"));
+    assert_eq!((world.generation(), world.state()), (1, "Recovering"));
     world.seconds_pass(600);
     world.settle();
-    assert_eq!((generation(&world), incidents(&world).0), (1, 1));
+    assert_eq!((world.generation(), incidents(&world).0), (1, 1));
     world.process_is_prepared(0);
     assert_eq!(world.settle().reason, PlanReason::Training);
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
     world.is_ready(0, true);
     world.seconds_pass(60);
     world.settle();
-    assert_eq!((generation(&world), incidents(&world)), (2, (1, Some(137))));
+    assert_eq!((world.generation(), incidents(&world)), (2, (1, Some(137))));
 }
 
 #[test]
@@ -88,15 +78,15 @@ fn an_end_of_an_earlier_generation_is_not_counted_again() {
     world.process_dies(0, 137, 1, 40);
     world.process_is_prepared(0);
     world.settle();
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
     // Generation 2 forms, and the agent still tells of the end in generation 1.
     world.seconds_pass(5);
     world.settle();
-    assert_eq!((generation(&world), incidents(&world).0), (2, 1));
+    assert_eq!((world.generation(), incidents(&world).0), (2, 1));
     world.process_dies(0, 137, 2, 41);
     world.process_is_prepared(0);
     world.settle();
-    assert_eq!((generation(&world), incidents(&world).0), (3, 2));
+    assert_eq!((world.generation(), incidents(&world).0), (3, 2));
 }
 
 #[test]
@@ -107,7 +97,7 @@ fn an_end_that_is_told_after_the_lost_peers_takes_their_place_and_is_not_counted
     world.is_ready(1, false);
     world.seconds_pass(2);
     world.settle();
-    assert_eq!((generation(&world), incidents(&world)), (2, (1, None)));
+    assert_eq!((world.generation(), incidents(&world)), (2, (1, None)));
     world.process_dies(1, 137, 1, 40);
     world.process_is_prepared(1);
     world.settle();
@@ -118,7 +108,7 @@ fn an_end_that_is_told_after_the_lost_peers_takes_their_place_and_is_not_counted
 fn processes_that_die_again_and_again_without_a_step_end_the_job() {
     let mut world = training(1);
     for _ in 0..=world.job.backoff_limit {
-        let newest = generation(&world);
+        let newest = world.generation();
         world.process_dies(0, 137, newest, 40);
         world.process_is_prepared(0);
         world.settle();
@@ -157,13 +147,13 @@ fn a_worker_whose_agent_tells_nothing_is_given_time_to_prepare() {
     world.is_ready(0, false);
     world.seconds_pass(2);
     world.settle();
-    assert_eq!((generation(&world), incidents(&world)), (2, (1, None)));
+    assert_eq!((world.generation(), incidents(&world)), (2, (1, None)));
     world.seconds_pass(60);
     world.settle();
-    assert_eq!(generation(&world), 2, "its process may still load");
+    assert_eq!(world.generation(), 2, "its process may still load");
     world.seconds_pass(61);
     world.settle();
-    assert_eq!((generation(&world), incidents(&world).0), (3, 2));
+    assert_eq!((world.generation(), incidents(&world).0), (3, 2));
 }
 
 #[test]
@@ -173,7 +163,7 @@ fn a_container_that_ends_after_its_process_was_started_anew_tells_the_newer_end(
     world.settle();
     world.process_is_prepared(1);
     world.settle();
-    assert_eq!((generation(&world), nodes(&world)), (3, 2));
+    assert_eq!((world.generation(), nodes(&world)), (3, 2));
     world.is_ready(1, true);
     world.seconds_pass(60);
     world.ends(1, 77, 90);

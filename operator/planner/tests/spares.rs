@@ -189,16 +189,7 @@ fn spares_do_not_begin_beside_members_that_are_out_of_touch() {
     world.is_unreachable(0, false);
     world.is_unreachable(1, false);
     assert_eq!(world.settle().reason, PlanReason::Training);
-    assert_eq!(
-        world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .generation,
-        1
-    );
+    assert_eq!(world.generation(), 1);
     // Or they are given up.
     other.settle();
     assert_eq!(members(&other), ["digits-worker-2-0", "digits-worker-3-0"]);
@@ -213,14 +204,5 @@ fn a_process_that_is_started_anew_in_its_worker_is_waited_for() {
     world.process_is_prepared(0);
     world.settle();
     assert_eq!(members(&world), ["digits-worker-0-0"]);
-    assert_eq!(
-        world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .generation,
-        2
-    );
+    assert_eq!(world.generation(), 2);
 }

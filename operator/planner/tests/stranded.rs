@@ -6,11 +6,6 @@ use roundhouse_contract::{Progress, Reason};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{PlanReason, ProgressSample};
 
-fn generation(world: &World) -> u64 {
-    let membership = world.observed.status.membership.as_ref();
-    membership.unwrap().generation
-}
-
 /// Two workers in generation 2: one of them had lost the other in the first.
 fn stranded_once() -> World {
     let mut world = world(2).training();
@@ -18,7 +13,7 @@ fn stranded_once() -> World {
     world.is_ready(1, false);
     world.seconds_pass(2);
     world.settle();
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
     world
 }
 
@@ -30,7 +25,7 @@ fn members_that_have_lost_each_other_get_a_new_generation_and_it_is_one_incident
     world.is_ready(2, false);
     world.seconds_pass(2);
     assert_eq!(world.settle().reason, PlanReason::Training);
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
     let status = &world.observed.status;
     assert_eq!(status.incidents.total, 1);
     assert_eq!(status.last_failure.as_ref().unwrap().reason, "PeersLost");
@@ -41,11 +36,11 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
     let mut world = stranded_once();
     world.seconds_pass(10);
     let plan = world.settle();
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
     assert!(plan.requeue_after.is_some_and(|after| after.as_secs() <= 5));
     world.seconds_pass(10);
     world.settle();
-    assert_eq!(generation(&world), 3);
+    assert_eq!(world.generation(), 3);
     assert_eq!(world.observed.status.incidents.total, 2);
 }
 
@@ -57,10 +52,10 @@ fn time_to_form_a_generation_begins_when_its_last_member_was_told() {
     document.unwrap().issued_at = last.to_string();
     world.seconds_pass(25);
     world.settle();
-    assert_eq!(generation(&world), 2, "5 s after the last one");
+    assert_eq!(world.generation(), 2, "5 s after the last one");
     world.seconds_pass(11);
     world.settle();
-    assert_eq!(generation(&world), 3);
+    assert_eq!(world.generation(), 3);
 }
 
 #[test]
@@ -86,7 +81,7 @@ fn a_node_whose_clock_is_ahead_holds_nothing_up() {
     let ahead = world.now + SignedDuration::from_mins(5);
     world.observed.pods[1].ready_at = Some(ahead);
     world.settle();
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
 }
 
 /// All steps are done, by what rank 0 tells.
@@ -110,14 +105,14 @@ fn newcomers_that_wait_while_the_results_are_saved_are_no_incident() {
     world.seconds_pass(120);
     world.settle();
     assert_eq!(world.observed.status.incidents.total, 0);
-    assert_eq!(generation(&world), 1);
+    assert_eq!(world.generation(), 1);
     // When none of them is ready, they have lost each other.
     world.is_ready(0, false);
     world.is_ready(1, false);
     world.seconds_pass(2);
     world.settle();
     assert_eq!(
-        (generation(&world), incidents(&world)),
+        (world.generation(), incidents(&world)),
         (2, (1, "PeersLost"))
     );
 }
@@ -131,7 +126,7 @@ fn a_job_that_only_saves_its_results_does_not_grow() {
     world.prepared(1);
     world.seconds_pass(60);
     world.settle();
-    assert_eq!(generation(&world), 1);
+    assert_eq!(world.generation(), 1);
 }
 
 #[test]
@@ -140,11 +135,11 @@ fn late_news_of_a_broken_generation_are_not_held_against_the_next() {
     world.ends(0, 137, 40);
     world.job.min_replicas = 1;
     world.settle();
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
     world.seconds_pass(1);
     world.is_ready(1, false);
     world.settle();
-    assert_eq!(generation(&world), 2);
+    assert_eq!(world.generation(), 2);
     assert_eq!(world.observed.status.incidents.total, 1);
 }
 
@@ -170,7 +165,7 @@ fn hanging() -> World {
     world.seconds_pass(2);
     world.settle();
     assert_eq!(
-        (generation(&world), incidents(&world)),
+        (world.generation(), incidents(&world)),
         (2, (1, "PeersLost"))
     );
     world.seconds_pass(10);
@@ -188,7 +183,7 @@ fn a_hang_is_one_incident_however_late_its_worker_is_ended() {
     let mut world = hanging();
     world.ends(1, 76, 40);
     world.settle();
-    assert_eq!(generation(&world), 3, "the others continue at once");
+    assert_eq!(world.generation(), 3, "the others continue at once");
     assert_eq!(incidents(&world), (1, "Stalled"));
     world.is_ready(0, true);
     world.is_ready(2, true);
@@ -196,7 +191,7 @@ fn a_hang_is_one_incident_however_late_its_worker_is_ended() {
     world.prepared(1);
     world.seconds_pass(60);
     assert_eq!(world.settle().reason, PlanReason::Training);
-    assert_eq!((generation(&world), incidents(&world)), (4, (1, "Stalled")));
+    assert_eq!((world.generation(), incidents(&world)), (4, (1, "Stalled")));
 }
 
 #[test]

@@ -42,16 +42,7 @@ fn suspension_asks_every_worker_to_leave_and_keeps_service_policy_and_number() {
     assert_eq!(world.state(), "Suspended");
     assert!(!world.observed.status.is_true(ConditionType::Running));
     assert_eq!(world.observed.service, Presence::Ours);
-    assert_eq!(
-        world
-            .observed
-            .status
-            .membership
-            .as_ref()
-            .unwrap()
-            .generation,
-        1
-    );
+    assert_eq!(world.generation(), 1);
     assert_eq!(
         (
             world.observed.status.replicas,

@@ -10,7 +10,7 @@ use roundhouse_planner::{Action, PodGroup, ValidatedJob};
 use serde_json::json;
 
 use super::make;
-use super::writes::{Child, delete};
+use super::writes::delete;
 use crate::cache::Job;
 use crate::calls::{call, patch_params};
 use crate::context::Context;
@@ -18,7 +18,7 @@ use crate::error::CallError;
 use crate::expectations::Written;
 use crate::gangs::{GroupKind, coscheduling, volcano};
 use crate::observe::version;
-use crate::resources::metadata;
+use crate::resources::{Child, metadata};
 
 impl Child for coscheduling::PodGroup {}
 impl Child for volcano::PodGroup {}

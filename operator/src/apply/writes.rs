@@ -1,15 +1,9 @@
 //! The single writes, each remembered until the caches show it.
 
-use std::fmt::Debug;
-
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use roundhouse_contract::labels;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::cache::Job;
@@ -18,25 +12,9 @@ use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
 use crate::observe::version;
+use crate::resources::Child;
 use crate::slim;
 use crate::unreadable::Guarded;
-
-/// An object of a job.
-pub(super) trait Child:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope>
-    + Clone
-    + Debug
-    + Serialize
-    + DeserializeOwned
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl Child for Pod {}
-impl Child for Service {}
-impl Child for NetworkPolicy {}
 
 pub(super) async fn create<K: Child>(
     context: &Context,
