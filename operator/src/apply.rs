@@ -168,13 +168,14 @@ async fn one(
     job: &ValidatedJob,
     action: &Action,
 ) -> Result<(), Error> {
+    let scrapers = &context.settings.worker_metrics_from;
     let written = match action {
         Action::ApplyService => {
             let object: Service = service::build(&job.key);
             make(context, key, job, action, object, Written::Service).await
         }
         Action::ApplyNetworkPolicy => {
-            let object: NetworkPolicy = network_policy::build(&job.key);
+            let object: NetworkPolicy = network_policy::build(&job.key, scrapers);
             let written = Written::NetworkPolicy;
             make(context, key, job, action, object, written).await
         }
@@ -184,7 +185,7 @@ async fn one(
             mend(context, key, name(action), object, written, *version).await
         }
         Action::MendNetworkPolicy { version } => {
-            let object: NetworkPolicy = network_policy::build(&job.key);
+            let object: NetworkPolicy = network_policy::build(&job.key, scrapers);
             let written = Written::NetworkPolicy;
             mend(context, key, name(action), object, written, *version).await
         }

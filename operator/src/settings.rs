@@ -8,6 +8,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 use crate::heard::Patience;
 use crate::lead::Terms;
 use crate::mended::Pauses;
+use crate::resources::network_policy::Peers;
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -34,6 +35,10 @@ pub struct Settings {
     /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.
     #[arg(long, env = "ROUNDHOUSE_POLICY_FILE")]
     pub policy_file: Option<PathBuf>,
+    /// Peers that may read the metrics of workers, as JSON of a NetworkPolicy's `from`. The operator must be one of them.
+    /// Default: all.
+    #[arg(long, env = "ROUNDHOUSE_WORKER_METRICS_FROM", default_value = "[]")]
+    pub worker_metrics_from: Peers,
     /// Where /metrics, /healthz and /readyz are served. Default: on all addresses, of IPv6 and of IPv4.
     #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS", default_value = "[::]:8080")]
     pub http_address: SocketAddr,

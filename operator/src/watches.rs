@@ -136,7 +136,9 @@ pub(crate) async fn watch_network_policies(
     );
     let (cache, resource) = (&context.network_policies, Watched::NetworkPolicies);
     let ours = children(&context, resource);
-    let events = surroundings(api, ours, network_policy::is_as_built);
+    let scrapers = &context.settings.worker_metrics_from;
+    let is_as_built = |live: &NetworkPolicy| network_policy::is_as_built(live, scrapers);
+    let events = surroundings(api, ours, is_as_built);
     feed(events, cache, &wake, &context, resource).await;
 }
 
@@ -169,7 +171,7 @@ fn name_of<K: ResourceExt>(event: Event<K>) -> Event<String> {
 fn surroundings<K>(
     api: Api<K>,
     ours: WatchConfig,
-    is_as_built: fn(&K) -> bool,
+    is_as_built: impl Fn(&K) -> bool + Send,
 ) -> impl futures::Stream<Item = Result<Event<Named<slim::Surrounding>>, watcher::Error>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,

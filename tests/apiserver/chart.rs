@@ -61,7 +61,7 @@ dashboards: {{enabled: true, labels: {{team: ml}}, annotations: {{folder: ml}}}}
 resources: {{requests: {{cpu: 10m}}, limits: {{memory: 1Gi}}}}
 trainer: {{image: 'registry.example/trainer:1', pullPolicy: Always}}
 policy: {{maxWorkersPerJob: 8, allow: {{hostPaths: [/data/*], hostPorts: [8080]}}}}
-networkPolicy: {{enabled: true, metricsFrom: [{{namespaceSelector: {{}}}}]}}
+networkPolicy: {{enabled: true, metricsFrom: [{{namespaceSelector: {{}}}}], workerMetricsFrom: [{{namespaceSelector: {{}}}}]}}
 test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
 "
     );

@@ -100,3 +100,24 @@ async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_to
     .unwrap();
     operator.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_is_told_who_may_read_metrics_says_so_in_policies_that_are_there() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    stage.trains(NAMESPACE).await;
+    operator.stop().await;
+    let peers = json!([{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]);
+    let operator = stage.operator_of(&[&format!("--worker-metrics-from={peers}")]);
+    let policies: Api<NetworkPolicy> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    until("only they may", SOON, || async {
+        let policy = serde_json::to_value(policies.get("digits").await?)?;
+        let rules = &policy["spec"]["ingress"];
+        let others = rules.as_array().map(Vec::len);
+        Ok((others == Some(2) && rules[1]["from"] == peers).then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
+}

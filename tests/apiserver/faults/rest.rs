@@ -9,7 +9,8 @@ use kube::{Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_operator::observe::version;
-use roundhouse_operator::resources::{network_policy, service};
+use roundhouse_operator::resources::network_policy::{self, Peers};
+use roundhouse_operator::resources::service;
 use roundhouse_operator::slim;
 use roundhouse_planner::{Mend, Observed, Presence, examine, plan};
 
