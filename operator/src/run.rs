@@ -1,22 +1,22 @@
 //! Puts everything together and runs until it is told to stop.
 
-use std::any::Any;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::stream::{self, Stream};
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, stream};
 use kube::Client;
 use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as Ended};
-use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::reflector::{self, ObjectRef};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
-use tracing_subscriber::EnvFilter;
 
+use self::ending::{of_controller, shutdown_signal, stopped_late};
+use self::following::while_following;
+pub use self::logs::init_logging;
 use crate::coalesce::coalesce;
 use crate::context::Context;
 use crate::driver::{after_error, reconcile};
@@ -30,15 +30,17 @@ use crate::lead::keep::Candidate;
 use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
-use crate::panics;
 use crate::policies::namespaces::watch_namespaces;
 use crate::policies::{Policies, PolicyError};
 use crate::progress::Progress;
 use crate::restarts::Restarts;
-use crate::settings::{LogFormat, LogLevel, Settings};
+use crate::settings::Settings;
 use crate::tasks::{Ended as TaskEnded, Tasks};
-use crate::unreadable::Guarded;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
+
+mod ending;
+mod following;
+mod logs;
 
 /// Why the operator cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -71,19 +73,6 @@ pub enum RunError {
     /// What runs for as long as the operator does has ended.
     #[error(transparent)]
     Task(#[from] TaskEnded),
-}
-
-/// Sets up logs; `RUST_LOG`, if set, overrides `level`.
-pub fn init_logging(format: LogFormat, level: LogLevel) {
-    let filter =
-        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.directive()));
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
-    match format {
-        LogFormat::Text => logs.init(),
-        LogFormat::Json => logs.json().init(),
-    }
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -215,46 +204,6 @@ pub async fn run_with(
     outcome
 }
 
-/// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.
-async fn while_following<S>(
-    mut wakes: S,
-    leadership: &Leadership,
-    jobs: &Store<Guarded>,
-) -> (S, Vec<ObjectRef<TrainingJob>>)
-where
-    S: Stream<Item = ObjectRef<TrainingJob>> + Unpin,
-{
-    let won = leadership.won();
-    tokio::pin!(won);
-    if (&mut won).now_or_never().is_some() {
-        return (wakes, Vec::new());
-    }
-    loop {
-        tokio::select! {
-            () = &mut won => break,
-            wake = wakes.next() => if wake.is_none() { break },
-        }
-    }
-    let jobs = jobs.state();
-    let all = jobs
-        .iter()
-        .map(|job| ObjectRef::from_obj(job.as_ref()).into_kind_unchecked(()));
-    (wakes, all.collect())
-}
-
-/// The controller ends when it is asked to, and never else.
-fn of_controller(ended: Result<(), Box<dyn Any + Send>>, is_asked: bool) -> Result<(), TaskEnded> {
-    let name = "controller";
-    match ended {
-        Ok(()) if is_asked => Ok(()),
-        Ok(()) => Err(TaskEnded::Returned(name)),
-        Err(panic) => Err(TaskEnded::Panicked {
-            name,
-            words: panics::words(&*panic),
-        }),
-    }
-}
-
 /// Watches everything but the jobs.
 fn watch_all(
     background: &mut Tasks,
@@ -277,28 +226,5 @@ fn watch_all(
     if context.policies.reads_namespaces() {
         let namespaces = watch_namespaces(Arc::clone(context), wake.clone());
         background.spawn("watch of namespaces", namespaces);
-    }
-}
-
-/// Ends when there is nothing left to wait for after `stop`: a controller that has not seen its first
-/// list yet would wait for that for ever, and no step takes longer than its calls may.
-async fn stopped_late(stop: impl Future<Output = ()>, jobs: Store<Guarded>) {
-    stop.await;
-    if jobs.wait_until_ready().now_or_never().is_some() {
-        tokio::time::sleep(crate::calls::DEADLINE).await;
-    }
-}
-
-async fn shutdown_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
     }
 }

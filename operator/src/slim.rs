@@ -1,13 +1,14 @@
 //! Full objects as they arrive, reduced to what a plan needs: 50,000 whole pods are gigabytes.
 
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStatus, Pod as FullPod, PodCondition, PodSpec, PodStatus,
-};
+use k8s_openapi::api::core::v1::{Pod as FullPod, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::membership::Unread;
-use roundhouse_contract::{BuiltFrom, Membership, Reason, TerminationMessage, gang, labels};
-use roundhouse_planner::{Container, Pod, PodPhase, Termination, Waiting};
+use roundhouse_contract::{BuiltFrom, Membership, gang, labels};
+use roundhouse_planner::{Pod, PodPhase};
+
+use self::containers::{container, containers, held_up, runs, text};
+
+mod containers;
 
 /// Conditions that every pod has; they are not kept.
 const COMMON_CONDITIONS: [&str; 5] = [
@@ -190,11 +191,6 @@ fn condition<'a>(status: Option<&'a PodStatus>, kind: &str) -> Option<&'a PodCon
     all.find(|condition| condition.type_ == kind)
 }
 
-fn runs(container: &ContainerStatus) -> bool {
-    let state = container.state.as_ref();
-    state.is_some_and(|state| state.running.is_some())
-}
-
 /// Types of the conditions that are true.
 fn uncommon_conditions(status: Option<&PodStatus>) -> Vec<String> {
     let conditions = status
@@ -204,92 +200,10 @@ fn uncommon_conditions(status: Option<&PodStatus>) -> Vec<String> {
     conditions.map(|c| c.type_.clone()).collect()
 }
 
-fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &ContainerStatus> {
-    status.into_iter().flat_map(|status| {
-        let first = status.init_container_statuses.iter().flatten();
-        first.chain(status.container_statuses.iter().flatten())
-    })
-}
-
-/// A trainer that waits says why, if need be with the words of the container that holds it up.
-fn held_up(mut own: Container, status: Option<&PodStatus>) -> Container {
-    let explains = |waiting: &Waiting| {
-        !matches!(
-            waiting.reason.as_str(),
-            "" | "PodInitializing" | "ContainerCreating"
-        )
-    };
-    if own.waiting.as_ref().is_some_and(explains) {
-        return own;
-    }
-    let other = containers(status).filter_map(waiting).find(explains);
-    own.waiting = other.or(own.waiting);
-    own
-}
-
 /// The pod's name ends in index and attempt, whatever somebody has done to its labels.
 fn part_of_name(metadata: &ObjectMeta, from_the_end: usize) -> Option<u32> {
     let name = metadata.name.as_deref()?;
     name.rsplit('-').nth(from_the_end)?.parse().ok()
-}
-
-fn container(status: &ContainerStatus) -> Container {
-    let restarts = u32::try_from(status.restart_count).unwrap_or(0);
-    let now = status
-        .state
-        .as_ref()
-        .and_then(|state| termination(state, restarts));
-    let before = status
-        .last_state
-        .as_ref()
-        .and_then(|state| termination(state, restarts.saturating_sub(1)));
-    Container {
-        restarts,
-        waiting: waiting(status),
-        termination: now.or(before),
-    }
-}
-
-/// Why a container waits, if it does.
-fn waiting(status: &ContainerStatus) -> Option<Waiting> {
-    let waiting = status.state.as_ref()?.waiting.as_ref()?;
-    Some(text(waiting.reason.as_ref(), waiting.message.as_ref()))
-}
-
-fn text(reason: Option<&String>, message: Option<&String>) -> Waiting {
-    Waiting {
-        reason: reason.cloned().unwrap_or_default(),
-        message: message.cloned().unwrap_or_default(),
-    }
-}
-
-/// What the container said, or what the runtime says of one that never ran.
-fn words(text: &str) -> Option<TerminationMessage> {
-    TerminationMessage::parse(text).or_else(|| {
-        let message = text.trim();
-        (!message.is_empty()).then(|| TerminationMessage {
-            reason: Reason::Crashed,
-            rank: None,
-            generation: 0,
-            step: 0,
-            message: message.to_owned(),
-            progress: None,
-        })
-    })
-}
-
-fn termination(state: &ContainerState, restarts: u32) -> Option<Termination> {
-    let ended = state.terminated.as_ref()?;
-    Some(Termination {
-        restarts,
-        exit_code: ended.exit_code,
-        reason: ended.reason.clone().unwrap_or_default(),
-        message: ended.message.as_deref().and_then(words),
-        finished_at: ended
-            .finished_at
-            .as_ref()
-            .map(|time| -> Timestamp { time.0 }),
-    })
 }
 
 #[cfg(test)]

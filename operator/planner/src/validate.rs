@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
-    Checkpoint, CleanPodPolicy, FailurePolicy, FailureRule, NetworkPolicyMode, Scheduling,
-    SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
+    FailurePolicy, Scheduling, TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
 };
+use roundhouse_contract::environment;
 use roundhouse_contract::membership::fingerprint_of;
-use roundhouse_contract::{ExpectedDevice, environment};
 
+pub use self::job::{JobKey, ValidatedJob};
 use self::template::{expected_device, gpus, refuse_our_annotations, refuse_our_fields};
 pub use crate::invalid::InvalidSpec;
 pub(crate) use crate::invalid::invalid;
 use crate::program::{self, Program};
 
 mod checks;
+mod job;
 mod placement;
 mod template;
 
@@ -26,86 +27,6 @@ pub const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Most processes of one worker.
 const MAX_PROCS: u32 = 64;
-
-impl ValidatedJob {
-    /// Pods that are wanted now: workers and spares.
-    #[must_use]
-    pub const fn num_pods(&self) -> u32 {
-        self.replicas.saturating_add(self.spares)
-    }
-}
-
-/// Which job.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct JobKey {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID; a job of the same name later has another.
-    pub uid: String,
-}
-
-/// A job that can be run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ValidatedJob {
-    /// Which.
-    pub key: JobKey,
-    /// `metadata.generation`.
-    pub generation: i64,
-    /// Whether it has a deletion timestamp.
-    pub deleting: bool,
-    /// Whether it shall have no pods for now.
-    pub suspend: bool,
-    /// Number of workers wanted now.
-    pub replicas: u32,
-    /// Fewest workers that train; with fewer, training pauses.
-    pub min_replicas: u32,
-    /// Most workers that are ever wanted.
-    pub max_replicas: u32,
-    /// Workers beyond those that wait in the lobby to take the place of a member that is lost.
-    pub spares: u32,
-    /// How long newcomers wait for others, so that they join together.
-    pub join_window: Duration,
-    /// Processes of each worker.
-    pub procs_per_worker: u32,
-    /// What they compute on; `None`: the template does not tell.
-    pub expected_device: Option<ExpectedDevice>,
-    /// Time between SIGTERM and SIGKILL of their pods.
-    pub grace: Duration,
-    /// What they run.
-    pub program: Program,
-    /// Where their state is kept, if anywhere.
-    pub checkpoint: Option<Checkpoint>,
-    /// How they are placed.
-    pub scheduling: Scheduling,
-    /// Their pods; has a container named `trainer`.
-    pub template: PodTemplateSpec,
-    /// Fingerprint of what of the spec is in their pods and may be edited while the job is suspended.
-    pub built_from: String,
-    /// Incidents in a row until the job fails.
-    pub backoff_limit: u32,
-    /// Incidents in all until the job fails.
-    pub max_incidents: Option<u32>,
-    /// What to do about which failure.
-    pub rules: Vec<FailureRule>,
-    /// For how long a bad node is avoided.
-    pub avoid_node: Duration,
-    /// Time until enough workers must be ready for the first time; `None`: there is no limit.
-    pub start_deadline: Option<Duration>,
-    /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
-    pub stall_timeout_seconds: Option<u32>,
-    /// Time that it may be active in all.
-    pub active_deadline: Option<Duration>,
-    /// For how long the job is kept after its end; `None`: until somebody deletes it.
-    pub ttl_after_finished: Option<Duration>,
-    /// Which pods go when the job has ended.
-    pub clean_pod_policy: CleanPodPolicy,
-    /// Whose completion makes the job succeed.
-    pub success_policy: SuccessPolicy,
-    /// Whether a NetworkPolicy is made.
-    pub network_policy: NetworkPolicyMode,
-}
 
 /// Time between SIGTERM and SIGKILL of a pod: the template's, else what the program needs. A script's processes
 /// have `leaveGraceSeconds`, and the agent a little more for its last words.

@@ -6,14 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
+use self::victims::{dismiss, num_places, straggler, survivors, victims};
 use crate::failures::policy::is_condemned;
 use crate::generation::topology;
-use crate::generation::worker::{
-    has_succeeded, is_alive, is_available, is_preparing, is_same_incarnation, is_survivor,
-};
+use crate::generation::worker::{has_succeeded, is_alive, is_available, is_preparing, is_survivor};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
+
+mod victims;
 
 /// The pods of a job, sorted out.
 #[derive(Debug)]
@@ -211,68 +212,6 @@ fn seniority(pod: &Pod) -> impl Ord + use<> {
         Some(old) => (0, old.node_rank, Reverse(old.generation), pod.index),
         None => (1, 0, Reverse(0), pod.index),
     }
-}
-
-/// Those that hold a state: of these no more are wanted than train, so that spares stay when fewer train. One that was out
-/// of touch while a spare took its place comes back as one too many.
-fn survivors<'a>(workers: &BTreeMap<u32, &'a Pod>) -> BTreeMap<u32, &'a Pod> {
-    let survivors = workers.iter().filter(|(_, pod)| is_survivor(pod));
-    survivors.map(|(index, pod)| (*index, *pod)).collect()
-}
-
-/// Most members of the next generation. Nobody that holds a state is left out. A process that died in place is back in a
-/// moment, and its siblings hold the state: no spare takes their worker's place.
-fn num_places(workers: &BTreeMap<u32, &Pod>, job: &ValidatedJob) -> usize {
-    let survivors = survivors(workers);
-    let is_back_soon = |pod: &&&Pod| is_preparing(pod) && !pod.unreachable;
-    let back_soon = survivors.values().filter(is_back_soon).count();
-    survivors.len().max(job.replicas as usize) - back_soon
-}
-
-/// Moves those that go from the workers to the surplus.
-fn dismiss<'a>(
-    workers: &mut BTreeMap<u32, &'a Pod>,
-    surplus: &mut Vec<(&'a Pod, DeleteReason)>,
-    victims: &[u32],
-) {
-    let pods = victims.iter().filter_map(|index| workers.remove(index));
-    surplus.extend(pods.map(|pod| (pod, DeleteReason::ScaledDown)));
-}
-
-/// The workers that go when fewer are wanted: first those that have to go anyway, because their node is cordoned or
-/// does not answer, then those that have not trained yet, which have no state, then those of an older generation, then the
-/// straggler, then the highest index.
-fn victims(workers: &BTreeMap<u32, &Pod>, wanted: u32, straggler: Option<u32>) -> Vec<u32> {
-    let excess = workers.len().saturating_sub(wanted as usize);
-    let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();
-    order.sort_by_key(|(index, pod)| {
-        let stays = !pod.cordoned && !pod.unreachable;
-        let keeps_up = straggler != Some(*index);
-        let generation = pod.membership.as_ref().map(|place| place.generation);
-        let trains = is_survivor(pod).then_some(generation);
-        (stays, trains, keeps_up, Reverse(*index))
-    });
-    let first = order.into_iter().take(excess);
-    first.map(|(index, _)| index).collect()
-}
-
-/// The worker that the newest generation waits for. What is told of an older one is about other places.
-fn straggler(workers: &BTreeMap<u32, &Pod>, observed: &Observed) -> Option<u32> {
-    let progress = &observed.progress.as_ref()?.progress;
-    let place = progress.straggler?.node_rank;
-    let newest = observed.status.membership.as_ref()?.generation;
-    let holds_it = |pod: &Pod| {
-        pod.membership.as_ref().is_some_and(|document| {
-            document.generation == newest
-                && document.action == MembershipAction::Join
-                && document.node_rank == place
-        })
-    };
-    let mut holders = workers
-        .iter()
-        .filter(|(_, pod)| is_same_incarnation(pod) && holds_it(pod));
-    let (index, _) = holders.next().filter(|_| progress.generation == newest)?;
-    Some(*index)
 }
 
 /// Fingerprint of a set of workers, in whatever order.

@@ -1,0 +1,36 @@
+//! What an operator does that stands by.
+
+use futures::stream::Stream;
+use futures::{FutureExt, StreamExt};
+use kube::runtime::reflector::{ObjectRef, Store};
+use roundhouse_api::TrainingJob;
+
+use crate::lead::Leadership;
+use crate::unreadable::Guarded;
+
+/// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.
+pub(super) async fn while_following<S>(
+    mut wakes: S,
+    leadership: &Leadership,
+    jobs: &Store<Guarded>,
+) -> (S, Vec<ObjectRef<TrainingJob>>)
+where
+    S: Stream<Item = ObjectRef<TrainingJob>> + Unpin,
+{
+    let won = leadership.won();
+    tokio::pin!(won);
+    if (&mut won).now_or_never().is_some() {
+        return (wakes, Vec::new());
+    }
+    loop {
+        tokio::select! {
+            () = &mut won => break,
+            wake = wakes.next() => if wake.is_none() { break },
+        }
+    }
+    let jobs = jobs.state();
+    let all = jobs
+        .iter()
+        .map(|job| ObjectRef::from_obj(job.as_ref()).into_kind_unchecked(()));
+    (wakes, all.collect())
+}

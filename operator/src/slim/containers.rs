@@ -1,0 +1,93 @@
+//! The containers of a pod: which one waits for what, and how the trainer ended.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
+use roundhouse_contract::{Reason, TerminationMessage};
+use roundhouse_planner::{Container, Termination, Waiting};
+
+pub(super) fn runs(container: &ContainerStatus) -> bool {
+    let state = container.state.as_ref();
+    state.is_some_and(|state| state.running.is_some())
+}
+
+pub(super) fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &ContainerStatus> {
+    status.into_iter().flat_map(|status| {
+        let first = status.init_container_statuses.iter().flatten();
+        first.chain(status.container_statuses.iter().flatten())
+    })
+}
+
+/// A trainer that waits says why, if need be with the words of the container that holds it up.
+pub(super) fn held_up(mut own: Container, status: Option<&PodStatus>) -> Container {
+    let explains = |waiting: &Waiting| {
+        !matches!(
+            waiting.reason.as_str(),
+            "" | "PodInitializing" | "ContainerCreating"
+        )
+    };
+    if own.waiting.as_ref().is_some_and(explains) {
+        return own;
+    }
+    let other = containers(status).filter_map(waiting).find(explains);
+    own.waiting = other.or(own.waiting);
+    own
+}
+
+pub(super) fn container(status: &ContainerStatus) -> Container {
+    let restarts = u32::try_from(status.restart_count).unwrap_or(0);
+    let now = status
+        .state
+        .as_ref()
+        .and_then(|state| termination(state, restarts));
+    let before = status
+        .last_state
+        .as_ref()
+        .and_then(|state| termination(state, restarts.saturating_sub(1)));
+    Container {
+        restarts,
+        waiting: waiting(status),
+        termination: now.or(before),
+    }
+}
+
+/// Why a container waits, if it does.
+fn waiting(status: &ContainerStatus) -> Option<Waiting> {
+    let waiting = status.state.as_ref()?.waiting.as_ref()?;
+    Some(text(waiting.reason.as_ref(), waiting.message.as_ref()))
+}
+
+pub(super) fn text(reason: Option<&String>, message: Option<&String>) -> Waiting {
+    Waiting {
+        reason: reason.cloned().unwrap_or_default(),
+        message: message.cloned().unwrap_or_default(),
+    }
+}
+
+/// What the container said, or what the runtime says of one that never ran.
+fn words(text: &str) -> Option<TerminationMessage> {
+    TerminationMessage::parse(text).or_else(|| {
+        let message = text.trim();
+        (!message.is_empty()).then(|| TerminationMessage {
+            reason: Reason::Crashed,
+            rank: None,
+            generation: 0,
+            step: 0,
+            message: message.to_owned(),
+            progress: None,
+        })
+    })
+}
+
+fn termination(state: &ContainerState, restarts: u32) -> Option<Termination> {
+    let ended = state.terminated.as_ref()?;
+    Some(Termination {
+        restarts,
+        exit_code: ended.exit_code,
+        reason: ended.reason.clone().unwrap_or_default(),
+        message: ended.message.as_deref().and_then(words),
+        finished_at: ended
+            .finished_at
+            .as_ref()
+            .map(|time| -> Timestamp { time.0 }),
+    })
+}
