@@ -50,7 +50,8 @@ impl Cluster {
             &[
                 &format!("--kubeconfig={own}"),
                 "--manage-all-nodes=true",
-                "--cidr=10.0.0.1/8",
+                // On loopback, where agents may answer.
+                "--cidr=127.16.0.1/12",
                 &stage("ready"),
                 &stage("delete"),
             ],

@@ -10,6 +10,7 @@ mod operator;
 mod peers;
 mod process;
 mod run;
+mod training;
 
 use peers::Who;
 use run::{Figures, Shape};
@@ -25,6 +26,9 @@ struct Arguments {
     /// Other projects are measured up to this number of pods.
     #[arg(long, default_value_t = 400)]
     peers: u32,
+    /// Largest number of jobs that train.
+    #[arg(long, default_value_t = 1_000)]
+    training: u32,
     /// Cargo gives it to programs of `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -52,14 +56,17 @@ async fn main() -> anyhow::Result<()> {
             println!("{}", peers::run(who, shape).await?.row());
         }
     }
-    println!("\n{}", peers::Figures::notes());
+    println!("\n{}\n", peers::Figures::notes());
+    println!("{}", training::Figures::head());
+    for jobs in doubled(125, arguments.training) {
+        println!("{}", training::run(&arguments.operator, jobs).await?.row());
+    }
     Ok(())
 }
 
 /// Many jobs of ten workers, then single jobs of all of them.
 fn shapes(max_pods: u32) -> Vec<Shape> {
-    let doubled = |pods: &u32| pods.checked_mul(2).filter(|pods| *pods <= max_pods);
-    let sizes: Vec<u32> = std::iter::successors(Some(100), doubled).collect();
+    let sizes = doubled(100, max_pods);
     let many = sizes.iter().map(|pods| Shape {
         jobs: pods / 10,
         workers: 10,
@@ -69,4 +76,10 @@ fn shapes(max_pods: u32) -> Vec<Shape> {
         workers: *pods,
     });
     many.chain(large).collect()
+}
+
+fn doubled(first: u32, last: u32) -> Vec<u32> {
+    let twice = |number: &u32| number.checked_mul(2);
+    let sizes = std::iter::successors(Some(first), twice);
+    sizes.take_while(|number| *number <= last).collect()
 }
