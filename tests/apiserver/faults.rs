@@ -80,10 +80,10 @@ impl Table {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_fault_before_the_api_server_leaves_a_job_where_it_would_be_without_it() {
-    let courses = Fault::ALL
-        .into_iter()
-        .zip(Scenario::ALL.into_iter().cycle());
-    let courses = courses.map(|(fault, scenario)| (fault, scenario, 0));
+    // An older cache does most harm to a job that is suspended and resumed.
+    let scenarios = Scenario::ALL.into_iter().cycle().skip(2);
+    let courses = Fault::ALL.into_iter().zip(scenarios);
+    let courses = courses.map(|(fault, scenario)| (fault, scenario, 1));
     let table = run(courses.collect()).await;
     assert_eq!(table.wrong, [""; 0]);
 }
@@ -93,9 +93,12 @@ async fn each_fault_before_the_api_server_leaves_a_job_where_it_would_be_without
 async fn hundreds_of_courses_of_faults_before_the_api_server_leave_jobs_where_they_would_be() {
     let seeds = std::env::var("ROUNDHOUSE_FAULT_SEEDS");
     let seeds = seeds.map_or(4, |text| text.parse().unwrap());
+    // One alone, to look for what it does.
+    let only = std::env::var("ROUNDHOUSE_FAULT").ok();
+    let is_wanted = |fault: Fault| only.as_ref().is_none_or(|it| *it == format!("{fault:?}"));
     let mut courses = Vec::new();
     for seed in 1..=seeds {
-        for fault in Fault::ALL {
+        for fault in Fault::ALL.into_iter().filter(|it| is_wanted(*it)) {
             courses.extend(Scenario::ALL.map(|scenario| (fault, scenario, seed)));
         }
     }

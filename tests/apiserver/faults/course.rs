@@ -74,29 +74,27 @@ async fn run(
         proxy,
         is_ending: false,
     };
-    if scenario != Scenario::Starts {
-        course.deed(Deed::Create).await;
-        if let Err(wrong) = Box::pin(course.rests(Goal::Trains(2), 0)).await {
-            return (0, wrong);
-        }
-    }
-    course.trouble(fault, seed, first).await;
-    let steps = scenario.steps();
+    let (before, after) = (scenario.past(fault), scenario.steps());
+    let mut incidents = 0;
     let mut wrong = Vec::new();
-    for (index, (deed, goal)) in steps.iter().enumerate() {
+    for (index, (deed, goal)) in before.iter().chain(after).enumerate() {
+        if index == before.len() {
+            course.trouble(fault, seed, first).await;
+        }
+        incidents += u32::from(*deed == Deed::Crash);
         course.deed(*deed).await;
-        let is_last = index + 1 == steps.len();
-        let reached = if is_last {
-            Box::pin(course.rests(*goal, scenario.incidents())).await
+        let is_between = index >= before.len() && index + 1 < before.len() + after.len();
+        let reached = if is_between {
+            Box::pin(course.reaches(*goal, incidents)).await
         } else {
-            Box::pin(course.reaches(*goal)).await
+            Box::pin(course.rests(*goal, incidents)).await
         };
         if let Err(why) = reached {
             wrong = why;
             break;
         }
     }
-    wrong.extend(course.history.violations(scenario.incidents()));
+    wrong.extend(course.history.violations(incidents));
     let strikes = course.proxy.traffic.end();
     course.operator.kill().await;
     (strikes, wrong)
@@ -190,11 +188,11 @@ impl Course<'_> {
     }
 
     /// Waits until it is where it should be, be the trouble over or not.
-    async fn reaches(&self, goal: Goal) -> Result<(), Vec<String>> {
+    async fn reaches(&self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
         let begun = Instant::now();
         loop {
             let world = World::of(self.stage, &self.namespace).await.unwrap();
-            let wrong = goal.complaints(&world, 0);
+            let wrong = goal.complaints(&world, incidents);
             if wrong.is_empty() {
                 return Ok(());
             }

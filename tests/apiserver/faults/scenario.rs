@@ -2,6 +2,7 @@
 
 use roundhouse_api::ConditionType;
 
+use super::fault::Fault;
 use super::rest::World;
 
 /// A story of a job of two workers. But for the first it trains when the trouble begins.
@@ -38,6 +39,9 @@ pub(crate) enum Goal {
     Completed,
 }
 
+/// What is done, and what comes of it.
+type Step = (Deed, Goal);
+
 impl Scenario {
     pub(crate) const ALL: [Self; 7] = [
         Self::Starts,
@@ -49,7 +53,7 @@ impl Scenario {
         Self::Returns,
     ];
 
-    pub(crate) const fn steps(self) -> &'static [(Deed, Goal)] {
+    pub(crate) const fn steps(self) -> &'static [Step] {
         match self {
             Self::Starts => &[(Deed::Create, Goal::Trains(2))],
             Self::Fails => &[(Deed::Crash, Goal::Trains(2))],
@@ -64,8 +68,19 @@ impl Scenario {
         }
     }
 
-    pub(crate) const fn incidents(self) -> u32 {
-        matches!(self, Self::Fails) as u32
+    /// What happens before the trouble. A cache that is older must have something to be older than: three generations, and an
+    /// incident.
+    pub(crate) const fn past(self, fault: Fault) -> &'static [Step] {
+        match (self, fault) {
+            (Self::Starts, _) => &[],
+            (Self::Suspends, Fault::Older) => &[
+                (Deed::Create, Goal::Trains(2)),
+                (Deed::Crash, Goal::Trains(2)),
+                (Deed::Suspend(true), Goal::Suspended),
+                (Deed::Suspend(false), Goal::Trains(2)),
+            ],
+            _ => &[(Deed::Create, Goal::Trains(2))],
+        }
     }
 
     pub(crate) const fn title(self) -> &'static str {
