@@ -84,6 +84,10 @@ fuzz: ## Random bytes for everything that reads what others wrote (TARGETS="idx 
 deny: ## Licences, sources and known vulnerabilities of the dependencies
 	@tests/support/make/deny
 
+.PHONY: sbom
+sbom: ## What is in the images that make images has laid out, as CycloneDX: target/sbom (4 min the first time)
+	@tests/support/make/sbom
+
 .PHONY: lint
 lint: ## Format, clippy, shellcheck, generated files
 	@tests/support/make/lint

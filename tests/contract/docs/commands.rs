@@ -158,6 +158,7 @@ const KNOWN: [(&str, Proof); 44] = [
         Nothing("needs root; tests/e2e/digits.rs applies the same example to the same cluster"),
     ),
     ("make images", Runs("tests/support/make/test", "/images\"")),
+    ("make sbom", Runs("tests/support/make/test-long", "/sbom\"")),
     (
         "make try",
         Nothing("builds for minutes; tests/local runs the same programs on the same example"),
