@@ -1,10 +1,11 @@
 //! A real kube-apiserver over a real etcd, on loopback, without nodes: pods are objects, and the test
 //! plays the kubelet. Programs come from `ROUNDHOUSE_BIN` (`make test` sets it).
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -240,6 +241,16 @@ impl Drop for ApiServer {
     }
 }
 
+/// A port below those that the kernel gives to connections, of which one may come before it is listened on.
 pub(crate) fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(31);
+    loop {
+        let place = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let port = 20_000 + u16::try_from(place).unwrap_or_default();
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            bound => return bound.map(|_| port),
+        }
+    }
 }

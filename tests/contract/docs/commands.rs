@@ -26,7 +26,7 @@ const READS: &str = "only reads; the fields that it shows have tests of their ow
 const ONE_VERSION: &str = "the API has one version so far";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 44] = [
+const KNOWN: [(&str, Proof); 45] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
