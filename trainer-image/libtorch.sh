@@ -130,7 +130,9 @@ work, root, variant = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.
 libraries = {"libc10.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13"}
 def is_library(path):
     return ".so" in path.name and "python" not in path.name and "lib" in path.parts
+origins = []  # what make sbom says of each library
 for wheel in work.glob("*.whl"):
+    name, version = wheel.name.split("-")[:2]
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             path = pathlib.PurePosixPath(member.filename)
@@ -140,6 +142,7 @@ for wheel in work.glob("*.whl"):
                 target = root.joinpath(*path.parts[1:])
             elif path.name in libraries or (variant == "cuda" and is_library(path)):
                 target = root / "lib" / path.name
+                origins.append(f"{path.name} pkg:pypi/{name.replace('_', '-')}@{version}\n")
             elif "licenses" in path.parts or path.name in ("License.txt", "LICENSE"):
                 target = root / "licenses" / path.parts[0] / path.name
             else:
@@ -148,6 +151,7 @@ for wheel in work.glob("*.whl"):
             with archive.open(member) as source, open(target, "wb") as sink:
                 while chunk := source.read(1 << 20):
                     sink.write(chunk)
+(root / "origins").write_text("".join(sorted(origins)))
 PY
 ln -s libgomp.so.1 "$root/lib/libgomp.so"
 echo 'INPUT(libtorch_cpu.so)' > "$root/lib/libtorch.so" # what torch-sys asks the linker for

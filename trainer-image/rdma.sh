@@ -23,7 +23,15 @@ done
   echo "error: cannot download ${packages[*]}; does apt-get update work here?" >&2
   exit 1
 }
-for package in "$work"/*.deb; do dpkg -x "$package" "$work/tree"; done
+# For make sbom, beside the root: which library comes from which package.
+origins=$(dirname "$root")/origins
+: > "$origins"
+for package in "$work"/*.deb; do
+  dpkg -x "$package" "$work/tree"
+  # shellcheck disable=SC2016
+  purl=$(dpkg-deb -W --showformat='pkg:deb/debian/${Package}@${Version}?arch=${Architecture}' "$package")
+  dpkg -c "$package" | awk -v purl="$purl" '$6 ~ /\.so/ {n = split($6, part, "/"); print part[n], purl}' >> "$origins"
+done
 
 # Libraries and their links as they are, since providers are links to them; the drivers' list; the licences.
 for place in lib usr/lib; do

@@ -26,7 +26,7 @@ const READS: &str = "only reads; the fields that it shows have tests of their ow
 const ONE_VERSION: &str = "the API has one version so far";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 45] = [
+const KNOWN: [(&str, Proof); 44] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -158,7 +158,6 @@ const KNOWN: [(&str, Proof); 45] = [
         Nothing("needs root; tests/e2e/digits.rs applies the same example to the same cluster"),
     ),
     ("make images", Runs("tests/support/make/test", "/images\"")),
-    ("make sbom", Runs("tests/support/make/test-long", "/sbom\"")),
     (
         "make try",
         Nothing("builds for minutes; tests/local runs the same programs on the same example"),
