@@ -1,7 +1,10 @@
 //! Jobs whose pods a queue holds by a scheduling gate, as Kueue holds plain pods. The test removes the gates.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
@@ -71,6 +74,8 @@ async fn a_job_that_a_queue_holds_waits_past_its_deadline_and_trains_when_its_ga
     );
     assert_eq!(status.incidents.total, 0);
 
+    // Kueue's finalizer: without it, pods that have no node are gone as soon as they are deleted.
+    finalize(&pods, json!(["kueue.x-k8s.io/managed"])).await;
     // It ends without success of all its pods: no new ones come, so the queue may free what they had.
     stage
         .edit(&json!({"activeDeadlineSeconds": 1}))
@@ -79,12 +84,22 @@ async fn a_job_that_a_queue_holds_waits_past_its_deadline_and_trains_when_its_ga
     stage.reaches(NAMESPACE, "DeadlineExceeded").await;
     until("the queue is told", SOON, || async {
         let pods = pods.list(&ListParams::default()).await?;
-        let mut told = pods.iter().map(ResourceExt::annotations);
-        let told =
-            told.any(|it| it.get("kueue.x-k8s.io/retriable-in-group") == Some(&"false".to_owned()));
-        Ok((told || pods.items.is_empty()).then_some(told))
+        let mut annotations = pods.iter().map(ResourceExt::annotations);
+        let retriable = |it: &BTreeMap<_, _>| it.get("kueue.x-k8s.io/retriable-in-group").cloned();
+        let ends_group = annotations.any(|it| retriable(it).as_deref() == Some("false"));
+        Ok(ends_group.then_some(()))
     })
     .await
     .unwrap();
+    finalize(&pods, json!(null)).await;
     operator.stop().await;
+}
+
+/// Gives all pods these finalizers and no others.
+async fn finalize(pods: &Api<Pod>, finalizers: Value) {
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    for pod in pods.list(&ListParams::default()).await.unwrap() {
+        let (name, parameters) = (pod.name_any(), PatchParams::default());
+        pods.patch(&name, &parameters, &patch).await.unwrap();
+    }
 }
