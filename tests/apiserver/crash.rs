@@ -16,7 +16,7 @@ async fn whichever_write_is_the_last_one_the_next_operator_goes_on() {
     let stage = Stage::new().await;
     for writes in 0..MOST_WRITES {
         stage.apply(NAMESPACE, WORKERS).await;
-        let first = stage.operator(Some(writes));
+        let mut first = stage.operator(Some(writes));
         let over = run_until(&stage, || first.is_cut_off()).await;
         first.kill().await;
         let second = stage.operator(None);

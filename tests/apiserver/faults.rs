@@ -18,10 +18,13 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream::iter;
+use kube::api::ListParams;
+use roundhouse_tests::cluster::until;
 
 use self::fault::Fault;
 use self::scenario::Scenario;
-use crate::stage::Stage;
+use crate::gang::coscheduling;
+use crate::stage::{NAMESPACE, SOON, Stage};
 
 /// Courses at one time: most of it is waiting.
 const AT_ONCE: usize = 8;
@@ -35,8 +38,20 @@ struct Table {
     wrong: Vec<String>,
 }
 
+async fn stage() -> Arc<Stage> {
+    let stage = Stage::new().await;
+    coscheduling().install(&stage).await;
+    until("PodGroups are served", SOON, || async {
+        let groups = coscheduling().groups_in(&stage, NAMESPACE);
+        Ok(groups.list(&ListParams::default()).await.ok())
+    })
+    .await
+    .unwrap();
+    Arc::new(stage)
+}
+
 async fn run(courses: Vec<(Fault, Scenario, u64)>) -> Table {
-    let stage = Arc::new(Stage::new().await);
+    let stage = stage().await;
     let mut table = Table::default();
     let courses = iter(courses).map(|(fault, scenario, seed)| {
         let stage = Arc::clone(&stage);
@@ -61,15 +76,15 @@ async fn run(courses: Vec<(Fault, Scenario, u64)>) -> Table {
 
 impl Table {
     /// As in the docs: courses with a violation of all courses, for each fault and scenario.
-    fn markdown(&self) -> String {
+    fn markdown(&self, faults: &[Fault]) -> String {
         let titles = Scenario::ALL.map(Scenario::title).join(" | ");
         let mut text = format!(
             "| | {titles} |\n|{}\n",
             "---|".repeat(Scenario::ALL.len() + 1)
         );
-        for fault in Fault::ALL {
+        for fault in faults {
             let cells = Scenario::ALL.map(|scenario| {
-                let (courses, violations) = self.cells.get(&(fault, scenario)).unwrap_or(&(0, 0));
+                let (courses, violations) = self.cells.get(&(*fault, scenario)).unwrap_or(&(0, 0));
                 format!("{violations} of {courses}")
             });
             let _ = writeln!(text, "| {} | {} |", fault.title(), cells.join(" | "));
@@ -82,28 +97,62 @@ impl Table {
 async fn each_fault_before_the_api_server_leaves_a_job_where_it_would_be_without_it() {
     // An older cache does most harm to a job that is suspended and resumed.
     let scenarios = Scenario::ALL.into_iter().cycle().skip(2);
-    let courses = Fault::ALL.into_iter().zip(scenarios);
-    let courses = courses.map(|(fault, scenario)| (fault, scenario, 1));
-    let table = run(courses.collect()).await;
+    let courses = Fault::OF_PROXY.into_iter().zip(scenarios);
+    let faults = courses.map(|(fault, scenario)| (fault, scenario, 1));
+    let deaths = Scenario::ALL.map(|scenario| (Fault::Dies, scenario, 1));
+    let table = run(faults.chain(deaths).collect()).await;
     assert_eq!(table.wrong, [""; 0]);
 }
 
-#[ignore = "takes seven minutes: make test-long"]
+#[ignore = "takes minutes: make test-long"]
+#[tokio::test(flavor = "multi_thread")]
+async fn whichever_write_of_hundreds_is_the_last_one_the_next_operator_goes_on() {
+    let stage = stage().await;
+    let only = std::env::var("ROUNDHOUSE_API_SCENARIO").ok();
+    let scenarios = Scenario::ALL.into_iter();
+    let scenarios =
+        scenarios.filter(|it| only.as_ref().is_none_or(|only| *only == format!("{it:?}")));
+    let courses = iter(scenarios).map(|scenario| {
+        let stage = Arc::clone(&stage);
+        tokio::spawn(async move { (scenario, course::deaths(&stage, scenario).await) })
+    });
+    let mut courses = courses.buffer_unordered(2);
+    let mut table = Table::default();
+    while let Some(course) = courses.next().await {
+        let (scenario, (num_courses, wrong)) = course.unwrap();
+        assert!(num_courses > 0, "{scenario:?} has no writes");
+        println!("{scenario:?}: {num_courses} deaths");
+        for wrong in &wrong {
+            println!("{wrong}");
+        }
+        let cell = (num_courses, u32::try_from(wrong.len()).unwrap());
+        table.cells.insert((Fault::Dies, scenario), cell);
+        table.wrong.extend(wrong);
+    }
+    println!("{}", table.markdown(&[Fault::Dies]));
+    assert_eq!(table.wrong, [""; 0]);
+}
+
+#[ignore = "takes ten minutes: make test-long"]
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_courses_of_faults_before_the_api_server_leave_jobs_where_they_would_be() {
     let seeds = std::env::var("ROUNDHOUSE_FAULT_SEEDS");
     let seeds = seeds.map_or(4, |text| text.parse().unwrap());
     // One alone, to look for what it does.
-    let only = std::env::var("ROUNDHOUSE_FAULT").ok();
+    let only = std::env::var("ROUNDHOUSE_API_FAULT").ok();
     let is_wanted = |fault: Fault| only.as_ref().is_none_or(|it| *it == format!("{fault:?}"));
     let mut courses = Vec::new();
     for seed in 1..=seeds {
-        for fault in Fault::ALL.into_iter().filter(|it| is_wanted(*it)) {
+        for fault in Fault::OF_PROXY.into_iter().filter(|it| is_wanted(*it)) {
             courses.extend(Scenario::ALL.map(|scenario| (fault, scenario, seed)));
         }
     }
     let num_courses = courses.len();
+    assert!(num_courses > 0, "no fault is called {only:?}");
     let table = run(courses).await;
-    println!("{num_courses} courses\n{}", table.markdown());
+    println!(
+        "{num_courses} courses\n{}",
+        table.markdown(&Fault::OF_PROXY)
+    );
     assert_eq!(table.wrong, [""; 0]);
 }

@@ -82,7 +82,11 @@ impl Scheduler {
     }
 
     fn groups(&self, stage: &Stage) -> Api<DynamicObject> {
-        Api::namespaced_with(stage.client.clone(), NAMESPACE, &self.kind)
+        self.groups_in(stage, NAMESPACE)
+    }
+
+    pub(crate) fn groups_in(&self, stage: &Stage, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(stage.client.clone(), namespace, &self.kind)
     }
 
     /// Waits until the job's PodGroup says this.

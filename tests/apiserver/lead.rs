@@ -88,7 +88,7 @@ async fn an_operator_that_is_stopped_hands_over_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_dies_is_followed_when_its_lease_is_over() {
     let stage = Stage::new().await;
-    let (first, second) = two(&stage, TERMS).await;
+    let (mut first, second) = two(&stage, TERMS).await;
     let before = holder(&stage).await;
     first.kill().await;
     leads(&second).await;

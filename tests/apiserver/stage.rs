@@ -389,7 +389,12 @@ impl Operator {
 
     /// From now on no write of it arrives, and it gets no answer.
     pub(crate) fn cut_off(&self) {
-        self.left.store(0, Ordering::SeqCst);
+        self.cut_off_after(0);
+    }
+
+    /// So many more writes of it arrive.
+    pub(crate) fn cut_off_after(&self, writes: u32) {
+        self.left.store(writes, Ordering::SeqCst);
     }
 
     /// Waits until it ends by itself.
@@ -398,9 +403,9 @@ impl Operator {
     }
 
     /// As a kill -9: nothing is finished.
-    pub(crate) async fn kill(self) {
+    pub(crate) async fn kill(&mut self) {
         self.task.abort();
-        let _ = self.task.await;
+        let _ = (&mut self.task).await;
     }
 
     pub(crate) async fn stop(mut self) {

@@ -150,7 +150,7 @@ async fn whichever_write_of_a_suspension_is_the_last_one_the_next_operator_goes_
         generation = number;
 
         stage.edit(&json!({"suspend": true})).await.unwrap();
-        let first = stage.operator(Some(writes));
+        let mut first = stage.operator(Some(writes));
         until("it is cut off, or done", SOON, || async {
             let status = stage.job(NAMESPACE).await.status.unwrap();
             Ok((first.is_cut_off() || status.replicas == 0).then_some(()))

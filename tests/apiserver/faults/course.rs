@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::iter;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
 use roundhouse_operator::observe::version;
 use serde_json::{Value, json};
@@ -16,8 +18,11 @@ use super::proxy::Proxy;
 use super::rest::World;
 use super::scenario::{Deed, Goal, Scenario};
 use super::trouble::Trouble;
+use crate::gang::coscheduling;
 use crate::stage::{Operator, Stage, ended};
 
+/// Courses of one scenario at one time.
+const AT_ONCE: usize = 4;
 /// Until a job must be at rest.
 const DEADLINE: Duration = Duration::from_mins(4);
 /// What has not struck by then does not strike.
@@ -34,6 +39,29 @@ pub(crate) struct Course<'a> {
     history: History,
     operator: Operator,
     is_ending: bool,
+    /// The operator that dies has not been replaced.
+    dies: bool,
+    deaths: u32,
+}
+
+/// How many courses of a scenario have an operator that dies after a write, one for each of its writes, and what is wrong
+/// after them.
+pub(crate) async fn deaths(stage: &Stage, scenario: Scenario) -> (u32, Vec<String>) {
+    let one = |writes: u32| async move {
+        let namespace = format!("{scenario:?}-dies-{writes}").to_lowercase();
+        let course = run(stage, namespace, scenario, Fault::Dies, writes.into());
+        let (deaths, why) = Box::pin(course).await;
+        let tell = |why| format!("{scenario:?}, dies after {writes} writes: {why}");
+        (deaths, why.into_iter().map(tell).collect::<Vec<_>>())
+    };
+    let mut courses = iter(0..).map(one).buffered(AT_ONCE);
+    let (mut num_courses, mut wrong) = (0, Vec::new());
+    // The first that survives has seen all writes.
+    while let Some((1.., why)) = courses.next().await {
+        num_courses += 1;
+        wrong.extend(why);
+    }
+    (num_courses, wrong)
 }
 
 /// Runs a course in which the fault strikes; says what is wrong afterwards.
@@ -73,6 +101,8 @@ async fn run(
         namespace,
         proxy,
         is_ending: false,
+        dies: false,
+        deaths: 0,
     };
     let (before, after) = (scenario.past(fault), scenario.steps());
     let mut incidents = 0;
@@ -95,7 +125,7 @@ async fn run(
         }
     }
     wrong.extend(course.history.violations(incidents));
-    let strikes = course.proxy.traffic.end();
+    let strikes = course.proxy.traffic.end() + course.deaths;
     course.operator.kill().await;
     (strikes, wrong)
 }
@@ -112,33 +142,64 @@ async fn make_namespace(stage: &Stage, name: &str) -> u64 {
 impl Course<'_> {
     /// An older cache is as old as the namespace or younger. With every second seed it is a new operator that reads it.
     async fn trouble(&mut self, fault: Fault, seed: u64, first: u64) {
-        let now = self
-            .stage
-            .jobs(&self.namespace)
-            .list(&ListParams::default())
-            .await
-            .unwrap();
-        let now = version(now.metadata.resource_version.as_deref());
-        let older = fastrand::Rng::with_seed(seed).u64(first..=now);
-        let trouble = Trouble::new(fault, seed, older);
-        if fault != Fault::Older || seed.is_multiple_of(2) {
-            self.proxy.traffic.begin(trouble);
+        if fault == Fault::Dies {
+            self.operator.cut_off_after(u32::try_from(seed).unwrap());
+            self.dies = true;
             return;
         }
         let all: &[_] = &["pods", "trainingjobs", "services", "networkpolicies"];
-        let read = [all, &all[..1], &all[1..2]][usize::try_from(seed / 2 % 3).unwrap()];
-        self.proxy.traffic.begin(trouble.begun_anew(read));
-        let next = self
-            .stage
-            .operator_through(self.proxy.config(), &self.namespace);
-        std::mem::replace(&mut self.operator, next).kill().await;
+        let is_new = fault == Fault::Older && !seed.is_multiple_of(2);
+        let read = match seed / 2 % 3 {
+            1 if is_new => &all[..1],
+            2 if is_new => &all[1..2],
+            _ => all,
+        };
+        // Nothing is older when the job is still to come.
+        let has_past = self.history.has_any();
+        let older = has_past.then(|| self.history.older(first, seed, read));
+        let trouble = Trouble::new(fault, seed, older.unwrap_or(first));
+        if is_new {
+            self.operator.kill().await;
+            self.proxy.traffic.begin(trouble.begun_anew(read));
+            self.operator = self.next_operator();
+        } else {
+            self.proxy.traffic.begin(trouble);
+        }
+    }
+
+    fn next_operator(&self) -> Operator {
+        self.stage
+            .operator_through(self.proxy.config(), &self.namespace)
+    }
+
+    /// The operator dies, and another one begins.
+    async fn begin_anew(&mut self) {
+        self.operator.kill().await;
+        self.operator = self.next_operator();
+    }
+
+    async fn replace_dead(&mut self) {
+        if self.dies && self.operator.is_cut_off() {
+            self.begin_anew().await;
+            self.dies = false;
+            self.deaths += 1;
+        }
     }
 
     async fn deed(&mut self, deed: Deed) {
         let now = DeleteParams::default().grace_period(0);
         match deed {
             Deed::Create => drop(self.stage.apply(&self.namespace, 2).await),
+            Deed::CreateGang => drop(
+                self.stage
+                    .create(&self.namespace, coscheduling().job(2))
+                    .await,
+            ),
             Deed::Crash => self.crash("digits-worker-0-0").await,
+            Deed::Lose => {
+                let pods = self.stage.pods(&self.namespace);
+                pods.delete("digits-worker-1-0", &now).await.unwrap();
+            }
             Deed::Resize(workers) => self.edit(&json!({"workers": {"replicas": workers}})).await,
             Deed::Suspend(suspend) => self.edit(&json!({"suspend": suspend})).await,
             Deed::Complete => self.is_ending = true,
@@ -147,6 +208,7 @@ impl Course<'_> {
                 jobs.delete("digits", &now).await.unwrap();
                 self.stage.apply(&self.namespace, 2).await;
             }
+            Deed::Expire => self.edit(&json!({"ttlSecondsAfterFinished": 0})).await,
         }
     }
 
@@ -188,7 +250,7 @@ impl Course<'_> {
     }
 
     /// Waits until it is where it should be, be the trouble over or not.
-    async fn reaches(&self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
+    async fn reaches(&mut self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
         let begun = Instant::now();
         loop {
             let world = World::of(self.stage, &self.namespace).await.unwrap();
@@ -200,12 +262,13 @@ impl Course<'_> {
                 return Err(wrong);
             }
             self.others_work(&world).await;
+            self.replace_dead().await;
             sleep(Duration::from_millis(100)).await;
         }
     }
 
     /// Waits until the trouble is over and the job at rest, as the operator and the watcher beside know.
-    async fn rests(&self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
+    async fn rests(&mut self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
         let begun = Instant::now();
         loop {
             let world = World::of(self.stage, &self.namespace).await.unwrap();
@@ -226,6 +289,7 @@ impl Course<'_> {
                 return Err(wrong);
             }
             self.others_work(&world).await;
+            self.replace_dead().await;
             sleep(Duration::from_millis(100)).await;
         }
     }

@@ -21,10 +21,13 @@ pub(crate) enum Fault {
     Unavailable,
     /// Writes are carried out, and their answers do not arrive.
     Lost,
+    /// The operator dies after a write, and another one begins. The seed says after which.
+    Dies,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 9] = [
+    /// Those that a proxy makes, at places that a seed chooses.
+    pub(crate) const OF_PROXY: [Self; 9] = [
         Self::Cut,
         Self::Late,
         Self::Older,
@@ -47,6 +50,7 @@ impl Fault {
             Self::Broken => "500",
             Self::Unavailable => "503",
             Self::Lost => "answers are lost after the write",
+            Self::Dies => "the operator dies, after each write",
         }
     }
 
@@ -57,7 +61,7 @@ impl Fault {
             Self::Busy => Some((429, "TooManyRequests", Some(1))),
             Self::Broken => Some((500, "InternalError", None)),
             Self::Unavailable => Some((503, "ServiceUnavailable", None)),
-            Self::Cut | Self::Late | Self::Older | Self::Skipped | Self::Lost => None,
+            Self::Cut | Self::Late | Self::Older | Self::Skipped | Self::Lost | Self::Dies => None,
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,6 +16,7 @@ use roundhouse_contract::{Incarnation, Membership, labels};
 use roundhouse_operator::observe::version;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 /// One version of an object.
 #[derive(Clone, Debug)]
@@ -53,6 +55,24 @@ impl History {
 
     pub(crate) fn has(&self, version: u64) -> bool {
         self.versions.lock().unwrap().contains_key(&version)
+    }
+
+    pub(crate) fn has_any(&self) -> bool {
+        !self.versions.lock().unwrap().is_empty()
+    }
+
+    /// A version before the newest of these kinds, of which `from` is the first.
+    pub(crate) fn older(&self, from: u64, seed: u64, read: &[&str]) -> u64 {
+        let versions = self.versions.lock().unwrap();
+        let is_read = |seen: &Seen| match seen {
+            Seen::Job { .. } => read.contains(&"trainingjobs"),
+            Seen::Pod { .. } => read.contains(&"pods"),
+        };
+        let kept = versions.iter().filter(|(_, seen)| is_read(seen));
+        let mut all: Vec<_> = [from].into_iter().chain(kept.map(|(at, _)| *at)).collect();
+        let newest = all.pop().unwrap();
+        assert!(!all.is_empty(), "nothing is older than {newest}");
+        all[fastrand::Rng::with_seed(seed).usize(..all.len())]
     }
 
     /// What must never be.
@@ -96,15 +116,15 @@ where
         let parameters = WatchParams::default();
         // It begins anew where it ended.
         let Ok(events) = objects.watch(&parameters, &from).await else {
+            sleep(Duration::from_millis(100)).await;
             continue;
         };
         let mut events = events.boxed();
         while let Ok(Some(event)) = events.try_next().await {
-            let (WatchEvent::Added(object)
-            | WatchEvent::Modified(object)
-            | WatchEvent::Deleted(object)) = event
-            else {
-                continue;
+            let object = match event {
+                WatchEvent::Added(it) | WatchEvent::Modified(it) | WatchEvent::Deleted(it) => it,
+                WatchEvent::Bookmark(_) => continue,
+                WatchEvent::Error(error) => panic!("the history has a gap: {error}"),
             };
             from = object.resource_version().unwrap();
             let at = version(Some(&from));

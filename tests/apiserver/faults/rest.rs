@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Pod as FullPod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
@@ -12,8 +12,9 @@ use roundhouse_operator::observe::version;
 use roundhouse_operator::resources::network_policy::{self, Peers};
 use roundhouse_operator::resources::service;
 use roundhouse_operator::slim;
-use roundhouse_planner::{Mend, Observed, Presence, examine, plan};
+use roundhouse_planner::{Mend, Observed, ObservedGroup, PodGroup, Presence, examine, plan};
 
+use crate::gang::coscheduling;
 use crate::stage::Stage;
 
 /// A job and all that is labelled as an operator's, whosever it is.
@@ -22,6 +23,7 @@ pub(crate) struct World {
     pub(crate) pods: Vec<FullPod>,
     services: Vec<Service>,
     policies: Vec<NetworkPolicy>,
+    groups: Vec<DynamicObject>,
 }
 
 impl World {
@@ -35,6 +37,11 @@ impl World {
             pods: stage.pods(namespace).list(&ours).await?.items,
             services: services.list(&ours).await?.items,
             policies: policies.list(&ours).await?.items,
+            groups: coscheduling()
+                .groups_in(stage, namespace)
+                .list(&ours)
+                .await?
+                .items,
         })
     }
 
@@ -57,10 +64,33 @@ impl World {
         for policy in self.policies.iter().filter(|it| is_orphan(&it.metadata)) {
             delete(Api::namespaced(stage.client.clone(), namespace), policy).await;
         }
+        for group in self.groups.iter().filter(|it| is_orphan(&it.metadata)) {
+            delete(coscheduling().groups_in(stage, namespace), group).await;
+        }
+    }
+
+    /// What there is of its PodGroup.
+    fn group(&self) -> ObservedGroup {
+        let Some(group) = self.groups.first() else {
+            return ObservedGroup::Missing;
+        };
+        if slim::identity(&group.metadata).controller != self.job.uid() {
+            return ObservedGroup::Foreign;
+        }
+        let min_member = group.data["spec"]["minMember"].as_u64().unwrap_or_default();
+        ObservedGroup::Ours {
+            uid: group.uid().unwrap_or_default(),
+            group: PodGroup {
+                min_member: u32::try_from(min_member).unwrap(),
+                queue: None,
+                priority_class: None,
+            },
+            deleting: group.metadata.deletion_timestamp.is_some(),
+        }
     }
 
     /// Why it is not at rest: an operator that saw all of it would do something, or something is too much.
-    pub(crate) fn unrest(&self, num_pods: usize) -> Vec<String> {
+    pub(crate) fn unrest(&self, num_pods: usize, num_groups: usize) -> Vec<String> {
         let mut wrong = Vec::new();
         let status = self.job.status.clone().unwrap_or_default();
         let presence = |controlled: bool, is_as_built: bool| match (controlled, is_as_built) {
@@ -88,6 +118,7 @@ impl World {
             resource_version: self.job.resource_version().unwrap_or_default(),
             service: service.unwrap_or_default(),
             network_policy: policy.unwrap_or_default(),
+            group: self.group(),
             pods: self.pods.iter().map(slim::pod).collect(),
             fresh: true,
             ..Observed::default()
@@ -100,9 +131,10 @@ impl World {
             wrong.push(format!("its status would become {:?}", plan.status));
         }
         let (services, policies) = (self.services.len(), self.policies.len());
-        if (self.pods.len(), services, policies) != (num_pods, 1, 1) {
+        let groups = self.groups.len();
+        if (self.pods.len(), services, policies, groups) != (num_pods, 1, 1, num_groups) {
             let names: Vec<_> = self.pods.iter().map(ResourceExt::name_any).collect();
-            wrong.push(format!("{names:?}, {services} Services and {policies} NetworkPolicies, not {num_pods} pods and one of each"));
+            wrong.push(format!("{names:?}, {services} Services, {policies} NetworkPolicies and {groups} PodGroups, not {num_pods} pods, one of each, and {num_groups} PodGroups"));
         }
         wrong
     }

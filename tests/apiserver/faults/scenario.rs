@@ -1,6 +1,6 @@
 //! What happens to a job while its operator is in trouble.
 
-use roundhouse_api::ConditionType;
+use roundhouse_api::{ConditionType, Gang};
 
 use super::fault::Fault;
 use super::rest::World;
@@ -16,19 +16,30 @@ pub(crate) enum Scenario {
     Completes,
     /// It is deleted and applied anew.
     Returns,
+    /// A worker's pod is deleted.
+    Replaces,
+    /// It has a PodGroup, and another minimum later.
+    Gang,
+    /// It is deleted some time after its end.
+    Expires,
 }
 
 /// What a user or a worker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Create,
+    CreateGang,
     /// The first worker crashes, and its kubelet starts it again.
     Crash,
+    /// The pod of the second worker is deleted.
+    Lose,
     Resize(u32),
     Suspend(bool),
     /// The workers end.
     Complete,
     DeleteAndCreate,
+    /// It may be deleted as soon as it has ended.
+    Expire,
 }
 
 /// Where it ends.
@@ -36,14 +47,15 @@ pub(crate) enum Deed {
 pub(crate) enum Goal {
     Trains(u32),
     Suspended,
-    Completed,
+    Completed(u32),
+    Deleted,
 }
 
 /// What is done, and what comes of it.
 type Step = (Deed, Goal);
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Starts,
         Self::Fails,
         Self::Grows,
@@ -51,6 +63,9 @@ impl Scenario {
         Self::Suspends,
         Self::Completes,
         Self::Returns,
+        Self::Replaces,
+        Self::Gang,
+        Self::Expires,
     ];
 
     pub(crate) const fn steps(self) -> &'static [Step] {
@@ -63,8 +78,20 @@ impl Scenario {
                 (Deed::Suspend(true), Goal::Suspended),
                 (Deed::Suspend(false), Goal::Trains(2)),
             ],
-            Self::Completes => &[(Deed::Complete, Goal::Completed)],
+            Self::Completes => &[(Deed::Complete, Goal::Completed(2))],
             Self::Returns => &[(Deed::DeleteAndCreate, Goal::Trains(2))],
+            Self::Replaces => &[(Deed::Lose, Goal::Trains(2))],
+            Self::Gang => &[
+                (Deed::CreateGang, Goal::Trains(2)),
+                (Deed::Resize(3), Goal::Trains(3)),
+                (Deed::Suspend(true), Goal::Suspended),
+                (Deed::Suspend(false), Goal::Trains(3)),
+                (Deed::Complete, Goal::Completed(3)),
+            ],
+            Self::Expires => &[
+                (Deed::Complete, Goal::Completed(2)),
+                (Deed::Expire, Goal::Deleted),
+            ],
         }
     }
 
@@ -72,7 +99,7 @@ impl Scenario {
     /// incident.
     pub(crate) const fn past(self, fault: Fault) -> &'static [Step] {
         match (self, fault) {
-            (Self::Starts, _) => &[],
+            (Self::Starts | Self::Gang, _) => &[],
             (Self::Suspends, Fault::Older) => &[
                 (Deed::Create, Goal::Trains(2)),
                 (Deed::Crash, Goal::Trains(2)),
@@ -92,6 +119,9 @@ impl Scenario {
             Self::Suspends => "suspended, resumed",
             Self::Completes => "completes",
             Self::Returns => "deleted, applied anew",
+            Self::Replaces => "pod deleted",
+            Self::Gang => "gang: all of these",
+            Self::Expires => "completes, expires",
         }
     }
 }
@@ -103,13 +133,18 @@ impl Goal {
         let (is_there, num_pods) = match self {
             Self::Trains(nodes) => (status.is_true(ConditionType::Running), nodes),
             Self::Suspended => (status.is_true(ConditionType::Suspended), 0),
-            Self::Completed => (status.state() == "Completed", 2),
+            Self::Completed(nodes) => (status.state() == "Completed", nodes),
+            Self::Deleted => (world.job.metadata.deletion_timestamp.is_some(), 2),
         };
-        let mut wrong = world.unrest(num_pods as usize);
+        let has_group =
+            world.job.spec.scheduling.gang != Gang::None && matches!(self, Self::Trains(_));
+        let mut wrong = world.unrest(num_pods as usize, usize::from(has_group));
         if !is_there {
             wrong.push(format!("{self:?} is not reached: {}", status.state()));
         }
-        if status.observed_generation != world.job.metadata.generation {
+        // A deletion is an edit, too, of which no status is written.
+        let is_seen = status.observed_generation == world.job.metadata.generation;
+        if !is_seen && self != Self::Deleted {
             wrong.push("its last edit is not seen".to_owned());
         }
         if status.incidents.total != incidents {
