@@ -66,7 +66,7 @@ reasons! {
         "Wait, suspend or delete another job of the namespace, or ask an administrator to raise the value.";
     /// A newer operator told the job's workers their places.
     NewerProtocol: [(Accepted, false), (Running, false)],
-        "The operator was rolled back. Its newer version told the job's workers their places, in a protocol that this version does not know. The message names the pod and both protocols. Workers that train continue. The operator makes, forms and deletes nothing, so a worker that is lost is not replaced.",
+        "The operator was rolled back. Its newer version told the job's workers their places, in a protocol that this version does not know. The message names both protocols. Workers that train continue. The operator makes, forms and deletes nothing, so a worker that is lost is not replaced, and the end of the job and its deadlines are told after the upgrade.",
         "Upgrade the operator to the version that ran before. Or suspend the job and resume it: it continues from its newest checkpoint with this version. A worker whose template names an image of the newer version needs the older one again.";
     /// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup.
     NameTaken: [(Running, false)],

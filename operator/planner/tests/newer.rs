@@ -2,7 +2,7 @@
 //! know.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_api::ConditionType;
+use roundhouse_api::{ConditionType, TrainingJobStatus};
 use roundhouse_planner::testing::{World, script_world, world};
 use roundhouse_planner::{Plan, PlanReason};
 
@@ -17,14 +17,13 @@ fn told_by_a_newer_operator(mut world: World) -> World {
 fn says_so(plan: &Plan) -> bool {
     let conditions = plan.status.conditions.iter();
     let mut words = conditions.map(|condition| condition.message.as_str());
-    words.all(|message| message.contains("protocol 9") && message.contains("knows 1"))
+    words.all(|message| message.contains("protocol 9") && message.contains("knows protocol 1"))
 }
 
 #[test]
 fn a_job_that_a_newer_operator_runs_is_left_alone_and_says_so_once() {
     for trains in [world(2).training(), script_world(2).training()] {
         let mut world = told_by_a_newer_operator(trains);
-        world.ends(1, 137, 5);
         let before = world.observed.clone();
         let first = world.plan();
         assert_eq!(first.reason, PlanReason::NotAccepted);
@@ -39,6 +38,35 @@ fn a_job_that_a_newer_operator_runs_is_left_alone_and_says_so_once() {
         let again = world.plan();
         assert_eq!((again.events.len(), &again.status), (0, &first.status));
     }
+}
+
+#[test]
+fn a_worker_that_ends_meanwhile_stops_the_job_and_no_event_repeats() {
+    let mut world = told_by_a_newer_operator(world(3).training());
+    world.settle();
+    for (at, words) in [(1, "2 of 3 workers run"), (2, "1 of 3 workers run")] {
+        world.ends(at, 137, 5);
+        let plan = world.plan();
+        assert_eq!((plan.actions.len(), plan.events.len()), (0, 0));
+        let running = plan.status.condition(ConditionType::Running).unwrap();
+        assert_eq!(running.status, "False");
+        assert!(running.message.starts_with(words), "{}", running.message);
+        assert!(says_so(&plan), "{:#?}", plan.status.conditions);
+        world.carry_out(&plan, usize::MAX);
+    }
+    // A pod that is gone is told neither by another name nor once more.
+    let before = world.observed.status.clone();
+    world.vanishes(0);
+    let plan = world.plan();
+    assert_eq!((plan.actions.len(), plan.events.len()), (0, 0));
+    let accepted = |status: &TrainingJobStatus| status.condition(ConditionType::Accepted).cloned();
+    assert_eq!(accepted(&plan.status), accepted(&before));
+    let running = plan.status.condition(ConditionType::Running).unwrap();
+    assert!(
+        running.message.starts_with("0 of 2 workers run"),
+        "{}",
+        running.message
+    );
 }
 
 #[test]

@@ -13,6 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{names, ports};
 use roundhouse_planner::JobKey;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{has_labels, job_of, metadata, selector};
 
@@ -24,12 +26,49 @@ impl FromStr for Peers {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let peers = serde_json::from_str::<Vec<NetworkPolicyPeer>>(text);
-        let peers = peers.map_err(|error| error.to_string())?;
+        let given: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let peers = Vec::<NetworkPolicyPeer>::deserialize(&given);
+        let mut peers = peers.map_err(|error| error.to_string())?;
+        // A key that nobody reads would let in more than was meant.
+        if let Some(path) = unknown_key(&given, &json!(peers), "peers") {
+            return Err(format!("{path} is no field of a NetworkPolicyPeer"));
+        }
+        peers.iter_mut().for_each(as_kept);
         if peers.contains(&NetworkPolicyPeer::default()) {
             return Err("a peer has none of podSelector, namespaceSelector and ipBlock".to_owned());
         }
         Ok(Self(peers))
+    }
+}
+
+/// Where a key is that the other, which has been read from it, lacks.
+fn unknown_key(given: &Value, read: &Value, path: &str) -> Option<String> {
+    match given {
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let path = format!("{path}.{key}");
+            match read.get(key) {
+                Some(read) => unknown_key(value, read, &path),
+                None if value.is_null() => None,
+                None => Some(path),
+            }
+        }),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(at, value)| unknown_key(value, read.get(at)?, &format!("{path}[{at}]"))),
+        _ => None,
+    }
+}
+
+/// As the API server keeps it: without lists and maps in which there is nothing.
+fn as_kept(peer: &mut NetworkPolicyPeer) {
+    let selectors = [&mut peer.pod_selector, &mut peer.namespace_selector];
+    for selector in selectors.into_iter().flatten() {
+        selector.match_labels.take_if(|labels| labels.is_empty());
+        selector.match_expressions.take_if(|all| all.is_empty());
+    }
+    if let Some(block) = &mut peer.ip_block {
+        block.except.take_if(|except| except.is_empty());
     }
 }
 
@@ -89,9 +128,23 @@ mod tests {
         let all = Peers::from_str("[]").unwrap();
         let prometheus = r#"[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]"#;
         let prometheus = Peers::from_str(prometheus).unwrap();
-        for text in ["", "{}", "[{}]", r#"[{"podSelectors": {}}]"#] {
+        for text in ["", "{}", "[{}]"] {
             assert!(Peers::from_str(text).is_err(), "{text}");
         }
+        let unknown = [
+            (r#"[{"podSelectors": {}}]"#, "peers[0].podSelectors"),
+            (
+                r#"[{"ipBlock": {"cidr": "::/0"}}, {"podSelector": {"matchLabel": {"a": "b"}}}]"#,
+                "peers[1].podSelector.matchLabel",
+            ),
+        ];
+        for (text, path) in unknown {
+            let error = Peers::from_str(text).unwrap_err();
+            assert_eq!(error, format!("{path} is no field of a NetworkPolicyPeer"));
+        }
+        let everywhere = r#"[{"namespaceSelector": {}}]"#;
+        let empty = r#"[{"namespaceSelector": {"matchLabels": {}, "matchExpressions": []}, "podSelector": null}]"#;
+        assert_eq!(Peers::from_str(empty), Peers::from_str(everywhere));
         let job = JobKey {
             namespace: "ml".to_owned(),
             name: "digits".to_owned(),

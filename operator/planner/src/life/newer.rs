@@ -4,45 +4,55 @@ use roundhouse_api::{ConditionReason, ConditionType, TrainingJobStatus};
 use roundhouse_contract::membership::PROTOCOL;
 
 use crate::draft::Draft;
+use crate::observed::{Pod, PodPhase};
 use crate::plan::PlanReason;
 use crate::rejection::{Rejection, RejectionReason};
 use crate::told::rejected::reject;
 
-/// Leaves such a job as it is, after a rollback of the operator: it would take members that train for workers that never
-/// did, and would form a second world beside them. A suspension is understood by all versions, and whoever is resumed after it
-/// gets documents of this one.
+/// Leaves such a job as it is, after a rollback of the operator. This version cannot read the members' documents. It would
+/// treat members that train as new workers, and form a second world. Every version can suspend a job; after a resume the
+/// workers get documents of this version.
 pub(crate) fn leave_alone(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if draft.job.suspend {
         return None;
     }
     let pods = draft.observed.pods.iter();
-    let told = pods.filter(|pod| pod.ours && !pod.deleting);
-    let (protocol, pod) = told
-        .filter_map(|pod| Some((pod.newer_protocol?, &pod.name)))
-        .max()?;
+    let told = pods.filter(|pod| pod.ours && !pod.deleting && pod.newer_protocol.is_some());
+    let protocol = told.clone().filter_map(|pod| pod.newer_protocol).max()?;
+    let (num_told, num_running) = (told.clone().count(), told.filter(|pod| runs(pod)).count());
+    // The same words for as long as it lasts, whichever pods are lost meanwhile.
     let message = format!(
-        "{pod} has a membership document of protocol {protocol}, and this operator knows {PROTOCOL}: it does nothing for the \
-         job until the newer operator runs again, or the job is suspended and resumed"
+        "a newer operator told the workers their places in protocol {protocol}, and this operator knows protocol {PROTOCOL}: it does \
+         nothing for the job until the newer operator runs again, or the job is suspended and resumed"
     );
     draft.status = TrainingJobStatus {
         observed_generation: Some(draft.job.generation),
         ..draft.observed.status.clone()
     };
+    if num_running == num_told && draft.status.is_true(ConditionType::Running) {
+        trains_on(draft, &message);
+    } else {
+        let message = format!("{num_running} of {num_told} workers run; {message}");
+        draft.running(false, ConditionReason::NewerProtocol, message);
+    }
     let reason = RejectionReason::NewerProtocol;
-    tell(draft, &message);
     reject(draft, &Rejection { reason, message });
     Some(PlanReason::NotAccepted)
 }
 
-/// Workers that trained still do, as far as this version can tell.
-fn tell(draft: &mut Draft<'_>, message: &str) {
-    let running = draft.status.condition(ConditionType::Running);
-    match running.filter(|running| running.status == "True") {
-        None => draft.running(false, ConditionReason::NewerProtocol, message),
-        Some(trains) if trains.message.contains(message) => {}
-        Some(trains) => {
-            let message = format!("{}; {message}", trains.message);
-            draft.running(true, ConditionReason::Training, message);
-        }
+/// Whether a worker's container runs, as far as Kubernetes tells without its document.
+fn runs(pod: &Pod) -> bool {
+    let end = pod.container.termination.as_ref();
+    let has_ended = end.is_some_and(|end| end.restarts == pod.container.restarts);
+    pod.phase == PodPhase::Running && !pod.unreachable && !has_ended
+}
+
+fn trains_on(draft: &mut Draft<'_>, message: &str) {
+    let Some(running) = draft.status.condition(ConditionType::Running) else {
+        return;
+    };
+    if !running.message.contains(message) {
+        let message = format!("{}; {message}", running.message);
+        draft.running(true, ConditionReason::Training, message);
     }
 }
