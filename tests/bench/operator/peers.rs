@@ -103,10 +103,14 @@ async fn lose_one(cluster: &Cluster, workers: u32) -> anyhow::Result<(Duration, 
     load::lose(cluster, &victim.name_any()).await?;
     let gone = BTreeSet::from([victim.uid().unwrap_or_default()]);
     let are = all_ready(cluster, Some(of_job), workers, &gone).await?;
-    let took = begun.elapsed();
+    Ok((begun.elapsed(), started_anew(&were, &are)))
+}
+
+/// How many pods are not those that there were.
+pub(crate) fn started_anew(were: &[Pod], are: &[Pod]) -> usize {
     let known: BTreeSet<_> = were.iter().filter_map(ResourceExt::uid).collect();
-    let anew = are.iter().filter_map(ResourceExt::uid);
-    Ok((took, anew.filter(|uid| !known.contains(uid)).count()))
+    let are = are.iter().filter_map(ResourceExt::uid);
+    are.filter(|uid| !known.contains(uid)).count()
 }
 
 /// Waits until so many pods are ready that are none of these.

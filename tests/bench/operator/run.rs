@@ -32,6 +32,7 @@ pub(crate) struct Figures {
     bare: Duration,
     apply: Duration,
     lost: Duration,
+    started_anew: usize,
     writes_per_job: f64,
     writes_at_rest: usize,
     load_at_rest: f64,
@@ -55,12 +56,13 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
     let cpu = cpu_time(operator.process())?;
     let load_at_rest = load_of(operator.process(), REST).await?;
     let writes_at_rest = writes(&cluster)? - made;
-    let lost = lose_one(&cluster).await?;
+    let (lost, started_anew) = lose_one(&cluster).await?;
     Ok(Figures {
         shape,
         bare,
         apply,
         lost,
+        started_anew,
         writes_per_job: (made - before) as f64 / f64::from(shape.jobs),
         writes_at_rest,
         load_at_rest,
@@ -93,8 +95,9 @@ async fn template(cluster: &Cluster) -> anyhow::Result<k8s_openapi::api::core::v
     Ok(like)
 }
 
-/// Deletes a worker of the first job; returns when all have been told the next generation.
-async fn lose_one(cluster: &Cluster) -> anyhow::Result<Duration> {
+/// Deletes a worker of the first job; returns when all have been told the next generation, and how many pods are not those
+/// that there were.
+async fn lose_one(cluster: &Cluster) -> anyhow::Result<(Duration, usize)> {
     let pods = load::pods(cluster);
     let of_job =
         ListParams::default().labels(&format!("{}=job-0", roundhouse_contract::labels::JOB_NAME));
@@ -103,7 +106,9 @@ async fn lose_one(cluster: &Cluster) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     load::lose(cluster, &victim).await?;
     load::trains(cluster, "job-0", 2).await?;
-    Ok(begun.elapsed())
+    let took = begun.elapsed();
+    let are = pods.list(&of_job).await?;
+    Ok((took, peers::started_anew(&workers.items, &are.items)))
 }
 
 /// Calls of the operator that change something.
@@ -125,7 +130,7 @@ impl Figures {
             apply: self.apply,
             writes_per_job: self.writes_per_job,
             lost: self.lost,
-            started_anew: 1,
+            started_anew: self.started_anew,
             memory: self.memory,
             cpu: self.cpu,
         }
@@ -142,6 +147,7 @@ impl Figures {
             bare,
             apply,
             lost,
+            started_anew: _,
             writes_per_job,
             writes_at_rest,
             load_at_rest,
