@@ -11,6 +11,7 @@ use roundhouse_planner::{Mend, Observed, Pod, Presence};
 use crate::cache::{Entry, Job, OfJob};
 use crate::context::Context;
 use crate::expectations::{Seen, Written};
+use crate::mended::Harm;
 use crate::slim::Surrounding;
 
 /// How long to wait at most until the caches have seen what was written; `None` if they have.
@@ -45,11 +46,11 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         group,
         status: job.status.clone().unwrap_or_default(),
         resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
-        service: presence(&context.services.of(key), &name, key, || {
-            context.mended.next(key, Written::Service)
+        service: presence(&context.services.of(key), &name, key, |harm| {
+            context.mended.next(key, Written::Service, harm)
         }),
-        network_policy: presence(&context.network_policies.of(key), &name, key, || {
-            context.mended.next(key, Written::NetworkPolicy)
+        network_policy: presence(&context.network_policies.of(key), &name, key, |harm| {
+            context.mended.next(key, Written::NetworkPolicy, harm)
         }),
         pods: context
             .pods
@@ -85,10 +86,13 @@ fn presence(
     objects: &OfJob<Surrounding>,
     name: &str,
     (_, uid): &Job,
-    mend: impl FnOnce() -> Mend,
+    mend: impl FnOnce(Harm) -> Mend,
 ) -> Presence {
     let Some(entry) = objects.get(name) else {
-        return Presence::Missing;
+        return match mend(Harm::Deleted) {
+            Mend::Now => Presence::Missing,
+            mend => Presence::Deleted { mend },
+        };
     };
     let Entry { value, version, .. } = entry.as_ref();
     let is_ours = value.controller.as_ref() == Some(uid);
@@ -97,7 +101,7 @@ fn presence(
         (true, true) => Presence::Ours,
         (true, false) => Presence::Drifted {
             version: *version,
-            mend: mend(),
+            mend: mend(Harm::Changed),
         },
     }
 }

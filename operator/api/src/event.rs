@@ -19,8 +19,8 @@ pub enum EventReason {
     GangSchedulerMissing,
     /// The API server refused an object of the job, or did not answer in time.
     Refused,
-    /// Somebody changed an object of the job again after the operator had mended it.
-    MendUndone,
+    /// Somebody changed or deleted an object of the job again after the operator had repaired it.
+    RepairReverted,
     /// All members of a new generation train.
     GenerationIssued,
     /// A worker failed.
@@ -48,7 +48,7 @@ impl EventReason {
         Self::NameTaken,
         Self::GangSchedulerMissing,
         Self::Refused,
-        Self::MendUndone,
+        Self::RepairReverted,
         Self::GenerationIssued,
         Self::WorkerFailed,
         Self::CheckpointFailed,
@@ -70,7 +70,7 @@ impl EventReason {
             Self::NameTaken => "NameTaken",
             Self::GangSchedulerMissing => "GangSchedulerMissing",
             Self::Refused => "Refused",
-            Self::MendUndone => "MendUndone",
+            Self::RepairReverted => "RepairReverted",
             Self::GenerationIssued => "GenerationIssued",
             Self::WorkerFailed => "WorkerFailed",
             Self::CheckpointFailed => "CheckpointFailed",
@@ -92,7 +92,7 @@ impl EventReason {
             | Self::NameTaken
             | Self::GangSchedulerMissing
             | Self::Refused
-            | Self::MendUndone
+            | Self::RepairReverted
             | Self::WorkerFailed
             | Self::CheckpointFailed
             | Self::Failed => true,
@@ -130,8 +130,8 @@ impl EventReason {
             Self::Refused => {
                 "The API server refused an object of the job, or did not answer in time. The message has its words."
             }
-            Self::MendUndone => {
-                "Somebody changed a Service or a NetworkPolicy of the job again after the operator had made it what it was. The operator mends it after pauses that grow from 1 min to 1 h. The message names the object."
+            Self::RepairReverted => {
+                "Somebody changed or deleted a Service or a NetworkPolicy of the job again after the operator had repaired it. The operator repairs it after pauses that grow from 1 min to 1 h. The message names the object."
             }
             Self::GenerationIssued => "All members of a new generation train.",
             Self::WorkerFailed => {

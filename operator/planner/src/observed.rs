@@ -42,6 +42,11 @@ pub enum Presence {
     /// There is none.
     #[default]
     Missing,
+    /// There is none, although it was made: somebody deleted it.
+    Deleted {
+        /// When it is to be made anew.
+        mend: Mend,
+    },
     /// It is controlled by this job.
     Ours,
     /// It is controlled by this job, and is not as it was made: somebody edited it, or an older operator made it.

@@ -215,6 +215,26 @@ fn what_somebody_changes_back_is_mended_again_after_a_pause_and_told() {
 }
 
 #[test]
+fn what_somebody_deletes_each_time_is_made_anew_after_a_pause_and_told() {
+    let mut world = world(2).training();
+    let pause = Duration::from_secs(3);
+    let mend = Mend::Later(pause);
+    world.observed.network_policy = Presence::Deleted { mend };
+    let plan = world.plan();
+    assert_eq!((plan.actions, plan.events), (vec![], vec![]));
+    assert_eq!(plan.requeue_after, Some(pause));
+    let mend = Mend::Again;
+    world.observed.network_policy = Presence::Deleted { mend };
+    let plan = world.plan();
+    assert_eq!(plan.actions, [Action::ApplyNetworkPolicy]);
+    let [told] = plan.events.as_slice() else {
+        panic!("{:?}", plan.events);
+    };
+    let words = "NetworkPolicy digits was deleted again";
+    assert!(told.message.starts_with(words), "{told:?}");
+}
+
+#[test]
 fn what_the_api_server_refuses_is_told_once() {
     let mut world = world(1);
     let no = Obstacle::Refused("no".to_owned());

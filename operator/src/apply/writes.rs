@@ -11,6 +11,7 @@ use crate::calls::{CREATE_DEADLINE, call, call_within, patch_params};
 use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
+use crate::mended::Harm;
 use crate::observe::version;
 use crate::resources::Child;
 use crate::slim;
@@ -31,6 +32,9 @@ pub(super) async fn create<K: Child>(
     match result {
         Ok(made) => {
             let at = version(made.meta().resource_version.as_deref());
+            if matches!(written, Written::Service | Written::NetworkPolicy) {
+                context.mended.note(key, written.clone(), Harm::Deleted);
+            }
             context.expectations.wrote(key, written, at);
             Ok(())
         }
@@ -64,9 +68,13 @@ pub(super) async fn mend<K: Child>(
     let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
     let patch = Patch::Apply(&object);
-    let mended = call(|| api.patch(&name, &parameters, &patch)).await?;
-    let at = version(mended.meta().resource_version.as_deref());
-    context.mended.note(key, written.clone());
+    let answer = call(|| api.patch(&name, &parameters, &patch)).await;
+    // One that is refused is not tried again at once either.
+    let is_outdated = |error: &CallError| error.code() == Some(409);
+    if !answer.as_ref().is_err_and(is_outdated) {
+        context.mended.note(key, written.clone(), Harm::Changed);
+    }
+    let at = version(answer?.meta().resource_version.as_deref());
     context.expectations.wrote(key, written, at);
     context.metrics.work.acted(action);
     Ok(())

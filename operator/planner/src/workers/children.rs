@@ -148,19 +148,30 @@ fn keep(
     match presence {
         Presence::Ours | Presence::Foreign => {}
         Presence::Missing => draft.actions.push(make),
-        Presence::Drifted { version, mend: due } => match due {
-            Mend::Now => draft.actions.push(mend(version)),
-            Mend::Again => {
-                draft.actions.push(mend(version));
-                let name = names::service(&draft.job.key.name);
-                let message = format!(
-                    "{kind} {name} was changed again after the operator had mended it: its metadata.managedFields say who \
-                     changes it, unless it is a mutating webhook"
-                );
-                draft.events.push(event(EventReason::MendUndone, message));
-            }
-            Mend::Later(pause) => draft.requeue(pause),
-        },
+        Presence::Deleted { mend: due } => {
+            let harm = "was deleted again after the operator had made it anew: the API server's audit log says who deletes it";
+            repair(draft, due, make, kind, harm);
+        }
+        Presence::Drifted { version, mend: due } => {
+            let harm = "was changed again after the operator had repaired it: its metadata.managedFields say who changes it, unless \
+                        it is a mutating webhook";
+            repair(draft, due, mend(version), kind, harm);
+        }
+    }
+}
+
+fn repair(draft: &mut Draft<'_>, due: Mend, action: Action, kind: &str, harm: &str) {
+    match due {
+        Mend::Now => draft.actions.push(action),
+        Mend::Again => {
+            draft.actions.push(action);
+            let name = names::service(&draft.job.key.name);
+            let message = format!("{kind} {name} {harm}");
+            draft
+                .events
+                .push(event(EventReason::RepairReverted, message));
+        }
+        Mend::Later(pause) => draft.requeue(pause),
     }
 }
 
