@@ -31,16 +31,16 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     if exists && fingerprint(&members) == *raised_for {
         let may_grow = !joiners.is_empty() && !progress::is_complete(draft);
         let grows = may_grow && is_due(draft, &able, &joiners);
-        if grows || stranded::first(draft).is_some() {
+        if grows || is_behind(draft) || stranded::first(draft).is_some() {
             return raise(draft, &able);
         }
         return training(draft, members.len());
     }
     if exists && fingerprint(&able) == *raised_for {
         return match draft.members.in_raised_order(&able) {
-            Some(placed) => issue(draft, &placed),
+            Some(placed) if !is_behind(draft) => issue(draft, &placed),
             // The next one is always safe.
-            None => raise(draft, &able),
+            Some(_) | None => raise(draft, &able),
         };
     }
     let survivors = able.iter().any(|pod| is_survivor(pod));
@@ -54,6 +54,11 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
         return raise(draft, &able);
     }
     waiting::explain(draft, able.len())
+}
+
+/// Whether somebody follows a generation that this API server does not know: it was restored from an older state.
+const fn is_behind(draft: &Draft<'_>) -> bool {
+    draft.members.heard > draft.members.generation
 }
 
 /// Whether newcomers have waited long enough for others that may come: growth is done in batches.
@@ -75,7 +80,7 @@ fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
 
 fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
     let nodes = count(members.len());
-    let generation = draft.members.generation + 1;
+    let generation = draft.members.heard + 1;
     draft.status.membership = Some(MembershipStatus {
         generation,
         world_size: nodes * draft.job.procs_per_worker,

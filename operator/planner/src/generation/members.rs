@@ -8,8 +8,8 @@ use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
 use self::victims::{dismiss, num_places, straggler, survivors, victims};
 use crate::failures::policy::is_condemned;
-use crate::generation::topology;
 use crate::generation::worker::{has_succeeded, is_alive, is_available, is_preparing, is_survivor};
+use crate::generation::{heard, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -28,6 +28,9 @@ pub struct Members<'a> {
     pub attempts: BTreeMap<u32, u32>,
     /// Number of the newest generation; 0 before the first.
     pub generation: u64,
+    /// Number of the newest generation that somebody has heard of. It is higher than `generation` when the API server was
+    /// restored from an older state: agents that follow it ignore what is not newer.
+    pub heard: u64,
     /// Fingerprint of those it was raised for.
     pub raised_for: String,
     /// Fingerprint of their order; empty if an older operator raised it, which stored none.
@@ -77,11 +80,13 @@ impl<'a> Members<'a> {
         let condemned = workers.values().filter(|pod| is_condemned(job, pod, now));
         let condemned = condemned.map(|pod| pod.uid.as_str()).collect();
         let membership = observed.status.membership.as_ref();
+        let generation = membership.map_or(0, |m| m.generation);
         Self {
+            heard: heard::newest(observed, generation),
             workers,
             surplus,
             attempts,
-            generation: membership.map_or(0, |m| m.generation),
+            generation,
             raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
             raised_order: membership.map_or_else(String::new, |m| m.order.clone()),
             num_places,

@@ -106,7 +106,7 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
             (reason, format!("{count}; {words}{but}"))
         }
         None if !draft.is_starting() => {
-            let next = draft.members.generation + 1;
+            let next = draft.members.heard + 1;
             (
                 ConditionReason::Recovering,
                 format!("{count} for generation {next}"),
