@@ -22,6 +22,7 @@ mod quota;
 mod refusals;
 mod rejected;
 mod restart;
+mod restored;
 mod silence;
 mod spares;
 mod stage;

@@ -348,6 +348,22 @@ pub(crate) fn ended(pod: &Pod, code: i32, reason: Reason) -> Value {
     }})
 }
 
+/// What a kubelet tells once it has started a container again that failed.
+pub(crate) fn restarted(pod: &Pod) -> Option<Value> {
+    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    let ended = status.state.as_ref()?.terminated.as_ref()?;
+    if ended.exit_code == 0 {
+        return None;
+    }
+    let now = jiff::Timestamp::now().to_string();
+    Some(json!({"status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": status.name, "image": "i", "imageID": "i", "ready": true,
+            "restartCount": status.restart_count + 1, "state": {"running": {"startedAt": now}},
+            "lastState": {"terminated": ended}}],
+    }}))
+}
+
 fn container(pod: &Pod, state: &Value, ready: bool) -> Value {
     let statuses = pod
         .status

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use kube::{Client, Config};
+use serde_json::{Value, json};
 
 use crate::cluster::until;
 
@@ -25,6 +26,8 @@ pub struct ApiServer {
     children: Vec<Child>,
     directory: PathBuf,
     port: u16,
+    /// Port of etcd for clients, and for peers.
+    etcd_ports: [u16; 2],
 }
 
 impl ApiServer {
@@ -36,13 +39,70 @@ impl ApiServer {
         let bin = std::env::var("ROUNDHOUSE_BIN").context(
             "ROUNDHOUSE_BIN is not set: the directory that `tests/cluster/cluster build` prints",
         )?;
-        let bin = Path::new(&bin);
-        let (etcd_port, peer_port, port) = (free_port()?, free_port()?, free_port()?);
         let mut server = Self {
             children: Vec::new(),
             directory: directory.to_owned(),
-            port,
+            port: free_port()?,
+            etcd_ports: [free_port()?, free_port()?],
         };
+        for (name, text) in [("tokens.csv", TOKENS), ("audit.yaml", AUDIT)] {
+            std::fs::File::create(server.path(name))?.write_all(text.as_bytes())?;
+        }
+        let made = Command::new("openssl")
+            .args(["genrsa", "-out", &server.path("sa.key"), "2048"])
+            .stderr(Stdio::null())
+            .status()
+            .context("openssl is not installed")?;
+        anyhow::ensure!(made.success(), "openssl could not make a key");
+        server.serve(Path::new(&bin), 0).await?;
+        Ok(server)
+    }
+
+    /// Ends both, as a kill -9 does, lets somebody at the directory of etcd, and starts them again. Nothing of etcd's history
+    /// before the revision is left, as after `etcdutl snapshot restore --bump-revision --mark-compacted`.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and those of `change`.
+    pub async fn restart(
+        &mut self,
+        change: impl FnOnce(&Path) -> anyhow::Result<()>,
+        revision: u64,
+    ) -> anyhow::Result<()> {
+        let bin = std::env::var("ROUNDHOUSE_BIN")?;
+        self.end();
+        change(&self.directory.join("etcd"))?;
+        self.serve(Path::new(&bin), revision).await
+    }
+
+    /// Lets etcd go on from a revision, and forget what was before.
+    async fn bump(&self, revision: u64) -> anyhow::Result<()> {
+        let uri = format!("http://127.0.0.1:{}", self.etcd_ports[0]).parse()?;
+        let etcd = &Client::try_from(Config::new(uri))?;
+        let ask = |path: &'static str, body: Value| async move {
+            let request = http::Request::post(path).body(serde_json::to_vec(&body)?)?;
+            anyhow::Ok(etcd.request::<Value>(request).await?)
+        };
+        // Base64 of "bump".
+        let put = json!({"key": "YnVtcA==", "value": ""});
+        until("etcd serves", STARTS_WITHIN, || async {
+            Ok(ask("/v3/kv/put", put.clone()).await.ok())
+        })
+        .await?;
+        loop {
+            let answer = ask("/v3/kv/put", put.clone()).await?;
+            let at = answer["header"]["revision"].as_str().unwrap_or_default();
+            if at.parse::<u64>()? >= revision {
+                let compaction = json!({"revision": at, "physical": true});
+                ask("/v3/kv/compaction", compaction).await?;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts both and waits until they serve.
+    async fn serve(&mut self, bin: &Path, revision: u64) -> anyhow::Result<()> {
+        let server = self;
+        let [etcd_port, peer_port] = server.etcd_ports;
         let etcd = format!("http://127.0.0.1:{etcd_port}");
         let peer = format!("http://127.0.0.1:{peer_port}");
         server.spawn(
@@ -66,16 +126,10 @@ impl ApiServer {
             ],
             &[],
         )?;
-        for (name, text) in [("tokens.csv", TOKENS), ("audit.yaml", AUDIT)] {
-            std::fs::File::create(server.path(name))?.write_all(text.as_bytes())?;
+        if revision > 0 {
+            server.bump(revision).await?;
         }
-        let key = server.path("sa.key");
-        let made = Command::new("openssl")
-            .args(["genrsa", "-out", &key, "2048"])
-            .stderr(Stdio::null())
-            .status()
-            .context("openssl is not installed")?;
-        anyhow::ensure!(made.success(), "openssl could not make a key");
+        let (key, port) = (server.path("sa.key"), server.port);
         server.spawn(
             &bin.join("kube-apiserver"),
             &[
@@ -105,7 +159,14 @@ impl ApiServer {
             let end = server.last_lines("kube-apiserver");
             bail!("the API server did not start; its last lines, newest first:\n{end}");
         }
-        Ok(server)
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        for mut child in self.children.drain(..).rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// Configuration of a client that is `test` or `operator`.
@@ -234,10 +295,7 @@ impl ApiServer {
 
 impl Drop for ApiServer {
     fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.end();
     }
 }
 

@@ -19,7 +19,7 @@ use super::rest::World;
 use super::scenario::{Deed, Goal, Scenario};
 use super::trouble::Trouble;
 use crate::gang::coscheduling;
-use crate::stage::{Operator, Stage, ended};
+use crate::stage::{Operator, Stage, ended, restarted};
 
 /// Courses of one scenario at one time.
 const AT_ONCE: usize = 4;
@@ -293,20 +293,4 @@ impl Course<'_> {
             sleep(Duration::from_millis(100)).await;
         }
     }
-}
-
-/// What a kubelet tells once it has started a container again that failed.
-fn restarted(pod: &Pod) -> Option<Value> {
-    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
-    let ended = status.state.as_ref()?.terminated.as_ref()?;
-    if ended.exit_code == 0 {
-        return None;
-    }
-    let now = jiff::Timestamp::now().to_string();
-    Some(json!({"status": {
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [{"name": status.name, "image": "i", "imageID": "i", "ready": true,
-            "restartCount": status.restart_count + 1, "state": {"running": {"startedAt": now}},
-            "lastState": {"terminated": ended}}],
-    }}))
 }
