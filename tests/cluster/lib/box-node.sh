@@ -47,7 +47,8 @@ resolvConf: "$N/resolv.conf"
 podLogsDir: "$N/podlogs"
 volumePluginDir: "$N/volume-plugins"
 enforceNodeAllocatable: []
-evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
+# In bytes: a percentage of a large disk would turn pods away while there is room for them.
+evictionHard: {memory.available: 100Mi, nodefs.available: 300Mi, imagefs.available: 300Mi}
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 5s
 nodeLeaseDurationSeconds: $((RH_NODE_GRACE*4/5))
