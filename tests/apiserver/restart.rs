@@ -1,4 +1,5 @@
-//! Restart mode at a real API server: what it admits, and what it refuses with a sentence.
+//! Commands of the user's own at a real API server, in restart mode and of scripts that join: what it admits, and what
+//! it refuses with a sentence.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -57,9 +58,16 @@ async fn a_script_runs_in_a_restricted_namespace_and_what_cannot_run_is_refused(
         .await
         .unwrap();
 
-    let cases: [(&str, Change); 4] = [
-        ("set elastic.mode to Restart", |job| {
+    let cases: [(&str, Change); 5] = [
+        ("a script that calls roundhouse.join()", |job| {
             job["spec"]["elastic"] = json!({});
+            job["spec"]["workers"]["template"]["spec"]["containers"][0]["command"] = Value::Null;
+        }),
+        ("leave out checkpoint.best", |job| {
+            job["spec"]["elastic"] = json!({});
+            job["spec"]["checkpoint"] = json!({
+                "volume": {"hostPath": {"path": "/a"}}, "best": {"metric": "loss"},
+            });
         }),
         ("leave out trainer", |job| {
             job["spec"]["trainer"] = json!({
@@ -79,6 +87,16 @@ async fn a_script_runs_in_a_restricted_namespace_and_what_cannot_run_is_refused(
         let message = refusal(&stage, &job).await;
         assert!(message.contains(words), "{message}");
     }
+
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let mut joining = script();
+    joining["spec"]["elastic"] = json!({"mode": "InProcess"});
+    let joining = serde_json::from_value(joining).unwrap();
+    let created = texts(&stage).create(&dry, &joining).await;
+    assert!(created.is_ok(), "{created:?}");
 
     let operator = stage.operator(None);
     let job = serde_json::from_value(script()).unwrap();

@@ -123,14 +123,12 @@ mod scheduling;
         .message("elastic.onScale and elastic.scaleBatch are immutable: delete the job and apply it anew").field_path(".elastic"),
     validation = Rule::new("(self.elastic.onScale == 'ScaleBatch') == has(self.elastic.scaleBatch)")
         .message("elastic.onScale ScaleBatch needs elastic.scaleBatch.referenceReplicas, the number of workers that trainer.globalBatchSize is meant for; without ScaleBatch leave out elastic.scaleBatch").field_path(".elastic"),
-    validation = Rule::new("self.elastic.onScale != 'ScaleBatch' || self.elastic.mode != 'Restart'")
-        .message("elastic.onScale ScaleBatch is for the built-in trainer; a script of your own reads WORLD_SIZE").field_path(".elastic"),
-    validation = Rule::new("self.elastic.mode == 'Restart' || has(self.trainer)")
-        .message("give trainer; or, to run a command of your own, set elastic.mode to Restart").field_path(".trainer"),
+    validation = Rule::new("self.elastic.onScale != 'ScaleBatch' || has(self.trainer)")
+        .message("elastic.onScale ScaleBatch is for the built-in trainer; a script of your own knows its world size").field_path(".elastic"),
     validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.trainer)")
         .message("leave out trainer: with elastic.mode Restart the command of the container named trainer is run").field_path(".trainer"),
-    validation = Rule::new("self.elastic.mode != 'Restart' || (has(self.workers.template) && has(self.workers.template.spec) && has(self.workers.template.spec.containers) && self.workers.template.spec.containers.exists(c, c.name == 'trainer' && has(c.image) && has(c.command)))")
-        .message("with elastic.mode Restart, give workers.template a container named trainer with image and command; the command of the image itself is not known").field_path(".workers"),
+    validation = Rule::new("has(self.trainer) || (has(self.workers.template) && has(self.workers.template.spec) && has(self.workers.template.spec.containers) && self.workers.template.spec.containers.exists(c, c.name == 'trainer' && has(c.image) && has(c.command)))")
+        .message("give trainer; or, to run a command of your own, give workers.template a container named trainer with image and command: a script that calls roundhouse.join(), or, with elastic.mode Restart, one that runs under torchrun; the command of the image itself is not known").field_path(".workers"),
     validation = Rule::new("!has(self.trainer) || has(self.trainer.epochs) != has(self.trainer.steps)")
         .message("give exactly one of trainer.epochs, trainer.steps").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || self.trainer.model.name == 'mlp' || !has(self.trainer.model.hidden)")
@@ -169,8 +167,8 @@ mod scheduling;
         .message("trainer.tensorboard writes beside the checkpoints: give checkpoint.volume, or remove it").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best) || self.checkpoint.best.metric == 'loss' || self.trainer.model.name == 'custom' || (self.checkpoint.best.metric == 'perplexity') == (self.trainer.model.name in ['gpt2', 'bert'])")
         .message("checkpoint.best.metric must be loss, top1 or top5 for a model of images, and loss or perplexity for gpt2 and bert").field_path(".checkpoint"),
-    validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.checkpoint) || !has(self.checkpoint.best)")
-        .message("leave out checkpoint.best: it is for the built-in trainer, which evaluates; with elastic.mode Restart your script chooses its own checkpoints").field_path(".checkpoint"),
+    validation = Rule::new("has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best)")
+        .message("leave out checkpoint.best: it is for the built-in trainer, which evaluates; a script of your own keeps its best state itself").field_path(".checkpoint"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")
         .message("give exactly one of data.volume.configMap, data.volume.persistentVolumeClaim").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.path) || !self.trainer.data.path.split('/').exists(part, part == '..')")
@@ -195,8 +193,9 @@ pub struct TrainingJobSpec {
     pub suspend: bool,
     /// The workers: pods that train together.
     pub workers: Workers,
-    /// The built-in trainer: model, data, optimizer and how long to train. Left out with
-    /// `elastic.mode: Restart`, which runs a command of your own. Immutable.
+    /// The built-in trainer: model, data, optimizer and how long to train. Without it the command of the container named
+    /// `trainer` in `workers.template` is run: a Python script that calls `roundhouse.join()` or, with
+    /// `elastic.mode: Restart`, any script that runs under torchrun. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::trainer")]
     pub trainer: Option<TrainerConfig>,
@@ -214,9 +213,9 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// Seconds until enough workers must be ready to train for the first time, or again after a suspension.
-    /// After that the job fails, and the message says what it waited for (no node, no image, ...). Time in which a
-    /// scheduling gate holds the workers does not count. Default: no limit; a job that waits for a node is waiting, not
-    /// failed.
+    /// After that the job fails, and the message says what it waited for (no node, no image, a script that does not call
+    /// `roundhouse.join()`, ...). Time in which a scheduling gate holds the workers does not count. Default: no limit; a
+    /// job that waits for a node is waiting, not failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub start_deadline_seconds: Option<u32>,
@@ -281,8 +280,8 @@ pub struct Workers {
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_worker: Option<u32>,
     /// Pod template of the workers: resources, node selection, volumes, image. The container named
-    /// `trainer` runs the training; with the built-in trainer it may be left out. Immutable while
-    /// the job is not suspended.
+    /// `trainer` runs the training. With the built-in trainer it may be left out; without, it has the image and the
+    /// command of your script. Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::pod_template")]
     pub template: Option<PodTemplateSpec>,

@@ -32,7 +32,8 @@ pub const PROCS_PER_WORKER: &str = "ROUNDHOUSE_PROCS_PER_WORKER";
 pub const POD_IP: &str = "ROUNDHOUSE_POD_IP";
 /// Path of the membership file.
 pub const MEMBERSHIP_FILE: &str = "ROUNDHOUSE_MEMBERSHIP_FILE";
-/// Path of the trainer's configuration.
+/// Path of the configuration of the built-in trainer, or of a program that is built on its library; not set: the
+/// processes are those of a script, which joins with the Python package `roundhouse` and has no such file.
 pub const TRAINER_CONFIG_FILE: &str = "ROUNDHOUSE_TRAINER_CONFIG_FILE";
 /// Path of the run directory.
 pub const RUN_DIR: &str = "ROUNDHOUSE_RUN_DIR";
@@ -101,7 +102,7 @@ pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Processes of the worker (as torchrun).
 pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 
-/// What the agent gives each process of the built-in trainer.
+/// What the agent gives each process that stays for all generations: of the built-in trainer, or of a script that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchEnvironment {
     /// Place on this worker, from 0.
@@ -114,8 +115,8 @@ pub struct LaunchEnvironment {
     pub rendezvous_port: u16,
     /// File to watch for the membership.
     pub membership_file: PathBuf,
-    /// File with the configuration.
-    pub trainer_config_file: PathBuf,
+    /// File with the configuration; `None`: the process is a script's.
+    pub trainer_config_file: Option<PathBuf>,
     /// Directory for status and metrics.
     pub run_dir: PathBuf,
     /// Where relative data paths start.
@@ -159,10 +160,11 @@ impl LaunchEnvironment {
             (POD_IP, self.pod_ip.clone()),
             (RENDEZVOUS_PORT, self.rendezvous_port.to_string()),
             (MEMBERSHIP_FILE, path(&self.membership_file)),
-            (TRAINER_CONFIG_FILE, path(&self.trainer_config_file)),
             (RUN_DIR, path(&self.run_dir)),
             (DATA_DIR, path(&self.data_dir)),
         ]);
+        let config = self.trainer_config_file.iter();
+        pairs.extend(config.map(|file| (TRAINER_CONFIG_FILE, path(file))));
         pairs.extend(
             self.checkpoint
                 .iter()
@@ -189,7 +191,10 @@ impl LaunchEnvironment {
             pod_ip: text(POD_IP)?,
             rendezvous_port: number(RENDEZVOUS_PORT, text(RENDEZVOUS_PORT)?)?,
             membership_file: text(MEMBERSHIP_FILE)?.into(),
-            trainer_config_file: text(TRAINER_CONFIG_FILE)?.into(),
+            // An empty text counts as not set, as it does for checkpoints.
+            trainer_config_file: get(TRAINER_CONFIG_FILE)
+                .filter(|text| !text.is_empty())
+                .map(PathBuf::from),
             run_dir: text(RUN_DIR)?.into(),
             data_dir: text(DATA_DIR)?.into(),
             checkpoint: CheckpointEnvironment::read(get)?,
@@ -218,7 +223,7 @@ mod tests {
             pod_ip: "127.0.0.1".to_owned(),
             rendezvous_port: 29_500,
             membership_file: "/etc/roundhouse/membership".into(),
-            trainer_config_file: "/etc/roundhouse/trainer-config".into(),
+            trainer_config_file: Some("/etc/roundhouse/trainer-config".into()),
             run_dir: "/run/roundhouse".into(),
             data_dir: "/data".into(),
             checkpoint: Some(CheckpointEnvironment {
@@ -237,6 +242,23 @@ mod tests {
         let pairs = environment().to_pairs();
         let read = LaunchEnvironment::read(|name| pairs.get(name).cloned());
         assert_eq!(read, Ok(environment()));
+    }
+
+    #[test]
+    fn a_script_has_no_configuration_of_the_trainer() {
+        let script = LaunchEnvironment {
+            trainer_config_file: None,
+            ..environment()
+        };
+        let mut pairs = script.to_pairs();
+        assert!(!pairs.contains_key(TRAINER_CONFIG_FILE));
+        for empty in [false, true] {
+            if empty {
+                pairs.insert(TRAINER_CONFIG_FILE, String::new());
+            }
+            let read = LaunchEnvironment::read(|name| pairs.get(name).cloned());
+            assert_eq!(read.as_ref(), Ok(&script));
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum Mode {
-    /// The processes of the built-in trainer stay, with their state, and form a new group.
+    /// The processes stay, with their state, and form a new group. They are those of the built-in trainer or, without
+    /// `trainer`, those of your own command, a Python script that calls `roundhouse.join()`.
     #[default]
     InProcess,
     /// The agent ends the processes and starts them anew, as torchrun does: for any image and any

@@ -25,7 +25,7 @@ pub const RESTARTS_PATH: &str = "/restarts";
 pub const LEDGER_PATH: &str = "/ledger";
 /// With `?steps=5`, asks the worker's first process for a trace of its next steps: 202, 409 while there is a request, 429
 /// within a minute after the last one. Without a query, the last trace as JSON that Perfetto opens: 503 while it is being
-/// made, 404 if there is none. In mode [`crate::Mode::Restart`] always 404.
+/// made, 404 if there is none. Always 404 if the processes are those of a script.
 pub const TRACE_PATH: &str = "/trace";
 /// 200 while the agent runs.
 pub const HEALTHZ_PATH: &str = "/healthz";

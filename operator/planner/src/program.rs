@@ -14,11 +14,17 @@ use crate::invalid::{InvalidSpec, invalid};
 pub enum Program {
     /// The built-in trainer, whose processes stay for all generations.
     Trainer(Box<TrainerConfig>),
+    /// The template's own command, whose processes join with the Python package `roundhouse` and stay for all
+    /// generations.
+    Joining {
+        /// The program and its arguments.
+        command: Vec<String>,
+    },
     /// The template's own command, started anew in each generation.
     Script(Script),
 }
 
-/// A command of the user's own.
+/// A command of the user's own that knows nothing of generations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// The program and its arguments.
@@ -34,7 +40,7 @@ impl Program {
     #[must_use]
     pub const fn mode(&self) -> Mode {
         match self {
-            Self::Trainer(_) => Mode::InProcess,
+            Self::Trainer(_) | Self::Joining { .. } => Mode::InProcess,
             Self::Script(_) => Mode::Restart,
         }
     }
@@ -44,22 +50,33 @@ impl Program {
     pub fn trainer(&self) -> Option<&TrainerConfig> {
         match self {
             Self::Trainer(config) => Some(config),
-            Self::Script(_) => None,
+            Self::Joining { .. } | Self::Script(_) => None,
         }
     }
 
-    /// The user's own command, if that is what runs.
+    /// The user's own command and its arguments, if that is what runs, in an image that does not bring the agent.
+    #[must_use]
+    pub fn own_command(&self) -> Option<&[String]> {
+        match self {
+            Self::Trainer(_) => None,
+            Self::Joining { command } => Some(command),
+            Self::Script(script) => Some(&script.command),
+        }
+    }
+
+    /// The user's own command that is started anew in each generation, if that is what runs.
     #[must_use]
     pub const fn script(&self) -> Option<&Script> {
         match self {
-            Self::Trainer(_) => None,
+            Self::Trainer(_) | Self::Joining { .. } => None,
             Self::Script(script) => Some(script),
         }
     }
 }
 
-/// What surely runs, of a spec that cannot be run: which mode it is decides when its workers have ended. Nothing is made
-/// from this.
+/// What surely runs, of a spec that cannot be run: which of them it is decides when its workers have ended. Nothing is
+/// made from this. Without the trainer it is a script of mode Restart, since a spec that cannot be read has the default
+/// mode, and less is taken from a script that counts as one of mode Restart than the other way round.
 pub(crate) fn as_it_runs(trainer: Option<&TrainerConfig>, elastic: &Elastic) -> Program {
     match trainer {
         Some(config) => Program::Trainer(Box::new(config.clone())),
@@ -73,15 +90,17 @@ pub(crate) fn of(
     elastic: &Elastic,
     template: &mut PodTemplateSpec,
 ) -> Result<Program, InvalidSpec> {
-    check_on_scale(elastic)?;
+    check_on_scale(elastic, trainer.is_some())?;
     let spec = template.spec.get_or_insert_default();
     match (elastic.mode, trainer) {
         (Mode::InProcess, Some(config)) => built_in(config, elastic, spec),
-        (Mode::Restart, None) => script(elastic, spec),
-        (Mode::InProcess, None) => invalid(
-            "spec.trainer",
-            "give it; or, to run a command of your own, set spec.elastic.mode to Restart",
-        ),
+        (Mode::Restart, None) => Ok(Program::Script(of_command(
+            own_command(elastic.mode, spec)?,
+            elastic,
+        ))),
+        (Mode::InProcess, None) => Ok(Program::Joining {
+            command: own_command(elastic.mode, spec)?,
+        }),
         (Mode::Restart, Some(_)) => invalid(
             "spec.trainer",
             "leave it out: with spec.elastic.mode Restart the command of the container named trainer is run",
@@ -90,7 +109,7 @@ pub(crate) fn of(
 }
 
 /// What the schema says, too: the API server may be older than its schema.
-fn check_on_scale(elastic: &Elastic) -> Result<(), InvalidSpec> {
+fn check_on_scale(elastic: &Elastic, is_built_in: bool) -> Result<(), InvalidSpec> {
     match (elastic.on_scale, elastic.scale_batch) {
         (OnScale::ScaleBatch, None) => invalid(
             "spec.elastic.scaleBatch",
@@ -104,9 +123,9 @@ fn check_on_scale(elastic: &Elastic) -> Result<(), InvalidSpec> {
             "spec.elastic.scaleBatch.referenceReplicas",
             "must be at least 1",
         ),
-        (OnScale::ScaleBatch, Some(_)) if elastic.mode == Mode::Restart => invalid(
+        (OnScale::ScaleBatch, Some(_)) if !is_built_in => invalid(
             "spec.elastic.onScale",
-            "ScaleBatch is for the built-in trainer; a script of your own reads WORLD_SIZE",
+            "leave out ScaleBatch: it is for the built-in trainer; a script of your own knows its world size",
         ),
         (OnScale::ScaleBatch, Some(_)) | (OnScale::KeepGlobalBatch, None) => Ok(()),
     }
@@ -151,12 +170,21 @@ fn built_in(
     })))
 }
 
-fn script(elastic: &Elastic, spec: &PodSpec) -> Result<Program, InvalidSpec> {
+/// The command of the template, with its arguments.
+fn own_command(mode: Mode, spec: &PodSpec) -> Result<Vec<String>, InvalidSpec> {
     let Some(at) = place(spec) else {
-        return invalid(
-            "spec.workers.template.spec.containers",
-            "with spec.elastic.mode Restart, give a container named trainer with image and command",
-        );
+        return match mode {
+            Mode::InProcess => invalid(
+                "spec.trainer",
+                "give it; or, to run a script of your own that calls roundhouse.join(), give spec.workers.template a \
+                 container named trainer with image and command; or, for a script that runs under torchrun, also set \
+                 spec.elastic.mode to Restart",
+            ),
+            Mode::Restart => invalid(
+                "spec.workers.template.spec.containers",
+                "with spec.elastic.mode Restart, give a container named trainer with image and command",
+            ),
+        };
     };
     let container = &spec.containers[at];
     if container.image.is_none() {
@@ -173,7 +201,7 @@ fn script(elastic: &Elastic, spec: &PodSpec) -> Result<Program, InvalidSpec> {
         );
     }
     command.extend(container.args.iter().flatten().cloned());
-    Ok(Program::Script(of_command(command, elastic)))
+    Ok(command)
 }
 
 fn of_command(command: Vec<String>, elastic: &Elastic) -> Script {

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use roundhouse_api::{Gang, TrainingJob};
-use roundhouse_contract::{BuiltFrom, names};
+use roundhouse_contract::{BuiltFrom, Mode, names};
 
 use crate::group::{ObservedGroup, PodGroup};
 use crate::observed::{Observed, Pod, Presence};
@@ -54,6 +54,14 @@ pub fn raw_script_job(workers: u32) -> TrainingJob {
         Ok(job) => job,
         Err(error) => unreachable!("the fixture is a job: {error}"),
     }
+}
+
+/// A raw job with so many workers that run a script which joins.
+#[must_use]
+pub fn raw_joining_job(workers: u32) -> TrainingJob {
+    let mut job = raw_script_job(workers);
+    job.spec.elastic.mode = Mode::InProcess;
+    job
 }
 
 /// A raw job with so many workers and a gang scheduler.

@@ -34,6 +34,7 @@ fn what_cannot_be_run_says_what_to_change() {
         }),
         ("spec.trainer", "spec.elastic.mode to Restart", |job| {
             job.spec.elastic.mode = Mode::InProcess;
+            job.spec.workers.template = None;
         }),
         (in_template, "a container named trainer", |job| {
             job.spec.workers.template = None;

@@ -47,7 +47,7 @@ pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
             all.extend(config.data.volume.as_ref().map(|volume| data(DATA, volume)));
             all.extend(weights(config).map(|volume| data(WEIGHTS, volume)));
         }
-        Program::Script(_) => all.push(empty(INSTALLED.0, None)),
+        Program::Joining { .. } | Program::Script(_) => all.push(empty(INSTALLED.0, None)),
     }
     all.extend(job.checkpoint.as_ref().map(|c| checkpoints(&c.volume)));
     all
@@ -63,7 +63,9 @@ pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
             all.extend(has_data.then(|| mount(DATA, paths::DATA_DIR, true)));
             all.extend(weights(config).map(|_| mount(WEIGHTS, paths::WEIGHTS_DIR, true)));
         }
-        Program::Script(_) => all.push(mount(INSTALLED.0, INSTALLED.1, true)),
+        Program::Joining { .. } | Program::Script(_) => {
+            all.push(mount(INSTALLED.0, INSTALLED.1, true));
+        }
     }
     let keeps_state = job.checkpoint.is_some();
     all.extend(keeps_state.then(|| mount(CHECKPOINTS, paths::CHECKPOINT_DIR, false)));
@@ -91,7 +93,7 @@ fn podinfo(program: &Program) -> Vec<DownwardAPIVolumeFile> {
             membership,
             annotation(paths::TRAINER_CONFIG_FILE, labels::TRAINER_CONFIG),
         ],
-        Program::Script(_) => vec![membership],
+        Program::Joining { .. } | Program::Script(_) => vec![membership],
     }
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_api::Gang;
 use roundhouse_contract::{BuiltFrom, gang, labels, names, paths, ports};
-use roundhouse_planner::{Program, ValidatedJob};
+use roundhouse_planner::ValidatedJob;
 
 use self::environment::variables;
 use super::{metadata, volumes};
@@ -89,7 +89,7 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
     complete_pod(&mut spec, job, index);
     let first = spec.init_containers.iter_mut().flatten();
     first.chain(&mut spec.containers).for_each(restrict);
-    if job.program.script().is_some() {
+    if job.program.own_command().is_some() {
         let first = script::installer(place);
         spec.init_containers
             .get_or_insert_default()
@@ -148,10 +148,10 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
             .image_pull_policy
             .get_or_insert(place.pull_policy.to_owned());
     }
-    let (agent, command) = match &job.program {
-        Program::Trainer(_) => (paths::AGENT.to_owned(), vec![TRAINER.to_owned()]),
-        Program::Script(script) => (script::agent(), script.command.clone()),
-    };
+    let (agent, command) = job.program.own_command().map_or_else(
+        || (paths::AGENT.to_owned(), vec![TRAINER.to_owned()]),
+        |command| (script::agent(), command.to_vec()),
+    );
     let args = std::iter::once("--".to_owned()).chain(command);
     container.command = Some(vec![agent]);
     container.args = Some(args.collect());

@@ -125,6 +125,12 @@ pub const TRAINING_JOB: Target = Target {
                     {"name": "trainer", "image": "pytorch:2", "command": ["python"], "args": ["train.py"]},
                 ]}}},
             })),
+            job(json!({
+                "workers": {"replicas": 2, "template": {"spec": {"containers": [
+                    {"name": "trainer", "image": "pytorch:2", "command": ["python", "train.py"]},
+                ]}}},
+                "checkpoint": {"volume": {"persistentVolumeClaim": {"claimName": "c"}}, "everySeconds": 60},
+            })),
         ])
     },
 };

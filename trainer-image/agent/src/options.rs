@@ -63,10 +63,9 @@ pub struct Options {
     #[arg(long, env = environment::MEMBERSHIP_FILE,
           default_value_os_t = PathBuf::from(paths::PODINFO_DIR).join(paths::MEMBERSHIP_FILE))]
     pub membership_file: PathBuf,
-    /// File with the trainer's configuration.
-    #[arg(long, env = environment::TRAINER_CONFIG_FILE,
-          default_value_os_t = PathBuf::from(paths::PODINFO_DIR).join(paths::TRAINER_CONFIG_FILE))]
-    pub trainer_config_file: PathBuf,
+    /// File with the trainer's configuration. Without it PROGRAM is a script, which joins with `roundhouse.join()`.
+    #[arg(long, env = environment::TRAINER_CONFIG_FILE)]
+    pub trainer_config_file: Option<PathBuf>,
     /// Directory in which the processes report.
     #[arg(long, env = environment::RUN_DIR, default_value = paths::RUN_DIR)]
     pub run_dir: PathBuf,
@@ -126,6 +125,12 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether the program is a script of the user's, and neither the built-in trainer nor built on its library.
+    #[must_use]
+    pub fn runs_script(&self) -> bool {
+        self.mode == Mode::Restart || self.trainer_config_file.is_none()
+    }
+
     /// UID of the job, if it was given.
     #[must_use]
     pub fn job_uid(&self) -> Option<&str> {
@@ -246,6 +251,17 @@ mod tests {
         assert_eq!(options.command, ["train", "--fast"]);
         assert_eq!(options.launch_environment(1).local_world_size, 2);
         assert_eq!(options.mode, Mode::InProcess);
+    }
+
+    #[test]
+    fn a_program_without_a_configuration_of_the_trainer_is_a_script() {
+        for (arguments, is_script) in [
+            (&["--trainer-config-file", "/c"][..], false),
+            (&[], true),
+            (&["--mode", "Restart", "--trainer-config-file", "/c"], true),
+        ] {
+            assert_eq!(options(arguments).runs_script(), is_script, "{arguments:?}");
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> i32 {
     };
     http::remove_traces();
     let (code, message) = result.unwrap_or_else(|failure| {
-        let code = failure.exit_code(options.mode);
+        let code = failure.exit_code(options.runs_script());
         let message = TerminationMessage {
             reason: Reason::of(code),
             rank: None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roundhouse_contract::{ExitCode, RankStatus, TerminationMessage, termination::Reason};
+use roundhouse_contract::{ExitCode, Phase, RankStatus, TerminationMessage, termination::Reason};
 
 /// A process that lost a peer may only show that a sibling died: the true cause is waited for.
 pub const CAUSE_WINDOW: Duration = Duration::from_millis(500);
@@ -59,6 +59,28 @@ pub fn cause(ended: &[Ended]) -> Option<&Ended> {
     let failed = |ended: &&Ended| ended.end != End::Exited(0) && !ended.on_request;
     let own = |ended: &&Ended| failed(ended) && !ended.end.is_collateral();
     ended.iter().find(own).or_else(|| ended.iter().find(failed))
+}
+
+/// Whether the process of a script ended as if all were done, and never was in the lobby. `status`: what it said last.
+#[must_use]
+pub fn has_not_joined(end: End, status: Option<&RankStatus>) -> bool {
+    let is_prepared = |status: &RankStatus| status.phase != Phase::Preparing;
+    end == End::Exited(0) && !status.is_some_and(is_prepared)
+}
+
+/// The termination message of a script whose process has not joined. Running it again cannot help.
+#[must_use]
+pub fn not_joined() -> TerminationMessage {
+    TerminationMessage {
+        reason: Reason::ConfigInvalid,
+        rank: None,
+        generation: 0,
+        step: 0,
+        message: "the script ended without a call of roundhouse.join(): add the call, or, for a script that runs under \
+                  torchrun, set spec.elastic.mode to Restart"
+            .to_owned(),
+        progress: None,
+    }
 }
 
 /// The termination message of a process that ended: its own words if it left any.
@@ -161,6 +183,25 @@ mod tests {
             1
         );
         assert_eq!(cause(&[asked]), None);
+    }
+
+    #[test]
+    fn a_process_that_completes_has_joined_if_it_was_ever_prepared() {
+        let status = |phase: &str| -> RankStatus {
+            let text = format!(r#"{{"phase":"{phase}","generation":0,"step":0}}"#);
+            serde_json::from_str(&text).unwrap()
+        };
+        for (end, status, expected) in [
+            (End::Exited(0), None, true),
+            (End::Exited(0), Some(status("Preparing")), true),
+            (End::Exited(0), Some(status("Lobby")), false),
+            (End::Exited(0), Some(status("Done")), false),
+            (End::Exited(1), None, false),
+            (End::Signaled(9), None, false),
+        ] {
+            assert_eq!(has_not_joined(end, status.as_ref()), expected, "{end:?}");
+        }
+        assert!(not_joined().message.contains("roundhouse.join()"));
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub const VOLUME_PATIENCE: Patience =
 /// Everything that does not come from the configuration file.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The configuration file.
-    pub config_file: PathBuf,
+    /// The configuration file; `None`: there is none, as for a script.
+    pub config_file: Option<PathBuf>,
     /// Where relative data paths start.
     pub data_dir: PathBuf,
     /// Directory for status, metrics and failure files; `None`: none are written.
@@ -112,7 +112,7 @@ impl Launch {
     #[must_use]
     pub fn alone(config_file: PathBuf, data_dir: PathBuf, run_dir: Option<PathBuf>) -> Self {
         Self {
-            config_file,
+            config_file: Some(config_file),
             data_dir,
             run_dir,
             local_rank: 0,

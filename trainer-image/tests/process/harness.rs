@@ -160,7 +160,7 @@ impl Job {
             pod_ip: "127.0.0.1".to_owned(),
             rendezvous_port: self.ports[node as usize],
             membership_file: self.membership_file(node),
-            trainer_config_file: self.path("config"),
+            trainer_config_file: Some(self.path("config")),
             run_dir: self.run_dir(node),
             data_dir: data_dir.to_owned(),
             checkpoint: self.checkpoint.clone(),

@@ -3,8 +3,22 @@
 use std::path::Path;
 
 use roundhouse_contract::TrainerConfig;
+use roundhouse_contract::environment::{EnvironmentInvalid, TRAINER_CONFIG_FILE};
+use roundhouse_member::launch::Launch;
 
 use crate::failure::Failure;
+
+/// Reads and validates the configuration file that a process was told of.
+///
+/// # Errors
+/// [`Failure::Environment`] when it was told of none; else as [`read`].
+pub fn of(launch: &Launch) -> Result<TrainerConfig, Failure> {
+    let not_told = EnvironmentInvalid {
+        variable: TRAINER_CONFIG_FILE,
+        found: None,
+    };
+    read(launch.config_file.as_deref().ok_or(not_told)?)
+}
 
 /// Reads and validates a configuration file.
 ///

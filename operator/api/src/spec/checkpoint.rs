@@ -31,8 +31,8 @@ pub struct Checkpoint {
     #[schemars(range(min = 2, max = 1_000))]
     pub keep: u32,
     /// Keeps the best checkpoint beside the newest ones, by what evaluations find. After an evaluation that is better
-    /// than all before it, the state of that step is saved. `best.json` in the job's directory names it. Not with
-    /// `elastic.mode: Restart`: a script chooses its own checkpoints.
+    /// than all before it, the state of that step is saved. `best.json` in the job's directory names it. Only with
+    /// `trainer`, which evaluates: a script of your own keeps its best state itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
 }

@@ -84,13 +84,17 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     }
     let is_ending = match draft.job.program {
         Program::Trainer(_) => trainer_is_ending(draft, first),
-        Program::Script(_) if !draft.members.are_whole() => return None,
-        // One that never ends is ended by a suspension or by the job's deadline.
-        Program::Script(_) if has_running_member(draft) && draft.job.suspend => return None,
-        Program::Script(_) if has_running_member(draft) => {
-            return deadlines::too_late(draft).or(Some(PlanReason::Finishing));
+        Program::Joining { .. } | Program::Script(_) => {
+            if !draft.members.are_whole() {
+                return None;
+            }
+            // One that never ends is ended by a suspension or by the job's deadline.
+            match has_running_member(draft) {
+                true if draft.job.suspend => return None,
+                true => return deadlines::too_late(draft).or(Some(PlanReason::Finishing)),
+                false => false,
+            }
         }
-        Program::Script(_) => false,
     };
     if is_ending {
         return Some(PlanReason::Finishing);
@@ -128,7 +132,8 @@ fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
 
 /// A member of the built-in trainer completes only when all have committed the last step and the results
 /// are written, so a worker that dies after that takes nothing away. The others are given time to end by themselves.
-/// (A process of a script ends when it likes: there, all members must complete.)
+/// (A process of a script ends when it likes, also of one that has joined: what it does after its last step is its own.
+/// There, all members must complete.)
 fn trainer_is_ending(draft: &mut Draft<'_>, first: Option<Timestamp>) -> bool {
     let left = first.and_then(|first| time_left(first, ENDING, draft.now));
     let Some(left) = left.filter(|_| has_running_member(draft)) else {

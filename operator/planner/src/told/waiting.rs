@@ -10,6 +10,7 @@ use crate::failures::nodes;
 use crate::generation::worker::is_preparing;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
+use crate::program::Program;
 use crate::told::status::{counted, gist, time_left};
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
@@ -95,7 +96,12 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
         let mut workers = draft.members.workers.values();
         workers.find_map(|pod| stuck(pod, draft.now))
     };
-    match first_trouble(draft).or_else(stuck) {
+    let not_joined = || {
+        let joins = matches!(draft.job.program, Program::Joining { .. });
+        let mut workers = draft.members.workers.values();
+        workers.find_map(|pod| not_joined(pod).filter(|_| joins && draft.is_starting()))
+    };
+    match first_trouble(draft).or_else(stuck).or_else(not_joined) {
         Some((reason, words)) => {
             let avoided = nodes::avoided(draft).join(", ");
             let but = if avoided.is_empty() {
@@ -132,6 +138,19 @@ fn stuck(pod: &Pod, now: Timestamp) -> Option<(ConditionReason, String)> {
              directory of trainer.data or checkpoint, missing? `kubectl describe pod {name}` tells"
         );
         (ConditionReason::ContainerCreating, words)
+    })
+}
+
+/// A script that runs and is not in the lobby.
+fn not_joined(pod: &Pod) -> Option<(ConditionReason, String)> {
+    let runs = pod.phase == PodPhase::Running && pod.container.waiting.is_none() && !pod.deleting;
+    let is_in_lobby = pod.ready || pod.membership.is_some();
+    (runs && !is_in_lobby).then(|| {
+        let words = format!(
+            "{} runs and is not in the lobby: its script has not called roundhouse.join() yet, or is still in it",
+            pod.name
+        );
+        (ConditionReason::WaitingForWorkers, words)
     })
 }
 

@@ -107,8 +107,8 @@ pub(super) fn kept(
         return match best {
             Some(_) => invalid(
                 "spec.checkpoint.best",
-                "leave it out: it is for the built-in trainer, which evaluates; with elastic.mode Restart your script chooses \
-                 its own checkpoints",
+                "leave it out: it is for the built-in trainer, which evaluates; a script of your own keeps its best state \
+                 itself",
             ),
             None => Ok(()),
         };

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use roundhouse_contract::Mode;
 
 use crate::draft::Draft;
 use crate::failures::nodes;
@@ -63,7 +62,7 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
 /// completed pod is never restarted. A script that completed is needed again if its peers have not.
 fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
     let is_needed_again =
-        || draft.job.program.mode() == Mode::Restart && !draft.members.are_whole();
+        || draft.job.program.own_command().is_some() && !draft.members.are_whole();
     match pod.phase {
         PodPhase::Failed => true,
         PodPhase::Succeeded => !has_succeeded(pod) || is_needed_again(),

@@ -43,6 +43,8 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
             all.push(value(environment::TRAINER_CONFIG_FILE, config));
             all.push(value(environment::DATA_DIR, paths::DATA_DIR.to_owned()));
         }
+        // Without a configuration of the trainer the agent knows that it runs a script.
+        Program::Joining { .. } => {}
         Program::Script(script) => all.extend(script::settings(script)),
     }
     let device = job.expected_device.map(|device| device.to_string());

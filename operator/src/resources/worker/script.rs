@@ -1,4 +1,4 @@
-//! What a pod of somebody else's image needs besides: the agent, and how it is to run the script.
+//! What a pod of somebody else's image needs besides: the agent, and how it is to run a script of mode Restart.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use roundhouse_contract::{Mode, TraceRequest, paths};
+use roundhouse_contract::{TraceRequest, paths};
 use tokio::fs::File;
 
 use crate::options::Options;
@@ -33,7 +33,7 @@ const LOCAL_RANK: u32 = 0;
 /// What the handler needs.
 #[derive(Debug)]
 pub(super) struct Traces {
-    mode: Mode,
+    runs_script: bool,
     request: PathBuf,
     directory: PathBuf,
     last: Mutex<Option<Instant>>,
@@ -42,8 +42,8 @@ pub(super) struct Traces {
 /// Why there is no trace now.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("in mode Restart the processes are the script's, which records no traces")]
-    Restart,
+    #[error("the processes are those of a script of your own, which records no traces")]
+    Script,
     #[error("steps must be between 1 and {}", TraceRequest::MOST_STEPS)]
     Steps,
     #[error("a trace is being made: GET /trace sends it")]
@@ -63,7 +63,7 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, wait) = match &self {
-            Self::Restart | Self::None => (StatusCode::NOT_FOUND, None),
+            Self::Script | Self::None => (StatusCode::NOT_FOUND, None),
             Self::Steps => (StatusCode::BAD_REQUEST, None),
             Self::Busy => (StatusCode::CONFLICT, None),
             Self::TooSoon(left) => (
@@ -82,7 +82,7 @@ impl IntoResponse for Refusal {
 impl Traces {
     pub(super) fn new(options: &Options) -> Self {
         Self {
-            mode: options.mode,
+            runs_script: options.runs_script(),
             request: paths::rank_trace_request(&options.run_dir, LOCAL_RANK),
             directory: directory::of_this_process(),
             last: Mutex::new(None),
@@ -128,8 +128,8 @@ impl Traces {
     }
 
     async fn answer(&self, query: &str, now: Instant) -> Result<Response, Refusal> {
-        if self.mode == Mode::Restart {
-            return Err(Refusal::Restart);
+        if self.runs_script {
+            return Err(Refusal::Script);
         }
         let mut parts = query.split('&');
         let Some(steps) = parts.find_map(|part| part.strip_prefix("steps=")) else {

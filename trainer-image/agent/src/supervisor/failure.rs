@@ -1,6 +1,6 @@
 //! What can keep the agent itself from going on.
 
-use roundhouse_contract::{ExitCode, Mode};
+use roundhouse_contract::ExitCode;
 
 /// Why the agent itself cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -30,9 +30,9 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// What the worker ends with. A script's command is the user's, and is wrong for ever.
-    pub(crate) fn exit_code(&self, mode: Mode) -> ExitCode {
-        match (self, mode) {
-            (Self::Spawn { source, .. }, Mode::Restart) if is_wrong(source) => {
+    pub(crate) fn exit_code(&self, runs_script: bool) -> ExitCode {
+        match self {
+            Self::Spawn { source, .. } if runs_script && is_wrong(source) => {
                 ExitCode::ConfigInvalid
             }
             _ => ExitCode::Internal,

@@ -1,11 +1,12 @@
-//! The built-in trainer: its processes stay for all generations. One that dies is started anew if its siblings hold
-//! the state (see [`crate::in_place`]); otherwise the worker ends.
+//! Mode `InProcess`: the processes stay for all generations, those of the built-in trainer and those of a script that
+//! joins. One that dies is started anew if its siblings hold the state (see [`crate::in_place`]); otherwise the worker
+//! ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use roundhouse_contract::environment::{FORMER_GENERATION, TERMINATION_GRACE_SECONDS, nccl};
-use roundhouse_contract::{ExitCode, RankStatus, TerminationMessage, termination::Reason};
+use roundhouse_contract::{ExitCode, Phase, RankStatus, TerminationMessage, termination::Reason};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ use super::stall::{self, Watch};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
-use crate::verdict::{self, CAUSE_WINDOW, Ended};
+use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
 use crate::watchdog::{Stall, Watchdog};
 
 /// Starts the processes and waits until all have ended.
@@ -38,6 +39,7 @@ pub(crate) async fn run(
         watch: Watch::new(Watchdog::new(options.limits())),
         restarts: Restarts::default(),
         ended: Vec::new(),
+        not_joined: BTreeSet::new(),
         asked: false,
         stall: None,
     };
@@ -73,6 +75,8 @@ struct Worker<'a> {
     restarts: Restarts,
     /// Processes that are not started anew.
     ended: Vec<Ended>,
+    /// Local ranks of a script's processes that ended before they were in the lobby.
+    not_joined: BTreeSet<u32>,
     /// Whether the processes were asked to end: their ends explain nothing then.
     asked: bool,
     stall: Option<Stall>,
@@ -137,6 +141,7 @@ impl Worker<'_> {
     /// Collects processes that have ended, and decides which of them are started anew.
     fn reap(&mut self) {
         for (local_rank, end) in self.processes.reap(self.metrics) {
+            let end = self.judged(local_rank, end);
             let ended = Ended {
                 local_rank,
                 end,
@@ -150,6 +155,17 @@ impl Worker<'_> {
                 self.ended.push(ended);
             }
         }
+    }
+
+    /// How a process ended. A script that never joined has not done its work, whatever its exit code says.
+    fn judged(&mut self, local_rank: u32, end: End) -> End {
+        let status = self.status(local_rank);
+        let may_complete = self.asked || !self.options.runs_script();
+        if may_complete || !verdict::has_not_joined(end, status.as_ref()) {
+            return end;
+        }
+        self.not_joined.insert(local_rank);
+        End::Exited(ExitCode::ConfigInvalid.code())
     }
 
     /// Starts the processes anew that are due.
@@ -203,6 +219,9 @@ impl Worker<'_> {
     /// Why a process ended, in its own words if it left any.
     fn explain(&self, ended: &Ended) -> TerminationMessage {
         let local_rank = ended.local_rank;
+        if self.not_joined.contains(&local_rank) {
+            return verdict::not_joined();
+        }
         let status = self.status(local_rank);
         let generation = status.as_ref().map_or(0, |status| status.generation);
         verdict::explain(
@@ -228,7 +247,11 @@ impl Worker<'_> {
             return (cause.end.code(), message);
         }
         let first = (0..self.options.procs).find_map(|local_rank| self.status(local_rank));
-        if self.ended.iter().all(Ended::is_fine) {
+        // A script may answer SIGTERM with exit code 0 in the middle of its training.
+        let is_done = |status: &RankStatus| status.phase == Phase::Done;
+        let has_left =
+            self.asked && self.options.runs_script() && !first.as_ref().is_some_and(is_done);
+        if self.ended.iter().all(Ended::is_fine) && !has_left {
             return (ExitCode::Done.code(), verdict::completed(first));
         }
         let mut message = verdict::completed(first);

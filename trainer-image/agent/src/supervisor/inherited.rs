@@ -1,5 +1,5 @@
-//! What the trainer's processes inherit from the agent besides their environment: the mode of new files, and how
-//! many may be open. Scripts keep what their image and its runtime give them.
+//! What processes that stay for all generations inherit from the agent besides their environment: the mode of new
+//! files, and how many may be open. Scripts in mode Restart keep what their image and its runtime give them.
 
 use roundhouse_contract::Mode;
 use rustix::fs::Mode as FileMode;

@@ -21,6 +21,15 @@ fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
         .then_some((POLICY, "PASSIVE"))
 }
 
+/// Python keeps lines back if its output is a pipe: they would come late, and the last ones of a process that is killed
+/// would be lost. The user's word counts.
+fn lines_at_once() -> Option<(&'static str, &'static str)> {
+    const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+    std::env::var_os(UNBUFFERED)
+        .is_none()
+        .then_some((UNBUFFERED, "1"))
+}
+
 /// The process with which this one ends, if it is to.
 pub(crate) fn parent_to_end_with() -> Option<Pid> {
     let text = std::env::var(END_WITH_PARENT).ok()?;
@@ -50,6 +59,7 @@ pub(crate) fn start_process(
         .args(arguments)
         .envs(environment)
         .envs(threads_that_sleep())
+        .envs(lines_at_once().filter(|_| options.runs_script()))
         .envs(end_with_this())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

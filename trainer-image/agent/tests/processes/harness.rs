@@ -27,6 +27,17 @@ impl Agent {
     }
 
     pub(crate) fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
+        // The built-in trainer is told of a configuration.
+        let told = ["--trainer-config-file", "/etc/roundhouse/trainer-config"];
+        Self::start_program(dir, procs, script, &[&told, options].concat())
+    }
+
+    /// A script of the user's that joins.
+    pub(crate) fn start_script(procs: u32, script: &str) -> Self {
+        Self::start_program(TempDir::new().unwrap(), procs, script, &[])
+    }
+
+    fn start_program(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
             .env("NCCL_NVLS_ENABLE", "2")
             .env("TMPDIR", dir.path())

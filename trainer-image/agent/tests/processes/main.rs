@@ -11,6 +11,7 @@ use harness::{Agent, send, until, write_status};
 mod connections;
 mod harness;
 mod in_place;
+mod script;
 
 #[test]
 fn all_processes_done_is_completed() {
@@ -130,19 +131,23 @@ fn what_an_earlier_container_left_is_removed() {
 
 #[test]
 fn a_program_that_does_not_exist_is_named() {
-    let dir = TempDir::new().unwrap();
-    let log = dir.path().join("termination");
-    let output = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
-        .args(["--http-address", "127.0.0.1:0", "--run-dir"])
-        .arg(dir.path().join("run"))
-        .arg("--termination-log")
-        .arg(&log)
-        .args(["--", "/no/such/program"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(70));
-    let message = TerminationMessage::parse(&std::fs::read_to_string(log).unwrap()).unwrap();
-    assert!(message.message.contains("/no/such/program"), "{message:?}");
+    // That of the built-in trainer is ours, that of a script the user's.
+    for (told, code) in [(&["--trainer-config-file", "/c"][..], 70), (&[], 64)] {
+        let dir = TempDir::new().unwrap();
+        let log = dir.path().join("termination");
+        let output = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
+            .args(["--http-address", "127.0.0.1:0", "--run-dir"])
+            .arg(dir.path().join("run"))
+            .arg("--termination-log")
+            .arg(&log)
+            .args(told)
+            .args(["--", "/no/such/program"])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        let message = TerminationMessage::parse(&std::fs::read_to_string(log).unwrap()).unwrap();
+        assert!(message.message.contains("/no/such/program"), "{message:?}");
+    }
 }
 
 /// Steps without end, and its pid.

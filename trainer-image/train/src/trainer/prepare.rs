@@ -41,7 +41,7 @@ impl<'reporter> Trainer<'reporter> {
         reporter: &'reporter mut Reporter,
     ) -> Result<Self, Failure> {
         let (machine, watch) = lobby::enter(&launch);
-        let config = config::read(&launch.config_file)?;
+        let config = config::of(&launch)?;
         let best = launch.checkpoint.as_ref().and_then(|it| it.best);
         refuse_metric(best.and_then(|best| best.refusal(config.model.name)))?;
         if config.slices.is_some() {

@@ -1,10 +1,15 @@
-//! Pods of restart mode.
+//! Pods of a command of the user's own: in restart mode, and of a script that joins.
 
 use super::*;
 
 /// A pod in restart mode, with a container and a pod's security context of the user's.
 #[allow(clippy::needless_pass_by_value)]
 fn script(container: Value) -> Value {
+    of_mode("Restart", container)
+}
+
+#[allow(clippy::needless_pass_by_value)]
+fn of_mode(mode: &str, container: Value) -> Value {
     let mut trainer = json!({
         "name": "trainer", "image": "pytorch:2", "command": ["python"], "args": ["train.py", "--lr=1"],
     });
@@ -15,7 +20,8 @@ fn script(container: Value) -> Value {
         "kind": "TrainingJob",
         "metadata": {"name": "gpt", "namespace": "ml", "uid": "u-1"},
         "spec": {
-            "elastic": {"mode": "Restart", "leaveGraceSeconds": 60},
+            "elastic": {"mode": mode, "leaveGraceSeconds": 60},
+            "checkpoint": {"volume": {"hostPath": {"path": "/srv/states"}}, "everySteps": 100},
             "stallTimeoutSeconds": 300,
             "workers": {"replicas": 2, "template": {"spec": {
                 "initContainers": [{"name": "download", "image": "tool:1"}],
@@ -73,6 +79,38 @@ fn the_agent_is_brought_to_any_image_and_runs_its_command() {
             .get("roundhouse.dev/trainer-config")
             .is_none()
     );
+}
+
+#[test]
+fn the_agent_supervises_a_script_that_joins_as_the_built_in_trainer() {
+    let pod = of_mode("InProcess", json!({}));
+    let spec = &pod["spec"];
+    let installer = &spec["initContainers"][0];
+    assert_eq!(installer["args"], json!(["install", "/roundhouse"]));
+    let trainer = &spec["containers"][0];
+    assert_eq!(trainer["command"], json!(["/roundhouse/roundhouse-agent"]));
+    assert_eq!(
+        trainer["args"],
+        json!(["--", "python", "train.py", "--lr=1"])
+    );
+    for (name, expected) in [
+        ("ROUNDHOUSE_MODE", None),
+        ("ROUNDHOUSE_GRACE_SECONDS", None),
+        ("ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS", None),
+        ("ROUNDHOUSE_TRAINER_CONFIG_FILE", None),
+        ("ROUNDHOUSE_DATA_DIR", None),
+        ("ROUNDHOUSE_STALL_TIMEOUT_SECONDS", Some("300")),
+        ("ROUNDHOUSE_TERMINATION_GRACE_SECONDS", Some("30")),
+        ("ROUNDHOUSE_CHECKPOINT_DIR", Some("/checkpoints/ml/gpt")),
+        ("ROUNDHOUSE_CHECKPOINT_EVERY_STEPS", Some("100")),
+        ("ROUNDHOUSE_JOB_UID", Some("u-1")),
+    ] {
+        assert_eq!(variable(trainer, name), expected, "{name}");
+    }
+    let user = &spec["securityContext"];
+    assert!(user.get("runAsUser").is_none(), "the image's own: {user}");
+    let podinfo = &spec["volumes"][0]["downwardAPI"]["items"];
+    assert_eq!(podinfo.as_array().unwrap().len(), 1, "no configuration");
 }
 
 #[test]

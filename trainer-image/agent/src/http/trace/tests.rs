@@ -12,10 +12,10 @@ struct Fixture {
     now: Instant,
 }
 
-fn worker(mode: Mode) -> Fixture {
+fn worker(runs_script: bool) -> Fixture {
     let root = tempfile::tempdir().unwrap();
     let traces = Traces {
-        mode,
+        runs_script,
         request: paths::rank_trace_request(root.path(), LOCAL_RANK),
         directory: root.path().join("traces"),
         last: Mutex::new(None),
@@ -48,7 +48,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn a_trace_is_asked_for_made_and_sent() {
-    let fixture = worker(Mode::InProcess);
+    let fixture = worker(false);
     assert_eq!(fixture.status("").await, 404);
     assert_eq!(fixture.status("a=b&steps=5").await, 202);
     assert_eq!(fixture.status("").await, 503, "not yet");
@@ -62,7 +62,7 @@ async fn a_trace_is_asked_for_made_and_sent() {
 
 #[tokio::test]
 async fn the_number_of_steps_is_bounded() {
-    let fixture = worker(Mode::InProcess);
+    let fixture = worker(false);
     for query in ["steps=0", "steps=21", "steps=five", "steps=", "steps=-1"] {
         assert_eq!(fixture.status(query).await, 400, "{query}");
     }
@@ -71,7 +71,7 @@ async fn the_number_of_steps_is_bounded() {
 
 #[tokio::test]
 async fn there_is_one_request_at_a_time_and_one_a_minute() {
-    let mut fixture = worker(Mode::InProcess);
+    let mut fixture = worker(false);
     assert_eq!(fixture.status("steps=5").await, 202);
     fixture.now += 2 * PAUSE;
     assert_eq!(fixture.status("steps=5").await, 409);
@@ -90,7 +90,7 @@ async fn there_is_one_request_at_a_time_and_one_a_minute() {
 
 #[tokio::test]
 async fn a_script_has_no_traces() {
-    let fixture = worker(Mode::Restart);
+    let fixture = worker(true);
     for query in ["", "steps=5"] {
         assert_eq!(fixture.status(query).await, 404);
     }
@@ -99,7 +99,7 @@ async fn a_script_has_no_traces() {
 
 #[tokio::test]
 async fn a_large_trace_is_sent_in_small_pieces() {
-    let fixture = worker(Mode::InProcess);
+    let fixture = worker(false);
     assert_eq!(fixture.status("steps=5").await, 202);
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(1_000_000).collect();
     fixture.process_writes(&bytes);
@@ -116,7 +116,7 @@ async fn a_large_trace_is_sent_in_small_pieces() {
 
 #[tokio::test]
 async fn a_trace_that_has_become_shorter_is_an_error() {
-    let fixture = worker(Mode::InProcess);
+    let fixture = worker(false);
     assert_eq!(fixture.status("steps=5").await, 202);
     fixture.process_writes(&[0; 100]);
     let body = fixture.get("").await.into_body();

@@ -1,0 +1,58 @@
+//! A script of the user's in mode `InProcess`: it has no configuration of the trainer, and joins or does not.
+
+use roundhouse_contract::Reason;
+
+use crate::harness::{Agent, until};
+
+/// Tells what it inherits, is in the lobby until a file lets it train, and completes.
+const JOINS: &str = r#"
+    cd $ROUNDHOUSE_RUN_DIR
+    status() { echo "$1" > new.$LOCAL_RANK; mv new.$LOCAL_RANK rank-$LOCAL_RANK.json; }
+    echo "config ${ROUNDHOUSE_TRAINER_CONFIG_FILE-none}, unbuffered $PYTHONUNBUFFERED, umask $(umask)"
+    status '{"phase":"Lobby","generation":0,"step":0}'
+    while [ ! -e train ]; do sleep 0.02; done
+    status '{"phase":"Done","rank":'$LOCAL_RANK',"generation":1,"step":9}'"#;
+
+#[test]
+fn a_script_that_joins_is_supervised_as_the_built_in_trainer() {
+    let mut agent = Agent::start_script(2, JOINS);
+    until("the worker is ready", || {
+        (agent.get("/readyz").0 == 200).then_some(())
+    });
+    assert_eq!(agent.get("/trace?steps=1").0, 404);
+    std::fs::write(agent.run_dir().join("train"), "").unwrap();
+    let (status, message) = agent.finish();
+    assert_eq!(
+        (status.code(), message.reason, message.step),
+        (Some(0), Reason::Completed, 9)
+    );
+    let inherited = "config none, unbuffered 1, umask 0027\n";
+    assert_eq!(agent.stdout().matches(inherited).count(), 2);
+}
+
+#[test]
+fn a_script_that_ends_without_joining_fails_for_good_and_says_which_call_is_missing() {
+    let alone = "echo trained on my own";
+    // A sibling that has joined would wait for ever.
+    let beside = format!("[ $LOCAL_RANK = 1 ] && exit 0; {JOINS}");
+    for (procs, script) in [(1, alone), (2, &beside)] {
+        let (status, message) = Agent::start_script(procs, script).finish();
+        assert_eq!(
+            (status.code(), message.reason),
+            (Some(64), Reason::ConfigInvalid)
+        );
+        assert!(message.message.contains("roundhouse.join()"), "{message:?}");
+    }
+}
+
+#[test]
+fn a_script_that_is_asked_to_leave_before_it_joins_has_left() {
+    let script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
+    let mut agent = Agent::start_script(1, script);
+    until("the process is up", || {
+        agent.stdout().contains("up").then_some(())
+    });
+    agent.signal("TERM");
+    let (status, message) = agent.finish();
+    assert_eq!((status.code(), message.reason), (Some(143), Reason::Left));
+}
