@@ -5,3 +5,4 @@ mod chaos;
 mod examples;
 mod executor;
 mod own_model;
+mod script;

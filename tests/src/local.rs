@@ -114,7 +114,7 @@ impl LocalRun {
         let directory = tempfile::tempdir()?;
         let file = directory.path().join("job.yaml");
         std::fs::write(&file, job.to_string())?;
-        let child = spawn(directory.path(), &program, variables)?;
+        let child = spawn(directory.path(), &program, job, variables)?;
         Ok(Self {
             directory,
             program,
@@ -128,7 +128,7 @@ impl LocalRun {
     /// # Errors
     /// It cannot be started.
     pub fn again(&mut self, variables: &[(&str, &str)]) -> anyhow::Result<()> {
-        self.child = spawn(self.directory.path(), &self.program, variables)?;
+        self.child = spawn(self.directory.path(), &self.program, &self.job, variables)?;
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl LocalRun {
     /// # Errors
     /// It cannot be started.
     pub fn beside(&self) -> anyhow::Result<Output> {
-        Ok(command(self.directory.path(), &self.program)?.output()?)
+        Ok(command(self.directory.path(), &self.program, &self.job)?.output()?)
     }
 
     /// The directory it was given.
@@ -254,12 +254,17 @@ impl Drop for LocalRun {
     }
 }
 
-fn spawn(directory: &Path, program: &Program, variables: &[(&str, &str)]) -> anyhow::Result<Child> {
+fn spawn(
+    directory: &Path,
+    program: &Program,
+    job: &Value,
+    variables: &[(&str, &str)],
+) -> anyhow::Result<Child> {
     let log = File::options()
         .create(true)
         .append(true)
         .open(directory.join("output"))?;
-    let child = command(directory, program)?
+    let child = command(directory, program, job)?
         .envs(variables.iter().copied())
         .stdout(log.try_clone()?)
         .stderr(log)
@@ -267,24 +272,28 @@ fn spawn(directory: &Path, program: &Program, variables: &[(&str, &str)]) -> any
     Ok(child)
 }
 
-fn command(directory: &Path, program: &Program) -> anyhow::Result<Command> {
+fn command(directory: &Path, program: &Program, job: &Value) -> anyhow::Result<Command> {
     let mut command = Command::new(programs()?.join("kubectl-roundhouse"));
     command
         .args(["run", "--local", "-f"])
         .arg(directory.join("job.yaml"))
-        .arg("--trainer")
-        .arg(&program.trainer)
-        .arg("--data")
-        .arg(&program.data)
         .arg("--dir")
         .arg(directory.join("run"))
-        .arg("--save-weights")
-        .arg(directory.join("weights.safetensors"))
         .env("ROUNDHOUSE_FAULT_STEP_FILE", directory.join("pace"))
         .env(
             "ROUNDHOUSE_FAULT_VOLUME_FILE",
             directory.join("pace-of-volume"),
         );
+    // A command of the job's own brings all of it.
+    if job["spec"].get("trainer").is_some() {
+        command
+            .arg("--trainer")
+            .arg(&program.trainer)
+            .arg("--data")
+            .arg(&program.data)
+            .arg("--save-weights")
+            .arg(directory.join("weights.safetensors"));
+    }
     Ok(command)
 }
 

@@ -123,7 +123,7 @@ Examples:
 Comments at the top of the result say what could not be carried over. Read them before you submit it.")]
     Convert(command::convert::Options),
     /// Run a job's workers as processes of this machine, without a cluster: the same plans, the same
-    /// trainer, elastic as on pods. Ctrl-C ends it and all its processes. Exit codes as of `watch`; 130
+    /// trainer or your own script, elastic as on pods. Ctrl-C ends it and all its processes. Exit codes as of `watch`; 130
     /// after Ctrl-C.
     Run(local::Options),
     /// Print the metrics of a running job's worker.

@@ -25,6 +25,7 @@ mod executor;
 mod home;
 mod launch;
 mod manifest;
+mod own;
 mod pids;
 mod programs;
 pub(crate) mod record;
@@ -35,7 +36,6 @@ use edits::Edits;
 use executor::Executor;
 use home::{Home, Outcome};
 use manifest::Manifest;
-use programs::Programs;
 use record::diary::Diary;
 
 const TICK: Duration = Duration::from_millis(10);
@@ -47,7 +47,8 @@ pub(crate) struct Options {
     /// Run the job's workers as processes on this machine. (For a cluster: `kubectl apply -f FILE`.)
     #[arg(long, required = true)]
     local: bool,
-    /// The file with the job, and the ConfigMap with its data if it has one. Saving it with another
+    /// The file with the job, and the ConfigMap with its data if it has one. A job without `spec.trainer` runs the command
+    /// of its template with the programs of this environment, in the current directory; its image is not used. Saving it with another
     /// `spec.workers.replicas` rescales the running job; `spec.suspend: true` suspends it, and `false` resumes it.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
@@ -80,19 +81,21 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         dir,
         ..options.clone()
     };
-    let programs = Programs::find(options.agent.as_deref(), options.trainer.as_deref())?;
     let mut manifest = Manifest::read(&options.file, options.name.as_deref())?;
     setting::keep_state(&mut manifest.job, options);
     let job = validated(&manifest.job)?;
     capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
-    let setting = setting::of(options, &manifest, &job, programs, home.path())?;
+    let setting = setting::of(options, &manifest, &job, home.path())?;
     let name = job.key.name.clone();
     println!(
         "{name}: {} on this machine, without a cluster; logs: {}",
         counted(job.replicas, "worker"),
         home.logs().display()
     );
+    if let Some(unused) = own::unused(&job) {
+        println!("{unused}");
+    }
     println!(
         "See it in a browser: kubectl-roundhouse ui --local {}",
         home.path().display()

@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::Context;
 use roundhouse_contract::{environment, paths};
 
-use super::programs::Programs;
 use super::worker::Worker;
 
 /// Below the range from which the kernel takes ports for connections.
@@ -18,34 +17,36 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// What all workers of a job have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
-    pub(crate) programs: Programs,
+    pub(crate) agent: PathBuf,
+    /// What the agent runs, and its arguments.
+    pub(crate) program: Vec<String>,
     pub(crate) dir: PathBuf,
-    pub(crate) data_dir: PathBuf,
-    pub(crate) config_file: PathBuf,
     pub(crate) procs: u32,
     /// Time between SIGTERM and SIGKILL of a worker.
     pub(crate) grace: Duration,
+    /// What all processes are told, the user's words first.
     pub(crate) variables: Vec<(String, String)>,
 }
 
 /// The agent of a worker whose directory is `dir`.
 pub(crate) fn command(setting: &Setting, worker: &Worker, dir: &Path) -> Command {
     let path = |path: &Path| path.display().to_string();
-    let mut command = Command::new(&setting.programs.agent);
+    let mut command = Command::new(&setting.agent);
     command
+        // They say what is run, and whoever started this program may run something else.
+        .env_remove(environment::MODE)
+        .env_remove(environment::TRAINER_CONFIG_FILE)
+        .envs(setting.variables.iter().cloned())
         .env(environment::PROCS_PER_WORKER, setting.procs.to_string())
         .env(environment::WORKER_INDEX, worker.index().to_string())
         .env(
             environment::MEMBERSHIP_FILE,
             path(&dir.join(paths::MEMBERSHIP_FILE)),
         )
-        .env(environment::TRAINER_CONFIG_FILE, path(&setting.config_file))
         .env(environment::RUN_DIR, path(&dir.join("run")))
-        .env(environment::DATA_DIR, path(&setting.data_dir))
         .env(environment::POD_IP, worker.address())
         .env(environment::RENDEZVOUS_PORT, worker.port().to_string())
         .env(environment::END_WITH_PARENT, std::process::id().to_string())
-        .envs(setting.variables.iter().cloned())
         .arg("--http-address=127.0.0.1:0")
         .env(
             environment::TERMINATION_GRACE_SECONDS,
@@ -56,7 +57,7 @@ pub(crate) fn command(setting: &Setting, worker: &Worker, dir: &Path) -> Command
             path(&dir.join("termination"))
         ))
         .arg("--")
-        .arg(&setting.programs.trainer)
+        .args(&setting.program)
         .stdin(Stdio::null())
         // A Ctrl-C of the terminal is for the executor, which asks its workers to leave.
         .process_group(0);

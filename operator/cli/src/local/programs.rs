@@ -4,21 +4,26 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-/// The two programs of a worker.
-#[derive(Clone, Debug)]
-pub(crate) struct Programs {
-    pub(crate) agent: PathBuf,
-    pub(crate) trainer: PathBuf,
+/// The agent: the user's word, else beside this program, else on the PATH.
+pub(super) fn agent(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    find(given, "roundhouse-agent", "--agent")
 }
 
-impl Programs {
-    /// The user's word, else beside this program, else on the PATH.
-    pub(crate) fn find(agent: Option<&Path>, trainer: Option<&Path>) -> anyhow::Result<Self> {
-        Ok(Self {
-            agent: find(agent, "roundhouse-agent", "--agent")?,
-            trainer: find(trainer, "roundhouse-train", "--trainer")?,
-        })
-    }
+/// The built-in trainer: the user's word, else beside this program, else on the PATH.
+pub(super) fn trainer(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    find(given, "roundhouse-train", "--trainer")
+}
+
+/// A program of this name on the PATH.
+pub(super) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    in_one_of(std::env::split_paths(&path), name)
+}
+
+fn in_one_of(directories: impl Iterator<Item = PathBuf>, name: &str) -> Option<PathBuf> {
+    directories
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
 }
 
 fn find(given: Option<&Path>, name: &str, option: &str) -> anyhow::Result<PathBuf> {
@@ -30,13 +35,7 @@ fn find(given: Option<&Path>, name: &str, option: &str) -> anyhow::Result<PathBu
     }
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent).map(Path::to_path_buf);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = beside
-        .into_iter()
-        .chain(std::env::split_paths(&path))
-        .map(|dir| dir.join(name))
-        .find(|candidate| candidate.is_file());
-    let Some(found) = found else {
+    let Some(found) = in_one_of(beside.into_iter(), name).or_else(|| on_path(name)) else {
         bail!(
             "{name} is neither beside this program nor on the PATH: `make try` builds it, or give {option} PATH"
         );

@@ -114,7 +114,7 @@ impl Worker {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .with_context(|| format!("cannot start {}", setting.programs.agent.display()))?;
+            .with_context(|| format!("cannot start {}", setting.agent.display()))?;
         self.child = Some(child);
         self.restart_at = None;
         self.was_ready = false;

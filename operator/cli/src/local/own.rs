@@ -1,0 +1,217 @@
+//! A command of the user's own on this machine: what of the pod template has a meaning here, and what has none. The command
+//! runs with the programs and in the directory of whoever starts it, so a path that only pods have is refused.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{bail, ensure};
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec};
+use roundhouse_contract::labels::TRAINER_CONTAINER;
+use roundhouse_planner::ValidatedJob;
+
+use super::programs;
+
+/// A program with its arguments, and the variables that it is given.
+pub(super) type Told = (Vec<String>, Vec<(String, String)>);
+
+/// The command as it is run here, and the variables that the template gives it. `get` reads this program's environment.
+///
+/// # Errors
+/// Names what this machine does not have.
+pub(super) fn of(
+    template: &PodTemplateSpec,
+    command: &[String],
+    get: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Told> {
+    let Some((at, container)) = trainer(template) else {
+        bail!("spec.workers.template has no container named {TRAINER_CONTAINER}");
+    };
+    let field = format!("spec.workers.template.spec.containers[{at}]");
+    let variables = variables(container, &field, get)?;
+    let known: BTreeMap<&str, &str> = variables
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    let command: Vec<String> = command.iter().map(|text| expand(text, &known)).collect();
+    for text in &command {
+        refuse_path_of_pods(container, text, &field)?;
+    }
+    let program = command.first().map_or("", |program| program);
+    let is_there = if program.contains('/') {
+        Path::new(program).is_file()
+    } else {
+        programs::on_path(program).is_some()
+    };
+    ensure!(
+        is_there,
+        "{field}.command: there is no program {program} here: activate the environment that has it, or correct its name"
+    );
+    Ok((command, variables))
+}
+
+/// One line that names what of the template is not used here; `None` for the built-in trainer, which has no command.
+pub(super) fn unused(job: &ValidatedJob) -> Option<String> {
+    let command = job.program.own_command()?;
+    let (_, container) = trainer(&job.template)?;
+    let pod = job.template.spec.as_ref()?;
+    let listed = |what: &str, names: Vec<&str>| {
+        (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
+    };
+    let volumes = pod.volumes.iter().flatten().map(|it| &*it.name).collect();
+    let first = pod.init_containers.iter().flatten();
+    let first = first.map(|it| &*it.name).collect();
+    let others = pod.containers.iter().map(|it| &*it.name);
+    let others = others.filter(|name| *name != TRAINER_CONTAINER).collect();
+    let unused = [
+        container.image.as_ref().map(|it| format!("image {it}")),
+        container
+            .working_dir
+            .as_ref()
+            .map(|it| format!("workingDir {it}")),
+        container.env_from.as_ref().map(|_| "envFrom".to_owned()),
+        listed("volumes", volumes),
+        listed("init containers", first),
+        listed("containers", others),
+    ];
+    let unused: Vec<String> = unused.into_iter().flatten().collect();
+    let program = command.first()?;
+    let place = programs::on_path(program)
+        .map_or_else(String::new, |it| format!(" is {} and", it.display()));
+    Some(format!(
+        "{program}{place} runs in the current directory. Not used here: {}",
+        unused.join("; ")
+    ))
+}
+
+fn trainer(template: &PodTemplateSpec) -> Option<(usize, &Container)> {
+    let containers = template.spec.iter().flat_map(|spec| &spec.containers);
+    containers
+        .enumerate()
+        .find(|(_, container)| container.name == TRAINER_CONTAINER)
+}
+
+/// The container's variables, each with those before it in its value, as the kubelet does it.
+fn variables(
+    container: &Container,
+    field: &str,
+    get: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Vec<(String, String)>> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    for EnvVar {
+        name,
+        value,
+        value_from,
+    } in container.env.iter().flatten()
+    {
+        if value_from.is_some() {
+            // What the processes inherit stands in its place.
+            ensure!(
+                get(name).is_some(),
+                "{field}.env[{name}].valueFrom: only a cluster knows it: set {name} in your environment"
+            );
+            continue;
+        }
+        let known = all
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
+        let value = expand(value.as_deref().unwrap_or_default(), &known);
+        all.push((name.clone(), value));
+    }
+    Ok(all)
+}
+
+/// A file below a mount of the pods would be missing without a word of why.
+fn refuse_path_of_pods(container: &Container, text: &str, field: &str) -> anyhow::Result<()> {
+    let mut mounts = container.volume_mounts.iter().flatten();
+    let mount = mounts.find(|mount| Path::new(text).starts_with(&mount.mount_path));
+    match mount {
+        Some(mount) if !Path::new(text).exists() => bail!(
+            "{field}.command: {text} is in the volume {} of the pods: give a path that is there on this machine, too",
+            mount.name
+        ),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Puts values in the place of `$(NAME)`, as Kubernetes does in commands and variables: a name that is not known stays, and
+/// `$$` is a `$`.
+fn expand(text: &str, known: &BTreeMap<&str, &str>) -> String {
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        result.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            result.push('$');
+            rest = after;
+            continue;
+        }
+        let reference = rest.strip_prefix('(').and_then(|it| it.split_once(')'));
+        match reference.and_then(|(name, after)| Some((known.get(name)?, after))) {
+            Some((value, after)) => {
+                result.push_str(value);
+                rest = after;
+            }
+            None => result.push('$'),
+        }
+    }
+    result.push_str(rest);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn told(container: &Value, command: &[&str]) -> anyhow::Result<Told> {
+        let mut trainer = json!({"name": "trainer"});
+        let fields = container.as_object().unwrap().clone();
+        trainer.as_object_mut().unwrap().extend(fields);
+        let template = json!({"spec": {"containers": [{"name": "side"}, trainer]}});
+        let template: PodTemplateSpec = serde_json::from_value(template).unwrap();
+        let command: Vec<String> = command.iter().map(|text| (*text).to_owned()).collect();
+        of(&template, &command, |name| {
+            (name == "TOKEN").then(String::new)
+        })
+    }
+
+    #[test]
+    fn variables_of_the_template_are_in_its_command_as_in_a_pod() {
+        let env = json!({"env": [
+            {"name": "LR", "value": "0.1"},
+            {"name": "ALL", "value": "--lr=$(LR)"},
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        ]});
+        let command = ["sh", "$(ALL)", "$$(LR)", "$(UNKNOWN)", "$HOME", "a$(", "$"];
+        let (command, variables) = told(&env, &command).unwrap();
+        let expected = ["sh", "--lr=0.1", "$(LR)", "$(UNKNOWN)", "$HOME", "a$(", "$"];
+        assert_eq!(command, expected);
+        assert_eq!(variables[1], ("ALL".to_owned(), "--lr=0.1".to_owned()));
+        assert_eq!(variables.len(), 2, "the third is inherited");
+    }
+
+    #[test]
+    fn what_this_machine_does_not_have_is_named() {
+        let secret = json!({"env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]});
+        let mount = json!({"volumeMounts": [{"name": "script", "mountPath": "/no/such/script"}]});
+        for (container, command, words) in [
+            (secret, &["sh"][..], "containers[1].env[KEY].valueFrom"),
+            (
+                mount,
+                &["sh", "/no/such/script/train.py"],
+                "the volume script of the pods",
+            ),
+            (
+                json!({}),
+                &["no-such-python", "train.py"],
+                "no program no-such-python",
+            ),
+        ] {
+            let refused = told(&container, command).unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Commands of the user's own in the local executor: scripts that join, and scripts of restart mode.
+
+use roundhouse_contract::environment;
+use roundhouse_tests::local::{self, LocalRun, Program, programs};
+use roundhouse_tests::processes::send;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A job that runs a command in two workers.
+fn job(mode: &str, command: &[String]) -> Value {
+    json!({
+        "apiVersion": "roundhouse.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "script"},
+        "spec": {
+            "workers": {"replicas": 2, "minReplicas": 1, "template": {"spec": {"containers": [
+                {"name": "trainer", "image": "not-used:1", "command": command},
+            ]}}},
+            // Training begins when all are ready.
+            "elastic": {"mode": mode, "joinWindowSeconds": 60},
+        },
+    })
+}
+
+fn words(command: &[&str]) -> Vec<String> {
+    command.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// The built-in trainer speaks the protocol that a script speaks: it stands in for one, and brings its configuration itself.
+fn joins(files: &TempDir, steps: u64) -> Vec<String> {
+    let trainer = local::job(1, steps)["spec"]["trainer"].take();
+    let config = files.path().join("config.json");
+    std::fs::write(&config, trainer.to_string()).unwrap();
+    let Program { trainer, data } = Program::built_in().unwrap();
+    vec![
+        "env".to_owned(),
+        format!("{}={}", environment::TRAINER_CONFIG_FILE, config.display()),
+        format!("{}={}", environment::DATA_DIR, data.display()),
+        trainer.display().to_string(),
+    ]
+}
+
+#[test]
+fn a_process_of_a_script_that_joins_stays_when_the_other_worker_is_killed() {
+    let files = tempfile::tempdir().unwrap();
+    let mut run = LocalRun::start(&job("InProcess", &joins(&files, 1_000)), &[]).unwrap();
+    run.slow_down(3).unwrap();
+    run.wait_for("steps", |run| run.step() > 20).unwrap();
+    let before = run.agents();
+    let (victim, survivor) = (before[0].ranks[0], before[1].ranks[0]);
+    assert!(send(victim, Signal::KILL));
+    run.wait_for("both again", |run| {
+        run.generation() >= 3 && run.agents().len() == 2
+    })
+    .unwrap();
+    let ranks: Vec<u32> = run.agents().into_iter().flat_map(|it| it.ranks).collect();
+    assert!(ranks.contains(&survivor), "{}", run.output());
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    assert!(run.output().contains("image not-used:1"));
+    run.audit().unwrap();
+}
+
+#[test]
+fn a_script_that_does_not_join_fails_the_job_with_the_call_that_is_missing() {
+    let mut run = LocalRun::start(&job("InProcess", &words(&["true"])), &[]).unwrap();
+    assert_eq!(run.end().unwrap().code(), Some(1), "{}", run.output());
+    let output = run.output();
+    assert!(output.contains("roundhouse.join()"), "{output}");
+}
+
+#[test]
+fn a_script_of_restart_mode_starts_again_in_all_workers_when_one_is_killed() {
+    let files = tempfile::tempdir().unwrap();
+    let script = programs().unwrap().join("counting-script");
+    let (script, directory) = (
+        script.display().to_string(),
+        files.path().display().to_string(),
+    );
+    let command = words(&[
+        &script,
+        "--steps",
+        "200",
+        "--step-millis",
+        "20",
+        "--directory",
+        &directory,
+    ]);
+    let mut run = LocalRun::start(&job("Restart", &command), &[]).unwrap();
+    run.wait_for("steps", |run| run.step() > 20).unwrap();
+    let before: Vec<u32> = run.agents().into_iter().flat_map(|it| it.ranks).collect();
+    assert!(send(before[0], Signal::KILL));
+    run.wait_for("steps of a later generation", |run| {
+        let told = run.statuses().into_iter();
+        told.filter(|it| it.generation > 1 && it.progress.is_some())
+            .count()
+            == 2
+    })
+    .unwrap();
+    let after: Vec<u32> = run.agents().into_iter().flat_map(|it| it.ranks).collect();
+    assert!(
+        after.iter().all(|pid| !before.contains(pid)),
+        "{}",
+        run.output()
+    );
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    assert!(run.output().contains("counted to 200 in 200 steps"));
+}
