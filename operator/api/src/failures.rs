@@ -43,8 +43,8 @@ pub const fn of_trainer(reason: Reason) -> FailureReason {
         Reason::Completed => (None, "Training is complete.", "Nothing."),
         Reason::ConfigInvalid => (
             Some(FailJob),
-            "The configuration is wrong, or training diverges with it. The message names the key, or the step and the loss. Running the job again ends the same way, so the job fails at once.",
-            "Correct `spec.trainer`, delete the job, and apply it again.",
+            "The configuration is wrong, or training diverges with it, or a script of your own ended without a call of `roundhouse.join()`, or its command does not exist. The message names the key, the step and the loss, or what is missing. Running the job again ends the same way, so the job fails at once.",
+            "Correct `spec.trainer` or your script, delete the job, and apply it again.",
         ),
         Reason::DataInvalid => (
             Some(FailJob),

@@ -150,8 +150,8 @@ reasons! {
         "Nothing.";
     /// The trainer's configuration is wrong.
     ConfigInvalid: [(Running, false), (Failed, true)],
-        "The trainer refused its configuration, or training diverged with it (exit code 64). Running it again cannot help. The message names the key, or the step and the loss.",
-        "Correct `spec.trainer`, delete the job, and apply it again.";
+        "The trainer refused its configuration, or training diverged with it, or a script of your own ended without a call of `roundhouse.join()`, or its command does not exist (exit code 64). Running it again cannot help. The message names the key, the step and the loss, or what is missing.",
+        "Correct `spec.trainer` or your script, delete the job, and apply it again.";
     /// The data is missing or corrupt.
     DataInvalid: [(Running, false), (Failed, true)],
         "The data is missing or corrupt, or does not fit the model (exit code 65). Running it again cannot help. The message has the path.",
