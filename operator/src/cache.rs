@@ -103,6 +103,15 @@ impl<T> Cache<T> {
         state.objects.by_job.get(job).cloned().unwrap_or_default()
     }
 
+    /// The objects of all jobs.
+    #[must_use]
+    pub fn all(&self) -> Vec<(Job, OfJob<T>)> {
+        let state = self.lock();
+        let jobs = state.objects.by_job.iter();
+        jobs.map(|(job, all)| (job.clone(), Arc::clone(all)))
+            .collect()
+    }
+
     /// Whether everything has been listed once.
     #[must_use]
     pub fn is_synced(&self) -> bool {

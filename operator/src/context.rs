@@ -13,6 +13,7 @@ use crate::cordoned::Cordoned;
 use crate::events::Events;
 use crate::expectations::Expectations;
 use crate::groups::Groups;
+use crate::lost_nodes::LostNodes;
 use crate::making::Making;
 use crate::mended::Mended;
 use crate::metrics::Metrics;
@@ -49,6 +50,8 @@ pub struct Context {
     pub cordoned: Cordoned,
     /// Labels of nodes that jobs with a topology run on.
     pub topology: Topology,
+    /// Nodes of pods that are not Ready, as far as these do not answer.
+    pub lost_nodes: LostNodes,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken: Taken,
     /// Objects that were mended, and when: somebody may undo it each time.
@@ -100,6 +103,7 @@ impl Context {
             groups: Groups::default(),
             cordoned: Cordoned::default(),
             topology: Topology::default(),
+            lost_nodes: LostNodes::default(),
             taken: Taken::default(),
             mended,
             making,

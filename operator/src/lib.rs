@@ -21,6 +21,7 @@ pub mod groups;
 pub mod heard;
 pub mod http;
 pub mod lead;
+pub mod lost_nodes;
 pub mod making;
 pub mod mended;
 pub mod metered;

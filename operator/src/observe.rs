@@ -75,7 +75,10 @@ fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
         return pod;
     };
     let key = job.spec.scheduling.topology_key.as_ref();
+    let lost = context.lost_nodes.since(&pod, context.settings.lost_nodes);
     Pod {
+        unreachable: pod.unreachable || lost.is_some(),
+        ready_at: lost.or(pod.ready_at),
         cordoned: context.cordoned.contains(node),
         domain: key.and_then(|key| context.topology.domain(node, key)),
         ..pod

@@ -27,6 +27,7 @@ use crate::http;
 use crate::lead::Leadership;
 use crate::lead::fence::fenced;
 use crate::lead::keep::Candidate;
+use crate::lost_nodes::LostNodes;
 use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
@@ -129,7 +130,7 @@ pub async fn run_with(
             tracing::error!(%error, "http");
         }
     });
-    watch_all(&mut background, &context, &wake);
+    watch_all(&mut background, &context, &leadership, &wake);
     let restarts = Restarts::pull(Arc::clone(&context), wake.clone());
     background.spawn("restarts", restarts);
     let (store, writer) = reflector::store();
@@ -208,6 +209,7 @@ pub async fn run_with(
 fn watch_all(
     background: &mut Tasks,
     context: &Arc<Context>,
+    leadership: &Arc<Leadership>,
     wake: &Sender<ObjectRef<TrainingJob>>,
 ) {
     let pods = watch_pods(Arc::clone(context), wake.clone());
@@ -222,6 +224,8 @@ fn watch_all(
     background.spawn("watch of podgroups of Volcano", groups);
     if context.settings.watch_nodes {
         background.spawn("watch of nodes", watch_nodes(Arc::clone(context)));
+        let lost = LostNodes::pull(Arc::clone(context), Arc::clone(leadership), wake.clone());
+        background.spawn("lost nodes", lost);
     }
     if context.policies.reads_namespaces() {
         let namespaces = watch_namespaces(Arc::clone(context), wake.clone());

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Parser, ValueEnum};
 
 use crate::heard::Patience;
-use crate::lead::Terms;
+use crate::lead;
+use crate::lost_nodes::Terms;
 use crate::mended::Pauses;
 use crate::resources::network_policy::Peers;
 
@@ -28,8 +29,9 @@ pub struct Settings {
     /// Look after one namespace only. Default: all of them.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down, and read the labels of nodes
-    /// that run workers of a job with a topology.
+    /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down. Read the nodes of pods that are
+    /// not Ready for long, so that those of a lost node are replaced, and the labels of nodes that run workers of a job with a
+    /// topology.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
     /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.
@@ -48,6 +50,9 @@ pub struct Settings {
     /// Least severe messages that are logged. The variable `RUST_LOG`, if set, decides instead, per module.
     #[arg(long, env = "ROUNDHOUSE_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub log_level: LogLevel,
+    /// When nodes of pods that are not Ready are asked for.
+    #[arg(skip)]
+    pub lost_nodes: Terms,
     /// How long watches are waited for.
     #[arg(skip)]
     pub patience: Patience,
@@ -63,7 +68,7 @@ pub struct Settings {
     pub lease_namespace: Option<String>,
     /// Times of the Lease.
     #[arg(skip)]
-    pub lease_terms: Terms,
+    pub lease_terms: lead::Terms,
     /// Jobs that are worked on at once.
     #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]

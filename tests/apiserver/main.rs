@@ -15,6 +15,7 @@ mod gated;
 mod kueue;
 mod lead;
 mod lifecycle;
+mod lost_nodes;
 mod metrics;
 mod network;
 mod policy;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use futures::future::{BoxFuture, FutureExt};
 use http::{Method, Request, Response};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Binding, Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::client::{Body, ClientBuilder};
@@ -19,6 +19,7 @@ use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
 use roundhouse_operator::heard::Patience;
 use roundhouse_operator::lead::Terms;
+use roundhouse_operator::lost_nodes;
 use roundhouse_operator::mended::Pauses;
 use roundhouse_operator::run::{RunError, run_with};
 use roundhouse_operator::settings::Settings;
@@ -179,6 +180,15 @@ impl Stage {
         })
     }
 
+    /// An operator with other times for nodes that may be lost.
+    pub(crate) fn operator_that_doubts(&self, terms: lost_nodes::Terms) -> Operator {
+        let config = self.server.config("operator").unwrap();
+        let network = Network::default();
+        self.start_with(config, LENIENT, network, None, &[], |settings| {
+            settings.lost_nodes = terms;
+        })
+    }
+
     /// An operator with more arguments.
     pub(crate) fn operator_of(&self, arguments: &[&str]) -> Operator {
         let (network, patience) = (Network::default(), Patience::default());
@@ -254,6 +264,19 @@ impl Stage {
         }
     }
 
+    /// What the scheduler does: a pod has its node from now on.
+    pub(crate) async fn bind(&self, pod: &str, node: &str) {
+        let target = json!({"apiVersion": "v1", "kind": "Node", "name": node});
+        let binding = json!({"metadata": {"name": pod}, "target": target});
+        let binding: Binding = serde_json::from_value(binding).unwrap();
+        let body = serde_json::to_vec(&binding).unwrap();
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        let request = kube::core::Request::new(path);
+        let request = request.create_subresource("binding", pod, &PostParams::default(), body);
+        let bound: kube::Result<Value> = self.client.request(request.unwrap()).await;
+        bound.unwrap();
+    }
+
     /// The container of one pod ends.
     pub(crate) async fn ends(&self, name: &str, code: i32, reason: Reason) {
         let pods = self.pods(NAMESPACE);
@@ -310,7 +333,7 @@ pub(crate) fn job(workers: u32) -> Value {
     })
 }
 
-fn running(pod: &Pod) -> Value {
+pub(crate) fn running(pod: &Pod) -> Value {
     let now = jiff::Timestamp::now().to_string();
     json!({"status": {
         "phase": "Running", "podIP": "127.0.0.9",

@@ -1,6 +1,6 @@
 //! Node ranks of workers on nodes in two racks. The test is the scheduler.
 
-use k8s_openapi::api::core::v1::{Binding, Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
 use roundhouse_contract::{Membership, labels};
@@ -36,17 +36,9 @@ async fn place(stage: &Stage) {
     .await
     .unwrap();
     for pod in pods(stage).await {
-        let target =
-            json!({"apiVersion": "v1", "kind": "Node", "name": format!("n{}", index(&pod))});
-        let binding = json!({"metadata": {"name": pod.name_any()}, "target": target});
-        let binding: Binding = serde_json::from_value(binding).unwrap();
-        let body = serde_json::to_vec(&binding).unwrap();
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        let request = kube::core::Request::new(path);
-        let (name, parameters) = (pod.name_any(), PostParams::default());
-        let request = request.create_subresource("binding", &name, &parameters, body);
-        let bound: kube::Result<serde_json::Value> = stage.client.request(request.unwrap()).await;
-        bound.unwrap();
+        stage
+            .bind(&pod.name_any(), &format!("n{}", index(&pod)))
+            .await;
     }
 }
 

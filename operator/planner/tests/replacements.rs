@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use roundhouse_contract::{Action as Instruction, Progress, Straggler};
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Action, DeleteReason, Plan, PlanReason, ProgressSample};
+use roundhouse_planner::{Action, DeleteReason, Plan, PlanReason, PodPhase, ProgressSample};
 
 /// So many workers train; one is enough.
 fn trains(workers: u32) -> World {
@@ -150,6 +150,32 @@ fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!(world.observed.status.membership.as_ref().unwrap().nodes, 2);
     assert_eq!(world.observed.status.incidents.total, 0);
+}
+
+#[test]
+fn a_worker_that_prepares_on_a_lost_node_is_replaced_like_one_that_trains() {
+    for phase in [PodPhase::Pending, PodPhase::Running] {
+        let mut world = world(2);
+        world.settle();
+        for at in 0..2 {
+            world.is_on(at, &format!("n{at}"));
+        }
+        world.prepared(0);
+        world.observed.pods[1].phase = phase;
+        world.seconds_pass(60);
+        let waits = world.settle();
+        assert_eq!(waits.reason, PlanReason::WaitingForWorkers);
+        world.is_unreachable(1, true);
+        world.observed.pods[1].ready = false;
+        let plan = world.plan();
+        assert_eq!(created(&plan), [(1, 1)]);
+        let expected = ("digits-worker-1-0".to_owned(), DeleteReason::NodeLost);
+        assert_eq!(deleted(&plan), [expected]);
+        world.settle();
+        world.prepared(1);
+        assert_eq!(world.settle().reason, PlanReason::Training);
+        assert_eq!(world.observed.status.incidents.total, 0);
+    }
 }
 
 /// Nodes of these workers are lost, as the node lifecycle controller tells it.
