@@ -19,39 +19,53 @@ pub const PAUSE: Duration = Duration::from_millis(20);
 pub const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The jobs that wait for a pause.
-struct Waiting<T> {
+struct Waiting<T, C> {
     queue: DelayQueue<T>,
-    jobs: HashMap<T, (Key, Instant)>,
+    jobs: HashMap<T, One<C>>,
 }
 
-impl<T: Clone + Eq + Hash> Waiting<T> {
-    fn add(&mut self, job: T) {
+/// A job that waits.
+struct One<C> {
+    key: Key,
+    latest: Instant,
+    /// The first cause of its events.
+    cause: C,
+}
+
+impl<T: Clone + Eq + Hash, C: Copy + Ord> Waiting<T, C> {
+    fn add(&mut self, job: T, cause: C) {
         let now = Instant::now();
         match self.jobs.entry(job) {
-            Entry::Occupied(known) => {
-                let (key, latest) = known.get();
-                self.queue.reset_at(key, (now + PAUSE).min(*latest));
+            Entry::Occupied(mut known) => {
+                let one = known.get_mut();
+                one.cause = one.cause.min(cause);
+                self.queue.reset_at(&one.key, (now + PAUSE).min(one.latest));
             }
             Entry::Vacant(new) => {
                 let key = self.queue.insert_at(new.key().clone(), now + PAUSE);
-                new.insert((key, now + PATIENCE));
+                let latest = now + PATIENCE;
+                new.insert(One { key, latest, cause });
             }
         }
     }
 
     /// The next one that has waited long enough; none while nobody waits.
-    async fn next(&mut self) -> Option<T> {
+    async fn next(&mut self) -> Option<(T, C)> {
         let job = poll_fn(|context| self.queue.poll_expired(context)).await?;
         let job = job.into_inner();
-        self.jobs.remove(&job);
-        Some(job)
+        let one = self.jobs.remove(&job)?;
+        Some((job, one.cause))
     }
 }
 
-/// Passes each job on when its events pause, or after [`PATIENCE`]. Those that wait when `events` end are not passed on.
-pub fn coalesce<T>(events: impl Stream<Item = T> + Send) -> impl Stream<Item = T> + Send
+/// Passes each job on when its events pause, or after [`PATIENCE`], with the least of their causes. Those that wait when
+/// `events` end are not passed on.
+pub fn coalesce<T, C>(
+    events: impl Stream<Item = (T, C)> + Send,
+) -> impl Stream<Item = (T, C)> + Send
 where
     T: Clone + Eq + Hash + Send,
+    C: Copy + Ord + Send,
 {
     let waiting = Waiting {
         queue: DelayQueue::new(),
@@ -64,7 +78,10 @@ where
                 // First: one that has waited for its whole time must not wait until nothing happens any more.
                 biased;
                 Some(job) = waiting.next() => return Some((job, (events, waiting))),
-                event = events.next() => waiting.add(event?),
+                event = events.next() => {
+                    let (job, cause) = event?;
+                    waiting.add(job, cause);
+                }
             }
         }
     })
@@ -91,9 +108,9 @@ mod tests {
     /// When jobs were passed on within ten seconds, in milliseconds.
     async fn passed(events: impl Stream<Item = &'static str> + Send) -> Vec<(&'static str, u128)> {
         let begun = Instant::now();
-        let mut jobs = pin!(coalesce(events));
+        let mut jobs = pin!(coalesce(events.map(|job| (job, ()))));
         let mut passed = Vec::new();
-        while let Ok(Some(job)) = timeout(Duration::from_secs(10), jobs.next()).await {
+        while let Ok(Some((job, ()))) = timeout(Duration::from_secs(10), jobs.next()).await {
             passed.push((job, begun.elapsed().as_millis()));
         }
         passed
@@ -118,5 +135,13 @@ mod tests {
         let both = futures::stream::select(steady("busy", 100), steady("quiet", 1));
         let both = passed(both).await;
         assert!(matches!(both[0], ("quiet", at) if at <= 35), "{both:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_several_causes_the_least_counts() {
+        let events = iter([("a", 2), ("a", 1), ("b", 3), ("a", 2)]).chain(pending());
+        let mut once: Vec<_> = coalesce(events).take(2).collect().await;
+        once.sort_unstable();
+        assert_eq!(once, [("a", 1), ("b", 3)]);
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
-use kube::runtime::controller::Action as Next;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{
@@ -35,25 +34,28 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Until labels of nodes are read, for which a call has its deadline.
 const LABELS: Duration = Duration::from_millis(100);
 
-/// Brings one job one step further.
-///
-/// # Errors
-/// A write failed; the job is looked at again a little later.
-pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Error> {
+/// Brings one job one step further. Returns after how long to look again, even if nothing changes.
+pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Duration> {
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
-    let queue = &context.metrics.queue;
+    let (queue, started) = (&context.metrics.queue, Instant::now());
     queue.begun(&namespace, &name);
-    let started = Instant::now();
-    let result = Box::pin(caught(further(&job, &context))).await;
-    if let Err(error) = &result {
-        let work = &context.metrics.work;
-        work.reconciled(error.label(), started.elapsed());
-    }
-    let next = result?;
-    Ok(next.map_or_else(Next::await_change, |after| {
+    let next = match Box::pin(caught(further(&job, &context))).await {
+        Ok(next) => next,
+        Err(error) => {
+            let work = &context.metrics.work;
+            work.reconciled(error.label(), started.elapsed());
+            let after = context
+                .backoff
+                .after_error(&key(&job.job), error.retry_after());
+            let seconds = after.as_secs_f32();
+            tracing::warn!(%error, seconds, "a step failed; it is tried again after this time");
+            Some(after)
+        }
+    };
+    if let Some(after) = next {
         queue.due(&namespace, &name, after);
-        Next::requeue(after)
-    }))
+    }
+    next
 }
 
 /// Returns after how long to look again, even if nothing changes.
@@ -164,19 +166,6 @@ fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
         PlanReason::Training => context.progress.follow(key, job, context),
         _ => context.progress.forget(key),
     }
-}
-
-/// What to do after an error.
-#[must_use]
-#[allow(clippy::needless_pass_by_value, reason = "the controller's signature")]
-pub fn after_error(job: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Next {
-    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
-    let key = (namespace, job.uid().unwrap_or_default());
-    let after = context.backoff.after_error(&key, error.retry_after());
-    let (namespace, seconds) = (&key.0, after.as_secs_f32());
-    tracing::warn!(namespace, job = name, %error, seconds, "a step failed; it is tried again after this time");
-    context.metrics.queue.due(namespace, &name, after);
-    Next::requeue(after)
 }
 
 fn key(job: &TrainingJob) -> Job {

@@ -20,6 +20,7 @@ use tokio::sync::mpsc::Sender;
 use crate::cache::{Job, OfJob};
 use crate::calls::call;
 use crate::context::Context;
+use crate::lane::Wake;
 use crate::lead::Leadership;
 
 /// Nodes that are asked for at a time.
@@ -72,11 +73,7 @@ impl LostNodes {
 
     /// Asks for the nodes of all doubtful pods, again and again, once this operator leads. Wakes the jobs of each node that is
     /// lost, or is back.
-    pub async fn pull(
-        context: Arc<Context>,
-        leadership: Arc<Leadership>,
-        wake: Sender<ObjectRef<TrainingJob>>,
-    ) {
+    pub async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wake: Sender<Wake>) {
         leadership.won().await;
         let nodes: Api<Node> = Api::all(context.client.clone());
         let terms = context.settings.lost_nodes;
@@ -103,7 +100,7 @@ impl LostNodes {
                 );
                 for job in doubts.get(&node).into_iter().flatten() {
                     // Closed only when the operator stops.
-                    let _ = wake.send(job.clone()).await;
+                    let _ = wake.send(Wake::by_workers(job.clone())).await;
                 }
             }
         }

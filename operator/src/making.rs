@@ -19,6 +19,7 @@ use crate::cache::Job;
 use crate::calls::CREATE_DEADLINE;
 use crate::error::CallError;
 use crate::expectations::Written;
+use crate::lane::Wake;
 
 /// How long a reconcile waits for a creation.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -28,7 +29,7 @@ const FORGOTTEN: Duration = CREATE_DEADLINE.saturating_mul(2);
 /// Creations that a reconcile did not wait for.
 #[derive(Debug)]
 pub struct Making {
-    wake: Sender<ObjectRef<TrainingJob>>,
+    wake: Sender<Wake>,
     calls: Mutex<HashMap<(Job, Written), Call>>,
 }
 
@@ -43,7 +44,7 @@ struct Call {
 impl Making {
     /// Jobs are woken through this channel.
     #[must_use]
-    pub fn new(wake: Sender<ObjectRef<TrainingJob>>) -> Self {
+    pub fn new(wake: Sender<Wake>) -> Self {
         let calls = Mutex::default();
         Self { wake, calls }
     }
@@ -74,7 +75,7 @@ impl Making {
             made.store(result.is_ok(), Ordering::Relaxed);
             if since.elapsed() >= PATIENCE {
                 // Closed only when the operator stops.
-                let _ = sender.send(wake).await;
+                let _ = sender.send(Wake::by_other(wake)).await;
             }
             result
         });
@@ -132,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    fn making() -> (Making, Receiver<ObjectRef<TrainingJob>>) {
+    fn making() -> (Making, Receiver<Wake>) {
         let (wake, wakes) = channel(8);
         (Making::new(wake), wakes)
     }

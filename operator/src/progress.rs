@@ -20,6 +20,7 @@ use tokio::sync::mpsc::Sender;
 use crate::ask::Agents;
 use crate::cache::Job;
 use crate::context::Context;
+use crate::lane::Wake;
 use crate::unreadable::Guarded;
 
 mod pace;
@@ -91,11 +92,7 @@ impl Progress {
     }
 
     /// Asks all jobs, again and again; wakes those that told something new.
-    pub async fn pull(
-        context: Arc<Context>,
-        wake: Sender<ObjectRef<TrainingJob>>,
-        jobs: Store<Guarded>,
-    ) {
+    pub async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<Guarded>) {
         let agents = Agents::default();
         let mut ticks = tokio::time::interval(TICK);
         loop {
@@ -118,7 +115,7 @@ impl Progress {
                 let now = Instant::now();
                 let news = told.and_then(|told| context.progress.hear(&job, told, now));
                 if let Some(job) = news {
-                    let _ = wake.send(job).await;
+                    let _ = wake.send(Wake::by_other(job)).await;
                 }
             }
         }

@@ -18,6 +18,7 @@ use tokio::sync::mpsc::Sender;
 use crate::ask::Agents;
 use crate::cache::Job;
 use crate::context::Context;
+use crate::lane::Wake;
 
 /// A worker that is not Ready holds up others, so it is asked often.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -81,7 +82,7 @@ impl Restarts {
     }
 
     /// Asks all, again and again; wakes jobs of which one told something new.
-    pub async fn pull(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
+    pub async fn pull(context: Arc<Context>, wake: Sender<Wake>) {
         let agents = Agents::default();
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -98,7 +99,7 @@ impl Restarts {
             while let Some((job, incarnation, told)) = answers.next().await {
                 let news = told.and_then(|told| context.restarts.hear(&job, &incarnation, told));
                 if let Some(job) = news {
-                    let _ = wake.send(job).await;
+                    let _ = wake.send(Wake::by_workers(job)).await;
                 }
             }
         }

@@ -7,23 +7,26 @@ use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt, stream};
 use kube::Client;
-use kube::runtime::controller::{Config as ControllerConfig, Controller, Error as Ended};
-use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
 use roundhouse_api::TrainingJob;
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
+use tracing::Instrument;
 
-use self::ending::{of_controller, shutdown_signal, stopped_late};
+use self::ending::{of_work, shutdown_signal, stopped_late};
 use self::following::while_following;
 pub use self::logs::init_logging;
 use crate::coalesce::coalesce;
 use crate::context::Context;
-use crate::driver::{after_error, reconcile};
+use crate::dispatch::dispatch;
+use crate::driver::reconcile;
+use crate::fair::Name;
 use crate::gangs::{coscheduling, volcano};
 use crate::groups::watch::watch_groups;
 use crate::heard::listening;
 use crate::http;
+use crate::lane::{Cause, Wake, lane};
 use crate::lead::Leadership;
 use crate::lead::fence::fenced;
 use crate::lead::keep::Candidate;
@@ -37,6 +40,7 @@ use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
 use crate::tasks::{Ended as TaskEnded, Tasks};
+use crate::unreadable::Guarded;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 
 mod ending;
@@ -143,47 +147,13 @@ pub async fn run_with(
         background.spawn("lease", candidate.clone().keep());
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the operator runs");
-    let config = ControllerConfig::default().concurrency(settings.concurrency);
     let stop = stop.shared();
-    let woken = Arc::clone(&context);
-    let wakes = ReceiverStream::new(wakes).inspect(move |job: &ObjectRef<TrainingJob>| {
-        let namespace = job.namespace.as_deref().unwrap_or_default();
-        let queue = &woken.metrics.queue;
-        queue.due(namespace, &job.name, Duration::ZERO);
-    });
-    let filled = Arc::clone(&context);
-    let (to_win, jobs) = (Arc::clone(&leadership), store.clone());
-    // Until the caches are filled nothing is known of any job, and until this operator leads nothing is done about it.
-    let wakes = async move {
-        filled.synced_at.wait().await;
-        let (wakes, all) = while_following(wakes, &to_win, &jobs).await;
-        filled.metrics.work.lead(true);
-        coalesce(stream::iter(all).chain(wakes)).map(|job| job.into_kind_unchecked(()))
-    };
-    // The watch of the jobs wakes them, as all others do.
-    let reconciling = Controller::for_stream(futures::stream::pending(), store.clone())
-        .with_config(config)
-        .reconcile_on(wakes.flatten_stream())
-        .graceful_shutdown_on(stop.clone())
-        .run(reconcile, after_error, Arc::clone(&context))
-        .for_each(|result| {
-            match result {
-                // A job that is gone needs no step.
-                Err(Ended::ObjectNotFound(job)) => {
-                    let namespace = job.namespace.as_deref().unwrap_or_default();
-                    context.metrics.queue.forget(namespace, &job.name);
-                }
-                // A step that failed has been told, and so has a watch that broke.
-                Ok(_) | Err(Ended::ReconcilerFailed(..) | Ended::QueueError(_)) => {}
-                Err(error) => tracing::warn!(%error, "the controller"),
-            }
-            std::future::ready(())
-        });
+    let working = work(&context, &leadership, &store, wakes, stop.clone());
     let outcome = tokio::select! {
-        ended = AssertUnwindSafe(reconciling).catch_unwind() => of_controller(ended, stop.peek().is_some()).map_err(RunError::from),
+        ended = AssertUnwindSafe(working).catch_unwind() => of_work(ended, stop.peek().is_some()).map_err(RunError::from),
         ended = background.ended() => Err(ended.into()),
         () = leadership.lost() => Err(RunError::LeaseLost(settings.lease.clone().unwrap_or_default())),
-        () = stopped_late(stop.clone(), store) => {
+        () = stopped_late(stop.clone()) => {
             tracing::warn!("stopping in the midst of a step; the next operator continues from there");
             Ok(())
         }
@@ -205,12 +175,59 @@ pub async fn run_with(
     outcome
 }
 
+/// Works on the jobs that are woken, until `stop` is done.
+async fn work(
+    context: &Arc<Context>,
+    leadership: &Leadership,
+    jobs: &Store<Guarded>,
+    wakes: Receiver<Wake>,
+    stop: impl Future<Output = ()>,
+) {
+    let wakes = ReceiverStream::new(wakes).inspect(|wake: &Wake| {
+        let (namespace, name) = name_of(&wake.job);
+        context.metrics.queue.due(&namespace, &name, Duration::ZERO);
+    });
+    let known = |(namespace, name): &Name| jobs.get(&ObjectRef::new(name).within(namespace));
+    // Until the caches are filled nothing is known of any job, and until this operator leads nothing is done about it.
+    let wakes = async {
+        context.synced_at.wait().await;
+        let (wakes, all) = while_following(wakes, leadership, jobs).await;
+        context.metrics.work.lead(true);
+        let wakes = stream::iter(all).chain(wakes);
+        coalesce(wakes.map(|wake| (name_of(&wake.job), wake.cause)))
+    };
+    let wakes = wakes.flatten_stream().map(|(job, cause)| {
+        let lane = lane(cause, known(&job).as_deref());
+        (job, lane)
+    });
+    let ready = jobs.wait_until_ready().map(|_| ());
+    let of_due = |job: &Name| lane(Cause::Other, known(job).as_deref());
+    let look = |job: Name| {
+        let (known, context) = (known(&job), Arc::clone(context));
+        let (namespace, name) = job.clone();
+        let looked_at = async move {
+            let Some(known) = known else {
+                context.metrics.queue.forget(&job.0, &job.1);
+                return None;
+            };
+            reconcile(known, context).await
+        };
+        looked_at.instrument(tracing::info_span!("reconcile", namespace, job = name))
+    };
+    let num_slots = usize::from(context.settings.concurrency);
+    dispatch(num_slots, wakes, ready, stop, of_due, look).await;
+}
+
+fn name_of(job: &ObjectRef<TrainingJob>) -> Name {
+    (job.namespace.clone().unwrap_or_default(), job.name.clone())
+}
+
 /// Watches everything but the jobs.
 fn watch_all(
     background: &mut Tasks,
     context: &Arc<Context>,
     leadership: &Arc<Leadership>,
-    wake: &Sender<ObjectRef<TrainingJob>>,
+    wake: &Sender<Wake>,
 ) {
     let pods = watch_pods(Arc::clone(context), wake.clone());
     background.spawn("watch of pods", pods);

@@ -13,13 +13,13 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{Config as WatchConfig, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 
 use crate::cache::{Cache, Entry};
 use crate::context::Context;
+use crate::lane::{Cause, Wake};
 use crate::metrics::labels::Watched;
 use crate::observe::version;
 use crate::resources::{network_policy, service};
@@ -50,11 +50,7 @@ pub(crate) fn children(context: &Context, kind: Watched) -> WatchConfig {
 }
 
 /// Keeps the jobs, and wakes each that changes, until the operator stops. Metrics hear of a job here before it is worked on.
-pub(crate) async fn watch_jobs(
-    context: Arc<Context>,
-    jobs: Writer<Guarded>,
-    wake: Sender<ObjectRef<TrainingJob>>,
-) {
+pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wake: Sender<Wake>) {
     let api: Api<Guarded> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
@@ -71,7 +67,7 @@ pub(crate) async fn watch_jobs(
             Ok(job) => {
                 let job = ObjectRef::from_obj(&job).into_kind_unchecked(());
                 // Closed only when the operator stops.
-                let _ = wake.send(job).await;
+                let _ = wake.send(Wake::by_other(job)).await;
             }
             Err(error) => broke(&context, Watched::TrainingJobs, &error),
         }
@@ -100,7 +96,7 @@ fn note_job(context: &Context, event: &Event<Guarded>) {
 }
 
 /// Feeds the cache until the operator stops.
-pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
+pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
     let api: Api<Pod> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
@@ -115,7 +111,7 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<ObjectRef<Tra
 }
 
 /// Feeds the cache until the operator stops.
-pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
+pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<Wake>) {
     let api: Api<Service> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
@@ -126,10 +122,7 @@ pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<ObjectRef
 }
 
 /// Feeds the cache until the operator stops.
-pub(crate) async fn watch_network_policies(
-    context: Arc<Context>,
-    wake: Sender<ObjectRef<TrainingJob>>,
-) {
+pub(crate) async fn watch_network_policies(context: Arc<Context>, wake: Sender<Wake>) {
     let api: Api<NetworkPolicy> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
@@ -230,7 +223,7 @@ pub(crate) fn map_event<K: ResourceExt, T>(
 async fn feed<T: Clone>(
     events: impl futures::Stream<Item = Result<Event<Named<T>>, watcher::Error>> + Send,
     cache: &Cache<T>,
-    wake: &Sender<ObjectRef<TrainingJob>>,
+    wake: &Sender<Wake>,
     context: &Context,
     resource: Watched,
 ) {
@@ -244,8 +237,12 @@ async fn feed<T: Clone>(
                     context.note_filled();
                 }
                 for job in jobs {
+                    let cause = match resource {
+                        Watched::Pods => Cause::Workers,
+                        _ => Cause::Other,
+                    };
                     // Closed only when the operator stops.
-                    let _ = wake.send(job).await;
+                    let _ = wake.send(Wake { job, cause }).await;
                 }
             }
             Err(error) => broke(context, resource, &error),

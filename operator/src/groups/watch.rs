@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use super::{Kept, OfGang};
 use crate::context::Context;
 use crate::gangs::GroupKind;
+use crate::lane::Wake;
 use crate::slim::identity;
 use crate::watches::{broke, children, map_event, scoped};
 
@@ -22,10 +23,7 @@ use crate::watches::{broke, children, map_event, scoped};
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Keeps the PodGroups of a gang scheduler until the operator stops, and wakes each job whose PodGroup changes.
-pub(crate) async fn watch_groups<K: GroupKind>(
-    context: Arc<Context>,
-    wake: Sender<ObjectRef<TrainingJob>>,
-) {
+pub(crate) async fn watch_groups<K: GroupKind>(context: Arc<Context>, wake: Sender<Wake>) {
     let Some(groups) = context.groups.of(K::GANG) else {
         return;
     };
@@ -47,7 +45,7 @@ async fn follow<K: GroupKind>(
     context: &Context,
     groups: &OfGang,
     resource: &str,
-    wake: &Sender<ObjectRef<TrainingJob>>,
+    wake: &Sender<Wake>,
 ) -> String {
     let namespace = context.settings.namespace.as_deref();
     let api: Api<K> = scoped(context.watching.clone(), namespace);
@@ -104,10 +102,10 @@ fn reduce<K: GroupKind>(object: &K) -> (Kept, crate::slim::Identity) {
     (kept, identity)
 }
 
-async fn wake_all(wake: &Sender<ObjectRef<TrainingJob>>, jobs: Vec<ObjectRef<TrainingJob>>) {
+async fn wake_all(wake: &Sender<Wake>, jobs: Vec<ObjectRef<TrainingJob>>) {
     for job in jobs {
         // Closed only when the operator stops.
-        let _ = wake.send(job).await;
+        let _ = wake.send(Wake::by_other(job)).await;
     }
 }
 

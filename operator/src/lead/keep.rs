@@ -135,6 +135,8 @@ impl Candidate {
 
     /// Gives the Lease back, so that another operator need not wait. It is tried once: without it the others wait.
     pub async fn give_back(self) {
+        // A step that was broken off may be on its way to its next write.
+        self.leadership.end();
         let given = async {
             let lease = self.leases.get(&self.name).await?;
             if is_held_by(&lease, &self.identity) {

@@ -1,5 +1,5 @@
-//! Jobs that wait for a reconcile: how many, and for how long they waited. A copy of what the controller's own queue
-//! does, which cannot be looked into: the earliest moment at which a job is due counts.
+//! Jobs that wait for a reconcile: how many, and for how long they waited. The earliest moment at which a job is due counts:
+//! its first event, although its reconcile begins only when its events pause.
 
 use std::collections::HashMap;
 use std::fmt;

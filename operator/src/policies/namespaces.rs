@@ -10,10 +10,10 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
-use roundhouse_api::TrainingJob;
 use tokio::sync::mpsc::Sender;
 
 use crate::context::Context;
+use crate::lane::Wake;
 use crate::metrics::labels::Watched;
 use crate::watches::{begin, broke};
 
@@ -79,7 +79,7 @@ impl Namespaces {
 }
 
 /// Keeps the labels until the operator stops. A namespace whose labels change wakes its jobs.
-pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<ObjectRef<TrainingJob>>) {
+pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(context.watching.clone());
     let begun = begin(&context, Watched::Namespaces);
     let events = watcher(namespaces, begun).default_backoff();
@@ -100,7 +100,7 @@ pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<ObjectR
         for namespace in changed {
             for job in context.policies.jobs_of(&namespace) {
                 // Closed only when the operator stops.
-                let _ = wake.send(ObjectRef::from_obj(&job)).await;
+                let _ = wake.send(Wake::by_other(ObjectRef::from_obj(&job))).await;
             }
         }
     }

@@ -2,20 +2,16 @@
 
 use std::any::Any;
 
-use futures::FutureExt;
-use kube::runtime::reflector::Store;
-
 use crate::calls::DEADLINE;
 use crate::panics;
 use crate::tasks::Ended as TaskEnded;
-use crate::unreadable::Guarded;
 
-/// The controller ends when it is asked to, and never else.
-pub(super) fn of_controller(
+/// The work on jobs ends when it is asked to, and never else.
+pub(super) fn of_work(
     ended: Result<(), Box<dyn Any + Send>>,
     is_asked: bool,
 ) -> Result<(), TaskEnded> {
-    let name = "controller";
+    let name = "work on jobs";
     match ended {
         Ok(()) if is_asked => Ok(()),
         Ok(()) => Err(TaskEnded::Returned(name)),
@@ -26,13 +22,10 @@ pub(super) fn of_controller(
     }
 }
 
-/// Ends when there is nothing left to wait for after `stop`: a controller that has not seen its first
-/// list yet would wait for that for ever, and no step takes longer than its calls may.
-pub(super) async fn stopped_late(stop: impl Future<Output = ()>, jobs: Store<Guarded>) {
+/// Ends when there is nothing left to wait for after `stop`: no step takes longer than its calls may.
+pub(super) async fn stopped_late(stop: impl Future<Output = ()>) {
     stop.await;
-    if jobs.wait_until_ready().now_or_never().is_some() {
-        tokio::time::sleep(DEADLINE).await;
-    }
+    tokio::time::sleep(DEADLINE).await;
 }
 
 pub(super) async fn shutdown_signal() {

@@ -3,8 +3,8 @@
 use futures::stream::Stream;
 use futures::{FutureExt, StreamExt};
 use kube::runtime::reflector::{ObjectRef, Store};
-use roundhouse_api::TrainingJob;
 
+use crate::lane::Wake;
 use crate::lead::Leadership;
 use crate::unreadable::Guarded;
 
@@ -13,9 +13,9 @@ pub(super) async fn while_following<S>(
     mut wakes: S,
     leadership: &Leadership,
     jobs: &Store<Guarded>,
-) -> (S, Vec<ObjectRef<TrainingJob>>)
+) -> (S, Vec<Wake>)
 where
-    S: Stream<Item = ObjectRef<TrainingJob>> + Unpin,
+    S: Stream<Item = Wake> + Unpin,
 {
     let won = leadership.won();
     tokio::pin!(won);
@@ -31,6 +31,6 @@ where
     let jobs = jobs.state();
     let all = jobs
         .iter()
-        .map(|job| ObjectRef::from_obj(job.as_ref()).into_kind_unchecked(()));
+        .map(|job| Wake::by_other(ObjectRef::from_obj(job.as_ref()).into_kind_unchecked(())));
     (wakes, all.collect())
 }
