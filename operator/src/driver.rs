@@ -21,6 +21,7 @@ use crate::fresh::is_fresh;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::panics::caught;
+use crate::random::nonce;
 use crate::report::{Reported, report};
 use crate::topology::Topology;
 use crate::unreadable::Guarded;
@@ -77,6 +78,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     {
         return Ok(Some(LABELS));
     }
+    observed.nonce = nonce()?;
     let now = jiff::Timestamp::now();
     let Examined {
         job: examined,

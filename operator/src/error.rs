@@ -38,6 +38,9 @@ pub enum Error {
     /// An object of ours cannot be written as JSON.
     #[error("build: {0}")]
     Build(#[from] serde_json::Error),
+    /// The kernel gives no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(#[from] std::io::Error),
     /// The step panicked.
     #[error("a panic, which is a bug of Roundhouse: {0}")]
     Panicked(String),
@@ -109,6 +112,7 @@ impl Error {
             | Self::Report(_)
             | Self::Stale { .. }
             | Self::Build(_)
+            | Self::Random(_)
             | Self::Panicked(_) => None,
         }
     }
@@ -169,7 +173,7 @@ impl Error {
             Self::Apply { source, .. } | Self::Confirm(source) | Self::Report(source) => {
                 source.retry_after()
             }
-            Self::Stale { .. } | Self::Build(_) | Self::Panicked(_) => None,
+            Self::Stale { .. } | Self::Build(_) | Self::Random(_) | Self::Panicked(_) => None,
         }
     }
 
@@ -182,6 +186,7 @@ impl Error {
             Self::Stale { .. } => "Stale",
             Self::Report(_) => "Report",
             Self::Build(_) => "Build",
+            Self::Random(_) => "Random",
             Self::Panicked(_) => "Panicked",
         }
     }

@@ -33,6 +33,7 @@ pub mod observe;
 pub mod panics;
 pub mod policies;
 pub mod progress;
+pub mod random;
 pub mod report;
 pub mod resources;
 pub mod restarts;

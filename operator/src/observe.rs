@@ -65,6 +65,8 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         taken: context.taken.of(key),
         progress: context.progress.of(key),
         fresh: false,
+        // The caches do not know; the driver draws it.
+        nonce: String::new(),
         watched_since: context.synced_at.get().copied(),
     })
 }

@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::command::INTERRUPTED;
 use crate::out::plain;
+use crate::random;
 use crate::render::View;
 use crate::screen::Screen;
 
@@ -206,6 +207,7 @@ impl Run {
             self.last = Some(observed.clone());
             let with_progress = Observed {
                 progress: self.executor.progress(),
+                nonce: random::hex::<16>()?,
                 ..observed
             };
             let Plan {

@@ -9,6 +9,7 @@ mod local;
 mod logs;
 mod out;
 mod plot;
+mod random;
 mod redact;
 mod render;
 mod screen;

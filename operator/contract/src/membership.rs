@@ -107,6 +107,10 @@ pub struct Membership {
     pub master: Master,
     /// Fingerprint of all members' incarnations, by UID: equal for all members.
     pub members: String,
+    /// 128 random bits in hexadecimal, drawn when the generation was raised: equal for all members, and unknown to whoever may
+    /// not read the job or its pods. Empty: an operator raised it that drew none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nonce: String,
     /// The incarnation this document was written for.
     pub incarnation: Incarnation,
     /// RFC 3339 time of issue. The operator tells by it whether a member that is not ready has had time to hear of
@@ -196,9 +200,19 @@ mod tests {
                 port: 29_500,
             },
             members: "0011".to_owned(),
+            nonce: "00112233445566778899aabbccddeeff".to_owned(),
             incarnation: incarnation("a", 0),
             issued_at: "2026-01-01T00:00:00Z".to_owned(),
         }
+    }
+
+    #[test]
+    fn a_document_of_an_operator_that_drew_no_nonce_is_read_and_written_as_it_was() {
+        let mut document = document();
+        document.nonce.clear();
+        let text = document.to_json().unwrap();
+        assert!(!text.contains("nonce"), "{text}");
+        assert_eq!(Membership::parse(&text).unwrap(), Some(document));
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub struct Observed {
     /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
     /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
     pub fresh: bool,
+    /// Random text, drawn for each plan. A generation that is raised keeps that of its plan, in the status: whoever issues the
+    /// rest of it, also after a crash, issues the same.
+    pub nonce: String,
     /// Since when this operator sees the pods of all jobs. `None`: for longer than there is this job.
     pub watched_since: Option<Timestamp>,
 }

@@ -120,6 +120,7 @@ pub fn world_of(raw: &TrainingJob) -> World {
         job,
         observed: Observed {
             fresh: true,
+            nonce: "0".repeat(32),
             ..Observed::default()
         },
         now: Timestamp::UNIX_EPOCH,

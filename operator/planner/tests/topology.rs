@@ -83,6 +83,7 @@ fn with_survivors(domains: &[Option<u8>], survives: &[bool]) -> World {
     let mut world = lobby(domains);
     let number = u32::try_from(domains.len()).unwrap();
     world.observed.status.membership = Some(MembershipStatus {
+        nonce: String::new(),
         generation: 1,
         world_size: number,
         nodes: number,
@@ -98,6 +99,7 @@ fn with_survivors(domains: &[Option<u8>], survives: &[bool]) -> World {
         .enumerate()
     {
         pod.membership = survives.then(|| Membership {
+            nonce: String::new(),
             generation: 1,
             action: Instruction::Join,
             node_rank: u32::try_from(place).unwrap(),

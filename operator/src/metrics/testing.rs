@@ -105,6 +105,7 @@ fn status(generation: u64, runs: bool) -> TrainingJobStatus {
     let mut status = TrainingJobStatus {
         start_time: Some(now.clone()),
         membership: Some(MembershipStatus {
+            nonce: String::new(),
             generation,
             world_size: 2,
             nodes: 2,

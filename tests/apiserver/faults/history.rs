@@ -203,6 +203,7 @@ mod tests {
 
     fn pod(uid: &str, generation: u64, node_rank: u32, members: &str) -> Seen {
         let place = Membership {
+            nonce: String::new(),
             generation,
             action: Action::Join,
             node_rank,

@@ -188,6 +188,7 @@ impl Machine {
                         rank: document.rank(self.local_rank),
                         world_size,
                         master: document.master.clone(),
+                        nonce: document.nonce.clone(),
                     })
                 })
             }

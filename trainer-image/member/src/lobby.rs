@@ -100,6 +100,7 @@ fn next_generation(launch: &Launch) -> u64 {
 /// What a membership file says to a worker of one process, as far as a process that is told by no operator reads it.
 pub(crate) fn document(generation: u64, node_rank: u32, nodes: u32) -> Membership {
     Membership {
+        nonce: String::new(),
         generation,
         action: Instruction::Join,
         node_rank,

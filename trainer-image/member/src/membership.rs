@@ -86,6 +86,7 @@ mod tests {
             restarts: 0,
         };
         let document = Membership {
+            nonce: String::new(),
             generation,
             action: Action::Join,
             node_rank: 0,

@@ -210,6 +210,7 @@ impl Reporter {
             rank,
             world_size,
             master,
+            nonce: _,
         } = place;
         self.status.rank = Some(*rank);
         self.status.generation = *generation;

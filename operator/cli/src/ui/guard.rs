@@ -3,10 +3,11 @@
 //! Any user of the machine can connect to a port of 127.0.0.1, and any web site can let its own name point there (DNS
 //! rebinding). So the path begins with a random token, and the Host header must be this machine's.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 
 use hyper::StatusCode;
+
+use crate::random;
 
 /// Bytes of the token: 128 bits cannot be guessed.
 const TOKEN_BYTES: usize = 16;
@@ -51,9 +52,7 @@ impl Guard {
     /// # Errors
     /// The kernel gives no random bytes.
     pub(crate) fn new(port: u16) -> io::Result<Self> {
-        let mut bytes = [0; TOKEN_BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        let token = bytes.map(|byte| format!("{byte:02x}")).concat();
+        let token = random::hex::<TOKEN_BYTES>()?;
         Ok(Self { token, port })
     }
 

@@ -155,6 +155,7 @@ mod tests {
 
     fn environment() -> ScriptEnvironment {
         let membership = Membership {
+            nonce: String::new(),
             generation: 7,
             action: Action::Join,
             node_rank: 1,

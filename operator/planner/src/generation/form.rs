@@ -87,6 +87,7 @@ fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
         nodes,
         members: fingerprint(members),
         order: order(members),
+        nonce: draft.observed.nonce.clone(),
     });
     let message = sentence(draft, generation, nodes);
     draft.running(false, ConditionReason::Forming, message);
@@ -154,6 +155,7 @@ fn document(
             procs_per_worker: draft.job.procs_per_worker,
             master: master.clone(),
             members: draft.members.raised_for.clone(),
+            nonce: draft.members.nonce.clone(),
             incarnation: pod.incarnation(),
             issued_at: crate::told::status::time(draft.now).0.to_string(),
         },

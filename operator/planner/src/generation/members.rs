@@ -35,6 +35,8 @@ pub struct Members<'a> {
     pub raised_for: String,
     /// Fingerprint of their order; empty if an older operator raised it, which stored none.
     raised_order: String,
+    /// What was drawn for it.
+    pub nonce: String,
     /// Most members of the next generation.
     num_places: usize,
     /// UIDs of those that must not train any more.
@@ -89,6 +91,7 @@ impl<'a> Members<'a> {
             generation,
             raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
             raised_order: membership.map_or_else(String::new, |m| m.order.clone()),
+            nonce: membership.map_or_else(String::new, |m| m.nonce.clone()),
             num_places,
             condemned,
         }

@@ -98,6 +98,7 @@ impl Job {
 
     fn tell(&self, generation: u64, worker: usize, action: Action, place: u32, nodes: usize) {
         let document = Membership {
+            nonce: String::new(),
             generation,
             action,
             node_rank: place,

@@ -10,6 +10,7 @@ const PATIENCE: Patience = Patience {
 
 fn document(generation: u64, action: Instruction) -> Membership {
     Membership {
+        nonce: String::new(),
         generation,
         action,
         node_rank: 0,

@@ -5,6 +5,7 @@ use super::*;
 
 fn document(generation: u64) -> Membership {
     Membership {
+        nonce: String::new(),
         generation,
         action: Instruction::Join,
         node_rank: 1,

@@ -13,6 +13,8 @@ pub struct Place {
     pub world_size: u32,
     /// Its rendezvous store.
     pub master: Master,
+    /// What its ranks have in common, and nobody else knows; empty: nothing.
+    pub nonce: String,
 }
 
 /// How a process' training ends, short of an error of its own.

@@ -143,6 +143,7 @@ fn form_one(process: Process, group: Threads) -> Formed {
             address: String::new(),
             port: 0,
         },
+        nonce: String::new(),
     };
     let file = std::path::Path::new("/nonexistent/membership");
     let (watch, _) = MembershipWatch::start(file);

@@ -48,6 +48,7 @@ impl Job {
 
     fn write(&self, generation: u64, node: u32, action: Action, place: u32, members: &[u32]) {
         let document = Membership {
+            nonce: String::new(),
             generation,
             action,
             node_rank: place,

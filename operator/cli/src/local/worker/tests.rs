@@ -22,6 +22,7 @@ fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
 fn a_worker_that_is_told_to_leave_leads_nobody() {
     let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1, GRACE);
     let document = |action| Membership {
+        nonce: String::new(),
         generation: 3,
         action,
         node_rank: 0,

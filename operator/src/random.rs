@@ -1,0 +1,32 @@
+//! Random text that nobody can guess.
+
+use std::io;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// 128 random bits of the kernel, in hexadecimal.
+///
+/// # Errors
+/// The kernel gives none.
+pub fn nonce() -> io::Result<String> {
+    let mut bytes = [0_u8; 16];
+    let num_given = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    // So few are given at once, or not at all.
+    if num_given < bytes.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_are_never_alike() {
+        let (one, other) = (nonce().unwrap(), nonce().unwrap());
+        assert_ne!(one, other);
+        assert_eq!(one.len(), 32);
+        assert!(one.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+}
