@@ -23,7 +23,7 @@ use crate::observe::{lag, observe};
 use crate::panics::caught;
 use crate::random::nonce;
 use crate::report::{Reported, report};
-use crate::topology::Topology;
+use crate::topology::learn::learn;
 use crate::unreadable::Guarded;
 
 /// While a creation continues. It wakes the job when it ends; until then it is told once that it takes long.
@@ -74,7 +74,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         return Ok(Some(LOOK_AGAIN));
     };
     if let Some(key) = &job.spec.scheduling.topology_key
-        && Topology::learn(context, &observed.pods, key)
+        && learn(context, &observed.pods, key)
     {
         return Ok(Some(LABELS));
     }
@@ -165,7 +165,7 @@ async fn carry_out(
 /// Asks a job that trains for its progress from now on, and any other job no more.
 fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
     match reason {
-        PlanReason::Training => context.progress.follow(key, job, context),
+        PlanReason::Training => context.progress.follow(key, job, &context.pods.of(key)),
         _ => context.progress.forget(key),
     }
 }

@@ -5,31 +5,21 @@
 //! ([`pace`]). What is urgent wakes its job at once: a new generation, trouble with checkpoints, the last step.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
-use futures::stream::iter;
-use kube::ResourceExt;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{Progress as Told, ToldProgress, ports};
-use roundhouse_planner::ProgressSample;
-use tokio::sync::mpsc::Sender;
+use roundhouse_contract::Progress as Told;
+use roundhouse_planner::{Pod, ProgressSample};
 
-use crate::ask::Agents;
-use crate::cache::Job;
-use crate::context::Context;
-use crate::lane::Wake;
-use crate::unreadable::Guarded;
+use crate::cache::{Job, OfJob};
 
 mod pace;
+pub(crate) mod pull;
 
 use pace::Pace;
 
-/// Between two looks at who is to be asked.
-const TICK: Duration = Duration::from_secs(1);
-const AT_ONCE: usize = 32;
 /// Questions without an answer after which a job is asked once a minute.
 const MAX_SILENT: u32 = 20;
 const SELDOM: Duration = Duration::from_mins(1);
@@ -63,8 +53,8 @@ impl Progress {
     }
 
     /// Asks the job from now on.
-    pub fn follow(&self, key: &Job, job: &TrainingJob, context: &Context) {
-        if let Some(address) = first_rank(key, context) {
+    pub fn follow(&self, key: &Job, job: &TrainingJob, pods: &OfJob<Pod>) {
+        if let Some(address) = first_rank(pods) {
             self.follow_at(key, ObjectRef::from_obj(job), address, Instant::now());
         }
     }
@@ -89,36 +79,6 @@ impl Progress {
     /// Asks the job no more.
     pub fn forget(&self, job: &Job) {
         self.lock().remove(job);
-    }
-
-    /// Asks all jobs, again and again; wakes those that told something new.
-    pub async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<Guarded>) {
-        let agents = Agents::default();
-        let mut ticks = tokio::time::interval(TICK);
-        loop {
-            ticks.tick().await;
-            let exists = |(_, uid): &Job, job: ObjectRef<TrainingJob>| {
-                let found = jobs.get(&job.into_kind_unchecked(()));
-                found.is_some_and(|found| found.uid().as_ref() == Some(uid))
-            };
-            let asked =
-                iter(context.progress.questions(exists, Instant::now())).map(|(job, address)| {
-                    let agents = &agents;
-                    async move {
-                        let told: Option<ToldProgress> =
-                            agents.ask(&address, ports::PROGRESS_PATH).await;
-                        (told.and_then(|told| told.of(&job.1)), job)
-                    }
-                });
-            let mut answers = asked.buffer_unordered(AT_ONCE);
-            while let Some((told, job)) = answers.next().await {
-                let now = Instant::now();
-                let news = told.and_then(|told| context.progress.hear(&job, told, now));
-                if let Some(job) = news {
-                    let _ = wake.send(Wake::by_other(job)).await;
-                }
-            }
-        }
     }
 
     /// Whom to ask now. Jobs that do not exist any more are forgotten.
@@ -180,8 +140,7 @@ fn is_urgent(last: &Told, now: &Told) -> bool {
 }
 
 /// Address of the worker with rank 0 of the newest generation.
-fn first_rank(key: &Job, context: &Context) -> Option<String> {
-    let pods = context.pods.of(key);
+fn first_rank(pods: &OfJob<Pod>) -> Option<String> {
     let places = pods.values().filter(|entry| !entry.value.deleting);
     let places = places.filter_map(|entry| Some((entry.value.membership.as_ref()?, entry)));
     let first = places

@@ -4,25 +4,17 @@
 //! Best effort: without an answer the planner only knows that a generation broke.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use futures::StreamExt;
-use futures::stream::iter;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{Action, Incarnation, ProcessRestarts, ports};
+use roundhouse_contract::{Action, Incarnation, ProcessRestarts};
 use roundhouse_planner::{Pod, PodPhase, Processes, ValidatedJob};
-use tokio::sync::mpsc::Sender;
 
-use crate::ask::Agents;
 use crate::cache::Job;
-use crate::context::Context;
-use crate::lane::Wake;
 
-/// A worker that is not Ready holds up others, so it is asked often.
-const INTERVAL: Duration = Duration::from_millis(500);
-const AT_ONCE: usize = 32;
+pub(crate) mod pull;
+
 /// About ten minutes, after which nobody is asked for a job that no reconcile has brought back: it may be gone.
 const MAX_QUESTIONS: u32 = 1_200;
 
@@ -78,30 +70,6 @@ impl Restarts {
                 num_questions: 0,
             };
             jobs.insert(key.clone(), followed);
-        }
-    }
-
-    /// Asks all, again and again; wakes jobs of which one told something new.
-    pub async fn pull(context: Arc<Context>, wake: Sender<Wake>) {
-        let agents = Agents::default();
-        let mut ticks = tokio::time::interval(INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let asked = iter(context.restarts.questions()).map(|(job, incarnation, address)| {
-                let agents = &agents;
-                async move {
-                    let told = agents.ask(&address, ports::RESTARTS_PATH).await;
-                    (job, incarnation, told)
-                }
-            });
-            let mut answers = asked.buffer_unordered(AT_ONCE);
-            while let Some((job, incarnation, told)) = answers.next().await {
-                let news = told.and_then(|told| context.restarts.hear(&job, &incarnation, told));
-                if let Some(job) = news {
-                    let _ = wake.send(Wake::by_workers(job)).await;
-                }
-            }
         }
     }
 

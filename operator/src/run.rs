@@ -25,23 +25,20 @@ use crate::fair::Name;
 use crate::gangs::{coscheduling, volcano};
 use crate::groups::watch::watch_groups;
 use crate::heard::listening;
-use crate::http;
 use crate::lane::{Cause, Wake, lane};
 use crate::lead::Leadership;
 use crate::lead::fence::fenced;
 use crate::lead::keep::Candidate;
-use crate::lost_nodes::LostNodes;
 use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
 use crate::policies::namespaces::watch_namespaces;
 use crate::policies::{Policies, PolicyError};
-use crate::progress::Progress;
-use crate::restarts::Restarts;
 use crate::settings::Settings;
 use crate::tasks::{Ended as TaskEnded, Tasks};
 use crate::unreadable::Guarded;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
+use crate::{http, lost_nodes, progress, restarts};
 
 mod ending;
 mod following;
@@ -135,13 +132,13 @@ pub async fn run_with(
         }
     });
     watch_all(&mut background, &context, &leadership, &wake);
-    let restarts = Restarts::pull(Arc::clone(&context), wake.clone());
+    let restarts = restarts::pull::pull(Arc::clone(&context), wake.clone());
     background.spawn("restarts", restarts);
     let (store, writer) = reflector::store();
     context.policies.look_at(store.clone());
     let jobs = watch_jobs(Arc::clone(&context), writer, wake.clone());
     background.spawn("watch of trainingjobs", jobs);
-    let progress = Progress::pull(Arc::clone(&context), wake, store.clone());
+    let progress = progress::pull::pull(Arc::clone(&context), wake, store.clone());
     background.spawn("progress", progress);
     if let Some(candidate) = &lease {
         background.spawn("lease", candidate.clone().keep());
@@ -241,7 +238,8 @@ fn watch_all(
     background.spawn("watch of podgroups of Volcano", groups);
     if context.settings.watch_nodes {
         background.spawn("watch of nodes", watch_nodes(Arc::clone(context)));
-        let lost = LostNodes::pull(Arc::clone(context), Arc::clone(leadership), wake.clone());
+        let lost =
+            lost_nodes::pull::pull(Arc::clone(context), Arc::clone(leadership), wake.clone());
         background.spawn("lost nodes", lost);
     }
     if context.policies.reads_namespaces() {

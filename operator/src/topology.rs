@@ -3,24 +3,15 @@
 //! ranks do not follow them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
-use roundhouse_planner::Pod;
-
-use crate::calls::call;
-use crate::context::Context;
+pub(crate) mod learn;
 
 /// When a label is read again: it changes when a node is moved to another rack.
 const TTL: Duration = Duration::from_secs(600);
 /// Labels that nobody asks for any more are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(3_600);
-
-/// Nodes that are read at a time.
-const AT_ONCE: usize = 16;
 
 /// A node and a label.
 type Label = (String, String);
@@ -46,30 +37,6 @@ impl Topology {
     pub fn domain(&self, node: &str, key: &str) -> Option<String> {
         let label = (node.to_owned(), key.to_owned());
         self.lock().get(&label)?.value.clone()
-    }
-
-    /// Asks for the label of each node of these pods that is not known. Returns whether it is the first answer of one that is
-    /// still to come.
-    pub fn learn(context: &Arc<Context>, pods: &[Pod], key: &str) -> bool {
-        if !context.settings.watch_nodes {
-            return false;
-        }
-        let (mut awaits, mut due) = (false, Vec::new());
-        for node in pods.iter().filter_map(|pod| pod.node.as_ref()) {
-            let label = (node.clone(), key.to_owned());
-            let (is_due, is_unknown) = context.topology.begin(&label);
-            awaits |= is_unknown;
-            due.extend(is_due.then_some(label));
-        }
-        if !due.is_empty() {
-            let context = Arc::clone(context);
-            tokio::spawn(async move {
-                let labels = stream::iter(due);
-                let asked = labels.for_each_concurrent(AT_ONCE, |label| ask(&context, label));
-                asked.await;
-            });
-        }
-        awaits
     }
 
     /// Whether a label is to be asked for now, and whether nothing was ever answered. It counts as asked for from here on.
@@ -112,19 +79,6 @@ impl Topology {
     fn lock(&self) -> MutexGuard<'_, HashMap<Label, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-async fn ask(context: &Context, label: Label) {
-    let nodes: Api<Node> = Api::all(context.client.clone());
-    let (node, key) = &label;
-    let value = match call(|| nodes.get_metadata(node)).await {
-        Ok(found) => found.labels().get(key).cloned(),
-        Err(error) => {
-            tracing::warn!(%error, node, key, "the label of a node cannot be read; ranks do not follow it");
-            None
-        }
-    };
-    context.topology.answered(label, value);
 }
 
 #[cfg(test)]

@@ -1,21 +1,20 @@
 //! Incidents, each counted once, and when the job is given up.
 
-use std::cmp::Ordering;
-
-use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, EventReason, FailureAction, LastFailure};
-use roundhouse_contract::{ExitCode, Incarnation};
+use roundhouse_contract::ExitCode;
 
+use self::cause::{
+    first_before_issue, first_failure, is_collateral, is_ignored_in_place, is_incident,
+    is_late_cause, is_of_counted_generation, late_cause_in_place,
+};
 use self::policy::Failure;
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
-use crate::generation::members::fingerprint_of;
 use crate::generation::stranded;
-use crate::generation::worker::end_in_place;
-use crate::observed::Pod;
 use crate::plan::PlanReason;
 
 mod budget;
+mod cause;
 pub(crate) mod nodes;
 pub(crate) mod policy;
 mod words;
@@ -99,27 +98,6 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     }
 }
 
-/// A process that died in place in the generation of the newest incident, and whose agent answered after that
-/// was counted as lost peers.
-fn late_cause_in_place<'a>(draft: &Draft<'a>) -> Option<Failure<'a>> {
-    let counted = draft.status.incidents.last_generation?;
-    draft.observed.pods.iter().find_map(|pod| {
-        let end = pod.processes.as_ref()?.end.as_ref()?;
-        let words = end.message.as_ref()?;
-        let failure = Failure::with(draft.job, pod, Some(end));
-        (words.generation == counted && !failure.is_collateral()).then_some(failure)
-    })
-}
-
-/// Whether a process died in place in this generation, and the job's rules ignore that: then its peers were lost
-/// for a known reason that does not count.
-fn is_ignored_in_place(generation: u64, failure: &Failure<'_>) -> bool {
-    let document = failure.pod.membership.as_ref();
-    failure.action == FailureAction::Ignore
-        && end_in_place(failure.pod).is_some()
-        && document.is_some_and(|document| document.generation == generation)
-}
-
 fn tell(draft: &mut Draft<'_>, failure: &Failure<'_>) {
     announce(draft, describe(failure, draft.now));
 }
@@ -148,96 +126,6 @@ fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     if is_newer {
         tell(draft, newest);
     }
-}
-
-/// Whether a failure ended a member of a generation whose incident is counted, or somebody before that one.
-fn is_of_counted_generation(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
-    let (Some(document), Some(end)) = (&failure.pod.membership, failure.end) else {
-        return false;
-    };
-    let counted = draft.status.incidents.last_generation.unwrap_or(0);
-    match end.restarts.cmp(&document.incarnation.restarts) {
-        Ordering::Less => true,
-        Ordering::Equal => document.generation <= counted,
-        // It has ended again since, in the lobby.
-        Ordering::Greater => false,
-    }
-}
-
-/// Whether a failure is why an earlier generation broke, which is counted already: the process has said of no
-/// generation since that it is in it, and what was told last is that its peers had lost somebody.
-fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
-    let words = failure.end.and_then(|end| end.message.as_ref());
-    let counted = draft.status.incidents.last_generation;
-    let last = draft.status.last_failure.as_ref();
-    !failure.is_collateral()
-        && words.is_some_and(|words| {
-            // Whoever forms its first generation speaks of none.
-            words.generation > 0 && counted.is_some_and(|counted| words.generation <= counted)
-        })
-        && last.is_some_and(stranded::is_told)
-}
-
-fn is_collateral(failure: Option<&LastFailure>) -> bool {
-    failure.is_some_and(|failure| failure.exit_code == Some(ExitCode::PeerLost.code()))
-}
-
-/// The failure that explains the others: of the members of the newest generation, the first that did
-/// not merely lose a peer.
-fn first_failure<'a>(generation: u64, failures: &'a [Failure<'a>]) -> Option<&'a Failure<'a>> {
-    let of_members = failures
-        .iter()
-        .filter(|failure| is_incident(generation, failure));
-    of_members.min_by_key(|failure| rank_as_cause(failure))
-}
-
-/// The first failure of a worker that the newest generation was raised for and that was not told of it yet. The
-/// generation is as broken as if it had been.
-fn first_before_issue<'a>(
-    draft: &Draft<'_>,
-    failures: &'a [Failure<'a>],
-) -> Option<&'a Failure<'a>> {
-    let mut able: Vec<&Pod> = draft.members.able_and_spares();
-    let is_able = |pod: &Pod| able.iter().any(|able| able.uid == pod.uid);
-    let failed: Vec<(&'a Failure<'a>, Incarnation)> = failures
-        .iter()
-        .filter(|failure| failure.action != FailureAction::Ignore && !is_able(failure.pod))
-        .filter(|failure| !draft.members.is_member(failure.pod))
-        .filter_map(|failure| {
-            let (pod_uid, restarts) = (failure.pod.uid.clone(), failure.end?.restarts);
-            Some((failure, Incarnation { pod_uid, restarts }))
-        })
-        .collect();
-    // Of the others it was raised for the first ones, as many as were left to fill it.
-    let nodes = draft
-        .status
-        .membership
-        .as_ref()
-        .map_or(0, |it| it.nodes as usize);
-    able.truncate(nodes.saturating_sub(failed.len()));
-    let as_they_were = failed.iter().map(|(_, incarnation)| incarnation.clone());
-    let all = able.iter().map(|pod| pod.incarnation()).chain(as_they_were);
-    let was_raised_for = fingerprint_of(all.collect()) == draft.members.raised_for;
-    let failed = failed.into_iter().map(|(failure, _)| failure);
-    let first = failed.min_by_key(|failure| rank_as_cause(failure));
-    first.filter(|_| was_raised_for)
-}
-
-/// Smaller for what rather explains the others.
-fn rank_as_cause<'a>(failure: &Failure<'a>) -> (bool, Option<Timestamp>, &'a str) {
-    let at = failure.end.and_then(|end| end.finished_at);
-    (failure.is_collateral(), at, &failure.pod.name)
-}
-
-/// Whether a member of this generation failed, and not for nothing.
-fn is_incident(generation: u64, failure: &Failure<'_>) -> bool {
-    let Some(document) = &failure.pod.membership else {
-        return false;
-    };
-    let ended = failure
-        .end
-        .is_some_and(|end| end.restarts >= document.incarnation.restarts);
-    document.generation == generation && ended && failure.action != FailureAction::Ignore
 }
 
 fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionReason, String)> {

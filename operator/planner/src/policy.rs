@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use self::pods::Finding;
+pub use self::allow::Allow;
+use self::finding::Finding;
 use crate::rejection::{Rejection, RejectionReason};
 use crate::told::status::counted;
 use crate::validate::ValidatedJob;
 
+mod allow;
 mod containers;
+mod finding;
 mod pods;
 mod volumes;
 
@@ -46,79 +49,6 @@ pub struct Limits {
     pub max_jobs_per_namespace: u32,
     /// What pods may have beyond the job.
     pub allow: Allow,
-}
-
-/// What pods may have beyond the job. A `*` at the end of an entry stands for anything.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[allow(clippy::struct_excessive_bools, reason = "switches of a file")]
-pub struct Allow {
-    /// Privileged containers.
-    pub privileged: bool,
-    /// Containers whose processes can gain rights that their parents lack.
-    pub privilege_escalation: bool,
-    /// Containers that run as root.
-    pub root: bool,
-    /// Containers without the usual confinement: seccomp, `AppArmor`, `SELinux`, /proc.
-    pub unconfined: bool,
-    /// Tokens of a service account in the pod.
-    pub service_account_tokens: bool,
-    /// Service accounts beside `default`.
-    pub service_accounts: Vec<String>,
-    /// Secrets, as volumes and in the environment.
-    pub secrets: Vec<String>,
-    /// Directories of the node. `{namespace}` stands for the namespace of the job.
-    pub host_paths: Vec<String>,
-    /// Ports of the node.
-    pub host_ports: Vec<i32>,
-    /// Kinds of volumes beside `hostPath` and `secret`.
-    pub volume_types: Vec<String>,
-    /// Capabilities that containers may add.
-    pub capabilities: Vec<String>,
-    /// Kernel parameters that the pod may set.
-    pub sysctls: Vec<String>,
-    /// Priority classes that begin with `system-`.
-    pub priority_classes: Vec<String>,
-    /// Container runtimes beside the cluster's default.
-    pub runtime_classes: Vec<String>,
-    /// Keys of tolerations of the control plane's taints; `*` for one that tolerates everything.
-    pub tolerations: Vec<String>,
-}
-
-/// Secrets that are meant for jobs by their name.
-const SECRETS: &str = "roundhouse-*";
-/// Volumes that reach nothing but what the namespace has anyway.
-const VOLUME_TYPES: [&str; 8] = [
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "image",
-    "persistentVolumeClaim",
-    "projected",
-];
-
-impl Default for Allow {
-    fn default() -> Self {
-        Self {
-            privileged: false,
-            privilege_escalation: false,
-            root: false,
-            unconfined: false,
-            service_account_tokens: false,
-            service_accounts: Vec::new(),
-            secrets: vec![SECRETS.to_owned()],
-            host_paths: Vec::new(),
-            host_ports: Vec::new(),
-            volume_types: VOLUME_TYPES.map(str::to_owned).to_vec(),
-            capabilities: Vec::new(),
-            sysctls: Vec::new(),
-            priority_classes: Vec::new(),
-            runtime_classes: Vec::new(),
-            tolerations: Vec::new(),
-        }
-    }
 }
 
 impl Policy {
@@ -188,12 +118,4 @@ fn sentence(findings: &[Finding]) -> String {
         "{}. Change the job, or ask an administrator to change these values of the operator's chart",
         parts.join("; ")
     )
-}
-
-/// Whether an entry of a list allows this: the same, or what it begins with before a `*`.
-fn allows(list: &[String], asked: &str) -> bool {
-    list.iter().any(|entry| match entry.strip_suffix('*') {
-        Some(beginning) => asked.starts_with(beginning),
-        None => entry == asked,
-    })
 }

@@ -13,7 +13,7 @@ use roundhouse_contract::membership::fingerprint_of;
 pub use self::job::{JobKey, ValidatedJob};
 use self::template::{expected_device, gpus, refuse_our_annotations, refuse_our_fields};
 pub use crate::invalid::InvalidSpec;
-pub(crate) use crate::invalid::invalid;
+use crate::invalid::invalid;
 use crate::program::{self, Program};
 
 mod checks;
@@ -21,8 +21,6 @@ mod job;
 mod placement;
 mod template;
 
-/// Volume names that start so are ours.
-pub const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
 /// Time for the agent to write its last words.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Most processes of one worker.

@@ -1,6 +1,7 @@
 //! The pods of the workers: which are made, replaced and removed.
 
 pub(crate) mod children;
+pub(crate) mod delete;
 pub(crate) mod group;
 pub(crate) mod kueue;
 mod replace;

@@ -15,7 +15,7 @@ use crate::plan::{DeleteReason, PlanReason};
 use crate::program::Program;
 use crate::told::progress;
 use crate::told::status::{counted, time_left};
-use crate::workers::children::delete;
+use crate::workers::delete::delete;
 use crate::workers::{group, kueue};
 
 /// How long members may take to end after the first of them.

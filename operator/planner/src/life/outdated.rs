@@ -9,7 +9,7 @@ use crate::life::suspend;
 use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
 use crate::told::status::counted;
-use crate::workers::children::delete;
+use crate::workers::delete::delete;
 
 /// Whoever was away while the job was suspended, edited and resumed finds pods of the spec before. They leave, as for a
 /// suspension, and the job is resumed when they have left.

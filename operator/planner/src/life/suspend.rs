@@ -12,7 +12,7 @@ use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, PlanReason};
 use crate::told::progress;
 use crate::told::status::{counted, set_condition};
-use crate::workers::children::delete;
+use crate::workers::delete::delete;
 use crate::workers::group;
 
 /// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.

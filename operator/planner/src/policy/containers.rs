@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::{
     WindowsSecurityContextOptions,
 };
 
-use super::pods::Finding;
-use super::{Allow, allows};
+use super::allow::{Allow, allows};
+use super::finding::Finding;
 
 /// A profile that confines nothing.
 const UNCONFINED: &str = "Unconfined";

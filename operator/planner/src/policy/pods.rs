@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, Toleration};
 
-use super::{Allow, allows, containers, volumes};
+use super::allow::{Allow, allows};
+use super::finding::{Finding, POD, in_pod};
+use super::{containers, volumes};
 use crate::validate::ValidatedJob;
 
-/// Where the pod's spec is in the job's.
-const POD: &str = "spec.workers.template.spec";
 /// The service account that every pod has.
 const DEFAULT_ACCOUNT: &str = "default";
 const SYSTEM: &str = "system-";
@@ -17,33 +17,6 @@ const CONTROL_PLANE: [&str; 2] = [
 ];
 /// Annotations by which older clusters take a container out of `AppArmor`.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-
-/// Something that a job asks for and may not have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finding {
-    /// Path of the field.
-    pub(super) field: String,
-    /// What it asks for.
-    pub(super) value: String,
-    /// Key of the policy that would allow it.
-    pub(super) key: &'static str,
-}
-
-impl Finding {
-    pub(super) fn new(field: String, value: &(impl ToString + ?Sized), key: &'static str) -> Self {
-        Self {
-            field,
-            value: value.to_string(),
-            key,
-        }
-    }
-
-    /// What is asked for, and which value of the chart would allow it.
-    pub(super) fn words(&self) -> String {
-        let Self { field, value, key } = self;
-        format!("{field}: {value} is not allowed by policy.{key}")
-    }
-}
 
 /// Everything that the pods of a job ask for and may not have.
 pub(super) fn findings(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
@@ -77,11 +50,6 @@ pub(super) fn findings(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
         }
     }
     all
-}
-
-/// Path of a field of the pod.
-pub(super) fn in_pod(field: &str) -> String {
-    format!("{POD}.{field}")
 }
 
 fn account(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {

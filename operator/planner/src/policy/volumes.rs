@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{PodSpec, Volume, VolumeProjection};
 use serde_json::Value;
 
-use super::pods::{Finding, in_pod};
-use super::{Allow, allows};
+use super::allow::{Allow, allows};
+use super::finding::{Finding, in_pod};
 use crate::validate::ValidatedJob;
 
 /// Stands for the namespace of the job.

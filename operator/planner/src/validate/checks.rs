@@ -5,7 +5,7 @@ use roundhouse_api::{Checkpoint, FailureRule, Gang, Scheduling};
 use roundhouse_contract::environment::checkpoint::MIN_KEEP;
 use roundhouse_contract::{TrainerConfig, names};
 
-use super::{InvalidSpec, invalid};
+use crate::invalid::{InvalidSpec, invalid};
 
 /// Most workers that wait in the lobby.
 const MAX_SPARES: u32 = 1_000;

@@ -4,8 +4,11 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use roundhouse_contract::ExpectedDevice;
 use roundhouse_contract::labels::{GROUP, TRAINER_CONTAINER};
 
-use super::{InvalidSpec, RESERVED_VOLUME_PREFIX, invalid};
 use crate::gpu;
+use crate::invalid::{InvalidSpec, invalid};
+
+/// Volume names that start so are ours.
+const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
 
 /// Refuses what the operator decides itself.
 pub(super) fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {

@@ -10,7 +10,8 @@ use crate::draft::{Draft, event};
 use crate::failures::nodes;
 use crate::life::outdated;
 use crate::observed::{Mend, Pod, Presence};
-use crate::plan::{Action, DeleteReason, PlanReason};
+use crate::plan::{Action, PlanReason};
+use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
 use crate::workers::{group, kueue};
 
@@ -248,13 +249,4 @@ fn absent(draft: &Draft<'_>) -> Vec<u32> {
     let missing = (draft.job.num_pods() as usize).saturating_sub(workers.len());
     let free = (0..).filter(|index| !workers.contains_key(index));
     free.take(missing).collect()
-}
-
-/// Deletes the pod that was observed and no other.
-pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
-    Action::DeletePod {
-        pod: pod.name.clone(),
-        uid: pod.uid.clone(),
-        reason,
-    }
 }

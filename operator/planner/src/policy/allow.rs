@@ -1,0 +1,84 @@
+//! What the administrator allows.
+
+use serde::Deserialize;
+
+/// What pods may have beyond the job. A `*` at the end of an entry stands for anything.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a file")]
+pub struct Allow {
+    /// Privileged containers.
+    pub privileged: bool,
+    /// Containers whose processes can gain rights that their parents lack.
+    pub privilege_escalation: bool,
+    /// Containers that run as root.
+    pub root: bool,
+    /// Containers without the usual confinement: seccomp, `AppArmor`, `SELinux`, /proc.
+    pub unconfined: bool,
+    /// Tokens of a service account in the pod.
+    pub service_account_tokens: bool,
+    /// Service accounts beside `default`.
+    pub service_accounts: Vec<String>,
+    /// Secrets, as volumes and in the environment.
+    pub secrets: Vec<String>,
+    /// Directories of the node. `{namespace}` stands for the namespace of the job.
+    pub host_paths: Vec<String>,
+    /// Ports of the node.
+    pub host_ports: Vec<i32>,
+    /// Kinds of volumes beside `hostPath` and `secret`.
+    pub volume_types: Vec<String>,
+    /// Capabilities that containers may add.
+    pub capabilities: Vec<String>,
+    /// Kernel parameters that the pod may set.
+    pub sysctls: Vec<String>,
+    /// Priority classes that begin with `system-`.
+    pub priority_classes: Vec<String>,
+    /// Container runtimes beside the cluster's default.
+    pub runtime_classes: Vec<String>,
+    /// Keys of tolerations of the control plane's taints; `*` for one that tolerates everything.
+    pub tolerations: Vec<String>,
+}
+
+/// Secrets that are meant for jobs by their name.
+const SECRETS: &str = "roundhouse-*";
+/// Volumes that reach nothing but what the namespace has anyway.
+const VOLUME_TYPES: [&str; 8] = [
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "image",
+    "persistentVolumeClaim",
+    "projected",
+];
+
+impl Default for Allow {
+    fn default() -> Self {
+        Self {
+            privileged: false,
+            privilege_escalation: false,
+            root: false,
+            unconfined: false,
+            service_account_tokens: false,
+            service_accounts: Vec::new(),
+            secrets: vec![SECRETS.to_owned()],
+            host_paths: Vec::new(),
+            host_ports: Vec::new(),
+            volume_types: VOLUME_TYPES.map(str::to_owned).to_vec(),
+            capabilities: Vec::new(),
+            sysctls: Vec::new(),
+            priority_classes: Vec::new(),
+            runtime_classes: Vec::new(),
+            tolerations: Vec::new(),
+        }
+    }
+}
+
+/// Whether an entry of a list allows this: the same, or what it begins with before a `*`.
+pub(super) fn allows(list: &[String], asked: &str) -> bool {
+    list.iter().any(|entry| match entry.strip_suffix('*') {
+        Some(beginning) => asked.starts_with(beginning),
+        None => entry == asked,
+    })
+}

@@ -1,0 +1,36 @@
+//! One thing that the policy does not allow.
+
+/// Where the pod's spec is in the job's.
+pub(super) const POD: &str = "spec.workers.template.spec";
+
+/// Something that a job asks for and may not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Path of the field.
+    pub(super) field: String,
+    /// What it asks for.
+    pub(super) value: String,
+    /// Key of the policy that would allow it.
+    pub(super) key: &'static str,
+}
+
+impl Finding {
+    pub(super) fn new(field: String, value: &(impl ToString + ?Sized), key: &'static str) -> Self {
+        Self {
+            field,
+            value: value.to_string(),
+            key,
+        }
+    }
+
+    /// What is asked for, and which value of the chart would allow it.
+    pub(super) fn words(&self) -> String {
+        let Self { field, value, key } = self;
+        format!("{field}: {value} is not allowed by policy.{key}")
+    }
+}
+
+/// Path of a field of the pod.
+pub(super) fn in_pod(field: &str) -> String {
+    format!("{POD}.{field}")
+}

@@ -1,0 +1,52 @@
+//! The questions to the agents of all jobs that train.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::stream::iter;
+use kube::ResourceExt;
+use kube::runtime::reflector::{ObjectRef, Store};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{ToldProgress, ports};
+use tokio::sync::mpsc::Sender;
+
+use crate::ask::Agents;
+use crate::cache::Job;
+use crate::context::Context;
+use crate::lane::Wake;
+use crate::unreadable::Guarded;
+
+/// Between two looks at who is to be asked.
+const TICK: Duration = Duration::from_secs(1);
+const AT_ONCE: usize = 32;
+
+/// Asks all jobs, again and again; wakes those that told something new.
+pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<Guarded>) {
+    let agents = Agents::default();
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        ticks.tick().await;
+        let exists = |(_, uid): &Job, job: ObjectRef<TrainingJob>| {
+            let found = jobs.get(&job.into_kind_unchecked(()));
+            found.is_some_and(|found| found.uid().as_ref() == Some(uid))
+        };
+        let asked =
+            iter(context.progress.questions(exists, Instant::now())).map(|(job, address)| {
+                let agents = &agents;
+                async move {
+                    let told: Option<ToldProgress> =
+                        agents.ask(&address, ports::PROGRESS_PATH).await;
+                    (told.and_then(|told| told.of(&job.1)), job)
+                }
+            });
+        let mut answers = asked.buffer_unordered(AT_ONCE);
+        while let Some((told, job)) = answers.next().await {
+            let now = Instant::now();
+            let news = told.and_then(|told| context.progress.hear(&job, told, now));
+            if let Some(job) = news {
+                let _ = wake.send(Wake::by_other(job)).await;
+            }
+        }
+    }
+}
