@@ -224,12 +224,12 @@ async fn what_only_the_operator_can_refuse_is_a_condition() {
     let stage = Stage::new().await;
     let operator = stage.operator(None);
     let mut wrong = job(1);
-    wrong["spec"]["workers"]["template"] = json!({"spec": {"hostNetwork": true, "containers": []}});
+    wrong["spec"]["workers"]["template"] = json!({"spec": {"restartPolicy": "Always"}});
     stage.create(NAMESPACE, wrong).await;
     let job = stage.reaches(NAMESPACE, "InvalidSpec").await;
     let message = job.status.unwrap().front().unwrap().message.clone();
     assert!(
-        message.starts_with("spec.workers.template.spec.hostNetwork: "),
+        message.starts_with("spec.workers.template.spec.restartPolicy: "),
         "{message}"
     );
     operator.stop().await;

@@ -107,6 +107,24 @@ fn bad_specs() -> Vec<Case> {
     ]
 }
 
+/// Fields of the template that the operator decides.
+fn bad_templates() -> Vec<Case> {
+    let fields = [
+        ("hostNetwork", json!(true)),
+        ("hostPID", json!(true)),
+        ("hostIPC", json!(true)),
+        ("nodeName", json!("n1")),
+        ("hostname", json!("h")),
+        ("subdomain", json!("s")),
+    ];
+    let case = |(field, value): (&str, Value)| {
+        let template = json!({"spec": {field: value}});
+        let workers = json!({"replicas": 1, "template": template});
+        ("workers", workers, "the operator decides them")
+    };
+    fields.map(case).to_vec()
+}
+
 fn bad_scheduling() -> Vec<Case> {
     vec![
         ("scheduling", json!({"gang": "Slurm"}), "scheduling.gang"),
@@ -249,6 +267,7 @@ fn good_trainers() -> Vec<Value> {
         json!({"workers": {"template": {"spec": {"priorityClassName": "low"}}}, "scheduling": {"priorityClassName": "low"}}),
         json!({"scheduling": {"gang": "Volcano", "queueName": "research"}}),
         json!({"workers": {"template": {"metadata": {"labels": {"team": "vision"}}}}}),
+        json!({"workers": {"template": {"spec": {"hostNetwork": false, "hostPID": false, "hostIPC": false}}}}),
     ]
 }
 
@@ -302,7 +321,12 @@ async fn a_trainer_whose_fields_contradict_each_other_is_refused_with_the_field_
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
     let stage = Stage::new().await;
-    let all = [bad_specs(), bad_scheduling(), bad_scaling()];
+    let all = [
+        bad_specs(),
+        bad_templates(),
+        bad_scheduling(),
+        bad_scaling(),
+    ];
     for (field, value, words) in all.into_iter().flatten() {
         let mut wrong = job(1);
         wrong["spec"][field] = value.clone();

@@ -207,6 +207,25 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_the_template_that_the_operator_decides_are_refused_by_the_schema_too() {
+        let spec = of(".spec");
+        let rules = spec["x-kubernetes-validations"].as_array().unwrap();
+        let texts = rules.iter().filter_map(|rule| rule["rule"].as_str());
+        let texts: Vec<&str> = texts.collect();
+        for field in [
+            "hostNetwork",
+            "hostPID",
+            "hostIPC",
+            "nodeName",
+            "hostname",
+            "subdomain",
+        ] {
+            let path = format!("has(self.workers.template.spec.{field})");
+            assert!(texts.iter().any(|text| text.contains(&path)), "{field}");
+        }
+    }
+
+    #[test]
     fn it_fits_in_the_annotation_of_client_side_apply() {
         let text = serde_json::to_string(&crd().unwrap()).unwrap();
         assert!(text.len() < 200_000, "{} of 262,144 bytes", text.len());

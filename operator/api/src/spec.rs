@@ -117,6 +117,8 @@ mod scheduling;
         .message("scheduling.queueName is a queue of Volcano: remove it, or set scheduling.gang to Volcano; a queue of Kueue is named by labels of workers.template").field_path(".scheduling"),
     validation = Rule::new("!has(self.scheduling.priorityClassName) || !has(self.workers.template) || !has(self.workers.template.spec) || !has(self.workers.template.spec.priorityClassName) || self.workers.template.spec.priorityClassName == self.scheduling.priorityClassName")
         .message("workers.template has another priorityClassName than scheduling: remove one of them").field_path(".scheduling"),
+    validation = Rule::new("!has(self.workers.template) || !has(self.workers.template.spec) || !((has(self.workers.template.spec.hostNetwork) && self.workers.template.spec.hostNetwork) || (has(self.workers.template.spec.hostPID) && self.workers.template.spec.hostPID) || (has(self.workers.template.spec.hostIPC) && self.workers.template.spec.hostIPC) || has(self.workers.template.spec.nodeName) || has(self.workers.template.spec.hostname) || has(self.workers.template.spec.subdomain))")
+        .message("leave hostNetwork, hostPID, hostIPC, nodeName, hostname and subdomain out of workers.template.spec: the operator decides them for every worker").field_path(".workers"),
     validation = Rule::new("self.elastic.mode == oldSelf.elastic.mode")
         .message("elastic.mode is immutable: delete the job and apply it anew").field_path(".elastic"),
     validation = Rule::new("self.elastic.onScale == oldSelf.elastic.onScale && has(self.elastic.scaleBatch) == has(oldSelf.elastic.scaleBatch) && (!has(self.elastic.scaleBatch) || self.elastic.scaleBatch == oldSelf.elastic.scaleBatch)")
