@@ -1,5 +1,5 @@
-//! The NetworkPolicy: the rendezvous store listens on all interfaces and asks nobody who they are, so
-//! only pods of the same job may reach it. The agent's HTTP port is open to every source, unless the administrator names those
+//! The NetworkPolicy: the rendezvous store listens on the pod's address and asks nobody who they are, so only pods of the
+//! same job may reach it. The agent's HTTP port is open to every source, unless the administrator names those
 //! that may read there: neither the kubelet, which probes it, nor a scraper or the operator has a label to select by in every
 //! cluster. The agent bounds what a client there can cost it.
 
