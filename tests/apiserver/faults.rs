@@ -5,7 +5,7 @@ mod asked;
 mod course;
 mod fault;
 mod history;
-mod proxy;
+pub(crate) mod proxy;
 mod rest;
 mod scenario;
 mod told;

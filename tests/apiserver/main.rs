@@ -30,5 +30,6 @@ mod stage;
 mod state;
 mod suspension;
 mod topology;
+mod troubles;
 mod ttl;
 mod upgrade;

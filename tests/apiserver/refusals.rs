@@ -107,6 +107,24 @@ fn bad_specs() -> Vec<Case> {
     ]
 }
 
+/// What would fill the API server, or a pod.
+fn too_large() -> Vec<Case> {
+    let variable = |n: u32| json!({"name": format!("V{n}"), "value": "x"});
+    let env: Vec<Value> = (0..10_000).map(variable).collect();
+    vec![
+        (
+            "workers",
+            json!({"replicas": 1, "template": {"metadata": {"annotations": {"notes": "x".repeat(1_400_000)}}}}),
+            "Too long",
+        ),
+        (
+            "workers",
+            json!({"replicas": 1, "template": {"spec": {"containers": [{"name": "trainer", "env": env}]}}}),
+            "env: Too many",
+        ),
+    ]
+}
+
 /// Fields of the template that the operator decides.
 fn bad_templates() -> Vec<Case> {
     let fields = [
@@ -323,6 +341,7 @@ async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
     let stage = Stage::new().await;
     let all = [
         bad_specs(),
+        too_large(),
         bad_templates(),
         bad_scheduling(),
         bad_scaling(),
@@ -332,6 +351,21 @@ async fn what_cannot_be_meant_is_refused_with_words_that_say_what_to_change() {
         wrong["spec"][field] = value.clone();
         let message = refusal(&stage, &wrong).await;
         assert!(message.contains(words), "{field}: {value}: {message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_and_labels_with_control_characters_are_refused() {
+    let stage = Stage::new().await;
+    for text in ["a\nb", "a\u{0}b", "a\u{1b}[2Jb"] {
+        let mut wrong = job(1);
+        wrong["metadata"]["name"] = json!(text);
+        let message = refusal(&stage, &wrong).await;
+        assert!(message.contains("metadata.name"), "{text:?}: {message}");
+        let mut wrong = job(1);
+        wrong["metadata"]["labels"] = json!({"team": text});
+        let message = refusal(&stage, &wrong).await;
+        assert!(message.contains("metadata.labels"), "{text:?}: {message}");
     }
 }
 

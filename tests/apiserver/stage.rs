@@ -49,12 +49,6 @@ impl Stage {
         let directory = TempDir::new().unwrap();
         let server = ApiServer::start(directory.path()).await.unwrap();
         let client = server.client("test").unwrap();
-        let text = std::fs::read_to_string(
-            roundhouse_tests::manifests::repository().join("crds/trainingjobs.yaml"),
-        );
-        let crd: CustomResourceDefinition = serde_saphyr::from_str(&text.unwrap()).unwrap();
-        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-        crds.create(&PostParams::default(), &crd).await.unwrap();
         let stage = Self {
             server,
             client,
@@ -69,16 +63,24 @@ impl Stage {
                 .await
                 .unwrap();
         }
+        stage.install().await;
+        stage
+    }
+
+    /// Makes the definition of the TrainingJob, and waits until it is served.
+    pub(crate) async fn install(&self) {
+        let text = std::fs::read_to_string(
+            roundhouse_tests::manifests::repository().join("crds/trainingjobs.yaml"),
+        );
+        let crd: CustomResourceDefinition = serde_saphyr::from_str(&text.unwrap()).unwrap();
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        crds.create(&PostParams::default(), &crd).await.unwrap();
         until("the kind is served", SOON, || async {
-            Ok(stage
-                .jobs(NAMESPACE)
-                .list(&ListParams::default())
-                .await
-                .ok())
+            let jobs = self.jobs(NAMESPACE);
+            Ok(jobs.list(&ListParams::default()).await.ok())
         })
         .await
         .unwrap();
-        stage
     }
 
     pub(crate) fn jobs(&self, namespace: &str) -> Api<TrainingJob> {
@@ -150,8 +152,12 @@ impl Stage {
 
     /// One of several operators.
     pub(crate) fn candidate(&self, terms: Terms) -> Operator {
+        self.candidate_through(self.server.config("operator").unwrap(), terms)
+    }
+
+    /// One of several operators, which reaches the API server in another way.
+    pub(crate) fn candidate_through(&self, config: Config, terms: Terms) -> Operator {
         let lease = ["--lease=roundhouse", "--lease-namespace=ml"];
-        let config = self.server.config("operator").unwrap();
         self.start_with(
             config,
             LENIENT,

@@ -16,6 +16,8 @@ pub(crate) struct Traffic(Mutex<Now>);
 
 struct Now {
     trouble: Option<Trouble>,
+    /// Nothing that is asked of this kind succeeds.
+    refused: Option<&'static str>,
     /// Watches that are open, and parts of what they tell that are under way.
     watches: BTreeMap<String, u32>,
     under_way: u32,
@@ -26,6 +28,7 @@ impl Traffic {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(Now {
             trouble: None,
+            refused: None,
             watches: BTreeMap::new(),
             under_way: 0,
             last: Instant::now(),
@@ -41,6 +44,11 @@ impl Traffic {
 
     pub(crate) fn begin(&self, trouble: Trouble) {
         self.now().trouble = Some(trouble);
+    }
+
+    /// From now on whatever is asked of this kind is answered with 500.
+    pub(crate) fn refuse(&self, resource: &'static str) {
+        self.now().refused = Some(resource);
     }
 
     /// No more trouble begins. How often it struck.
@@ -66,6 +74,9 @@ impl Traffic {
 
     pub(crate) fn request(&self, asked: &Asked) -> Fate {
         let mut now = self.now();
+        if now.refused == Some(asked.resource.as_str()) {
+            return Fate::Refused(500, "InternalError", None);
+        }
         let trouble = now.trouble.as_mut();
         trouble.map_or(Fate::Passes, |trouble| trouble.request(asked))
     }

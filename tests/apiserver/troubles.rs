@@ -1,0 +1,236 @@
+//! What befalls the operator's surroundings: rights, its own CustomResourceDefinition, its Lease, a namespace; and users who
+//! change their mind.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use roundhouse_operator::lead::Terms;
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+
+use crate::faults::proxy::Proxy;
+use crate::stage::{NAMESPACE, Operator, SOON, Stage, job};
+
+/// Pods that the operator tried to create and was not allowed to.
+const FORBIDDEN: &str =
+    "roundhouse_operator_api_calls_total{code=\"403\",resource=\"pods\",verb=\"create\"}";
+
+/// Waits until a series has at least this value.
+async fn counts(operator: &Operator, series: &str, least: f64) {
+    until(series, SOON, || async {
+        Ok(operator.metric(series).filter(|value| *value >= least))
+    })
+    .await
+    .unwrap();
+}
+
+/// UIDs of the pods that stay.
+async fn staying(stage: &Stage) -> BTreeSet<String> {
+    let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await;
+    let pods = pods.unwrap().items.into_iter();
+    let staying = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    staying.filter_map(|pod| pod.uid()).collect()
+}
+
+/// Rights of a user: everything, but of creations only those of these kinds.
+async fn may_create(stage: &Stage, kinds: &[&str]) {
+    let role = json!({"metadata": {"name": "limited"}, "rules": [
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch", "patch", "update", "delete"]},
+        {"apiGroups": ["*"], "resources": kinds, "verbs": ["create"]},
+    ]});
+    let roles: Api<ClusterRole> = Api::all(stage.client.clone());
+    let parameters = PatchParams::apply("test");
+    let mut role: Value = role;
+    role["apiVersion"] = json!("rbac.authorization.k8s.io/v1");
+    role["kind"] = json!("ClusterRole");
+    let applied = roles
+        .patch("limited", &parameters, &Patch::Apply(role))
+        .await;
+    applied.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_is_missing_is_told_and_the_job_starts_when_it_is_given() {
+    let stage = Stage::new().await;
+    let needed = ["services", "networkpolicies", "events"];
+    may_create(&stage, &needed).await;
+    let binding = json!({
+        "metadata": {"name": "limited"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "limited"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "limited"}],
+    });
+    let binding = serde_json::from_value(binding).unwrap();
+    let bindings: Api<ClusterRoleBinding> = Api::all(stage.client.clone());
+    let bound = bindings.create(&PostParams::default(), &binding).await;
+    bound.unwrap();
+    let mut config = stage.server.config("test").unwrap();
+    config.auth_info.impersonate = Some("limited".to_owned());
+    let operator = stage.operator_through(config, NAMESPACE);
+    stage.apply(NAMESPACE, 1).await;
+    let refused = stage.reaches(NAMESPACE, "Refused").await.status.unwrap();
+    let message = &refused.front().unwrap().message;
+    assert!(
+        message.contains("cannot create resource \"pods\""),
+        "{message}"
+    );
+
+    may_create(&stage, &[&needed[..], &["pods"]].concat()).await;
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    stage.trains(NAMESPACE).await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_that_is_removed_and_added_again_takes_no_pod_away_and_new_jobs_run() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    let before = staying(&stage).await;
+
+    let definitions: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+    let name = "trainingjobs.roundhouse.dev";
+    let removed = definitions.delete(name, &DeleteParams::default()).await;
+    removed.unwrap();
+    until("the definition is gone", SOON, || async {
+        Ok(definitions.get_opt(name).await?.is_none().then_some(()))
+    })
+    .await
+    .unwrap();
+    counts(
+        &operator,
+        "roundhouse_operator_watch_restarts_total{resource=\"trainingjobs\"}",
+        1.0,
+    )
+    .await;
+    stage.install().await;
+    stage.apply("other", 1).await;
+    stage.reaches("other", "WaitingForWorkers").await;
+    // Kubernetes' garbage collector deletes them, since their job is gone. The operator leaves that to it.
+    assert_eq!(staying(&stage).await, before);
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_lease_alone_cannot_be_renewed_ends_and_another_leads() {
+    let terms = Terms {
+        duration: Duration::from_secs(6),
+        renew_within: Duration::from_secs(4),
+        period: Duration::from_millis(300),
+    };
+    let stage = Stage::new().await;
+    let proxy = Proxy::start(stage.server.client("operator").unwrap()).await;
+    let first = stage.candidate_through(proxy.config(), terms);
+    counts(&first, "roundhouse_operator_leader", 1.0).await;
+    let second = stage.candidate(terms);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    let before = staying(&stage).await;
+
+    proxy.traffic.refuse("leases");
+    counts(&second, "roundhouse_operator_leader", 1.0).await;
+    let error = first.ends().await.unwrap_err();
+    assert!(error.to_string().contains("is lost"), "{error}");
+    let job = stage.reaches(NAMESPACE, "Training").await;
+    let status = job.status.unwrap();
+    assert_eq!(status.membership.unwrap().generation, 1);
+    assert_eq!(status.incidents.total, 0);
+    assert_eq!(staying(&stage).await, before);
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_namespace_that_is_being_deleted_nothing_is_made_and_jobs_elsewhere_run() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+    let deleted = namespaces.delete(NAMESPACE, &DeleteParams::default()).await;
+    deleted.unwrap();
+    // The test is the namespace controller, which deletes the pods first.
+    let now = DeleteParams::default().grace_period(0);
+    let pods = stage.pods(NAMESPACE);
+    pods.delete("digits-worker-1-0", &now).await.unwrap();
+    counts(&operator, FORBIDDEN, 1.0).await;
+    let since = Instant::now();
+    stage.apply("other", 1).await;
+    stage.trains("other").await;
+    counts(&operator, FORBIDDEN, 4.0).await;
+    // Pauses of at least 1, 2 and 4 s.
+    assert!(
+        since.elapsed() >= Duration::from_secs(6),
+        "{:?}",
+        since.elapsed()
+    );
+
+    pods.delete("digits-worker-0-0", &now).await.unwrap();
+    let jobs = stage.jobs(NAMESPACE);
+    jobs.delete("digits", &DeleteParams::default())
+        .await
+        .unwrap();
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_suspensions_in_a_row_the_last_word_counts_and_none_is_an_incident() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    for suspend in [true, false].repeat(50) {
+        stage.edit(&json!({"suspend": suspend})).await.unwrap();
+    }
+    until("both workers train", SOON, || async {
+        stage.kubelet(NAMESPACE, None).await;
+        let status = stage.job(NAMESPACE).await.status.unwrap_or_default();
+        let is_suspended = status.is_true(roundhouse_api::ConditionType::Suspended);
+        let trains = status.state.as_deref() == Some("Training") && !is_suspended;
+        Ok((trains && staying(&stage).await.len() == 2).then_some(()))
+    })
+    .await
+    .unwrap();
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.incidents.total, 0);
+    assert_eq!(status.membership.unwrap().nodes, 2);
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_edited_while_it_is_being_deleted_gets_no_more_pods() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut kept = job(2);
+    kept["metadata"]["finalizers"] = json!(["example.com/archive"]);
+    stage.create(NAMESPACE, kept).await;
+    stage.trains(NAMESPACE).await;
+    let before = staying(&stage).await;
+    let jobs = stage.jobs(NAMESPACE);
+    jobs.delete("digits", &DeleteParams::default())
+        .await
+        .unwrap();
+    let deleting = "roundhouse_operator_reconciles_total{result=\"Deleting\"}";
+    counts(&operator, deleting, 1.0).await;
+    let looks = operator.metric(deleting).unwrap();
+    stage
+        .edit(&json!({"workers": {"replicas": 5}}))
+        .await
+        .unwrap();
+    counts(&operator, deleting, looks + 1.0).await;
+    assert_eq!(staying(&stage).await, before);
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    jobs.patch("digits", &PatchParams::default(), &free)
+        .await
+        .unwrap();
+    until("the job is gone", SOON, || async {
+        Ok(jobs.get_opt("digits").await?.is_none().then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
+}
