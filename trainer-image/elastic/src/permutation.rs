@@ -158,6 +158,14 @@ mod tests {
         (0..len).filter_map(|index| permutation.at(index)).collect()
     }
 
+    /// A training that is continued, and one in Python, has the same order: the numbers stand in
+    /// `trainer-image/python/tests/test_units.py`, too.
+    #[test]
+    fn the_order_of_an_epoch_never_changes() {
+        assert_eq!(order(10, 7, 0), [4, 3, 9, 7, 1, 0, 6, 2, 5, 8]);
+        assert_eq!(order(10, 7, 1), [6, 1, 8, 0, 5, 4, 9, 3, 7, 2]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]

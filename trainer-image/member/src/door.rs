@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use roundhouse_elastic::Place;
+
 use crate::group::Rendezvous;
 use crate::lobby::Peers;
 use crate::member::Member;
@@ -19,7 +21,7 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         // At least so many are new; more, if somebody leaves.
         let num_new = next.world_size.saturating_sub(world.size());
-        if next.rank != 0 || num_new == 0 || num_arrived(peers, next.generation) >= num_new {
+        if next.rank != 0 || num_new == 0 || num_arrived(peers, next) >= num_new {
             return newest;
         }
         let current = self.machine.current_generation().unwrap_or(newest);
@@ -33,6 +35,6 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 /// If it cannot be asked, newcomers are not waited for.
-fn num_arrived<R: Rendezvous>(peers: &Peers<R>, generation: u64) -> u32 {
-    peers.rendezvous.num_arrived(generation).unwrap_or(u32::MAX)
+fn num_arrived<R: Rendezvous>(peers: &Peers<R>, place: &Place) -> u32 {
+    peers.rendezvous.num_arrived(place).unwrap_or(u32::MAX)
 }

@@ -89,9 +89,9 @@ pub trait Rendezvous: Debug {
         let _ = longest;
     }
 
-    /// How many ranks wait to meet for a generation whose rank 0 is in this process' worker.
+    /// How many ranks wait to meet for a place whose rank 0 is in this process' worker.
     ///
     /// # Errors
     /// This process hosts no place to meet, or that does not answer.
-    fn num_arrived(&self, generation: u64) -> Result<u32, Failure>;
+    fn num_arrived(&self, place: &Place) -> Result<u32, Failure>;
 }

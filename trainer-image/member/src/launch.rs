@@ -8,7 +8,7 @@ use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::grace::{self, LeaveBudget, leave_budget};
 use roundhouse_contract::environment::{
     CheckpointEnvironment, CollectiveTimeouts, DEFAULT_VOLUME_PATIENCE_SECONDS, EnvironmentInvalid,
-    ExpectedDevice, POD_IP,
+    ExpectedDevice, FORMER_GENERATION, POD_IP, VOLUME_PATIENCE_SECONDS,
 };
 use roundhouse_elastic::Patience;
 
@@ -108,6 +108,26 @@ impl Launch {
         })
     }
 
+    /// The same launch with what else the environment, read through `get`, says: timeouts, grace, the expected device, the
+    /// process before this one, and how long the volume is waited for.
+    ///
+    /// # Errors
+    /// Names the first variable that cannot be read.
+    pub fn with_settings(
+        self,
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, EnvironmentInvalid> {
+        let patience = read(&get, VOLUME_PATIENCE_SECONDS)?.map(Duration::from_secs);
+        Ok(Self {
+            timeouts: CollectiveTimeouts::read(&get)?,
+            leave_budget: leave_budget(grace::read(&get)?),
+            expected_device: ExpectedDevice::read(&get)?,
+            former_generation: read(&get, FORMER_GENERATION)?,
+            volume_patience: patience.map_or(VOLUME_PATIENCE, Patience::new),
+            ..self
+        })
+    }
+
     /// A process on its own.
     #[must_use]
     pub fn alone(config_file: PathBuf, data_dir: PathBuf, run_dir: Option<PathBuf>) -> Self {
@@ -140,9 +160,39 @@ impl Launch {
     }
 }
 
+/// A whole number that may be absent.
+fn read(
+    get: impl Fn(&str) -> Option<String>,
+    variable: &'static str,
+) -> Result<Option<u64>, EnvironmentInvalid> {
+    let found = get(variable).filter(|text| !text.is_empty());
+    let number = |found: String| {
+        found.parse().map_err(|_| EnvironmentInvalid {
+            variable,
+            found: Some(found),
+        })
+    };
+    found.map(number).transpose()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_environment_sets_the_rest_of_a_launch_and_a_bad_value_is_named() {
+        let alone = || Launch::alone("c".into(), "d".into(), None);
+        let set = |name: &'static str, value: &'static str| {
+            move |asked: &str| (asked == name).then(|| value.to_owned())
+        };
+        let launch = alone().with_settings(set(FORMER_GENERATION, "7")).unwrap();
+        assert_eq!(launch.former_generation, Some(7));
+        let none = alone().with_settings(set(FORMER_GENERATION, "")).unwrap();
+        assert_eq!(none.former_generation, None);
+        let error = alone().with_settings(set(VOLUME_PATIENCE_SECONDS, "soon"));
+        let error = error.unwrap_err();
+        assert_eq!(error.variable, VOLUME_PATIENCE_SECONDS);
+    }
 
     #[test]
     fn cores_are_shared_between_the_processes_of_a_worker() {

@@ -4,9 +4,10 @@
 //! collectives of one generation on host values; [`State`] and [`Share`], the bytes of what is trained; and
 //! [`Rendezvous`], which builds a group. With them a [`Member`] does the rest. In the order in which it happens:
 //!
-//! 1. [`launch`]: what the process is told at its start. [`signals`]: when it is asked to leave.
+//! 1. [`launch`]: what the process is told at its start. [`signals`]: when it is asked to leave. [`process`]: its first
+//!    and its last acts.
 //! 2. [`membership`] and [`lobby`]: which generation it is to join, from a file that the agent shows.
-//! 3. [`form`]: meet the other ranks, agree who has the state, read it from a checkpoint if no rank has it, send it
+//! 3. [`rendezvous`] and [`form`]: meet the other ranks, agree who has the state, read it from a checkpoint if no rank has it, send it
 //!    to those that lack it. [`held`] is what this process has of it, [`share`] how it is sent.
 //! 4. [`world`]: what the ranks tell each other at the end of each step. [`interrupt`] and [`blocking`]: waits for
 //!    peers that can be ended. [`door`]: when a world that grows lets the newcomers in.
@@ -30,6 +31,8 @@ pub mod ledger;
 pub mod lobby;
 pub mod member;
 pub mod membership;
+pub mod process;
+pub mod rendezvous;
 pub mod report;
 pub mod sections;
 pub mod share;

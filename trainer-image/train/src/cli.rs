@@ -7,8 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use roundhouse_contract::environment::{
     COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, CollectiveTimeouts,
-    DEFAULT_VOLUME_PATIENCE_SECONDS, EnvironmentInvalid, ExpectedDevice, FORMER_GENERATION,
-    SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint, grace, grace::leave_budget,
+    DEFAULT_VOLUME_PATIENCE_SECONDS, SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint,
 };
 use roundhouse_contract::{BestMetric, LaunchEnvironment};
 use roundhouse_elastic::Patience;
@@ -187,22 +186,14 @@ impl Cli {
                 Launch::from_environment(LaunchEnvironment::read(&get)?)?
             }
         };
-        let former = get(FORMER_GENERATION).filter(|text| !text.is_empty());
-        let former = former.map(|found| {
-            found.parse().map_err(|_| EnvironmentInvalid {
-                variable: FORMER_GENERATION,
-                found: Some(found),
-            })
-        });
+        let launch = launch.with_settings(&get)?;
+        let collective = collective_timeout_seconds.map(Duration::from_secs);
         Ok(Launch {
             save_weights: save_weights.filter(|path| !path.as_os_str().is_empty()),
             timeouts: CollectiveTimeouts {
-                later: collective_timeout_seconds.map(Duration::from_secs),
-                ..CollectiveTimeouts::read(&get)?
+                later: collective,
+                ..launch.timeouts
             },
-            leave_budget: leave_budget(grace::read(&get)?),
-            expected_device: ExpectedDevice::read(&get)?,
-            former_generation: former.transpose()?,
             volume_patience: Patience::new(Duration::from_secs(volume_patience_seconds)),
             ..launch
         })

@@ -2,16 +2,12 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 
 use clap::Parser;
-use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
-use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
-use roundhouse_member::Launch;
-use roundhouse_member::report::files::RunFiles;
-use roundhouse_member::report::{Reporter, say_error};
+use roundhouse_contract::ExitCode;
+use roundhouse_member::report::Reporter;
 use roundhouse_member::signals::LeaveRequest;
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use roundhouse_member::{Launch, process};
 
 use crate::audit;
 use crate::cli::{Cli, Command};
@@ -22,14 +18,7 @@ use crate::trainer::Trainer;
 /// The whole program of a trainer: reads the command line and the environment, trains what `build` returns, and ends
 /// the process with the exit code that says how it ended.
 pub fn main(build: impl Build) -> ! {
-    if let Some(parent) = variable(END_WITH_PARENT) {
-        // An agent that was killed cannot end its processes; they must not train on alone.
-        let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        if getppid().map(|pid| pid.to_string()) != Some(parent) {
-            // It was gone before that.
-            signal_hook::low_level::exit(ExitCode::Left.code());
-        }
-    }
+    process::end_with_parent(variable);
     // Each peer of a world takes descriptors. The agent raises the limit, too; a process alone has only itself.
     let _ = roundhouse_c10d::raise_descriptor_limit();
     let code = match Cli::try_parse() {
@@ -62,7 +51,7 @@ pub fn main(build: impl Build) -> ! {
 fn run(launch: Launch, build: impl Build) -> Result<ExitCode, Failure> {
     let mut reporter = Reporter::new(&launch)?;
     set_threads(&launch);
-    let leave = LeaveRequest::listen(launch.leave_budget, last_words(&launch))?;
+    let leave = LeaveRequest::listen(launch.leave_budget, process::last_words(&launch))?;
     let train = || Trainer::prepare(launch, build, leave, &mut reporter)?.run();
     let result = catch_unwind(AssertUnwindSafe(train))
         .unwrap_or_else(|panic| Err(Failure::internal(panic_message(panic.as_ref()))));
@@ -75,56 +64,10 @@ fn run(launch: Launch, build: impl Build) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What to write if the process is asked to leave and its step boundary, or the end of the save after it, does
-/// not come in time.
-fn last_words(launch: &Launch) -> impl FnOnce(bool) + Send + use<> {
-    let files = launch
-        .run_dir
-        .as_deref()
-        .map(|directory| RunFiles::new(directory, launch.local_rank));
-    let dir = launch
-        .checkpoint
-        .as_ref()
-        .map(|checkpoint| checkpoint.dir.clone());
-    move |is_saving| {
-        let message = match dir.filter(|_| is_saving) {
-            Some(dir) => format!(
-                "asked to leave; {}: the state of its last step was not saved in time",
-                dir.display()
-            ),
-            None => "asked to leave; its peers neither left nor formed a generation without it"
-                .to_owned(),
-        };
-        say_error(&message);
-        let Some(files) = files else { return };
-        let status = files.read_status();
-        files.write_failure(&TerminationMessage {
-            reason: Reason::of(ExitCode::Left),
-            rank: status.as_ref().and_then(|status| status.rank),
-            generation: status.as_ref().map_or(0, |status| status.generation),
-            step: status.as_ref().map_or(0, |status| status.step),
-            message,
-            progress: None,
-        });
-    }
-}
-
-/// A failure before there is a reporter: as much of the environment as there is says where to
-/// write it.
+/// A failure before there is a reporter.
 fn fail_early(failure: &Failure) -> ExitCode {
     let code = failure.exit_code();
-    say_error(&failure.to_string());
-    if let Some(run_dir) = variable(RUN_DIR).map(PathBuf::from) {
-        let local_rank = variable(LOCAL_RANK).and_then(|text| text.parse().ok());
-        RunFiles::new(&run_dir, local_rank.unwrap_or(0)).write_failure(&TerminationMessage {
-            reason: Reason::of(code),
-            rank: None,
-            generation: 0,
-            step: 0,
-            message: failure.to_string(),
-            progress: None,
-        });
-    }
+    process::fail_early(code, &failure.to_string(), variable);
     code
 }
 

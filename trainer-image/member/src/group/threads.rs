@@ -189,7 +189,7 @@ impl Rendezvous for Made {
         Ok(self.0.lock().unwrap().pop())
     }
 
-    fn num_arrived(&self, _: u64) -> Result<u32, Failure> {
+    fn num_arrived(&self, _: &Place) -> Result<u32, Failure> {
         Ok(0)
     }
 }

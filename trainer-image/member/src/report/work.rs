@@ -42,7 +42,7 @@ pub struct DeviceMemory {
 }
 
 /// Asked for the memory of the device whenever metrics are written.
-pub trait MemoryProbe: std::fmt::Debug {
+pub trait MemoryProbe: std::fmt::Debug + Send {
     /// `None` for a device whose memory is that of the process, or one that has not been used yet.
     fn device_memory(&self) -> Option<DeviceMemory>;
 }

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::gradients;
 use crate::job::{Build, Job, Setup};
 use crate::peak;
-use crate::rendezvous::StoreRendezvous;
+use crate::rendezvous::{C10d, StoreRendezvous};
 use crate::source::{ChannelsLast, Source};
 use crate::state::Tensors;
 use crate::sync;
@@ -197,10 +197,10 @@ fn meet_peers(
         return Err(Failure::internal("a process alone has no peers"));
     };
     let rendezvous = StoreRendezvous::open(
+        C10d(device),
         *own_address,
         *rendezvous_port,
         launch.local_rank,
-        device,
         launch.timeouts,
     )?;
     Ok(Peers::meet(file, watch, rendezvous)?)

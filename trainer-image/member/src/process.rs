@@ -1,0 +1,75 @@
+//! What a process does first and last, whatever it trains.
+
+use std::path::PathBuf;
+
+use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
+use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::launch::Launch;
+use crate::report::files::RunFiles;
+use crate::report::say_error;
+
+/// If the environment asks for it, this process ends when its parent does, and now if the parent has ended before: an agent
+/// that was killed cannot end its processes, and they must not train on alone. The environment is read through `get`.
+pub fn end_with_parent(get: impl Fn(&str) -> Option<String>) {
+    let Some(parent) = get(END_WITH_PARENT) else {
+        return;
+    };
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    if getppid().map(|pid| pid.to_string()) != Some(parent) {
+        // It was gone before that.
+        signal_hook::low_level::exit(ExitCode::Left.code());
+    }
+}
+
+/// What to write if the process is asked to leave and its step boundary, or the end of the save after it, does
+/// not come in time.
+pub fn last_words(launch: &Launch) -> impl FnOnce(bool) + Send + use<> {
+    let files = launch
+        .run_dir
+        .as_deref()
+        .map(|directory| RunFiles::new(directory, launch.local_rank));
+    let dir = launch
+        .checkpoint
+        .as_ref()
+        .map(|checkpoint| checkpoint.dir.clone());
+    move |is_saving| {
+        let message = match dir.filter(|_| is_saving) {
+            Some(dir) => format!(
+                "asked to leave; {}: the state of its last step was not saved in time",
+                dir.display()
+            ),
+            None => "asked to leave; its peers neither left nor formed a generation without it"
+                .to_owned(),
+        };
+        say_error(&message);
+        let Some(files) = files else { return };
+        let status = files.read_status();
+        files.write_failure(&TerminationMessage {
+            reason: Reason::of(ExitCode::Left),
+            rank: status.as_ref().and_then(|status| status.rank),
+            generation: status.as_ref().map_or(0, |status| status.generation),
+            step: status.as_ref().map_or(0, |status| status.step),
+            message,
+            progress: None,
+        });
+    }
+}
+
+/// A failure before there is a reporter: as much of the environment as there is, read through `get`, says where to
+/// write it.
+pub fn fail_early(code: ExitCode, words: &str, get: impl Fn(&str) -> Option<String>) {
+    say_error(words);
+    if let Some(run_dir) = get(RUN_DIR).map(PathBuf::from) {
+        let local_rank = get(LOCAL_RANK).and_then(|text| text.parse().ok());
+        RunFiles::new(&run_dir, local_rank.unwrap_or(0)).write_failure(&TerminationMessage {
+            reason: Reason::of(code),
+            rank: None,
+            generation: 0,
+            step: 0,
+            message: words.to_owned(),
+            progress: None,
+        });
+    }
+}

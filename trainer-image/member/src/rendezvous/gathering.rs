@@ -1,0 +1,206 @@
+//! The ranks of a generation gather at its store. What is asked of a store waits for its answer without a bound,
+//! and a host that is stopped, or cut off, gives none, while its kernel still takes connections. So all of this
+//! is for a thread that can be left behind.
+
+use std::time::Duration;
+
+use roundhouse_contract::Master;
+
+use super::patience::Patience;
+use super::{Network, Store};
+use crate::blocking::Caller;
+use crate::failure::Failure;
+
+/// One try to connect.
+pub(super) const CONNECT_TRY: Duration = Duration::from_secs(2);
+/// Between two tries.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks at how many have come: shorter in a small world, since nobody trains meanwhile.
+const PAUSE_PER_RANK: Duration = Duration::from_micros(100);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+/// Counter of the ranks that have come, in the generation's part of the store.
+const ARRIVED: &str = "arrived";
+
+/// Sum of the protocols of the ranks that come: the first key of the generation's part of the store.
+const PROTOCOLS: &str = "protocols";
+
+/// One rank's way to the store of a generation.
+#[derive(Clone, Debug)]
+pub(super) struct Gathering<N> {
+    pub(super) network: N,
+    pub(super) master: Master,
+    /// [`part_name`] of the generation.
+    pub(super) part: String,
+    pub(super) generation: u64,
+    pub(super) world_size: u32,
+    /// [`roundhouse_contract::PROTOCOL`], but in tests.
+    pub(super) protocol: u32,
+    /// How long a key is waited for once all have come.
+    pub(super) store_timeout: Duration,
+    /// How long the others are waited for.
+    pub(super) patience: Patience,
+}
+
+/// The name of a generation's part of a store. Ranks that were not told the generation's nonce are in another part, in which
+/// nobody waits for them.
+pub(super) fn part_name(generation: u64, nonce: &str) -> String {
+    let dash = if nonce.is_empty() { "" } else { "-" };
+    format!("gen{generation}{dash}{nonce}")
+}
+
+/// How many ranks stand at a store for a generation, by the name of its part.
+pub(super) fn num_arrived<S: Store>(store: &S, part: &str) -> Result<u32, Failure> {
+    let arrived = store.part(part)?.add(ARRIVED, 0)?;
+    Ok(u32::try_from(arrived).unwrap_or_default())
+}
+
+impl<N: Network> Gathering<N> {
+    /// Waits until all ranks are at the store; the generation's part of it. `None` when nobody waits for that
+    /// any more.
+    pub(super) fn hold(&self, caller: &Caller) -> Result<Option<N::Store>, Failure> {
+        let Some(store) = self.connect(caller)? else {
+            return Ok(None);
+        };
+        // The others may be slower than the connection was: NCCL's first rank loads a lot before it sets its key.
+        store.set_timeout(self.store_timeout)?;
+        let part = store.part(&self.part)?;
+        Ok(self.gather(&store, &part, caller)?.then_some(part))
+    }
+
+    fn connect(&self, caller: &Caller) -> Result<Option<N::Store>, Failure> {
+        let Master { address, port } = &self.master;
+        while caller.waits() {
+            match self.network.dial(address, *port, CONNECT_TRY) {
+                Ok(store) => return Ok(Some(store)),
+                Err(error) if self.patience.is_over() => {
+                    let seconds = self.patience.seconds();
+                    return Err(Failure::PeerLost(format!(
+                        "no rendezvous store at {address}:{port} for {seconds} s: {error}"
+                    )));
+                }
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+        Ok(None)
+    }
+
+    fn gather(&self, root: &N::Store, store: &N::Store, caller: &Caller) -> Result<bool, Failure> {
+        let world_size = i64::from(self.world_size);
+        let pause = pause_between_looks(self.world_size);
+        store.add(PROTOCOLS, self.protocol.into())?;
+        let mut num_arrived = store.add(ARRIVED, 1)?;
+        self.patience.learn(root)?;
+        while num_arrived < world_size {
+            if !caller.waits() {
+                return Ok(false);
+            }
+            // The world that the others still train in may have taken a longer step meanwhile.
+            if self.patience.is_over() && !self.patience.learn(root)? {
+                return Err(Failure::PeerLost(format!(
+                    "{num_arrived} of {world_size} ranks came to generation {} in {} s",
+                    self.generation,
+                    self.patience.seconds()
+                )));
+            }
+            std::thread::sleep(pause);
+            num_arrived = store.add(ARRIVED, 0)?;
+        }
+        let protocols = store.add(PROTOCOLS, 0)?;
+        let expected = world_size * i64::from(self.protocol);
+        // A rank of a version before this number says nothing, and means the first one.
+        let are_first = self.protocol == 1 && protocols < expected;
+        if protocols != expected && !are_first {
+            return Err(Failure::OtherProtocol {
+                generation: self.generation,
+                protocol: self.protocol,
+            });
+        }
+        Ok(true)
+    }
+}
+
+/// All ranks ask one store, so more of them ask less often.
+fn pause_between_looks(world_size: u32) -> Duration {
+    PAUSE_PER_RANK
+        .saturating_mul(world_size)
+        .clamp(SHORTEST_PAUSE, PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Memory;
+    use super::*;
+    use crate::blocking::{self, Waited};
+
+    /// What becomes of ranks with these protocols.
+    fn gathered(protocols: &[u32]) -> Vec<Result<bool, Failure>> {
+        let patience = Duration::from_secs(10);
+        let network = Memory::default();
+        let master = Master {
+            address: "host".to_owned(),
+            port: 1,
+        };
+        let ranks = protocols.iter().map(|protocol| Gathering {
+            network: network.clone(),
+            part: part_name(3, ""),
+            master: master.clone(),
+            generation: 3,
+            world_size: u32::try_from(protocols.len()).unwrap(),
+            protocol: *protocol,
+            store_timeout: patience,
+            patience: Patience::begin(),
+        });
+        let ranks = ranks.map(|rank| {
+            std::thread::spawn(move || {
+                let deadline = std::time::Instant::now() + Duration::from_secs(60);
+                let hold = move |caller: &Caller| rank.hold(caller);
+                match blocking::call("gathering", move || deadline, || false, hold).unwrap() {
+                    Waited::Returned(store) => store.map(|store| store.is_some()),
+                    Waited::Pointless | Waited::TooLate => panic!("nobody came"),
+                }
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+
+    #[test]
+    fn ranks_of_two_protocols_do_not_train_together_and_say_so() {
+        let same = gathered(&[1, 1, 1]);
+        assert!(same.iter().all(|it| matches!(it, Ok(true))), "{same:?}");
+        // As one of a version before it.
+        let silent = gathered(&[0, 1]).pop().unwrap();
+        assert!(matches!(silent, Ok(true)), "{silent:?}");
+        for other in gathered(&[1, 2, 1]) {
+            let failure = other.unwrap_err();
+            let words = failure.to_string();
+            assert!(
+                words.contains("generation 3") && words.contains("image"),
+                "{words}"
+            );
+            assert!(failure.exit_code().is_permanent(), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_rank_without_the_nonce_of_its_generation_meets_nobody() {
+        let store = Memory::default().serve(1);
+        let arrives = |nonce| {
+            let part = part_name(3, nonce);
+            store.part(&part).unwrap().add(ARRIVED, 1).unwrap();
+            num_arrived(&store, &part).unwrap()
+        };
+        assert_eq!(arrives("5f0c"), 1);
+        assert_eq!(arrives("5f0d"), 1);
+        // As an operator before the nonce has it.
+        assert_eq!(arrives(""), 1);
+        assert_eq!(arrives("5f0c"), 2);
+    }
+
+    #[test]
+    fn the_larger_the_world_the_less_often_a_rank_asks() {
+        assert_eq!(pause_between_looks(2), SHORTEST_PAUSE);
+        assert_eq!(pause_between_looks(100), Duration::from_millis(10));
+        assert_eq!(pause_between_looks(u32::MAX), PAUSE);
+    }
+}
