@@ -32,6 +32,10 @@ test: ## Everything CI runs
 test-long: ## What is too long for make test: cluster tests of optimized images, a thousand faults in each of seven jobs (two and a half hours)
 	@tests/support/make/test-long
 
+.PHONY: test-python
+test-python: ## The Python package with PyTorch: processes that are killed, stopped, added (fetches 3 GB the first time)
+	@tests/support/make/python
+
 .PHONY: test-ui
 test-ui: ## The page of kubectl roundhouse ui in Chromium (PICTURES=docs/pictures takes those of the docs)
 	@tests/support/make/test-ui

@@ -16,6 +16,8 @@ fi
 : "${PROFILE:=release}"
 # What is built here is built in many clones, seldom twice in one: incremental data only take room.
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+# The native part of the Python package is one library for all versions of Python; it is linked to none.
+export PYO3_BUILD_EXTENSION_MODULE=1 PYO3_NO_PYTHON=1
 export ROUNDHOUSE_CACHE CARGO_TARGET_DIR LIBTORCH CLUSTER NODES NAMESPACE PROFILE
 case $CLUSTER in
   local) ;;

@@ -1,0 +1,225 @@
+"""Which samples a rank uses in a step, and how they are loaded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ._native import Course
+from .errors import ConfigError, DataMismatch
+from .seeding import mixed, seed_all
+
+
+class Sampler:
+    """The order of the samples: a function of ``seed``, cut into global batches. Every sample comes once per epoch.
+
+    The numbers are those of Roundhouse's trainer in Rust, and of every world size: see ``Course`` of the native part.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        global_batch_size: int,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        reduction: str = "mean",
+    ):
+        for name, number in (("num_samples", num_samples), ("global_batch_size", global_batch_size)):
+            if number < 1:
+                raise ConfigError(f"job.sampler: {name} is {number}; it has to be at least 1")
+        if (epochs is None) == (steps is None):
+            raise ConfigError("job.sampler needs either epochs=N or steps=N: how long the training is")
+        if reduction not in ("mean", "sum"):
+            raise ConfigError(f'job.sampler: reduction is {reduction!r}; give "mean" or "sum", as the loss function has it')
+        self.num_samples = num_samples
+        self.global_batch_size = min(global_batch_size, num_samples)
+        self.seed = seed
+        self.reduction = reduction
+        self.course = Course(num_samples, global_batch_size, steps=steps, epochs=epochs, seed=seed)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole training."""
+        return self.course.total_steps
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step as this rank does it.
+
+    ``number`` counts from 1, ``epoch`` from 0. ``indices``: the samples of this rank; none if there are fewer than ranks. ``global_size``: samples
+    of the step over all ranks.
+    """
+
+    number: int
+    epoch: int
+    indices: tuple[int, ...]
+    global_size: int
+    ends_epoch: bool
+    generation: int
+    rank: int
+    world_size: int
+
+    @property
+    def size(self) -> int:
+        """Samples of this rank."""
+        return len(self.indices)
+
+
+class Batch:
+    """The samples of this rank in one step, as the loader collates them.
+
+    ``x, y = batch``, ``batch[0]``, ``batch.x`` and ``batch.y`` are the parts of a sample that is a tuple; ``data`` is all of it.
+    """
+
+    def __init__(self, step: Step, data: Any, job: Any):
+        self.step = step
+        self.data = data
+        self._job = job
+
+    @property
+    def x(self) -> Any:
+        """The first part of the samples."""
+        return self.data[0]
+
+    @property
+    def y(self) -> Any:
+        """The second part of the samples."""
+        return self.data[1]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.data[key]
+
+    def to(self, device: Any, *, non_blocking: bool = True) -> Batch:
+        """The same batch with its tensors on a device."""
+        return Batch(self.step, _moved(self.data, device, non_blocking), self._job)
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
+        # An error of a collective of the script's own: if the generation has broken, the step is done again.
+        return isinstance(error, RuntimeError) and self._job._collective_failed(error)
+
+
+def _moved(data: Any, device: Any, non_blocking: bool) -> Any:
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=non_blocking)
+    if isinstance(data, dict):
+        return {key: _moved(value, device, non_blocking) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(_moved(value, device, non_blocking) for value in data)
+    return data
+
+
+def plan(sampler: Sampler, steps: int, samples: int, place: tuple[int, int, int]) -> Step | None:
+    """The step after ``steps`` committed steps that have used ``samples``, as a rank does it; None at the end.
+
+    ``place``: generation, rank and world size.
+    """
+    batch = sampler.course.batch(steps, samples)
+    if batch is None:
+        return None
+    epoch, start, end, ends_epoch = batch
+    generation, rank, world_size = place
+    low, high = sampler.course.part(start, end, rank, world_size)
+    indices = tuple(sampler.course.samples(epoch, low, high))
+    return Step(steps + 1, epoch, indices, end - start, ends_epoch, generation, rank, world_size)
+
+
+class _Seeded:
+    """A data set whose samples are read with random numbers of their own: those of seed, epoch and index."""
+
+    def __init__(self, dataset: Any, seed: int | None):
+        self.dataset = dataset
+        self.seed = seed
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, index = key
+        if self.seed is not None:
+            seed_all(mixed(self.seed, epoch, index))
+        return self.dataset[index]
+
+
+class _Feed:
+    """Tells a loader which samples to read next, as long as it asks."""
+
+    def __init__(self) -> None:
+        self.wanted: Callable[[], list[tuple[int, int]] | None] = lambda: None
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        while (keys := self.wanted()) is not None:
+            yield keys
+
+
+class Loader:
+    """Reads the batches of the steps to come, in a DataLoader whose workers live as long as the training."""
+
+    def __init__(self, dataset: Any, sampler: Sampler, *, seeds: bool = True, **options: Any):
+        length = len(dataset)
+        if length != sampler.num_samples:
+            raise DataMismatch(
+                f"the data set has {length} samples, and the sampler was made for {sampler.num_samples}: "
+                "give job.sampler len(dataset)"
+            )
+        for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
+            if name in options:
+                raise ConfigError(f"job.steps: {name} is the sampler's business; remove it")
+        self._sampler = sampler
+        self._feed = _Feed()
+        self._feed.wanted = self._next_keys
+        self._place = (0, 0, 1)
+        self._at: tuple[int, int] | None = None
+        # Steps that the loader was asked for, in order.
+        self._asked: deque[Step] = deque()
+        if options.get("num_workers"):
+            options.setdefault("persistent_workers", True)
+        self._loader = DataLoader(_Seeded(dataset, sampler.seed if seeds else None), batch_sampler=self._feed, **options)
+        self._batches: Iterator[Any] | None = None
+
+    def _next_keys(self) -> list[tuple[int, int]] | None:
+        assert self._at is not None
+        step = plan(self._sampler, *self._at, self._place)
+        if step is None:
+            return None
+        self._at = (self._at[0] + 1, self._at[1] + step.global_size)
+        self._asked.append(step)
+        # A rank without samples computes one, whose gradients do not count.
+        indices = step.indices or (0,)
+        return [(step.epoch, index) for index in indices]
+
+    def load(self, step: Step, samples: int) -> Any:
+        """The batch of a step, which comes after ``samples`` committed ones."""
+        place = (step.generation, step.rank, step.world_size)
+        if place != self._place:
+            # What is on its way is of another share: it is read and thrown away. The workers stay.
+            self._place = place
+            self._at = (step.number - 1, samples)
+        while True:
+            if self._batches is None:
+                self._asked.clear()
+                self._at = (step.number - 1, samples)
+                self._batches = iter(self._loader)
+            try:
+                data = next(self._batches)
+            except StopIteration:
+                # It had been asked for all steps to the end before the share changed.
+                self._batches = None
+                continue
+            asked = self._asked.popleft()
+            if (asked.generation, asked.number) == (step.generation, step.number):
+                return data
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._batches = None

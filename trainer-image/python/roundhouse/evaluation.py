@@ -1,0 +1,72 @@
+"""Evaluations between steps, which a generation that breaks does again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Subset
+
+from ._native import Course
+from .errors import ConfigError
+
+# What a function returns is reported under these names.
+_REPORTED = ("accuracy", "top5", "perplexity")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What ``job.steps(..., evaluation=...)`` evaluates every ``every_epochs`` epochs, and after the last step.
+
+    ``function(batch)`` is called without gradients, with the modules of the state in evaluation mode, for the collated batches
+    of this rank's part of ``dataset``. It returns **sums** over the samples of the batch, such as
+    ``{"loss": ..., "accuracy": number of samples that are right}``, and calls no collective. The means over the whole data set
+    are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are reported, too. ``then(means)`` is called on all
+    ranks.
+    """
+
+    dataset: Any
+    function: Callable[[Any], dict[str, float]]
+    batch_size: int = 256
+    every_epochs: int = 1
+    then: Callable[[dict[str, float]], None] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def is_due(self, samples: int, evaluated: int, sampler: Any) -> bool:
+        """Whether the state after so many committed samples is to be evaluated. ``evaluated``: when it was done last."""
+        if samples == 0 or samples == evaluated:
+            return False
+        epochs, rest = divmod(samples, sampler.num_samples)
+        is_end = sampler.course.batch(0, samples) is None
+        return is_end or (rest == 0 and self.every_epochs > 0 and epochs % self.every_epochs == 0)
+
+    @torch.no_grad()
+    def sums(self, rank: int, world_size: int) -> dict[str, float]:
+        """The sums over this rank's part of the data set."""
+        start, end = Course.part(0, len(self.dataset), rank, world_size)
+        totals: dict[str, float] = {}
+        if start == end:
+            # Its names are those of the others: they come from one sample that does not count.
+            return {name: 0.0 for name in self._called(self._loader(0, 1))}
+        for batch in self._loader(start, end):
+            for name, value in self._called([batch]).items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+        return totals
+
+    def _loader(self, start: int, end: int) -> Any:
+        return DataLoader(Subset(self.dataset, range(start, end)), batch_size=self.batch_size, **self.options)
+
+    def _called(self, batches: Any) -> dict[str, float]:
+        sums = self.function(next(iter(batches)))
+        if not isinstance(sums, dict) or "loss" not in sums:
+            raise ConfigError(
+                'the function of rh.Evaluation has to return a dict of sums with "loss", such as {"loss": loss.item() * len(x)}'
+            )
+        return sums
+
+
+def reported(means: dict[str, float]) -> dict[str, float]:
+    """The means that have a metric of their own."""
+    return {name: means[name] for name in _REPORTED if name in means}

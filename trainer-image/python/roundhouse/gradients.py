@@ -1,0 +1,141 @@
+"""Gradients of the global batch: a model whose backward pass sums them over the ranks, with PyTorch's DDP.
+
+An error of a collective does not reach the script. It is noted, the pass goes on with what there is, and ``job.commit``
+drops the step: see :meth:`Gradients.broke`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ._native import fault_point
+
+if TYPE_CHECKING:
+    from .data import Step
+    from .groups import Group
+
+
+class Gradients:
+    """What the models of one job share in one step."""
+
+    def __init__(self) -> None:
+        self.group: Group | None = None
+        self.step: Step | None = None
+        # What the gradients of this rank are multiplied by before they are summed.
+        self.weight = 1.0
+        # Why a collective of this step has failed.
+        self.broken: str | None = None
+        # When this rank had computed its own last gradients.
+        self.computed_at = 0.0
+        self.accumulates = False
+
+    def begin(self, step: Step) -> None:
+        """A step begins."""
+        self.step = step
+        self.broken = None
+        self.computed_at = 0.0
+
+    def broke(self, error: BaseException) -> None:
+        """A collective has failed: this step will be dropped."""
+        if self.broken is None:
+            self.broken = f"{type(error).__name__}: {error}".splitlines()[0]
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """DDP's hook: the sum over the ranks of a bucket of gradients."""
+        buffer = bucket.buffer()
+        if self.computed_at == 0.0 and self.step is not None:
+            fault_point("Backward", self.step.rank, self.step.number)
+        self.computed_at = time.perf_counter()
+        if self.broken is None and self.group is not None:
+            if self.weight == 0:
+                buffer.zero_()  # A rank without samples: its gradients may be NaN.
+            elif self.weight != 1.0:
+                buffer.mul_(self.weight)
+            try:
+                work = self.group.process_group.allreduce([buffer])
+                return work.get_future().then(lambda future: self._summed(future, buffer))
+            except RuntimeError as error:
+                self.broke(error)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    def _summed(self, future: Any, buffer: torch.Tensor) -> torch.Tensor:
+        try:
+            future.value()
+        except RuntimeError as error:
+            self.broke(error)
+        return buffer
+
+
+class Model(torch.nn.Module):
+    """A module that every generation wraps in a DDP of its own. Attributes are those of the module."""
+
+    def __init__(self, module: torch.nn.Module, gradients: Gradients, options: dict[str, Any]):
+        super().__init__()
+        self.module = module
+        self._gradients = gradients
+        self._options = options
+        self._ddp: list[DistributedDataParallel] = []  # Not a submodule: its parameters are the module's.
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        ddp = self._wrapped()
+        if ddp is None:
+            return self.module(*args, **kwargs)
+        if self._gradients.accumulates:
+            with ddp.no_sync():
+                return ddp(*args, **kwargs)
+        try:
+            return ddp(*args, **kwargs)
+        except RuntimeError as error:
+            # Its second pass tells the ranks how gradients are packed. An error of the model comes again below.
+            self.drop()
+            result = self.module(*args, **kwargs)
+            self._gradients.broke(error)
+            return result
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Passes within it add to the gradients and are not summed over the ranks: all of a step but the last one."""
+        before, self._gradients.accumulates = self._gradients.accumulates, True
+        try:
+            yield
+        finally:
+            self._gradients.accumulates = before
+
+    def _wrapped(self) -> DistributedDataParallel | None:
+        gradients = self._gradients
+        if gradients.group is None or gradients.broken is not None or not self.training:
+            return None
+        if not self._ddp:
+            # All ranks have the same state, so DDP need not compare and send it. Buffers go with the commit.
+            ddp = DistributedDataParallel(
+                self.module,
+                process_group=gradients.group.process_group,
+                init_sync=False,
+                broadcast_buffers=False,
+                **self._options,
+            )
+            ddp.register_comm_hook(None, lambda _, bucket: gradients.reduce(bucket))
+            self._ddp.append(ddp)
+        return self._ddp[0]
+
+    def drop(self) -> None:
+        """The generation is over: nothing of its group is left on the gradients."""
+        while self._ddp:
+            ddp = self._ddp.pop()
+            ddp.reducer._remove_autograd_hooks()
+            ddp.reducer = None
+            ddp.logger = None

@@ -1,0 +1,214 @@
+"""Stores and process groups of PyTorch, as the native part asks for them.
+
+A group of a generation is built in a thread that can be left behind, so nothing here touches PyTorch's default group
+before :meth:`Group.become_default`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import socket
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .connections import Connections, open_sockets
+
+_NAME = "roundhouse"
+# What the next call of the creator hands to PyTorch.
+_prepared: list[Any] = []
+
+
+def _seconds(seconds: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=seconds)
+
+
+class Store:
+    """A connection to a key-value store, or to the part of its keys that begin with a prefix."""
+
+    def __init__(self, root: dist.Store, port: int, prefix: str = ""):
+        self.root = root
+        self.store = dist.PrefixStore(prefix, root) if prefix else root
+        self.port = port
+        self.prefix = prefix
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a counter and returns its new value."""
+        return self.store.add(key, amount)
+
+    def part(self, name: str) -> Store:
+        """The keys that begin with a name."""
+        return Store(self.root, self.port, f"{self.prefix}/{name}" if self.prefix else name)
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long a key that is not set is waited for."""
+        self.root.set_timeout(_seconds(seconds))
+
+    def clear(self) -> None:
+        """Deletes the keys of this part. Versions of PyTorch that cannot list keys keep them."""
+        if self.prefix and hasattr(self.root, "list_keys"):
+            for key in self.root.list_keys():
+                if key.startswith(self.prefix + "/"):
+                    self.root.delete_key(key)
+
+
+class Network:
+    """Builds stores and groups for ranks that compute on ``device``."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def host(self, address: str, port: int, seconds: float) -> Store:
+        """Serves a store on one address and port of this host; other addresses of the host do not answer."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(1024)
+        except OSError:
+            listener.close()
+            raise
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            address,
+            port,
+            is_master=True,
+            timeout=_seconds(seconds),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        return Store(store, port)
+
+    def dial(self, address: str, port: int, seconds: float) -> Store:
+        """Connects to the store that another process serves."""
+        store = dist.TCPStore(address, port, is_master=False, timeout=_seconds(seconds), wait_for_workers=False)
+        return Store(store, port)
+
+    def connect(
+        self,
+        store: Store,
+        generation: int,
+        rank: int,
+        size: int,
+        seconds: float,
+        address: str,
+        own_store_port: int | None,
+    ) -> Group:
+        """Connects the ranks that have gathered at the store; returns when all are connected."""
+        place = (generation, rank, size)
+        if self.device.type == "cuda":
+            return Group(_nccl(store.store, rank, size, seconds), self.device, place, None)
+        before = open_sockets()
+        store.store.set(f"address/{rank}", address)
+        gloo = _gloo(store.store, rank, size, seconds, address)
+        addresses = {store.store.get(f"address/{peer}").decode() for peer in range(size)}
+        ports = {store.port} | ({own_store_port} if own_store_port else set())
+        return Group(gloo, self.device, place, Connections(before, addresses, ports))
+
+
+def _gloo(store: dist.Store, rank: int, size: int, seconds: float, address: str) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = _seconds(seconds)
+    # Without it Gloo would listen where the host's name leads.
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _nccl(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = _seconds(seconds)
+    return dist.ProcessGroupNCCL(store, rank, size, options)
+
+
+class Group:
+    """The ranks of one generation."""
+
+    def __init__(
+        self, backend: Any, device: torch.device, place: tuple[int, int, int], connections: Connections | None
+    ):
+        self.backend = backend
+        self.device = device
+        self.generation, self.rank, self.size = place
+        self._connections = connections
+        self.process_group: Any = None
+
+    @property
+    def tells_lost_peers(self) -> bool:
+        """Whether a collective that fails returns an error on every rank. NCCL's hang until the group is aborted."""
+        return self.device.type == "cpu"
+
+    def sum(self, values: list[float]) -> list[float]:
+        """The sums of the ranks' numbers, element by element."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        self.backend.allreduce([tensor]).wait()
+        return tensor.tolist()
+
+    def broadcast(self, address: int, length: int, source: int) -> None:
+        """Copies ``length`` bytes of host memory from rank ``source`` to all others."""
+        if length == 0:
+            return
+        host = torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        moved = host if self.device.type == "cpu" else host.to(self.device)
+        self.backend.broadcast([moved], options).wait()
+        if moved is not host:
+            host.copy_(moved)
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long its collectives wait for their peers from now on."""
+        change = getattr(self.backend, "set_timeout", None) or getattr(self.backend, "_set_default_timeout", None)
+        if change is not None:
+            change(_seconds(seconds))
+
+    def abort(self) -> None:
+        """Makes all collectives that wait end, and all later ones fail, also on other ranks."""
+        if self._connections is not None:
+            self._connections.cut()
+            return
+        abort = getattr(self.backend, "abort", None) or getattr(self.backend, "_abort", None)
+        if abort is not None:
+            abort()
+
+    def shutdown(self) -> None:
+        """Ends it in order, when all ranks have left it."""
+        if self._connections is None:
+            shutdown = getattr(self.backend, "shutdown", None) or getattr(self.backend, "_shutdown", None)
+            if shutdown is not None:
+                shutdown()
+
+    def has_failed(self) -> bool:
+        """Whether NCCL has noted that a collective failed which itself will not return."""
+        return False
+
+    def close(self) -> None:
+        """Lets the connections go, when nothing uses the group any more."""
+        if self._connections is not None:
+            self._connections.close()
+
+    def become_default(self) -> None:
+        """Makes it PyTorch's default group: ``torch.distributed`` and DDP use it. In the main thread."""
+        _register()
+        leave_default()
+        _prepared.append(self.backend)
+        dist.init_process_group(
+            _NAME,
+            store=dist.PrefixStore(f"gen{self.generation}", dist.HashStore()),
+            rank=self.rank,
+            world_size=self.size,
+        )
+        self.process_group = dist.group.WORLD
+
+
+def leave_default() -> None:
+    """PyTorch has no default group from now on."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _register() -> None:
+    if _NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(_NAME, lambda *_: _prepared.pop(), devices=["cpu", "cuda"])

@@ -1,0 +1,564 @@
+"""A process of a training, from ``rh.join`` to its end."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ._native import Process, fault_point
+from .data import Batch, Loader, Sampler, Step, plan
+from .errors import AlreadyJoined, ConfigError, Diverged, Left, NotCommitted, PeerLost, RoundhouseError
+from .evaluation import Evaluation, reported
+from .gradients import Gradients, Model
+from .groups import Group, Network, leave_default
+from .seeding import mixed, seed_all
+from .state import Row
+
+_joined: Job | None = None
+
+
+def join(
+    state: dict[str, Any],
+    *,
+    device: torch.device | str | None = None,
+    gradients: str = "ddp",
+    seed_each_step: bool = True,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every_steps: int | None = None,
+    checkpoint_every_seconds: int | None = None,
+    checkpoint_keep: int | None = None,
+) -> Job:
+    """This process becomes a member of its job; use it as ``with rh.join(...) as job:``.
+
+    ``state`` names what a new worker has to be sent and a checkpoint has to hold: modules, optimizers, schedulers, tensors,
+    anything with ``state_dict`` and ``load_state_dict``. ``device``: where the modules are; by default that of the first
+    tensor. ``gradients="manual"``: the script sums its gradients itself, over ``job.group``. ``seed_each_step=False`` leaves
+    the random number generators alone; a step that is done again then draws other numbers.
+
+    In a worker of a TrainingJob everything else comes from the job. Outside of one the process is a world of one, and the
+    ``checkpoint_*`` arguments say where checkpoints and the ledger are kept, if at all.
+
+    Raises :class:`~roundhouse.errors.StateError` for an entry that cannot be kept, and
+    :class:`~roundhouse.errors.AlreadyJoined` the second time.
+    """
+    global _joined
+    if _joined is not None and not _joined._over:
+        raise AlreadyJoined("rh.join was called twice: a process is a member of one job; put both models in one state")
+    if gradients not in ("ddp", "manual"):
+        raise ConfigError(f'rh.join: gradients is {gradients!r}; give "ddp" or "manual"')
+    if os.environ.get("ROUNDHOUSE_GENERATION"):
+        raise ConfigError(
+            "rh.join in a job with elastic.mode: Restart, which ends and starts the script for every generation: set "
+            "elastic.mode: InProcess"
+        )
+    process = Process.start(
+        None if checkpoint_dir is None else Path(checkpoint_dir),
+        checkpoint_every_steps,
+        checkpoint_every_seconds,
+        checkpoint_keep,
+    )
+    if process.has_agent:
+        sys.excepthook = _exit_with
+    try:
+        _joined = Job(process, state, device, gradients == "manual", seed_each_step)
+    except RoundhouseError as error:
+        process.fail(error.exit_code, str(error))
+        raise
+    return _joined
+
+
+class Job:
+    """What ``rh.join`` returns."""
+
+    def __init__(
+        self,
+        process: Process,
+        state: dict[str, Any],
+        device: torch.device | str | None,
+        is_manual: bool,
+        seeds: bool,
+    ):
+        self._process = process
+        self._row = Row(state)
+        self._device = _device_of(state) if device is None else torch.device(device)
+        self._is_manual = is_manual
+        self._seeds = seeds
+        self._optimizers = [entry for entry in state.values() if isinstance(entry, torch.optim.Optimizer)]
+        self._modules = [entry for entry in state.values() if isinstance(entry, torch.nn.Module)]
+        self._gradients = Gradients()
+        self._models: dict[int, Model] = {}
+        self._callbacks: list[Callable[[Job], None]] = []
+        self._sampler: Sampler | None = None
+        self._group: Group | None = None
+        self._place = (0, 0, 1, 0, 0)
+        self._step: Step | None = None
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._is_committing = False
+        self._is_finished = False
+        self._over = False
+        self._began_at = self._loaded_at = 0.0
+        for optimizer in self._optimizers:
+            optimizer.register_step_pre_hook(self._check_step)
+        if process.has_agent:
+            torch.set_num_threads(process.num_threads(os.cpu_count() or 1))
+
+    # What a script asks.
+
+    @property
+    def rank(self) -> int:
+        """Rank in the current generation, from 0."""
+        return self._place[1]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the current generation."""
+        return self._place[2]
+
+    @property
+    def generation(self) -> int:
+        """Number of the current generation; 0 before the first."""
+        return self._place[0]
+
+    @property
+    def steps_done(self) -> int:
+        """Committed steps."""
+        return self._place[3]
+
+    @property
+    def group(self) -> Any:
+        """The process group of the current generation, for ``torch.distributed``; None in a world of one."""
+        return None if self._group is None else self._group.process_group
+
+    @property
+    def device(self) -> torch.device:
+        """Where the modules are."""
+        return self._device
+
+    def on_generation(self, callback: Callable[[Job], None]) -> None:
+        """Calls ``callback(job)`` in each generation before its first step: it rebuilds what holds ``job.group``."""
+        self._callbacks.append(callback)
+
+    def model(self, module: torch.nn.Module, **options: Any) -> Model:
+        """The module, whose backward pass sums the gradients over the ranks of the current generation.
+
+        ``options`` go to PyTorch's DDP, such as ``find_unused_parameters=True``. The same module gives the same object.
+        """
+        if not any(module is own or module in own.modules() for own in self._modules):
+            raise ConfigError("job.model: the module is not in rh.join(state=...), so new workers would not get its weights")
+        known = self._models.get(id(module))
+        if known is None:
+            known = self._models[id(module)] = Model(module, self._gradients, options)
+        return known
+
+    def sampler(self, num_samples: int, global_batch_size: int, **options: Any) -> Sampler:
+        """Which samples belong to which step: see :class:`~roundhouse.data.Sampler`."""
+        return Sampler(num_samples, global_batch_size, **options)
+
+    def steps(
+        self, dataset: Any, sampler: Sampler, *, evaluation: Evaluation | None = None, **options: Any
+    ) -> Iterator[Batch]:
+        """The batches of this rank, one per step. Each is to be ended by :meth:`commit`.
+
+        ``dataset`` has ``__getitem__`` and ``__len__``. ``evaluation`` is done between steps. ``options`` are those of PyTorch's
+        DataLoader, such as ``num_workers`` and ``collate_fn``.
+        """
+        loader = Loader(dataset, sampler, seeds=self._seeds, **options)
+        try:
+            for step in self.indices(sampler, evaluation=evaluation):
+                data = loader.load(step, self._place[4])
+                # Reading in this process has drawn random numbers.
+                self._seed(step)
+                self._loaded_at = time.perf_counter()
+                yield Batch(step, data, self)
+        finally:
+            loader.close()
+
+    def indices(self, sampler: Sampler, *, evaluation: Evaluation | None = None) -> Iterator[Step]:
+        """The steps of this rank, for a script that reads its samples itself. Each is to be ended by :meth:`commit`."""
+        self._prepare(sampler)
+        while True:
+            is_due = self._process.advance()
+            self._enter()
+            if evaluation is not None and evaluation.is_due(self._place[4], self._process.evaluated, sampler):
+                self._evaluate(evaluation)
+                continue
+            if not is_due:
+                if self._process.finish():
+                    break
+                continue
+            step = plan(sampler, self._place[3], self._place[4], self._place[:3])
+            assert step is not None
+            self._begin(step)
+            yield step
+            if self._step is step:
+                raise NotCommitted(
+                    f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
+                )
+        self._is_finished = True
+
+    def commit(
+        self,
+        loss: torch.Tensor | float,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+        scheduler: Any = None,
+        *,
+        scaler: Any = None,
+        max_grad_norm: float | None = None,
+    ) -> bool:
+        """Ends a step: all ranks agree on it, then the optimizer steps, and the gradients are reset.
+
+        ``loss``: of this rank's samples, a scalar, as the sampler's ``reduction`` has it: their mean, or their sum. With a
+        ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; by default those of the state.
+        ``max_grad_norm`` clips the gradients.
+
+        True: the step counts. False: the generation broke, nothing has changed, and the loop does the step again.
+
+        Raises :class:`~roundhouse.errors.Diverged` when loss or gradients are not finite and there is no scaler.
+        """
+        step = self._step
+        if step is None:
+            raise NotCommitted("job.commit outside of a step: call it once in the body of `for batch in job.steps(...)`")
+        optimizers = self._chosen(optimizer)
+        for entry in (scheduler, scaler):
+            self._check_entry(entry)
+        ended_at = time.perf_counter()
+        if self._group is not None and not self._is_manual and self._gradients.computed_at == 0.0:
+            if self._gradients.broken is None:
+                raise NotCommitted(
+                    "no gradients were summed over the ranks in this step: compute the loss with job.model(model), and call "
+                    'loss.backward() before job.commit; a script that sums them itself gives rh.join(gradients="manual")'
+                )
+        loss_sum = self._loss_sum(loss, step)
+        if scaler is not None:
+            for one in optimizers:
+                if max_grad_norm is not None:
+                    scaler.unscale_(one)
+        norm = _norm(optimizers, max_grad_norm)
+        self._share_buffers()
+        is_finite = math.isfinite(norm) or scaler is not None
+        agreed = self._process.agree(loss_sum, finite=is_finite, broke=self._gradients.broken)
+        agreed_at = time.perf_counter()
+        if agreed is None:
+            self._drop(optimizers)
+            return False
+        mean_loss, all_finite = agreed
+        if scaler is None and not (all_finite and math.isfinite(mean_loss)):
+            raise Diverged(
+                f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
+                "rate, add a warm-up, or give job.commit max_grad_norm"
+            )
+        learning_rate = float(optimizers[0].param_groups[0]["lr"]) if optimizers else 0.0
+        skipped = self._update(optimizers, scheduler, scaler)
+        computed = self._gradients.computed_at or ended_at
+        spent = [
+            max(self._loaded_at - self._began_at, 0.0),
+            0.0,
+            max(computed - self._loaded_at, 0.0),
+            max(ended_at - computed, 0.0) + agreed_at - ended_at,
+            time.perf_counter() - agreed_at,
+        ]
+        self._step = None
+        self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=learning_rate, spent=spent)
+        return True
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sums over the ranks of numbers, outside of a step's passes. All ranks have to call it at the same place.
+
+        Raises :class:`~roundhouse.errors.PeerLost` when the generation breaks in it.
+        """
+        sums = self._process.sum([float(value) for value in values])
+        if sums is None:
+            raise PeerLost("a rank was lost while the ranks summed numbers")
+        return sums
+
+    def save_result(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
+        """Rank 0 writes the tensors of a module, by default of the first one of the state, as safetensors.
+
+        Call it after the last step. A relative ``path`` begins at the directory of the checkpoints if there is one. Returns
+        when the file is whole, on all ranks; a rank 0 that is lost meanwhile is replaced.
+        """
+        if not self._is_finished:
+            raise NotCommitted("job.save_result before the last step: call it after the loop over job.steps")
+        directory = self._process.checkpoint_dir
+        file = Path(path) if directory is None else Path(directory) / path
+        while True:
+            if self.rank == 0:
+                _write(file, module or self._modules[0])
+            if self._process.sum([0.0]) is not None:
+                return file
+            if self._process.advance():
+                raise PeerLost("the state was lost with all ranks that had it: the training continues from a checkpoint")
+            self._enter()
+
+    def _evaluate(self, evaluation: Evaluation) -> None:
+        """Evaluates the state on all ranks. One that breaks off is due again in the next generation."""
+        self._process.begin_evaluation()
+        were_training = [(module, module.training) for own in self._modules for module in own.modules()]
+        for module in self._modules:
+            module.eval()
+        try:
+            sums = evaluation.sums(self.rank, self.world_size)
+        finally:
+            for module, was_training in were_training:
+                module.training = was_training
+        names = sorted(sums)
+        total = self._process.sum([sums[name] for name in names])
+        if total is None:
+            return
+        number = len(evaluation.dataset)
+        means = {name: value / number for name, value in zip(names, total)}
+        told = {"loss": means["loss"], **reported(means)}
+        if self._process.end_evaluation(num_samples=number, **told) and evaluation.then is not None:
+            evaluation.then(means)
+
+    # The context manager.
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        self._over = True
+        if error is None:
+            self._end()
+            return
+        if isinstance(error, KeyboardInterrupt):
+            self._leave()
+            return
+        code, words = _explained(error, self._is_finished)
+        self._process.fail(code, words, getattr(error, "newer", None))
+        self._leave()
+
+    def _end(self) -> None:
+        if self._sampler is None:
+            words = "the script has ended without a loop over job.steps(...) or job.indices(...): it has trained nothing"
+            self._process.fail(64, words)
+            raise NotCommitted(words)
+        self._step = None
+        # A loop that all ranks have left early is complete, too.
+        while not self._is_finished:
+            self._is_finished = self._process.finish()
+            if not self._is_finished and self._process.advance():
+                raise PeerLost("a rank was lost while the ranks ended early")
+        self._leave()
+        self._process.done()
+
+    # What happens at the edges of generations and steps.
+
+    def _prepare(self, sampler: Sampler) -> None:
+        if self._sampler is not None:
+            if self._sampler is not sampler:
+                raise ConfigError("job.steps with a second sampler: a job has one; make it longer instead")
+            return
+        self._sampler = sampler
+        if self._process.has_agent:
+            # The first DDP of a process imports it, which takes seconds. In the lobby nobody waits for that.
+            import torch._dynamo.utils  # noqa: F401
+        state = self._row.entries
+        settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
+        settings["reduction"] = sampler.reduction
+        self._process.prepare(
+            course=sampler.course,
+            model=" ".join(type(module).__name__ for module in self._modules),
+            optimizer=" ".join(type(optimizer).__name__ for optimizer in self._optimizers),
+            settings=settings,
+            network=Network(self._device),
+            row=self._row,
+            views=self._row.described(),
+            leave=self._leave,
+        )
+
+    def _leave(self) -> None:
+        """The generation is over: nothing uses its group any more."""
+        for model in self._models.values():
+            model.drop()
+        self._gradients.group = None
+        if self._group is not None:
+            leave_default()
+            self._group.close()
+            self._group = None
+
+    def _enter(self) -> None:
+        before = self._place[0]
+        self._place = self._process.place()
+        if self._place[0] == before:
+            return
+        self._group = self._process.group()
+        if self._group is not None:
+            self._group.become_default()
+        self._gradients.group = self._group
+        for callback in self._callbacks:
+            callback(self)
+
+    def _begin(self, step: Step) -> None:
+        gradients = self._gradients
+        gradients.begin(step)
+        assert self._sampler is not None
+        is_mean = self._sampler.reduction == "mean"
+        gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._all_buffers()]
+        self._step = step
+        self._began_at = self._loaded_at = time.perf_counter()
+        self._seed(step)
+        fault_point("Forward", step.rank, step.number)
+
+    def _seed(self, step: Step) -> None:
+        if self._seeds and self._sampler is not None:
+            seed_all(mixed(self._sampler.seed, step.number, step.rank, 1))
+
+    def _all_buffers(self) -> list[torch.Tensor]:
+        return [buffer for module in self._modules for buffer in module.buffers()]
+
+    @torch.no_grad()
+    def _share_buffers(self) -> None:
+        """Running statistics are those of rank 0, as in DDP."""
+        if self._group is None or not self._buffers or self._gradients.broken is not None:
+            return
+        buffers = [buffer for buffer, _ in self._buffers]
+        row = torch.cat([buffer.detach().contiguous().reshape(-1).view(torch.uint8) for buffer in buffers])
+        try:
+            torch.distributed.broadcast(row, src=0)
+        except RuntimeError as error:
+            self._gradients.broke(error)
+            return
+        if self.rank != 0:
+            at = 0
+            for buffer in buffers:
+                size = buffer.numel() * buffer.element_size()
+                buffer.copy_(row[at : at + size].view(buffer.dtype).reshape(buffer.shape))
+                at += size
+
+    @torch.no_grad()
+    def _drop(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """The step is as if it had not been."""
+        self._step = None
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self._leave()
+
+    def _update(self, optimizers: Sequence[torch.optim.Optimizer], scheduler: Any, scaler: Any) -> bool:
+        skipped = False
+        self._is_committing = True
+        try:
+            for optimizer in optimizers:
+                if scaler is None:
+                    optimizer.step()
+                else:
+                    scaler.step(optimizer)
+            if scaler is not None:
+                before = scaler.get_scale()
+                scaler.update()
+                skipped = scaler.get_scale() < before
+            if scheduler is not None and not skipped:
+                scheduler.step()
+        finally:
+            self._is_committing = False
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        return skipped
+
+    def _collective_failed(self, error: RuntimeError) -> bool:
+        """A collective of the script's own has failed within a step: whether the step is done again."""
+        if self._group is None or self._step is None:
+            return False
+        self._gradients.broke(error)
+        self._process.agree(0.0, finite=True, broke=self._gradients.broken)
+        self._drop(self._optimizers)
+        return True
+
+    def _chosen(self, optimizer: Any) -> list[torch.optim.Optimizer]:
+        if optimizer is None:
+            return self._optimizers
+        chosen = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        for one in chosen:
+            self._check_entry(one)
+        return chosen
+
+    def _check_entry(self, entry: Any) -> None:
+        if entry is not None and not any(entry is own for own in self._row.entries.values()):
+            name = type(entry).__name__
+            raise ConfigError(
+                f"job.commit got a {name} that is not in rh.join(state=...): new workers would begin with a fresh one; "
+                f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
+            )
+
+    def _check_step(self, *_: Any) -> None:
+        if self._step is not None and not self._is_committing:
+            raise NotCommitted(
+                "optimizer.step() outside of job.commit: the ranks have not agreed on the step; remove it, job.commit does it"
+            )
+
+    def _loss_sum(self, loss: torch.Tensor | float, step: Step) -> float:
+        if isinstance(loss, torch.Tensor) and loss.numel() != 1:
+            raise ConfigError(f"job.commit: the loss has the shape {list(loss.shape)}; give one number, its mean or its sum")
+        if step.size == 0:
+            return 0.0
+        value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        assert self._sampler is not None
+        return value * step.size if self._sampler.reduction == "mean" else value
+
+
+def _exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    """What ends a worker's process with an exception: the exit code is that of the error."""
+    # One that was asked to leave has nothing to look for.
+    if not isinstance(error, Left):
+        sys.__excepthook__(kind, error, where)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not the ordinary exit: threads of PyTorch may be waiting for peers, and its destructors for them.
+    os._exit(error.exit_code if isinstance(error, RoundhouseError) else 1)
+
+
+def _device_of(state: dict[str, Any]) -> torch.device:
+    for entry in state.values() if isinstance(state, dict) else ():
+        if isinstance(entry, torch.nn.Module):
+            for tensor in entry.parameters():
+                return tensor.device
+        if isinstance(entry, torch.Tensor):
+            return entry.device
+    return torch.device("cpu")
+
+
+def _norm(optimizers: Sequence[torch.optim.Optimizer], most: float | None) -> float:
+    """Norm of all gradients, which are then clipped to ``most``."""
+    parameters = [p for one in optimizers for group in one.param_groups for p in group["params"] if p.grad is not None]
+    if not parameters:
+        return 0.0
+    if most is not None:
+        return float(torch.nn.utils.clip_grad_norm_(parameters, most))
+    norms = torch._foreach_norm([p.grad for p in parameters])
+    return float(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])))
+
+
+def _write(file: Path, module: torch.nn.Module) -> None:
+    from safetensors.torch import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(file.name + ".partial")
+    tensors = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(tensors, partial)
+    partial.replace(file)
+
+
+def _explained(error: BaseException, is_finished: bool) -> tuple[int | None, str]:
+    """The exit code, None for that of Python, and the last words of a process that ends with an exception."""
+    if isinstance(error, RoundhouseError):
+        return error.exit_code, str(error)
+    if isinstance(error, SystemExit):
+        if not error.code and not is_finished:
+            return 64, "the script has called sys.exit() before its last step"
+        return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {error.code}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
+    last = (own or frames or [None])[-1]
+    place = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
+    return None, f"{type(error).__name__}: {error}{place}"

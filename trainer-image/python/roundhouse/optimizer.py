@@ -1,0 +1,216 @@
+"""The state of an optimizer as views of the row.
+
+PyTorch's optimizers make what they keep for a parameter in their first step. A process that joins later needs its types and
+shapes before: they are learned from one step of the optimizer with gradients of zero, which is undone.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from .errors import StateError
+
+
+class Groups:
+    """The ``param_groups`` without the parameters, as something with a ``state_dict``."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._optimizer = optimizer
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        groups = self._optimizer.param_groups
+        return [{key: value for key, value in group.items() if key != "params"} for group in groups]
+
+    def load_state_dict(self, groups: list[dict[str, Any]]) -> None:
+        for group, loaded in zip(self._optimizer.param_groups, groups):
+            group.update(loaded)
+
+
+class OptimizerState:
+    """What an optimizer keeps for each parameter."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer):
+        self.name = name
+        self.optimizer = optimizer
+        self.groups = Groups(optimizer)
+        self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._templates = _templates(name, optimizer, self.parameters)
+        self._received: dict[tuple[int, str], torch.Tensor] = {}
+        self._flags: torch.Tensor | None = None
+
+    def views(self, dtypes: dict[torch.dtype, str]) -> list[Any]:
+        """A view that says for which parameters it keeps something, and one for each thing that it keeps."""
+        views: list[Any] = [Flags(self)]
+        for index, kept in enumerate(self._templates):
+            for key, template in kept.items():
+                views.append(Kept(self, index, key, template, dtypes))
+        return views
+
+    def flags(self) -> torch.Tensor:
+        """One byte for each parameter: whether it keeps something for it."""
+        state = self.optimizer.state
+        kept = [1 if state.get(parameter) else 0 for parameter in self.parameters]
+        return torch.tensor(kept, dtype=torch.uint8)
+
+    def receive_flags(self, start: int, piece: torch.Tensor) -> None:
+        if self._flags is None:
+            self._flags = self.flags()
+        self._flags[start : start + piece.numel()] = piece
+
+    def receive(self, index: int, key: str, start: int, piece: torch.Tensor) -> None:
+        whole = self._received.get((index, key))
+        if whole is None:
+            whole = self._received[index, key] = _as_bytes(self.current(index, key)).clone().cpu()
+        whole[start : start + piece.numel()] = piece
+
+    def current(self, index: int, key: str) -> torch.Tensor:
+        """What it keeps, as a tensor; zeros if there is nothing yet."""
+        template = self._templates[index][key]
+        value = self.optimizer.state.get(self.parameters[index], {}).get(key)
+        if value is None:
+            return torch.zeros(template.shape, dtype=template.dtype)
+        return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=template.dtype)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """All bytes have come."""
+        if self._flags is None and not self._received:
+            return
+        flags = self.flags() if self._flags is None else self._flags
+        for index, parameter in enumerate(self.parameters):
+            if not flags[index]:
+                self.optimizer.state.pop(parameter, None)
+                continue
+            for key, template in self._templates[index].items():
+                row = self._received.get((index, key))
+                if row is not None:
+                    self._set(parameter, key, template, row.view(template.dtype).reshape(template.shape))
+        self._flags, self._received = None, {}
+
+    def _set(self, parameter: torch.Tensor, key: str, template: Template, value: torch.Tensor) -> None:
+        kept = self.optimizer.state[parameter]
+        if not template.is_tensor:
+            kept[key] = value.item()
+        elif isinstance(kept.get(key), torch.Tensor):
+            kept[key].copy_(value)
+        else:
+            kept[key] = value.to(template.device, memory_format=template.memory_format, copy=True)
+
+
+class Template:
+    """Type, shape and place of something that an optimizer keeps."""
+
+    def __init__(self, name: str, value: Any):
+        self.is_tensor = isinstance(value, torch.Tensor)
+        if not self.is_tensor and not isinstance(value, (bool, int, float)):
+            raise StateError(f"{name} is a {type(value).__name__}: only tensors and numbers can be kept")
+        tensor = value if self.is_tensor else torch.tensor(value, dtype=_dtype_of(value))
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
+        is_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+        is_last = is_last and not tensor.is_contiguous()
+        self.memory_format = torch.channels_last if is_last else torch.contiguous_format
+        self.num_bytes = tensor.numel() * tensor.element_size()
+
+
+def _dtype_of(value: Any) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    return torch.int64 if isinstance(value, int) else torch.float64
+
+
+class Flags:
+    """For which parameters the optimizer keeps something."""
+
+    dtype = "U8"
+
+    def __init__(self, owner: OptimizerState):
+        self._owner = owner
+        self.name = f"{owner.name}.initialized"
+        self.num_bytes = len(owner.parameters)
+        self.shape = [self.num_bytes]
+
+    def read(self) -> torch.Tensor:
+        return self._owner.flags()
+
+    def write(self, start: int, piece: torch.Tensor) -> None:
+        self._owner.receive_flags(start, piece)
+
+
+class Kept:
+    """Something that the optimizer keeps for one parameter."""
+
+    def __init__(self, owner: OptimizerState, index: int, key: str, template: Template, dtypes: dict[torch.dtype, str]):
+        self._owner, self._index, self._key = owner, index, key
+        self.name = f"{owner.name}.{key}.{index}"
+        if template.dtype not in dtypes:
+            raise StateError(f"{self.name} has the type {template.dtype}, which no checkpoint can hold")
+        self.dtype = dtypes[template.dtype]
+        self.shape = list(template.shape)
+        self.num_bytes = template.num_bytes
+
+    def read(self) -> torch.Tensor:
+        return _as_bytes(self._owner.current(self._index, self._key))
+
+    def write(self, start: int, piece: torch.Tensor) -> None:
+        self._owner.receive(self._index, self._key, start, piece)
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _templates(
+    name: str, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
+) -> list[dict[str, Template]]:
+    """What the optimizer keeps for each parameter, in order."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    missing = [parameter for parameter in trained if not optimizer.state.get(parameter)]
+    if missing:
+        _step_and_undo(optimizer, missing, learned := {})
+    else:
+        learned = {}
+    templates = []
+    for index, parameter in enumerate(parameters):
+        kept = optimizer.state.get(parameter) or learned.get(parameter) or {}
+        named = {key: value for key, value in kept.items() if value is not None}
+        templates.append({key: Template(f"{name}.{key}.{index}", value) for key, value in named.items()})
+    return templates
+
+
+def _step_and_undo(
+    optimizer: torch.optim.Optimizer, missing: list[torch.Tensor], learned: dict[torch.Tensor, dict[str, Any]]
+) -> None:
+    """One step with gradients of zero, of which nothing stays. ``learned``: what the optimizer made in it."""
+    before = {parameter: (parameter.grad, parameter.detach().clone()) for parameter in missing}
+    others = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter not in before]
+    gradients = {parameter: parameter.grad for parameter in others}
+    groups = [{key: copy.deepcopy(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    counted = getattr(optimizer, "_step_count", None), getattr(optimizer, "_opt_called", None)
+    try:
+        for parameter in others:
+            parameter.grad = None
+        for parameter in missing:
+            parameter.grad = torch.zeros_like(parameter)
+        # Not through wrappers of schedulers, which count steps, nor through hooks of the user.
+        step = type(optimizer).step
+        with torch.no_grad():
+            getattr(step, "__wrapped__", step)(optimizer)
+    finally:
+        with torch.no_grad():
+            for parameter, (gradient, value) in before.items():
+                parameter.copy_(value)
+                parameter.grad = gradient
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+        for group, old in zip(optimizer.param_groups, groups):
+            group.update(old)
+        for parameter in missing:
+            learned[parameter] = optimizer.state.pop(parameter, {})
+        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
+        for attribute, value in zip(("_step_count", "_opt_called"), counted):
+            if value is not None:
+                setattr(optimizer, attribute, value)

@@ -1,0 +1,210 @@
+"""What a script trains, as one row of bytes: it is sent to ranks that lack it, and saved in parts.
+
+``rh.join(state={"model": model, "opt": opt})`` names the entries. Each becomes views of the row, with a name, a type and a
+shape that never change:
+
+* a module: a view for each tensor of its ``state_dict``, copied in place;
+* an optimizer: a view for each tensor that it keeps for a parameter, in place, whether it is there yet or not; one for its
+  ``param_groups``; and one that says for which parameters it keeps tensors;
+* a tensor: itself;
+* anything else with ``state_dict`` and ``load_state_dict``: one view of all its numbers, see :mod:`.packed`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from typing import Any, Protocol
+
+import torch
+
+from .errors import StateError
+from .optimizer import OptimizerState
+from .packed import Packed
+
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+
+
+class View(Protocol):
+    """Some bytes of the row."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    num_bytes: int
+
+    def read(self) -> torch.Tensor:
+        """All of its bytes, on any device."""
+
+    def write(self, start: int, piece: torch.Tensor) -> None:
+        """Overwrites bytes from ``start`` on."""
+
+
+class InPlace:
+    """The bytes of a tensor, in the logical order of its elements."""
+
+    def __init__(self, name: str, tensor: torch.Tensor):
+        if tensor.dtype not in _DTYPES:
+            raise StateError(f"{name} of rh.join(state=...) has the type {tensor.dtype}, which no checkpoint can hold")
+        self.name = name
+        self.tensor = tensor
+        self.dtype = _DTYPES[tensor.dtype]
+        self.shape = list(tensor.shape)
+        self.num_bytes = tensor.numel() * tensor.element_size()
+
+    def read(self) -> torch.Tensor:
+        return _bytes_of(self.tensor)
+
+    @torch.no_grad()
+    def write(self, start: int, piece: torch.Tensor) -> None:
+        write_bytes(self.tensor, start, piece)
+
+
+class Numbers:
+    """The numbers of something with a ``state_dict``, which is loaded when all of them have come."""
+
+    def __init__(self, name: str, owner: Any):
+        self.name = name
+        self._owner = owner
+        self._packed = Packed(name, owner.state_dict())
+        self.dtype = "U8"
+        self.num_bytes = self._packed.num_bytes
+        self.shape = [self.num_bytes]
+        self._received: bytearray | None = None
+
+    def read(self) -> torch.Tensor:
+        row = bytearray(self._packed.pack(self._owner.state_dict()))
+        return torch.frombuffer(row, dtype=torch.uint8) if row else torch.empty(0, dtype=torch.uint8)
+
+    def write(self, start: int, piece: torch.Tensor) -> None:
+        if self._received is None:
+            self._received = bytearray(self._packed.pack(self._owner.state_dict()))
+        self._received[start : start + piece.numel()] = piece.numpy().tobytes()
+
+    def settle(self) -> None:
+        """Loads what has come."""
+        if self._received is not None:
+            row, self._received = bytes(self._received), None
+            self._owner.load_state_dict(self._packed.unpack(row, self._owner.state_dict()))
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def write_bytes(tensor: torch.Tensor, start: int, piece: torch.Tensor) -> None:
+    """Overwrites bytes of a tensor from ``start`` on."""
+    whole = tensor.detach().contiguous()
+    whole.reshape(-1).view(torch.uint8)[start : start + piece.numel()].copy_(piece)
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(whole)
+
+
+class Row:
+    """The views of all entries, one after the other."""
+
+    def __init__(self, entries: dict[str, Any]):
+        if not isinstance(entries, dict) or not entries:
+            raise StateError('rh.join needs state={"model": model, "opt": optimizer, ...}: what is sent to new workers')
+        self.entries = entries
+        self._settled: list[Any] = []
+        self.views: list[Any] = []
+        for name, entry in entries.items():
+            self.views.extend(self._views_of(name, entry))
+        self._is_settled = True
+        self._starts: list[int] = []
+        end = 0
+        for view in self.views:
+            self._starts.append(end)
+            end += view.num_bytes
+        self.num_bytes = end
+
+    def _views_of(self, name: str, entry: Any) -> list[Any]:
+        if isinstance(entry, torch.nn.Module):
+            # keep_vars: the tensors themselves, not copies that are detached.
+            tensors = entry.state_dict(keep_vars=True)
+            for key, value in tensors.items():
+                if not isinstance(value, torch.Tensor):
+                    raise StateError(f"{name}.{key} of rh.join(state=...) is a {type(value).__name__}, not a tensor")
+            return [InPlace(f"{name}.{key}", value) for key, value in tensors.items()]
+        if isinstance(entry, torch.optim.Optimizer):
+            optimizer = OptimizerState(name, entry)
+            self._settled.append(optimizer)
+            return [Numbers(f"{name}.param_groups", optimizer.groups), *optimizer.views(_DTYPES)]
+        if isinstance(entry, torch.Tensor):
+            return [InPlace(name, entry)]
+        if hasattr(entry, "state_dict") and hasattr(entry, "load_state_dict"):
+            return [Numbers(name, entry)]
+        raise StateError(
+            f"state[{name!r}] is a {type(entry).__name__}: give a module, an optimizer, a tensor, or something with "
+            "state_dict() and load_state_dict()"
+        )
+
+    def described(self) -> list[tuple[str, str, list[int], int]]:
+        """Name, type, shape and bytes of each view."""
+        return [(view.name, view.dtype, view.shape, view.num_bytes) for view in self.views]
+
+    def _pieces(self, start: int, end: int) -> list[tuple[Any, int, int]]:
+        """The views in ``start..end`` of the row, each with its first and last byte."""
+        pieces = []
+        index = max(bisect.bisect_right(self._starts, start) - 1, 0)
+        for view, first in zip(self.views[index:], self._starts[index:]):
+            if first >= end:
+                break
+            low, high = max(start, first) - first, min(end, first + view.num_bytes) - first
+            if low < high:
+                pieces.append((view, low, high))
+        return pieces
+
+    def copy_out(self, start: int, end: int, address: int) -> None:
+        """Copies bytes of the row to host memory."""
+        self._check(start, end)
+        # A rank that has read a checkpoint sends it on.
+        self.settle()
+        into = _memory(address, end - start)
+        at = 0
+        for view, low, high in self._pieces(start, end):
+            into[at : at + high - low].copy_(view.read()[low:high])
+            at += high - low
+
+    def copy_in(self, start: int, end: int, address: int) -> None:
+        """Overwrites bytes of the row with those of host memory."""
+        self._check(start, end)
+        self._is_settled = False
+        source = _memory(address, end - start)
+        at = 0
+        for view, low, high in self._pieces(start, end):
+            view.write(low, source[at : at + high - low])
+            at += high - low
+
+    def settle(self) -> None:
+        """All bytes have come: what is not copied in place is loaded."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        for view in self.views:
+            if isinstance(view, Numbers):
+                view.settle()
+        for optimizer in self._settled:
+            optimizer.settle()
+
+    def _check(self, start: int, end: int) -> None:
+        if not 0 <= start <= end <= self.num_bytes:
+            raise StateError(f"bytes {start} to {end} of a state of {self.num_bytes} bytes")
+
+
+def _memory(address: int, length: int) -> torch.Tensor:
+    if length == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)

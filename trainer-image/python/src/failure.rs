@@ -1,0 +1,66 @@
+//! Errors that cross between Python and Rust.
+
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+use roundhouse_contract::environment::EnvironmentInvalid;
+use roundhouse_member::failure::{Ending, Failure};
+
+/// Where the package's exceptions are made.
+const ERRORS: &str = "roundhouse.errors";
+
+/// A failure as the exception of its exit code.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(crate) fn raised(failure: Failure) -> PyErr {
+    let Ending { code, words, newer } = failure.ending();
+    exception(code.code(), &words, newer)
+}
+
+/// A wrong environment is a wrong configuration.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(crate) fn misled(error: EnvironmentInvalid) -> PyErr {
+    let code = roundhouse_contract::ExitCode::ConfigInvalid.code();
+    exception(code, &error.to_string(), None)
+}
+
+/// The package's exception for an exit code.
+fn exception(code: i32, words: &str, newer: Option<u64>) -> PyErr {
+    Python::attach(|py| {
+        let made = py
+            .import(ERRORS)
+            .and_then(|errors| errors.call_method1("of_code", (code, words, newer)));
+        made.map_or_else(|error| error, PyErr::from_value)
+    })
+}
+
+/// What an exception of a process group or a store means: what torch raises for a connection is a `RuntimeError`.
+pub(crate) fn lost(py: Python<'_>, error: &PyErr) -> Failure {
+    let words = words(py, error);
+    if is_of(py, error, "OutOfMemoryError") {
+        Failure::OutOfMemory(words)
+    } else if error.is_instance_of::<PyRuntimeError>(py) || error.is_instance_of::<PyOSError>(py) {
+        Failure::PeerLost(words)
+    } else {
+        Failure::Internal(words)
+    }
+}
+
+/// What an exception means where the bytes of the state are copied.
+pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
+    let words = words(py, error);
+    if is_of(py, error, "OutOfMemoryError") {
+        Failure::OutOfMemory(words)
+    } else {
+        Failure::State(words)
+    }
+}
+
+fn is_of(py: Python<'_>, error: &PyErr, name: &str) -> bool {
+    let found = error.get_type(py).name();
+    found.is_ok_and(|found| found == name)
+}
+
+/// The first line: torch's errors of connections go on with a stack trace.
+fn words(py: Python<'_>, error: &PyErr) -> String {
+    let all = error.value(py).to_string();
+    all.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,78 @@
+//! Which samples belong to which step: the same numbers as those of the trainer in Rust.
+
+use pyo3::prelude::*;
+use roundhouse_elastic::ledger::Terms;
+use roundhouse_elastic::{Length, Scaling, course, shard};
+
+/// The course of a training over the samples of a data set.
+///
+/// `num_samples`, `global_batch_size`: at least 1. Its length is `steps`, or `epochs` if there are no steps. `seed` is that
+/// of the order of the samples.
+#[pyclass(frozen, module = "roundhouse._native")]
+#[derive(Debug)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "a course of Python has one of Rust"
+)]
+pub(crate) struct Course {
+    pub(crate) course: course::Course,
+    pub(crate) terms: Terms,
+    pub(crate) scaling: Scaling,
+}
+
+#[pymethods]
+impl Course {
+    #[new]
+    #[pyo3(signature = (num_samples, global_batch_size, *, steps = None, epochs = None, seed = 0))]
+    fn new(
+        num_samples: u64,
+        global_batch_size: u64,
+        steps: Option<u64>,
+        epochs: Option<u64>,
+        seed: u64,
+    ) -> Self {
+        let length = steps.map_or_else(|| Length::Epochs(epochs.unwrap_or(1)), Length::Steps);
+        let course = course::Course::new(num_samples, global_batch_size, length, None);
+        Self {
+            terms: Terms::of(&course, seed),
+            scaling: Scaling::new(None, &course),
+            course,
+        }
+    }
+
+    /// Steps of the whole training.
+    #[getter]
+    fn total_steps(&self) -> u64 {
+        self.course.total_steps()
+    }
+
+    /// The step after `steps` committed steps that have used `samples`: (epoch, first place, place after the last one,
+    /// whether the epoch ends with it), or None when training is complete. Places are in the order of the epoch.
+    fn batch(&self, steps: u64, samples: u64) -> Option<(u64, u64, u64, bool)> {
+        let mark = roundhouse_elastic::Mark {
+            step: steps,
+            samples,
+            ..self.scaling.start()
+        };
+        let batch = self.course.batch_at(&mark)?;
+        Some((
+            batch.epoch,
+            batch.places.start,
+            batch.places.end,
+            batch.ends_epoch,
+        ))
+    }
+
+    /// The places of `start..end` that are the part of a rank.
+    #[staticmethod]
+    fn part(start: u64, end: u64, rank: u32, world_size: u32) -> (u64, u64) {
+        let part = shard::shard(&(start..end), rank, world_size);
+        (part.start, part.end)
+    }
+
+    /// The samples at the places `start..end` of the order of an epoch.
+    fn samples(&self, epoch: u64, start: u64, end: u64) -> Vec<u64> {
+        let order = self.terms.order(epoch);
+        (start..end).map_while(|place| order.at(place)).collect()
+    }
+}

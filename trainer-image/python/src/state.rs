@@ -1,0 +1,95 @@
+//! What a script trains, as the state of a member: rows of bytes that `roundhouse/state.py` copies.
+
+use std::ops::Range;
+
+use pyo3::prelude::*;
+use roundhouse_member::failure::Failure;
+use roundhouse_member::share::{Chunk, Moved, Share, move_in_host_memory};
+use roundhouse_member::state::{Record, State, Table};
+use safetensors::Dtype;
+
+use crate::failure::refused;
+use crate::group::PyGroup;
+
+/// A `roundhouse.state.Row` and what it consists of.
+#[derive(Debug)]
+pub(crate) struct PyState {
+    row: Py<PyAny>,
+    table: Table,
+}
+
+/// A view as Python names it: name, type of safetensors, shape, bytes.
+type Named = (String, String, Vec<usize>, u64);
+
+impl PyState {
+    /// # Errors
+    /// A type that no checkpoint can hold: a defect of the package.
+    pub(crate) fn new(row: Py<PyAny>, views: Vec<Named>) -> Result<Self, Failure> {
+        let record = |(name, dtype, shape, bytes): Named| {
+            let dtype = dtype_of(&dtype)
+                .ok_or_else(|| Failure::State(format!("{name}: no checkpoint holds {dtype}")))?;
+            Ok(Record {
+                name,
+                dtype,
+                shape,
+                bytes,
+            })
+        };
+        let records: Result<Vec<_>, Failure> = views.into_iter().map(record).collect();
+        Ok(Self {
+            row,
+            table: Table::from(records?),
+        })
+    }
+
+    /// All bytes of another rank, or of a checkpoint, have come: what is not copied in place is loaded.
+    pub(crate) fn settle(&self) -> PyResult<()> {
+        Python::attach(|py| self.row.call_method0(py, "settle").map(|_| ()))
+    }
+}
+
+impl State for PyState {
+    fn table(&self) -> Result<Table, Failure> {
+        Ok(self.table.clone())
+    }
+
+    fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
+        let address = into.as_mut_ptr().expose_provenance();
+        let arguments = (range.start, range.end, address);
+        Python::attach(|py| {
+            let copied = self.row.call_method1(py, "copy_out", arguments);
+            copied.map(|_| ()).map_err(|error| refused(py, &error))
+        })
+    }
+
+    fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let address = bytes.as_ptr().expose_provenance();
+        let arguments = (offset, offset + bytes.len() as u64, address);
+        Python::attach(|py| {
+            let copied = self.row.call_method1(py, "copy_in", arguments);
+            copied.map(|_| ()).map_err(|error| refused(py, &error))
+        })
+    }
+}
+
+impl Share<PyGroup> for PyState {
+    fn move_chunk(&mut self, group: &PyGroup, chunk: &Chunk) -> Result<Moved, Failure> {
+        move_in_host_memory(self, group, chunk)
+    }
+}
+
+fn dtype_of(name: &str) -> Option<Dtype> {
+    Some(match name {
+        "BOOL" => Dtype::BOOL,
+        "U8" => Dtype::U8,
+        "I8" => Dtype::I8,
+        "I16" => Dtype::I16,
+        "I32" => Dtype::I32,
+        "I64" => Dtype::I64,
+        "F16" => Dtype::F16,
+        "BF16" => Dtype::BF16,
+        "F32" => Dtype::F32,
+        "F64" => Dtype::F64,
+        _ => return None,
+    })
+}

@@ -1,0 +1,116 @@
+"""Scripts outside of a job: a world of one."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import difference, load
+
+SCRIPTS = pathlib.Path(__file__).parent / "scripts"
+
+HEAD = """
+import sys, torch, roundhouse as rh
+torch.manual_seed(3)
+data = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.randint(2, (40,)))
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loss_of = torch.nn.functional.cross_entropy
+"""
+LOOP = """
+with rh.join(state={"model": model, "opt": opt}) as job:
+    for batch in job.steps(data, job.sampler(40, 8, epochs=1)):
+        loss = loss_of(job.model(model)(batch.x), batch.y)
+        loss.backward()
+        """
+
+
+def run(source, *arguments):
+    command = [sys.executable, "-W", "error::UserWarning", "-c", source, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (HEAD + LOOP + "pass", "NotCommitted: step 1: the body of the loop has ended without job.commit"),
+        (HEAD + LOOP + "opt.step()", "NotCommitted: optimizer.step() outside of job.commit"),
+        (HEAD + LOOP + "job.commit(loss, torch.optim.SGD(model.parameters(), lr=1))", "ConfigError: job.commit got a SGD"),
+        (HEAD + LOOP + "job.commit(loss * float('nan'), opt)", "Diverged: step 1"),
+        (HEAD + LOOP + "rh.join(state={'model': model})", "AlreadyJoined: rh.join was called twice"),
+        (HEAD + "rh.join(state={'model': 1})", "StateError: state['model'] is a int"),
+        (HEAD + "with rh.join(state={'model': model}) as job: pass", "NotCommitted: the script has ended without a loop"),
+        (
+            HEAD + "with rh.join(state={'opt': opt}) as job: job.model(model)",
+            "ConfigError: job.model: the module is not in rh.join(state=...)",
+        ),
+    ],
+)
+def test_a_mistake_is_an_exception_that_says_what_to_do(source, words):
+    ended = run(source)
+    assert ended.returncode == 1 and words in ended.stderr, ended.stderr
+
+
+def test_evaluations_are_done_between_steps_and_gradients_may_be_accumulated(tmp_path):
+    ended = run(
+        HEAD
+        + """
+def right(batch):
+    x, y = batch
+    scores = model(x)
+    assert not model.training and not torch.is_grad_enabled()
+    return {"loss": float(loss_of(scores, y, reduction="sum")), "accuracy": float((scores.argmax(1) == y).sum())}
+
+seen = []
+evaluation = rh.Evaluation(data, right, batch_size=7, then=seen.append)
+with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=sys.argv[1]) as job:
+    net = job.model(model)
+    for batch in job.steps(data, job.sampler(40, 8, epochs=3), evaluation=evaluation):
+        assert model.training
+        loss = 0.0
+        for part in range(2):
+            x, y = batch.x[part::2], batch.y[part::2]
+            own = loss_of(net(x), y) * len(x) / batch.step.size
+            own.backward()
+            loss += own.detach()
+        assert job.commit(loss, opt, max_grad_norm=1.0)
+    print("evaluated", len(seen), sorted(seen[-1]), job.steps_done)
+""",
+        tmp_path,
+    )
+    assert "evaluated 3 ['accuracy', 'loss']" in ended.stdout, ended.stderr
+
+
+def test_a_step_that_a_scaler_skips_is_committed_as_skipped(tmp_path):
+    ended = run(
+        HEAD
+        + """
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+with rh.join(state={"model": model, "opt": opt, "scaler": scaler}, checkpoint_dir=sys.argv[1]) as job:
+    for batch in job.steps(data, job.sampler(40, 8, epochs=1)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(job.model(model)(batch.x), batch.y)
+        scaler.scale(loss).backward()
+        before = model.weight.detach().clone()
+        if batch.step.number == 3:
+            model.weight.grad[0, 0] = float("inf")
+        assert job.commit(loss, opt, scaler=scaler)
+        assert torch.equal(before, model.weight) == (batch.step.number == 3)
+    print("scale", scaler.get_scale())
+""",
+        tmp_path,
+    )
+    assert "scale 2.0" in ended.stdout, ended.stderr
+    ledger = (tmp_path / "ledger" / "gen-0000000001.jsonl").read_text()
+    assert ledger.count("kipped") == 1, ledger
+
+
+def test_a_script_continues_from_its_checkpoint(tmp_path, undisturbed):
+    for steps in (25, 60):
+        source = (SCRIPTS / "train.py").read_text().replace(
+            '"schedule": schedule})', '"schedule": schedule}, checkpoint_dir=sys.argv[3], checkpoint_every_steps=10)'
+        )
+        ended = run(source, steps, tmp_path / "weights", tmp_path)
+        assert ended.returncode == 0, ended.stderr
+    assert "step 25 of generation 1" in ended.stdout
+    assert difference(undisturbed(60), load(tmp_path / "weights")) <= 1e-6

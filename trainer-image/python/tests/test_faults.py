@@ -1,0 +1,109 @@
+"""Processes of one job that are killed, stopped, added and removed while they train."""
+
+import signal
+
+import pytest
+from conftest import difference, load
+from world import World, until
+
+STEPS = 60
+# Of sums in another order.
+ROUNDING = 1e-6
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_ranks_trains_what_one_process_trains(tmp_path, undisturbed, workers):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        world.ends(world.begin(workers))
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("point", ["Forward", "Backward", "Agree", "Update", "Commit"])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_that_is_killed_costs_no_step(tmp_path, undisturbed, rank, point):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        workers = world.begin(3, fault=f"{rank}:31:{point}")
+        until("the rank is killed", workers[rank].is_gone)
+        others = [worker for worker in workers if worker is not workers[rank]]
+        world.form(others)
+        world.ends(others)
+        said = "".join(worker.log.read_text() for worker in others)
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+    assert "step 60 of 60" in said or "training is complete" in said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_last_of_two_ranks_trains_on(tmp_path, undisturbed, rank):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        workers = world.begin(2, fault=f"{rank}:31:Backward")
+        until("the rank is killed", workers[rank].is_gone)
+        world.form([workers[1 - rank]])
+        world.ends([workers[1 - rank]])
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_workers_that_join_get_the_state_and_the_others_lose_no_step(tmp_path, undisturbed):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        more = [world.start(1), world.start(2)]
+        world.prepared(more)
+        world.slow(200)
+        first = world.begin(1)
+        world.reach(first, 5)
+        world.form(first + more)
+        world.reach(more, 10)
+        world.form([first[0], more[1]])
+        world.ends([more[0]], 143)
+        world.slow(0)
+        world.ends([first[0], more[1]])
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_a_rank_that_is_stopped_is_left_behind_and_the_others_lose_no_step(tmp_path, undisturbed):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        world.slow(200)
+        workers = world.begin(3)
+        world.reach(workers, 5)
+        stopped = workers[1]
+        stopped.kill(signal.SIGSTOP)
+        others = [workers[0], workers[2]]
+        world.form(others)
+        world.reach(others, 10)
+        stopped.kill(signal.SIGCONT)
+        # It hears of its generation's end, and of the one that it has no place in.
+        world.ends([stopped], 143)
+        world.slow(0)
+        world.ends(others)
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_a_stopped_rank_joins_a_later_generation_with_its_process(tmp_path, undisturbed):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        world.slow(200)
+        workers = world.begin(2)
+        world.reach(workers, 5)
+        workers[1].kill(signal.SIGSTOP)
+        world.form([workers[0]], others_leave=False)
+        world.reach([workers[0]], 10)
+        workers[1].kill(signal.SIGCONT)
+        world.form(workers)
+        world.reach(workers, 15)
+        world.slow(0)
+        world.ends(workers)
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_a_job_whose_ranks_were_all_killed_continues_from_its_checkpoint(tmp_path, undisturbed):
+    with World(tmp_path, "train.py", STEPS, "weights", checkpoints=True, every_steps=10) as world:
+        world.slow(100)
+        workers = world.begin(2)
+        world.reach(workers, 25)
+        for worker in workers:
+            worker.kill()
+        until("both are gone", lambda: all(worker.is_gone() for worker in workers))
+        world.slow(0)
+        later = [world.start(index) for index in range(3)]
+        world.prepared(later)
+        world.form(later)
+        world.ends(later)
+        assert "step 20 of generation 1" in later[0].log.read_text()
+    assert difference(undisturbed(STEPS), load(world.state / "weights")) <= ROUNDING

@@ -1,0 +1,199 @@
+"""The parts of the package, in this process."""
+
+import ctypes
+import socket
+
+import pytest
+import torch
+from roundhouse import errors
+from roundhouse._native import Course
+from roundhouse.connections import Connections, open_sockets
+from roundhouse.data import Loader, Sampler, plan
+from roundhouse.packed import Packed
+from roundhouse.seeding import mixed
+from roundhouse.state import Row
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3),
+    "plain sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01, initial_accumulator_value=0.1),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True),
+}
+
+
+def trained(make, seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
+    optimizer = make(model.parameters())
+    return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+
+
+def step(model, optimizer, schedule, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(9, 6, generator=generator)
+    torch.nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long()).backward()
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+
+
+def row_of(parts):
+    return Row(dict(zip(("model", "opt", "schedule"), parts)))
+
+
+def send(sender, receiver, chunk=100):
+    """Copies the bytes of a row to another one, as ranks do."""
+    memory = (ctypes.c_uint8 * sender.num_bytes)()
+    address = ctypes.addressof(memory)
+    sender.copy_out(0, sender.num_bytes, address)
+    for start in range(0, sender.num_bytes, chunk):
+        end = min(start + chunk, sender.num_bytes)
+        receiver.copy_in(start, end, address + start)
+    return bytes(memory)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [0, 7])
+def test_a_state_that_is_sent_trains_on_as_the_senders(name, steps):
+    ours, theirs = trained(OPTIMIZERS[name], 1), trained(OPTIMIZERS[name], 2)
+    left, right = row_of(ours), row_of(theirs)
+    for number in range(steps):
+        step(*ours, number)
+    # The receiver has trained something else meanwhile.
+    step(*theirs, 99)
+    sent = send(left, right)
+    # A rank that has read a checkpoint sends it on before it trains.
+    memory = (ctypes.c_uint8 * right.num_bytes)()
+    right.copy_out(0, right.num_bytes, ctypes.addressof(memory))
+    assert bytes(memory) == sent
+    for number in range(steps, steps + 5):
+        step(*ours, number)
+        step(*theirs, number)
+    for mine, other in zip(ours[0].state_dict().values(), theirs[0].state_dict().values()):
+        assert torch.equal(mine, other)
+    assert ours[1].param_groups[0]["lr"] == theirs[1].param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_to_learn_what_an_optimizer_keeps_changes_nothing(name):
+    ours, untouched = trained(OPTIMIZERS[name], 1), trained(OPTIMIZERS[name], 1)
+    row_of(ours)
+    for number in range(3):
+        step(*ours, number)
+        step(*untouched, number)
+    for mine, other in zip(ours[0].state_dict().values(), untouched[0].state_dict().values()):
+        assert torch.equal(mine, other)
+
+
+def test_entries_that_cannot_be_kept_are_named():
+    for state, words in [
+        ({}, "rh.join needs state="),
+        ({"thing": object()}, "state['thing'] is a object"),
+        ({"model": torch.nn.Linear(1, 1), "n": 3}, "state['n'] is a int"),
+        ({"z": torch.zeros(2, dtype=torch.complex64)}, "complex64"),
+    ]:
+        with pytest.raises(errors.StateError, match=words.replace("[", r"\[").replace("]", r"\]")):
+            Row(state)
+
+
+def test_numbers_flags_and_nothing_come_back_as_they_were():
+    structure = {"a": [1, -(2**70), 2.5, None, True], "b": ("text", torch.tensor([1.0, 2.0])), "c": {"d": float("inf")}}
+    packed = Packed("x", structure)
+    changed = {"a": [None, 7, 3, 4.0, False], "b": ("text", torch.tensor([3.0, 4.0])), "c": {"d": 1}}
+    back = packed.unpack(packed.pack(changed), structure)
+    assert back["a"] == [None, 7, 3, 4.0, False] and type(back["a"][3]) is float
+    assert torch.equal(back["b"][1], torch.tensor([3.0, 4.0])) and back["c"] == {"d": 1}
+    for other in [{**changed, "e": 1}, {**changed, "a": [1]}, {**changed, "b": ("other", changed["b"][1])}]:
+        with pytest.raises(errors.StateError, match="has changed its structure"):
+            packed.pack(other)
+    with pytest.raises(errors.StateError, match="x.f .* is a object"):
+        Packed("x", {"f": object()})
+
+
+def test_the_order_of_samples_is_that_of_the_trainer_in_rust():
+    # The same numbers are in trainer-image/elastic/src/permutation.rs.
+    course = Course(10, 4, epochs=2, seed=7)
+    assert course.samples(0, 0, 10) == GOLDEN[0]
+    assert course.samples(1, 0, 10) == GOLDEN[1]
+
+
+GOLDEN = [[4, 3, 9, 7, 1, 0, 6, 2, 5, 8], [6, 1, 8, 0, 5, 4, 9, 3, 7, 2]]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_every_sample_comes_once_per_epoch_whatever_the_world(world_size):
+    sampler = Sampler(53, 8, epochs=3, seed=1)
+    seen, steps, samples = {0: [], 1: [], 2: []}, 0, 0
+    while (first := plan(sampler, steps, samples, (1, 0, world_size))) is not None:
+        for rank in range(world_size):
+            part = plan(sampler, steps, samples, (1, rank, world_size))
+            seen[part.epoch].extend(part.indices)
+        steps, samples = steps + 1, samples + first.global_size
+    assert steps == sampler.total_steps == 21
+    assert all(sorted(indices) == list(range(53)) for indices in seen.values())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_follows_a_change_of_the_share(workers):
+    dataset = [torch.tensor(index) for index in range(40)]
+    sampler = Sampler(40, 10, epochs=2, seed=1)
+    loader = Loader(dataset, sampler, num_workers=workers)
+    samples = 0
+    for number, place in enumerate([(1, 0, 1), (1, 0, 1), (2, 1, 2), (2, 1, 2), (3, 0, 3), (3, 0, 3), (4, 0, 1), (4, 0, 1)]):
+        wanted = plan(sampler, number, samples, place)
+        assert loader.load(wanted, samples).tolist() == list(wanted.indices)
+        samples += wanted.global_size
+    loader.close()
+
+
+def test_a_rank_without_samples_reads_one_that_does_not_count():
+    sampler = Sampler(6, 2, epochs=1)
+    steps = [plan(sampler, 0, 0, (1, rank, 3)) for rank in range(3)]
+    assert sorted(step.size for step in steps) == [0, 1, 1]
+    empty = next(step for step in steps if step.size == 0)
+    loader = Loader([torch.tensor(index) for index in range(6)], sampler)
+    assert loader.load(empty, 0).shape == (1,)
+
+
+def test_samplers_and_loaders_name_what_is_wrong():
+    for call, words in [
+        (lambda: Sampler(0, 4, epochs=1), "num_samples is 0"),
+        (lambda: Sampler(4, 4), "epochs=N or steps=N"),
+        (lambda: Sampler(4, 4, epochs=1, reduction="max"), "reduction"),
+        (lambda: Loader([1, 2], Sampler(3, 1, epochs=1)), "has 2 samples"),
+        (lambda: Loader([1, 2], Sampler(2, 1, epochs=1), shuffle=True), "shuffle is the sampler's business"),
+    ]:
+        with pytest.raises(errors.ConfigError, match=words):
+            call()
+
+
+def test_random_numbers_depend_on_every_part():
+    assert len({mixed(1, 2, 3), mixed(1, 2, 4), mixed(1, 3, 2), mixed(2, 2, 3), mixed(1, 2)}) == 5
+
+
+def test_connections_to_peers_are_cut_and_others_stay():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pair():
+        near = socket.create_connection(listener.getsockname())
+        return near, listener.accept()[0]
+
+    early, _peer_of_early = pair()
+    before = open_sockets()
+    own, peer = pair()
+    stores = socket.create_server(("127.0.0.1", 0))
+    of_store = socket.create_connection(stores.getsockname())
+    elsewhere = Connections(before, {"127.0.0.9"}, set())
+    assert len(elsewhere) == 0
+    group = Connections(before, {"127.0.0.1"}, {stores.getsockname()[1]})
+    group.cut()
+    group.close()
+    assert own.recv(1) == b"" and peer.recv(1) == b""
+    for left in (early, of_store):
+        left.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            left.recv(1)

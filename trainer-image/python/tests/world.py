@@ -1,0 +1,184 @@
+"""Starts the processes of a job on this machine and plays agent and operator to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+DEADLINE = 240.0
+HERE = pathlib.Path(__file__).parent
+
+
+def until(what, condition, seconds=DEADLINE):
+    """Waits until ``condition()`` gives something true, and returns that."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds:.0f} s: {what}")
+
+
+def free_port(address):
+    with socket.socket() as sock:
+        sock.bind((address, 0))
+        return sock.getsockname()[1]
+
+
+class Worker:
+    """A worker of one process."""
+
+    def __init__(self, world, index, variables):
+        self.index = index
+        self.address = f"127.0.0.{index + 1}"
+        self.port = free_port(self.address)
+        self.dir = world.dir / f"worker-{index}-{len(world.all)}"
+        self.dir.mkdir()
+        self.membership = self.dir / "membership"
+        self.log = self.dir / "log"
+        environment = {
+            **os.environ,
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "ROUNDHOUSE_POD_IP": self.address,
+            "ROUNDHOUSE_RENDEZVOUS_PORT": str(self.port),
+            "ROUNDHOUSE_MEMBERSHIP_FILE": str(self.membership),
+            "ROUNDHOUSE_TRAINER_CONFIG_FILE": "none",
+            "ROUNDHOUSE_RUN_DIR": str(self.dir),
+            "ROUNDHOUSE_DATA_DIR": "none",
+            "ROUNDHOUSE_FAULT_STEP_FILE": str(world.pace),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            **world.variables,
+            **variables,
+        }
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(world.command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    def status(self):
+        """What it says of itself; {} before it has said anything."""
+        try:
+            return json.loads((self.dir / "rank-0.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def words(self):
+        """Its last words, if it has left any."""
+        try:
+            return json.loads((self.dir / "rank-0.failure.json").read_text())
+        except OSError:
+            return None
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+
+    def is_gone(self):
+        return self.process.poll() is not None
+
+
+class World:
+    """A job: workers that come and go."""
+
+    def __init__(self, directory, script, *arguments, checkpoints=False, every_steps=20, variables=None):
+        self.dir = pathlib.Path(directory)
+        self.command = [sys.executable, str(HERE / "scripts" / script), *map(str, arguments)]
+        self.variables = dict(variables or {})
+        self.state = self.dir / "state"
+        self.pace = self.dir / "pace"
+        if checkpoints:
+            self.variables["ROUNDHOUSE_CHECKPOINT_DIR"] = str(self.state)
+            self.variables["ROUNDHOUSE_CHECKPOINT_EVERY_STEPS"] = str(every_steps)
+        self.all = []
+        self.generation = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, where):
+        for worker in self.all:
+            if not worker.is_gone():
+                worker.kill()
+            worker.process.wait()
+        if error is not None:
+            for worker in self.all:
+                print(f"--- worker {worker.index}, exit code {worker.process.returncode}, {worker.status()}")
+                print(worker.log.read_text()[-4000:])
+
+    def slow(self, milliseconds):
+        """Each step takes so much longer from now on."""
+        self.pace.write_text(str(milliseconds))
+
+    def start(self, index, **variables):
+        worker = Worker(self, index, variables)
+        self.all.append(worker)
+        return worker
+
+    def prepared(self, workers):
+        """Waits until workers are in the lobby, or stranded."""
+        for worker in workers:
+            def is_ready(worker=worker):
+                assert not worker.is_gone(), f"worker {worker.index} ended with {worker.process.returncode}"
+                return worker.status().get("phase") in ("Lobby", "Stranded", "Training", "Saving")
+
+            until(f"worker {worker.index} is prepared", is_ready)
+
+    def form(self, workers, others_leave=True):
+        """Issues the next generation, in which ``workers`` are the ranks in this order; all others leave, or hear nothing."""
+        self.generation += 1
+        members = list(workers)
+        for worker in self.all:
+            if worker.is_gone():
+                continue
+            joins = worker in members
+            if not joins and not others_leave:
+                continue
+            document = {
+                "protocol": 1,
+                "generation": self.generation,
+                "action": "Join" if joins else "Leave",
+                "nodeRank": members.index(worker) if joins else 0,
+                "nodes": len(members),
+                "procsPerWorker": 1,
+                "master": {"address": members[0].address, "port": members[0].port},
+                "members": "",
+                "incarnation": {"podUid": "", "restarts": 0},
+                "issuedAt": "",
+            }
+            partial = worker.membership.with_suffix(".partial")
+            partial.write_text(json.dumps(document))
+            partial.rename(worker.membership)
+
+    def begin(self, number, fault=None):
+        """Starts so many workers, and their first generation. ``fault``: of the rank that it names first."""
+        doomed = {} if fault is None else {int(fault.split(":")[0]): {"ROUNDHOUSE_FAULT": fault}}
+        workers = [self.start(index, **doomed.get(index, {})) for index in range(number)]
+        self.prepared(workers)
+        self.form(workers, others_leave=False)
+        return workers
+
+    def step(self, worker):
+        return worker.status().get("step", 0)
+
+    def reach(self, workers, step):
+        """Waits until workers have committed so many steps in the newest generation."""
+        for worker in workers:
+            def is_there(worker=worker):
+                status = worker.status()
+                if status.get("phase") == "Done":
+                    return True
+                assert not worker.is_gone(), f"worker {worker.index} ended with {worker.process.returncode}"
+                return status.get("generation") == self.generation and status.get("step", 0) >= step
+
+            until(f"worker {worker.index} is at step {step}", is_there)
+
+    def ends(self, workers, code=0):
+        for worker in workers:
+            until(f"worker {worker.index} ends", worker.is_gone)
+            assert worker.process.returncode == code, (worker.index, worker.process.returncode)
