@@ -70,13 +70,16 @@ fn the_crd_fits_in_the_annotation_of_kubectl_apply() {
     assert!(size < LAST_APPLIED_BYTES, "{size} bytes");
 }
 
-/// The text of all Rust sources below a directory.
-fn read_all(directory: &std::path::Path, text: &mut String) {
+/// The text of all sources of a language below a directory, by the end of their names.
+fn read_all(directory: &std::path::Path, language: &str, text: &mut String) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            read_all(&path, text);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            read_all(&path, language, text);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == language)
+        {
             *text += &std::fs::read_to_string(path).unwrap();
         }
     }

@@ -40,7 +40,7 @@ fn every_metric_that_the_sources_name_is_on_the_page() {
     let mut num_found = 0;
     for (directory, prefix) in directories {
         let mut sources = String::new();
-        super::read_all(&manifests::repository().join(directory), &mut sources);
+        super::read_all(&manifests::repository().join(directory), "rs", &mut sources);
         let is_name = |part: &&str| {
             let is_lower = |each: char| each.is_ascii_lowercase() || each == '_';
             part.starts_with(prefix) && part.chars().all(is_lower) && !part.ends_with('_')

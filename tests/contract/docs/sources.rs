@@ -45,11 +45,14 @@ fn is_path(span: &str) -> bool {
 
 #[test]
 fn every_test_that_the_design_and_its_pages_name_exists() {
-    let mut sources = String::new();
+    let (mut sources, mut scripts) = (String::new(), String::new());
     for directory in ["operator", "tests", "trainer-image"] {
-        crate::read_all(&repository().join(directory), &mut sources);
+        crate::read_all(&repository().join(directory), "rs", &mut sources);
     }
+    let python = repository().join("trainer-image/python/tests");
+    crate::read_all(&python, "py", &mut scripts);
     let functions = sources.split("fn ").skip(1);
+    let functions = functions.chain(scripts.split("def ").skip(1));
     let known: HashSet<&str> = functions.filter_map(|it| it.split('(').next()).collect();
     let mut missing = Vec::new();
     for page in PAGES {
