@@ -179,7 +179,7 @@ fn bad_scaling() -> Vec<Case> {
         (
             "elastic",
             json!({"mode": "Restart", "onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 1}}),
-            "is for the built-in trainer",
+            "leave out trainer: with elastic.mode Restart",
         ),
     ]
 }
@@ -322,6 +322,12 @@ async fn a_trainer_whose_fields_contradict_each_other_is_refused_with_the_field_
     });
     let message = refusal(&stage, &script).await;
     assert!(message.contains("leave out checkpoint.best"), "{message}");
+    for mode in ["Restart", "InProcess"] {
+        script["spec"]["elastic"] =
+            json!({"mode": mode, "onScale": "ScaleBatch", "scaleBatch": {"referenceReplicas": 1}});
+        let message = refusal(&stage, &script).await;
+        assert!(message.contains("is for the built-in trainer"), "{message}");
+    }
     script["spec"]["workers"]["template"]["spec"] = json!({"priorityClassName": "low"});
     let message = refusal(&stage, &script).await;
     assert!(message.contains("a container named trainer"), "{message}");
