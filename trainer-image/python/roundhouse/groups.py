@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import hashlib
+import json
 import socket
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from .connections import Connections, open_sockets
+from .errors import DataMismatch, RoundhouseError, StateError
 
 _NAME = "roundhouse"
 # What the next call of the creator hands to PyTorch.
@@ -55,10 +58,19 @@ class Store:
 
 
 class Network:
-    """Builds stores and groups for ranks that compute on ``device``."""
+    """Builds stores and groups for ranks that compute on ``device``.
 
-    def __init__(self, device: torch.device):
+    ``identity``: what has to be equal on all ranks, by the names that a message uses. ``tensors``: names, types and shapes
+    of the state, which have to be equal, too.
+    """
+
+    def __init__(self, device: torch.device, identity: dict[str, Any], tensors: list[str]):
         self.device = device
+        self.tensors = tensors
+        digest = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
+        self._identity = {**identity, "tensors": digest}
+        # Why the ranks cannot train together. It is raised where the script sees it.
+        self.mismatch: RoundhouseError | None = None
 
     def host(self, address: str, port: int, seconds: float) -> Store:
         """Serves a store on one address and port of this host; other addresses of the host do not answer."""
@@ -99,14 +111,42 @@ class Network:
     ) -> Group:
         """Connects the ranks that have gathered at the store; returns when all are connected."""
         place = (generation, rank, size)
+        self._compare(store.store, rank)
         if self.device.type == "cuda":
             return Group(_nccl(store.store, rank, size, seconds), self.device, place, None)
         before = open_sockets()
         store.store.set(f"address/{rank}", address)
         gloo = _gloo(store.store, rank, size, seconds, address)
-        addresses = {store.store.get(f"address/{peer}").decode() for peer in range(size)}
+        addresses = {found.decode() for found in store.store.multi_get([f"address/{peer}" for peer in range(size)])}
         ports = {store.port} | ({own_store_port} if own_store_port else set())
         return Group(gloo, self.device, place, Connections(before, addresses, ports))
+
+    def _compare(self, store: dist.Store, rank: int) -> None:
+        """Before any collective: ranks whose rows have different lengths would wait for each other for ever."""
+        if rank == 0:
+            store.set("tensors", json.dumps(self.tensors))
+            store.set("identity", json.dumps(self._identity))
+            return
+        first = json.loads(store.get("identity"))
+        for name, own in self._identity.items():
+            theirs = first.get(name)
+            if theirs == own:
+                continue
+            if name == "tensors":
+                own, theirs = _first_difference(self.tensors, json.loads(store.get("tensors")))
+            kind = DataMismatch if name == "samples of the data set" else StateError
+            self.mismatch = kind(
+                f"rank {rank} has other {name} than rank 0: {own}, not {theirs}; all ranks need the same script, arguments and "
+                "data"
+            )
+            raise self.mismatch
+
+
+def _first_difference(own: list[str], theirs: list[str]) -> tuple[str, str]:
+    for mine, other in zip(own, theirs):
+        if mine != other:
+            return mine, other
+    return f"{len(own)} of them", str(len(theirs))
 
 
 def _gloo(store: dist.Store, rank: int, size: int, seconds: float, address: str) -> Any:

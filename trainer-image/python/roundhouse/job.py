@@ -98,6 +98,7 @@ class Job:
         self._callbacks: list[Callable[[Job], None]] = []
         self._sampler: Sampler | None = None
         self._group: Group | None = None
+        self._network: Network | None = None
         self._place = (0, 0, 1, 0, 0)
         self._step: Step | None = None
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -185,8 +186,7 @@ class Job:
         """The steps of this rank, for a script that reads its samples itself. Each is to be ended by :meth:`commit`."""
         self._prepare(sampler)
         while True:
-            is_due = self._process.advance()
-            self._enter()
+            is_due = self._advance()
             if evaluation is not None and evaluation.is_due(self._place[4], self._process.evaluated, sampler):
                 self._evaluate(evaluation)
                 continue
@@ -274,7 +274,10 @@ class Job:
 
         Raises :class:`~roundhouse.errors.PeerLost` when the generation breaks in it.
         """
-        sums = self._process.sum([float(value) for value in values])
+        numbers = [float(value) for value in values]
+        if not all(math.isfinite(number) for number in numbers):
+            raise ConfigError(f"job.sum: {numbers} are not all finite, and the ranks agree on finite numbers alone")
+        sums = self._process.sum(numbers)
         if sums is None:
             raise PeerLost("a rank was lost while the ranks summed numbers")
         return sums
@@ -294,9 +297,8 @@ class Job:
                 _write(file, module or self._modules[0])
             if self._process.sum([0.0]) is not None:
                 return file
-            if self._process.advance():
+            if self._advance():
                 raise PeerLost("the state was lost with all ranks that had it: the training continues from a checkpoint")
-            self._enter()
 
     def _evaluate(self, evaluation: Evaluation) -> None:
         """Evaluates the state on all ranks. One that breaks off is due again in the next generation."""
@@ -310,6 +312,8 @@ class Job:
             for module, was_training in were_training:
                 module.training = was_training
         names = sorted(sums)
+        if not all(math.isfinite(value) for value in sums.values()):
+            raise Diverged(f"the evaluation after step {self.steps_done} is not finite on rank {self.rank}: {sums}")
         total = self._process.sum([sums[name] for name in names])
         if total is None:
             return
@@ -345,7 +349,7 @@ class Job:
         # A loop that all ranks have left early is complete, too.
         while not self._is_finished:
             self._is_finished = self._process.finish()
-            if not self._is_finished and self._process.advance():
+            if not self._is_finished and self._advance():
                 raise PeerLost("a rank was lost while the ranks ended early")
         self._leave()
         self._process.done()
@@ -361,6 +365,8 @@ class Job:
         if self._process.has_agent:
             # The first DDP of a process imports it, which takes seconds. In the lobby nobody waits for that.
             import torch._dynamo.utils  # noqa: F401
+        tensors = [f"{name} {shape} of {dtype}" for name, dtype, shape, _ in self._row.described()]
+        self._network = Network(self._device, _identity(sampler, self._row), tensors)
         state = self._row.entries
         settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
         settings["reduction"] = sampler.reduction
@@ -369,7 +375,7 @@ class Job:
             model=" ".join(type(module).__name__ for module in self._modules),
             optimizer=" ".join(type(optimizer).__name__ for optimizer in self._optimizers),
             settings=settings,
-            network=Network(self._device),
+            network=self._network,
             row=self._row,
             views=self._row.described(),
             leave=self._leave,
@@ -384,6 +390,16 @@ class Job:
             leave_default()
             self._group.close()
             self._group = None
+
+    def _advance(self) -> bool:
+        """Forms generations until a step is due; false when all are committed."""
+        try:
+            is_due = self._process.advance()
+        except RoundhouseError as error:
+            mismatch = None if self._network is None else self._network.mismatch
+            raise mismatch or error from None
+        self._enter()
+        return is_due
 
     def _enter(self) -> None:
         before = self._place[0]
@@ -505,6 +521,17 @@ class Job:
         value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         assert self._sampler is not None
         return value * step.size if self._sampler.reduction == "mean" else value
+
+
+def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
+    """What has to be equal on all ranks."""
+    return {
+        "samples of the data set": sampler.num_samples,
+        "samples per step": sampler.global_batch_size,
+        "seed": sampler.seed,
+        "reduction": sampler.reduction,
+        "entries of state": [f"{name}: {type(entry).__name__}" for name, entry in row.entries.items()],
+    }
 
 
 def _exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:

@@ -313,7 +313,7 @@ impl Process {
             Stage::Started(started) => tell_end(launch, started.reporter, &ending, known.is_none()),
             Stage::Training(mut training) => {
                 tell_end(launch, training.reporter(), &ending, known.is_none());
-                training.lose("this process ends");
+                training.give_up();
             }
             Stage::Over => {}
         });

@@ -107,3 +107,61 @@ def test_a_job_whose_ranks_were_all_killed_continues_from_its_checkpoint(tmp_pat
         world.ends(later)
         assert "step 20 of generation 1" in later[0].log.read_text()
     assert difference(undisturbed(STEPS), load(world.state / "weights")) <= ROUNDING
+
+
+def test_a_bug_of_the_script_on_one_rank_ends_that_rank_alone_and_is_named(tmp_path, undisturbed):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"RAISE_AT": "1:31"}) as world:
+        workers = world.begin(2)
+        world.ends([workers[1]], 1)
+        words = workers[1].words()
+        assert words["reason"] == "Crashed" and words["step"] == 30, words
+        assert words["message"] == "ValueError: a bug of the script (train.py:32)", words
+        world.form([workers[0]])
+        world.ends([workers[0]])
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("SAMPLES", "400", "rank 1 has other samples of the data set than rank 0: 400, not 500"),
+        ("WIDTH", "16", "rank 1 has other tensors than rank 0: model.0.weight [16, 8] of F32, not model.0.weight [32, 8] of F32"),
+    ],
+)
+def test_ranks_that_differ_do_not_train_together_and_say_what_differs(tmp_path, variable, value, words):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        workers = [world.start(0), world.start(1, **{variable: value})]
+        world.prepared(workers)
+        world.form(workers)
+        world.ends([workers[1]], 64)
+        assert words in workers[1].words()["message"]
+        assert not workers[0].is_gone()
+
+
+def test_buffers_are_those_of_rank_0_and_of_the_last_committed_step(tmp_path):
+    found = []
+    for fault in (None, "1:31:Agree"):
+        directory = tmp_path / str(fault)
+        directory.mkdir()
+        with World(directory, "train.py", STEPS, directory / "weights", variables={"NORM": "1"}) as world:
+            workers = world.begin(2, fault=fault)
+            if fault is not None:
+                until("the rank is killed", workers[1].is_gone)
+                again = world.start(1)
+                world.prepared([again])
+                workers[1] = again
+                world.form(workers)
+            world.ends(workers)
+        found.append(load(directory / "weights"))
+    assert difference(*found) <= ROUNDING
+
+
+@pytest.mark.parametrize("loaders", ["0", "2"])
+def test_the_workers_of_a_loader_survive_a_generation(tmp_path, undisturbed, loaders):
+    variables = {"LOADERS": loaders}
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        workers = world.begin(3, fault="2:31:Backward")
+        until("the rank is killed", workers[2].is_gone)
+        world.form(workers[:2])
+        world.ends(workers[:2])
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING

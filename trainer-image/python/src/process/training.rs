@@ -394,6 +394,13 @@ impl Training {
         self.member.lose(why);
     }
 
+    /// This process ends: its peers, if it has any, get an error at once.
+    pub(super) fn give_up(&mut self) {
+        if self.member.world().is_ok() {
+            self.lose("this process ends");
+        }
+    }
+
     pub(super) fn done(mut self) {
         self.member.apply(Event::Finished);
         self.member.leave();

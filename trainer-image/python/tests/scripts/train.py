@@ -10,10 +10,11 @@ import roundhouse as rh
 STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 
 torch.manual_seed(3)
-points = torch.randn(500, 8)
+points = torch.randn(500, 8)[: int(os.environ.get("SAMPLES", "500"))]
 labels = (points[:, 0] * points[:, 1] > 0).long()
 dataset = torch.utils.data.TensorDataset(points, labels)
-layers = [torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2)]
+width = int(os.environ.get("WIDTH", "32"))
+layers = [torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2)]
 if os.environ.get("NORM"):
     layers.insert(1, torch.nn.BatchNorm1d(32))
 model = torch.nn.Sequential(*layers)
