@@ -1,0 +1,81 @@
+"""What `commit` and the sampler of the Python package add to a step of plain DDP; prints a Markdown table.
+
+Both sides train the same model with the same samples, optimizer and threads (one per rank), in processes that live at the same
+time and train in turns of some steps. A price is the median over all pairs of turns, so a machine that is slower for a while
+is slower for both. Both sides' losses have to be equal.
+"""
+import argparse
+import pathlib
+import statistics
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "trainer-image/python/tests"))
+
+from sides import elastic, plain
+
+GOAL_PERCENT = 3.0
+# Of sums in another order.
+ROUNDING = 1e-4
+MODELS = ("mlp", "resnet18")
+
+
+def difference(left, right):
+    """The largest relative difference of two lists of losses."""
+    return max(abs(a - b) / max(abs(a), 1e-3) for a, b in zip(left, right, strict=True))
+
+
+def measure(name, world, options):
+    """Pairs of turns (plain, elastic) of one round, and by how much their losses differ."""
+    with tempfile.TemporaryDirectory() as place, plain(name, world) as theirs, elastic(name, world, place) as ours:
+        # The first steps allocate.
+        first = [side.train(3) for side in (theirs, ours)]
+        num_steps = max(2, round(options.seconds / first[0].seconds))
+        pairs = [tuple(first)]
+        for number in range(options.pairs):
+            # Who is first takes turns, too.
+            order = (theirs, ours) if number % 2 == 0 else (ours, theirs)
+            turns = {side: side.train(num_steps) for side in order}
+            pairs.append((turns[theirs], turns[ours]))
+    apart = max(difference(mine.losses, yours.losses) for yours, mine in pairs)
+    if apart > ROUNDING:
+        raise SystemExit(f"{name}, {world} ranks: the losses differ by {apart:.1e}, so the two do not train the same")
+    return pairs[1:], apart
+
+
+def percent(pairs, field):
+    return [100 * (getattr(mine, field) / getattr(yours, field) - 1) for yours, mine in pairs]
+
+
+def row(name, world, rounds):
+    pairs = [pair for of_round, _ in rounds for pair in of_round]
+    yours, mine = (statistics.median(1e3 * pair[side].seconds for pair in pairs) for side in (0, 1))
+    price, cpu = (statistics.median(percent(pairs, field)) for field in ("seconds", "cpu_seconds"))
+    of_rounds = sorted(statistics.median(percent(of_round, "seconds")) for of_round, _ in rounds)
+    apart = max(apart for _, apart in rounds)
+    spread = f"{of_rounds[0]:.1f} to {of_rounds[-1]:.1f} %"
+    cells = (name, world, f"{yours:.2f}", f"{mine:.2f}", f"{price:.1f} %", spread, f"≤ {GOAL_PERCENT:.0f} %", f"{cpu:.1f} %")
+    return f"| {' | '.join(map(str, cells))} | {apart:.0e} |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--worlds", default="1,2", help="numbers of ranks")
+    parser.add_argument("--rounds", type=int, default=3, help="with new processes each")
+    parser.add_argument("--pairs", type=int, default=8, help="of turns in a round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
+    options = parser.parse_args()
+    print("| model | W | plain DDP, ms/step | roundhouse, ms/step | price | medians of the rounds | goal | price in CPU time | losses differ by |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    for name in options.models.split(","):
+        for world in map(int, options.worlds.split(",")):
+            rounds = []
+            for number in range(options.rounds):
+                print(f"{name}, {world} ranks, round {number + 1} of {options.rounds}", file=sys.stderr)
+                rounds.append(measure(name, world, options))
+            print(row(name, world, rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""One rank of the same training with roundhouse: MODEL, and the port of the benchmark."""
+import sys
+
+import torch
+from models import SEED, prepared
+from pace import Pace
+from torch.nn.functional import cross_entropy
+
+import roundhouse as rh
+
+NAME, PORT = sys.argv[1], int(sys.argv[2])
+
+model, dataset, optimizer, batch = prepared(NAME)
+with rh.join(state={"model": model, "optimizer": optimizer}) as job:
+    torch.set_num_threads(1)
+    sampler = job.sampler(len(dataset), batch, steps=10_000_000, seed=SEED)
+    net = job.model(model)
+    pace = None
+    for x, y in job.steps(dataset, sampler):
+        loss = cross_entropy(net(x), y)
+        loss.backward()
+        job.commit(loss, optimizer)
+        pace = pace or Pace(PORT, job.rank)
+        if not pace.goes_on(loss):
+            break
