@@ -72,6 +72,10 @@ bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min
 bench-operator: ## What the operator costs with many jobs and with large ones, beside JobSet and Kubeflow Trainer (30 min; ARGS="--pods 6400")
 	@tests/support/make/bench-operator
 
+.PHONY: bench-python
+bench-python: ## What the Python package adds to a step of plain DDP, on this machine (10 min; fetches 3 GB the first time)
+	@tests/support/make/bench-python
+
 .PHONY: bench-trainer
 bench-trainer: ## Steps per second beside PyTorch's, on this machine (40 min; fetches 3 GB the first time)
 	@tests/support/make/bench-trainer

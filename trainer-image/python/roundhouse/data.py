@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from ._native import Course
 from .errors import ConfigError, DataMismatch
-from .seeding import mixed, seed_all
+from .seeding import Probe, mixed, seed_all
 
 
 class Sampler:
@@ -138,17 +138,48 @@ def plan(sampler: Sampler, steps: int, samples: int, place: tuple[int, int, int]
 
 
 class _Seeded:
-    """A data set whose samples are read with random numbers of their own: those of seed, epoch and index."""
+    """A data set whose samples are read with random numbers of their own: those of seed, epoch and index.
+
+    Seeding the generators for each sample costs more than reading a sample that is in memory. So it begins with the first
+    batch whose samples have drawn a random number, which is read a second time. Without a ``seed`` nothing is seeded.
+    """
 
     def __init__(self, dataset: Any, seed: int | None):
         self.dataset = dataset
         self.seed = seed
+        self._draws = False
+        self._probe: Probe | None = None
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
-        epoch, index = key
+        self._seed(key)
+        return self.dataset[key[1]]
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> list[Any]:
+        if self.seed is None:
+            return self._read([index for _, index in keys])
+        if not self._draws:
+            samples = self._read_unseeded([index for _, index in keys])
+            # What comes next in this process does not draw the same numbers after each batch.
+            self._seed(keys[-1])
+            if not self._draws:
+                return samples
+        return [self[key] for key in keys]
+
+    def _read_unseeded(self, indices: list[int]) -> list[Any]:
+        # Made where the samples are read, which may be a process of its own.
+        self._probe = self._probe or Probe()
+        self._probe.begin()
+        samples = self._read(indices)
+        self._draws = self._probe.was_drawn_from()
+        return samples
+
+    def _read(self, indices: list[int]) -> list[Any]:
+        read = getattr(self.dataset, "__getitems__", None)
+        return [self.dataset[index] for index in indices] if read is None else read(indices)
+
+    def _seed(self, key: tuple[int, int]) -> None:
         if self.seed is not None:
-            seed_all(mixed(self.seed, epoch, index))
-        return self.dataset[index]
+            seed_all(mixed(self.seed, *key))
 
 
 class _Feed:

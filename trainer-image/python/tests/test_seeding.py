@@ -1,0 +1,72 @@
+"""Random numbers of samples: functions of seed, epoch and index, whatever else is in the batch."""
+
+import random
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from roundhouse.data import _Seeded
+from roundhouse.seeding import mixed, seed_all
+
+DRAWS = {
+    "random": random.random,
+    "numpy": numpy.random.random,
+    "torch": lambda: float(torch.rand(())),
+}
+
+
+class Samples(Dataset):
+    """Samples that are random numbers from an index on; it counts how often they are read."""
+
+    def __init__(self, draw, first=0):
+        self.draw, self.first, self.num_reads = draw, first, 0
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        self.num_reads += 1
+        return self.draw() if index >= self.first else float(index)
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_samples_draw_the_same_numbers_in_any_batch(draw):
+    seeded = _Seeded(Samples(draw), seed=5)
+    first = seeded.__getitems__([(0, 3), (0, 4), (0, 5)])
+    assert first == seeded.__getitems__([(0, 3)]) + _Seeded(Samples(draw), seed=5).__getitems__([(0, 4), (0, 5)])
+    assert first == [seeded[0, index] for index in (3, 4, 5)]
+    assert len({*first, *seeded.__getitems__([(1, 3), (1, 4)])}) == 5
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_the_first_sample_that_draws_may_come_late(draw):
+    seeded = _Seeded(Samples(draw, first=50), seed=5)
+    assert seeded.__getitems__([(0, 1), (0, 2)]) == [1.0, 2.0]
+    assert seeded.__getitems__([(0, 3), (0, 70)]) == [3.0, _Seeded(Samples(draw), seed=5)[0, 70]]
+
+
+def test_samples_that_draw_nothing_are_read_once_and_in_batches_if_the_data_set_can():
+    samples = Samples(random.random, first=100)
+    _Seeded(samples, seed=5).__getitems__([(0, 1), (0, 2)])
+    assert samples.num_reads == 2
+    samples.__getitems__ = lambda indices: [-index for index in indices]
+    assert _Seeded(samples, seed=5).__getitems__([(0, 1), (0, 2)]) == [-1, -2]
+
+
+def test_numbers_after_a_batch_are_not_those_after_another_batch():
+    seeded = _Seeded(Samples(random.random, first=100), seed=5)
+    drawn = []
+    for index in (1, 2):
+        seeded.__getitems__([(0, index)])
+        drawn.append([draw() for draw in DRAWS.values()])
+    assert not set(drawn[0]) & set(drawn[1])
+
+
+def test_a_seed_gives_the_numbers_of_torch_manual_seed():
+    for seed in (mixed(1), mixed(2, 3)):
+        seed_all(seed)
+        numbers = torch.rand(3)
+        torch.manual_seed(seed)
+        assert torch.equal(numbers, torch.rand(3))
