@@ -65,7 +65,7 @@ bench-cold: ## How long make try and make demo take with nothing downloaded or b
 	@tests/support/make/bench-cold
 
 .PHONY: bench-elastic
-bench-elastic: ## Recovery and growth beside torchrun's, on this machine (25 min; fetches 3 GB the first time)
+bench-elastic: ## Recovery and growth beside torchrun's, on this machine (30 min; fetches 3 GB the first time)
 	@tests/support/make/bench-elastic
 
 .PHONY: bench-operator

@@ -14,6 +14,7 @@ import sys
 
 import local
 import pods
+import python
 import scripts
 import torchrun
 
@@ -24,6 +25,7 @@ EVENTS = {
 }
 SYSTEMS = {
     "local": "Roundhouse, local executor",
+    "python": "PyTorch script with roundhouse, local executor",
     "pods": "Roundhouse, pods",
     "restart": "PyTorch script on Roundhouse's pods",
     "defaults": "torchrun, defaults",
@@ -40,7 +42,7 @@ class Setting:
     at_step: int
 
 
-OURS = {"local": local, "pods": pods, "restart": scripts}
+OURS = {"local": local, "python": python, "pods": pods, "restart": scripts}
 
 
 def measure(setting, system, event, repeat):

@@ -1,4 +1,4 @@
-"""The job that all of ours run; train.py does the same for torchrun."""
+"""The jobs of ours; train.py does the same for torchrun, and elastic_script.py with the Python package."""
 
 TRAINER = {
     "model": {"name": "mlp", "hidden": [32]},
@@ -12,14 +12,27 @@ TRAINER = {
 
 
 def job(workers, volume):
-    """A TrainingJob whose checkpoints go to that directory of the nodes."""
+    """A TrainingJob of the built-in trainer whose checkpoints go to that directory of the nodes."""
+    return _of(workers, volume, {"trainer": TRAINER})
+
+
+def joining(workers, volume, command):
+    """A TrainingJob of a command that joins with the Python package. `PYTHONPATH` is the caller's."""
+    threads = [{"name": "OMP_NUM_THREADS", "value": "1"}]
+    container = {"name": "trainer", "image": "localhost/script:1", "command": command, "env": threads}
+    made = _of(workers, volume, {"elastic": {"mode": "InProcess"}})
+    made["spec"]["workers"]["template"] = {"spec": {"containers": [container]}}
+    return made
+
+
+def _of(workers, volume, program):
     return {
         "apiVersion": "roundhouse.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": "digits"},
         "spec": {
             "workers": {"replicas": workers, "minReplicas": 2},
-            "trainer": TRAINER,
             "checkpoint": {"volume": {"hostPath": {"path": str(volume)}}, "everySteps": 50},
+            **program,
         },
     }

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 
-from steps import Outcome, Step, usual
+from steps import Outcome, Step, mean
 
 LOOK_SECONDS = 0.001
 FORMED = re.compile(r"generation (\d+): rank \d+ of (\d+)")
@@ -73,7 +73,7 @@ def outcome(run, before, first, since, world, verdict, pause=None):
     return Outcome(
         seconds=first.at - since,
         pause=pause,
-        usual=usual(before),
+        usual=mean(before),
         lost=committed + 1 - steps[steps.index(first)].number,
         # The auditor has proven it.
         repeated=0,

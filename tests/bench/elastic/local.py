@@ -1,4 +1,4 @@
-"""One run of `kubectl-roundhouse run --local`."""
+"""One run of `kubectl-roundhouse run --local`: of the built-in trainer, or of a script with the Python package."""
 import atexit
 import json
 import pathlib
@@ -16,13 +16,13 @@ from steps import children, until, variable
 class Run:
     """The executor and its processes."""
 
-    def __init__(self, setting, workers):
-        self.programs = setting.programs
+    def __init__(self, setting, workers, job=job, options=()):
+        self.programs, self.job = setting.programs, job
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-"))
         self.file, self.dir = self.home / "job.yaml", self.home / "run"
         self.save(workers)
         command = [self.programs / "kubectl-roundhouse", "run", "--local", "-f", self.file]
-        command += ["--data", setting.data, "--dir", self.dir]
+        command += ["--dir", self.dir, *options]
         with open(self.home / "output", "wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
         self.ledger = Ledger(self.dir / "state")
@@ -33,7 +33,7 @@ class Run:
     def save(self, workers):
         """The job's file, there at once as a whole."""
         partial = self.file.with_suffix(".partial")
-        partial.write_text(json.dumps(job(workers, "/srv")))
+        partial.write_text(json.dumps(self.job(workers, "/srv")))
         partial.rename(self.file)
 
     def worlds(self):
@@ -76,14 +76,19 @@ class Run:
         return shown
 
 
-def kill(setting, repeat, whole_agent):
+def trainer(setting, workers):
+    """A run of the built-in trainer."""
+    return Run(setting, workers, options=["--data", setting.data])
+
+
+def kill(setting, repeat, whole_agent, start=trainer):
     """kill -9 of a rank's process, or of its agent, too."""
-    run = Run(setting, 3)
+    run = start(setting, 3)
     agent = run.agents()[repeat % 3]
     return ledger.kill(run, setting, children(agent) + [agent] * whole_agent)
 
 
-def grow(setting, _repeat):
+def grow(setting, _repeat, start=trainer):
     """A third worker, by saving the file."""
-    run = Run(setting, 2)
+    run = start(setting, 2)
     return ledger.grow(run, setting, lambda: run.save(3))

@@ -40,6 +40,11 @@ def usual(steps):
     return statistics.median(gaps(steps)) if len(steps) > 1 else None
 
 
+def mean(steps):
+    """Mean time between two steps, for lines that come several at a time; None without any."""
+    return (steps[-1].at - steps[0].at) / (len(steps) - 1) if len(steps) > 1 else None
+
+
 def until(limit, condition, pause, is_over=lambda: False):
     """What a condition is when it comes to be true; None if it does not in so many seconds, or all is over before."""
     deadline = time.monotonic() + limit

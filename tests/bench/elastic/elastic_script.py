@@ -1,0 +1,41 @@
+"""What the Python package runs: train.py's MLP on the same digits, batch and optimizer, with roundhouse in place of its
+checkpoints and its share of the samples."""
+import argparse
+import gzip
+import pathlib
+
+import torch
+
+import roundhouse as rh
+
+
+def read(path, header):
+    """The bytes of an IDX file behind its header."""
+    return torch.frombuffer(bytearray(gzip.decompress(path.read_bytes())[header:]), dtype=torch.uint8)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--steps", type=int, default=10_000_000)
+    options = parser.parse_args()
+
+    labels = read(options.data / "train-labels-idx1-ubyte.gz", 8).long()
+    images = read(options.data / "train-images-idx3-ubyte.gz", 16).view(len(labels), -1).float() / 255
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(images.shape[1], 32), torch.nn.ReLU(), torch.nn.Linear(32, int(labels.max()) + 1)
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    with rh.join(state={"net": net, "optimizer": optimizer}) as job:
+        model = job.model(net)
+        for step in job.indices(job.sampler(len(labels), 64, steps=options.steps, seed=7)):
+            # A rank without samples computes one, whose gradients do not count.
+            mine = torch.tensor(step.indices or (0,))
+            loss = torch.nn.functional.cross_entropy(model(images[mine]), labels[mine])
+            loss.backward()
+            job.commit(loss, optimizer)
+
+
+if __name__ == "__main__":
+    main()
