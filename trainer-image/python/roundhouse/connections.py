@@ -38,8 +38,13 @@ class Connections:
             if inode in before:
                 continue
             try:
-                own = socket.socket(fileno=os.dup(descriptor))
+                second = os.dup(descriptor)
             except OSError:
+                continue  # Another thread has closed it.
+            try:
+                own = socket.socket(fileno=second)
+            except OSError:
+                os.close(second)
                 continue
             if _is_of(own, addresses, store_ports):
                 self._sockets.append(own)

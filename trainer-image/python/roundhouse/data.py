@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ._native import Course
-from .errors import ConfigError, DataMismatch
+from .errors import ConfigError, DataMismatch, PeerLost
 from .seeding import Probe, mixed, seed_all
 
 
@@ -108,8 +110,8 @@ class Batch:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
-        # An error of a collective of the script's own: if the generation has broken, the step is done again.
-        return isinstance(error, RuntimeError) and self._job._collective_failed(error)
+        # An error of a collective of the script's own: the step is done again, in the next generation.
+        return isinstance(error, (RuntimeError, PeerLost)) and self._job._collective_failed(error)
 
 
 def _moved(data: Any, device: Any, non_blocking: bool) -> Any:
@@ -193,6 +195,22 @@ class _Feed:
             yield keys
 
 
+class _Worker:
+    """What a worker of the loader does first: it ends with the process that reads from it.
+
+    It has a copy of that process' connections, which would stay open for the peers of a process that was killed.
+    """
+
+    def __init__(self, then: Callable[[int], None] | None):
+        self._then = then
+
+    def __call__(self, index: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if self._then is not None:
+            self._then(index)
+
+
 class Loader:
     """Reads the batches of the steps to come, in a DataLoader whose workers live as long as the training."""
 
@@ -206,6 +224,8 @@ class Loader:
         for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
             if name in options:
                 raise ConfigError(f"job.steps: {name} is the sampler's business; remove it")
+        if not options.get("in_order", True):
+            raise ConfigError("job.steps: in_order=False would give steps the samples of others; remove it")
         self._sampler = sampler
         self._feed = _Feed()
         self._feed.wanted = self._next_keys
@@ -215,6 +235,7 @@ class Loader:
         self._asked: deque[Step] = deque()
         if options.get("num_workers"):
             options.setdefault("persistent_workers", True)
+            options["worker_init_fn"] = _Worker(options.get("worker_init_fn"))
         self._loader = DataLoader(_Seeded(dataset, sampler.seed if seeds else None), batch_sampler=self._feed, **options)
         self._batches: Iterator[Any] | None = None
 

@@ -24,7 +24,7 @@ class Evaluation:
     of this rank's part of ``dataset``. It returns **sums** over the samples of the batch, such as
     ``{"loss": ..., "accuracy": number of samples that are right}``, and calls no collective. The means over the whole data set
     are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are reported, too. ``then(means)`` is called on all
-    ranks.
+    ranks of the generation.
     """
 
     dataset: Any

@@ -10,6 +10,7 @@ import ctypes
 import datetime
 import hashlib
 import json
+import os
 import socket
 from typing import Any
 
@@ -113,13 +114,13 @@ class Network:
         place = (generation, rank, size)
         self._compare(store.store, rank)
         if self.device.type == "cuda":
-            return Group(_nccl(store.store, rank, size, seconds), self.device, place, None)
+            return Group(_nccl(store.store, rank, size, seconds), store.store, self.device, place, None)
         before = open_sockets()
         store.store.set(f"address/{rank}", address)
         gloo = _gloo(store.store, rank, size, seconds, address)
         addresses = {found.decode() for found in store.store.multi_get([f"address/{peer}" for peer in range(size)])}
         ports = {store.port} | ({own_store_port} if own_store_port else set())
-        return Group(gloo, self.device, place, Connections(before, addresses, ports))
+        return Group(gloo, store.store, self.device, place, Connections(before, addresses, ports))
 
     def _compare(self, store: dist.Store, rank: int) -> None:
         """Before any collective: ranks whose rows have different lengths would wait for each other for ever."""
@@ -167,9 +168,15 @@ class Group:
     """The ranks of one generation."""
 
     def __init__(
-        self, backend: Any, device: torch.device, place: tuple[int, int, int], connections: Connections | None
+        self,
+        backend: Any,
+        store: dist.Store,
+        device: torch.device,
+        place: tuple[int, int, int],
+        connections: Connections | None,
     ):
         self.backend = backend
+        self._store = store
         self.device = device
         self.generation, self.rank, self.size = place
         self._connections = connections
@@ -220,10 +227,6 @@ class Group:
             if shutdown is not None:
                 shutdown()
 
-    def has_failed(self) -> bool:
-        """Whether NCCL has noted that a collective failed which itself will not return."""
-        return False
-
     def close(self) -> None:
         """Lets the connections go, when nothing uses the group any more."""
         if self._connections is not None:
@@ -236,7 +239,7 @@ class Group:
         _prepared.append(self.backend)
         dist.init_process_group(
             _NAME,
-            store=dist.PrefixStore(f"gen{self.generation}", dist.HashStore()),
+            store=self._store,
             rank=self.rank,
             world_size=self.size,
         )
@@ -251,4 +254,11 @@ def leave_default() -> None:
 
 def _register() -> None:
     if _NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(_NAME, lambda *_: _prepared.pop(), devices=["cpu", "cuda"])
+        dist.Backend.register_backend(_NAME, _create, devices=["cpu", "cuda"])
+
+
+def _create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
+    """The group that is prepared; or another one, for a script that calls ``torch.distributed.new_group``."""
+    if _prepared:
+        return _prepared.pop()
+    return _gloo(store, rank, size, timeout.total_seconds(), os.environ.get("ROUNDHOUSE_POD_IP", "127.0.0.1"))

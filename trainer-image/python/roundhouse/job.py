@@ -55,18 +55,19 @@ def join(
     if gradients not in ("ddp", "manual"):
         raise ConfigError(f'rh.join: gradients is {gradients!r}; give "ddp" or "manual"')
     if os.environ.get("ROUNDHOUSE_GENERATION"):
+        sys.excepthook = _exit_with
         raise ConfigError(
             "rh.join in a job with elastic.mode: Restart, which ends and starts the script for every generation: set "
             "elastic.mode: InProcess"
         )
+    if os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"):
+        sys.excepthook = _exit_with
     process = Process.start(
         None if checkpoint_dir is None else Path(checkpoint_dir),
         checkpoint_every_steps,
         checkpoint_every_seconds,
         checkpoint_keep,
     )
-    if process.has_agent:
-        sys.excepthook = _exit_with
     try:
         _joined = Job(process, state, device, gradients == "manual", seed_each_step)
     except RoundhouseError as error:
@@ -105,9 +106,11 @@ class Job:
         self._is_committing = False
         self._is_finished = False
         self._over = False
+        # The step and the words of the last collective of the script's own that has failed.
+        self._last_failure: tuple[int, str] | None = None
+        self._steps_done = 0
         self._began_at = self._loaded_at = 0.0
-        for optimizer in self._optimizers:
-            optimizer.register_step_pre_hook(self._check_step)
+        self._hooks = [optimizer.register_step_pre_hook(self._check_step) for optimizer in self._optimizers]
         if process.has_agent:
             torch.set_num_threads(process.num_threads(os.cpu_count() or 1))
 
@@ -131,7 +134,7 @@ class Job:
     @property
     def steps_done(self) -> int:
         """Committed steps."""
-        return self._place[3]
+        return self._steps_done
 
     @property
     def group(self) -> Any:
@@ -150,7 +153,9 @@ class Job:
     def model(self, module: torch.nn.Module, **options: Any) -> Model:
         """The module, whose backward pass sums the gradients over the ranks of the current generation.
 
-        ``options`` go to PyTorch's DDP, such as ``find_unused_parameters=True``. The same module gives the same object.
+        ``options`` go to PyTorch's DDP, such as ``bucket_cap_mb``. The same module gives the same object. With
+        ``find_unused_parameters=True`` an error of a lost peer reaches the script in ``backward``: put the body of the loop in
+        ``with batch:``, which has the step done again.
         """
         if not any(module is own or module in own.modules() for own in self._modules):
             raise ConfigError("job.model: the module is not in rh.join(state=...), so new workers would not get its weights")
@@ -237,17 +242,14 @@ class Job:
                     'loss.backward() before job.commit; a script that sums them itself gives rh.join(gradients="manual")'
                 )
         loss_sum = self._loss_sum(loss, step)
-        if scaler is not None:
-            for one in optimizers:
-                if max_grad_norm is not None:
-                    scaler.unscale_(one)
-        norm = _norm(optimizers, max_grad_norm)
+        # With a scaler the gradients are scaled until all have agreed: unscaling cannot be done again.
+        norm = _norm(optimizers, max_grad_norm if scaler is None else None)
         self._share_buffers()
         is_finite = math.isfinite(norm) or scaler is not None
         agreed = self._process.agree(loss_sum, finite=is_finite, broke=self._gradients.broken)
         agreed_at = time.perf_counter()
         if agreed is None:
-            self._drop(optimizers)
+            self._drop(optimizers, scaler)
             return False
         mean_loss, all_finite = agreed
         if scaler is None and not (all_finite and math.isfinite(mean_loss)):
@@ -255,6 +257,12 @@ class Job:
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
                 "rate, add a warm-up, or give job.commit max_grad_norm"
             )
+        if scaler is not None:
+            norm /= scaler.get_scale()
+            if max_grad_norm is not None:
+                for one in optimizers:
+                    scaler.unscale_(one)
+                norm = _norm(optimizers, max_grad_norm)
         learning_rate = float(optimizers[0].param_groups[0]["lr"]) if optimizers else 0.0
         skipped = self._update(optimizers, scheduler, scaler)
         computed = self._gradients.computed_at or ended_at
@@ -266,6 +274,7 @@ class Job:
             time.perf_counter() - agreed_at,
         ]
         self._step = None
+        self._steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=learning_rate, spent=spent)
         return True
 
@@ -297,8 +306,15 @@ class Job:
                 _write(file, module or self._modules[0])
             if self._process.sum([0.0]) is not None:
                 return file
+            self._finish_again()
+
+    def _finish_again(self) -> None:
+        """The generation broke after the last step. All ranks of the next one do the same, whatever they had done before."""
+        while True:
             if self._advance():
-                raise PeerLost("the state was lost with all ranks that had it: the training continues from a checkpoint")
+                raise PeerLost("the state was lost with all ranks that had it: another start continues from a checkpoint")
+            if self._process.finish():
+                return
 
     def _evaluate(self, evaluation: Evaluation) -> None:
         """Evaluates the state on all ranks. One that breaks off is due again in the next generation."""
@@ -320,7 +336,8 @@ class Job:
         number = len(evaluation.dataset)
         means = {name: value / number for name, value in zip(names, total)}
         told = {"loss": means["loss"], **reported(means)}
-        if self._process.end_evaluation(num_samples=number, **told) and evaluation.then is not None:
+        self._process.end_evaluation(num_samples=number, **told)
+        if evaluation.then is not None:
             evaluation.then(means)
 
     # The context manager.
@@ -330,27 +347,42 @@ class Job:
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         self._over = True
-        if error is None:
-            self._end()
-            return
+        for hook in self._hooks:
+            hook.remove()
+        self._step = None
         if isinstance(error, KeyboardInterrupt):
             self._leave()
             return
-        code, words = _explained(error, self._is_finished)
+        exits = isinstance(error, SystemExit) and not error.code
+        if exits and not self._is_finished:
+            # Python would end with 0, which says that the training is complete.
+            words = "the script has called sys.exit() before its last step"
+            self._fail(NotCommitted(words))
+            raise NotCommitted(words) from error
+        if error is None or exits:
+            try:
+                self._end()
+            except Exception as trouble:
+                self._fail(trouble)
+                raise
+            return
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        code, words = _explained(error)
         self._process.fail(code, words, getattr(error, "newer", None))
         self._leave()
 
     def _end(self) -> None:
         if self._sampler is None:
-            words = "the script has ended without a loop over job.steps(...) or job.indices(...): it has trained nothing"
-            self._process.fail(64, words)
-            raise NotCommitted(words)
-        self._step = None
-        # A loop that all ranks have left early is complete, too.
+            raise NotCommitted(
+                "the script has ended without a loop over job.steps(...) or job.indices(...): it has trained nothing"
+            )
+        # A loop that all ranks have left at the same step is complete, too.
         while not self._is_finished:
             self._is_finished = self._process.finish()
             if not self._is_finished and self._advance():
-                raise PeerLost("a rank was lost while the ranks ended early")
+                raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
         self._leave()
         self._process.done()
 
@@ -398,12 +430,21 @@ class Job:
         except RoundhouseError as error:
             mismatch = None if self._network is None else self._network.mismatch
             raise mismatch or error from None
-        self._enter()
+        try:
+            self._enter()
+        except RuntimeError as error:
+            if self._group is None:
+                raise
+            # A collective of the script's own, in a callback.
+            self._process.lose(f"{type(error).__name__}: {error}".splitlines()[0])
+            self._leave()
+            return self._advance()
         return is_due
 
     def _enter(self) -> None:
         before = self._place[0]
         self._place = self._process.place()
+        self._steps_done = self._place[3]
         if self._place[0] == before:
             return
         self._group = self._process.group()
@@ -434,17 +475,19 @@ class Job:
 
     @torch.no_grad()
     def _share_buffers(self) -> None:
-        """Running statistics are those of rank 0, as in DDP."""
+        """Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples."""
         if self._group is None or not self._buffers or self._gradients.broken is not None:
             return
         buffers = [buffer for buffer, _ in self._buffers]
         row = torch.cat([buffer.detach().contiguous().reshape(-1).view(torch.uint8) for buffer in buffers])
+        assert self._step is not None
+        source = 0 if self._step.global_size >= self.world_size else self.world_size - 1
         try:
-            torch.distributed.broadcast(row, src=0)
+            torch.distributed.broadcast(row, src=source)
         except RuntimeError as error:
             self._gradients.broke(error)
             return
-        if self.rank != 0:
+        if self.rank != source:
             at = 0
             for buffer in buffers:
                 size = buffer.numel() * buffer.element_size()
@@ -452,8 +495,11 @@ class Job:
                 at += size
 
     @torch.no_grad()
-    def _drop(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def _drop(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any = None) -> None:
         """The step is as if it had not been."""
+        if scaler is not None:
+            # That the script has unscaled the gradients is forgotten with them.
+            scaler._per_optimizer_states.clear()
         self._step = None
         for buffer, before in self._buffers:
             buffer.copy_(before)
@@ -482,12 +528,17 @@ class Job:
             optimizer.zero_grad(set_to_none=True)
         return skipped
 
-    def _collective_failed(self, error: RuntimeError) -> bool:
-        """A collective of the script's own has failed within a step: whether the step is done again."""
-        if self._group is None or self._step is None:
+    def _collective_failed(self, error: BaseException) -> bool:
+        """A collective of the script's own may have failed within a step: whether the step is done again."""
+        failure = (0 if self._step is None else self._step.number, str(error))
+        # An error that comes again in the next generation is the script's.
+        is_own = isinstance(error, torch.OutOfMemoryError) or failure == self._last_failure
+        if self._group is None or self._step is None or is_own:
             return False
-        self._gradients.broke(error)
-        self._process.agree(0.0, finite=True, broke=self._gradients.broken)
+        self._last_failure = failure
+        if not isinstance(error, PeerLost):
+            self._gradients.broke(error)
+            self._process.agree(0.0, finite=True, broke=self._gradients.broken)
         self._drop(self._optimizers)
         return True
 
@@ -576,13 +627,11 @@ def _write(file: Path, module: torch.nn.Module) -> None:
     partial.replace(file)
 
 
-def _explained(error: BaseException, is_finished: bool) -> tuple[int | None, str]:
+def _explained(error: BaseException) -> tuple[int | None, str]:
     """The exit code, None for that of Python, and the last words of a process that ends with an exception."""
     if isinstance(error, RoundhouseError):
         return error.exit_code, str(error)
     if isinstance(error, SystemExit):
-        if not error.code and not is_finished:
-            return 64, "the script has called sys.exit() before its last step"
         return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {error.code}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]

@@ -166,12 +166,17 @@ def _templates(
     name: str, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
 ) -> list[dict[str, Template]]:
     """What the optimizer keeps for each parameter, in order."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    missing = [parameter for parameter in trained if not optimizer.state.get(parameter)]
+    # Of parameters that are frozen, too: they may be trained later.
+    missing = [parameter for parameter in parameters if not optimizer.state.get(parameter)]
+    learned: dict[torch.Tensor, dict[str, Any]] = {}
     if missing:
-        _step_and_undo(optimizer, missing, learned := {})
-    else:
-        learned = {}
+        try:
+            _step_and_undo(optimizer, missing, learned)
+        except (TypeError, RuntimeError) as error:
+            raise StateError(
+                f"{name} of rh.join(state=...) is a {type(optimizer).__name__}, which cannot make a step with gradients of zero "
+                f"({error}): optimizers with closures or sparse gradients cannot be kept"
+            ) from error
     templates = []
     for index, parameter in enumerate(parameters):
         kept = optimizer.state.get(parameter) or learned.get(parameter) or {}

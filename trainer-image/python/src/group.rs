@@ -53,15 +53,6 @@ impl Abort for PyGroup {
     fn shutdown(&self) {
         let _ = Python::attach(|py| self.group.call_method0(py, "shutdown"));
     }
-
-    fn has_failed(&self) -> bool {
-        Python::attach(|py| {
-            let found = self.group.call_method0(py, "has_failed");
-            found
-                .and_then(|found| found.extract(py))
-                .unwrap_or_default()
-        })
-    }
 }
 
 impl Group for PyGroup {

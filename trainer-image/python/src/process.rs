@@ -96,11 +96,11 @@ impl Process {
         })?;
         // First of all: documents that are newer than what the file holds now are for this process.
         let (machine, watch) = lobby::enter(&launch);
-        let reporter = Reporter::new(&launch).map_err(raised)?;
+        let reporter = Reporter::new(&launch).map_err(failed_early)?;
         // A script that runs alone is ended as any other.
         let leave = if has_agent {
             let words = process::last_words(&launch);
-            LeaveRequest::listen(launch.leave_budget, words).map_err(raised)?
+            LeaveRequest::listen(launch.leave_budget, words).map_err(failed_early)?
         } else {
             LeaveRequest::default()
         };
@@ -177,7 +177,8 @@ impl Process {
         let launch = &self.launch;
         let prepare = || Training::prepare(launch, *started, course, named, network, state, leave);
         let training = py.detach(prepare);
-        *self.stage() = Stage::Training(Box::new(training.map_err(raised)?));
+        let training = training.map_err(failed_early)?;
+        *self.stage() = Stage::Training(Box::new(training));
         Ok(())
     }
 
@@ -266,11 +267,12 @@ impl Process {
     }
 
     /// An evaluation begins: the watchdogs are patient meanwhile.
-    fn begin_evaluation(&mut self) -> PyResult<()> {
-        self.training()?.begin_evaluation().map_err(raised)
+    fn begin_evaluation(&mut self, py: Python<'_>) -> PyResult<()> {
+        let training = self.training()?;
+        py.detach(|| training.begin_evaluation()).map_err(raised)
     }
 
-    /// The state was evaluated on `num_samples`, with the same result on all ranks. False: the generation broke.
+    /// The state was evaluated on `num_samples`, with the same result on all ranks. False: the generation broke after that.
     #[pyo3(signature = (*, num_samples, loss, accuracy = None, top5 = None, perplexity = None))]
     fn end_evaluation(
         &mut self,
@@ -342,6 +344,13 @@ fn tell_end(launch: &Launch, reporter: &mut Reporter, ending: &Ending, is_of_scr
         words.reason = Reason::Crashed;
         RunFiles::new(run_dir, launch.local_rank).write_failure(&words);
     }
+}
+
+/// A failure of a process whose reporter is not there, or not any more.
+fn failed_early(failure: Failure) -> PyErr {
+    let Ending { code, words, .. } = failure.ending();
+    process::fail_early(code, &words, variable);
+    raised(failure)
 }
 
 fn internal(words: &str) -> Failure {

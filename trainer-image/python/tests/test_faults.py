@@ -115,7 +115,7 @@ def test_a_bug_of_the_script_on_one_rank_ends_that_rank_alone_and_is_named(tmp_p
         world.ends([workers[1]], 1)
         words = workers[1].words()
         assert words["reason"] == "Crashed" and words["step"] == 30, words
-        assert words["message"] == "ValueError: a bug of the script (train.py:32)", words
+        assert words["message"] == "ValueError: a bug of the script (train.py:43)", words
         world.form([workers[0]])
         world.ends([workers[0]])
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
@@ -165,3 +165,34 @@ def test_the_workers_of_a_loader_survive_a_generation(tmp_path, undisturbed, loa
         world.form(workers[:2])
         world.ends(workers[:2])
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_an_evaluation_that_breaks_is_done_again_and_newcomers_take_part(tmp_path, undisturbed):
+    variables = {"EVALUATE": "1"}
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        workers = world.begin(3, fault="2:17:Backward")
+        until("the rank is killed", workers[2].is_gone)
+        again = world.start(2)
+        world.prepared([again])
+        members = [*workers[:2], again]
+        world.form(members)
+        world.ends(members)
+        told = members[0].status()["progress"]
+        assert told["evalLoss"] > 0 and 0 < told["evalAccuracy"] <= 1, told
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_a_rank_that_ends_before_the_result_is_written_leaves_it_to_the_next_rank_0(tmp_path, undisturbed):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"EXIT_AT_END": "0"}) as world:
+        workers = world.begin(3)
+        until("rank 0 is gone", workers[0].is_gone)
+        world.form(workers[1:])
+        world.ends(workers[1:])
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_sys_exit_before_the_last_step_is_a_failure(tmp_path):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"EXIT_AT": "0:7"}) as world:
+        workers = world.begin(1)
+        world.ends(workers, 64)
+        assert "sys.exit() before its last step" in workers[0].words()["message"]

@@ -327,7 +327,7 @@ impl Training {
     }
 
     /// The state was evaluated on all ranks, with the same result: it is reported, and the end of the evaluation is a
-    /// boundary, as a step's end is. False: the generation broke, and the state is to be evaluated again.
+    /// boundary, as a step's end is. False: the generation broke after that; the state need not be evaluated again.
     pub(super) fn evaluated_as(&mut self, evaluation: &Evaluation) -> Result<bool, Failure> {
         self.begun = None;
         self.member.reporter.evaluated(evaluation);

@@ -21,14 +21,29 @@ model = torch.nn.Sequential(*layers)
 opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 200)
 
+
+
+def right(batch):
+    x, y = batch
+    scores = model(x)
+    loss = torch.nn.functional.cross_entropy(scores, y, reduction="sum")
+    return {"loss": float(loss), "accuracy": float((scores.argmax(1) == y).sum())}
+
+
+evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EVALUATE") else None
+
 with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
     sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5)
     net = job.model(model)
-    for batch in job.steps(dataset, sampler, num_workers=int(os.environ.get("LOADERS", "0"))):
+    for batch in job.steps(dataset, sampler, evaluation=evaluation, num_workers=int(os.environ.get("LOADERS", "0"))):
         x, y = batch
         loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()
         if os.environ.get("RAISE_AT") == f"{job.rank}:{batch.step.number}":
             raise ValueError("a bug of the script")
+        if os.environ.get("EXIT_AT") == f"{job.rank}:{batch.step.number}":
+            sys.exit()
         job.commit(loss, opt, schedule)
+    if os.environ.get("EXIT_AT_END") == str(job.rank):
+        os.kill(os.getpid(), 9)
     job.save_result(WEIGHTS)
