@@ -92,6 +92,10 @@ fuzz: ## Random bytes for everything that reads what others wrote (TARGETS="idx 
 deny: ## Licences, sources and known vulnerabilities of the dependencies
 	@tests/support/make/deny
 
+.PHONY: wheel
+wheel: ## Build the Python package roundhouse as a wheel: target/wheels
+	@tests/support/make/wheel
+
 .PHONY: sbom
 sbom: ## What is in the images that make images has laid out, as CycloneDX: target/sbom (4 min the first time)
 	@tests/support/make/sbom
