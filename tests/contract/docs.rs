@@ -4,6 +4,7 @@
 mod commands;
 mod links;
 mod markdown;
+mod python;
 mod sources;
 mod versions;
 mod yaml;

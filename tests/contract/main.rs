@@ -22,7 +22,8 @@ fn examples() -> Vec<(String, TrainingJob)> {
         names.map(|name| format!("{directory}{name}")).collect()
     };
     let mut jobs = Vec::new();
-    for name in [in_directory(""), in_directory("own-model/")].concat() {
+    let directories = ["", "own-model/", "pytorch/"];
+    for name in directories.map(in_directory).concat() {
         for document in manifests::read(&format!("examples/{name}")).unwrap() {
             if document["kind"] == "TrainingJob" {
                 let mut job: TrainingJob = serde_json::from_value(document).unwrap();

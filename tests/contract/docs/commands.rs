@@ -26,7 +26,7 @@ const READS: &str = "only reads; the fields that it shows have tests of their ow
 const ONE_VERSION: &str = "the API has one version so far";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 44] = [
+const KNOWN: [(&str, Proof); 47] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -163,8 +163,20 @@ const KNOWN: [(&str, Proof); 44] = [
         Nothing("builds for minutes; tests/local runs the same programs on the same example"),
     ),
     (
+        "make wheel",
+        Nothing("builds for minutes; tests/support/make/python tests the same package, staged"),
+    ),
+    (
         "own-model audit",
         Runs("tests/local/own_model.rs", "run.audit()"),
+    ),
+    ("pip install", Nothing(EDITS)),
+    (
+        "python examples/pytorch/elastic.py",
+        Runs(
+            "trainer-image/python/tests/test_example.py",
+            "\"elastic.py\"",
+        ),
     ),
     ("rm -rf", Nothing(EDITS)),
     (
@@ -251,7 +263,10 @@ fn what_is_said_to_run_a_command_runs_it() {
 
 #[test]
 fn every_block_has_a_language() {
-    let languages: HashSet<&str> = ["sh", "yaml", "json", "text", "rust", "promql"].into();
+    let languages: HashSet<&str> = [
+        "sh", "yaml", "json", "text", "rust", "promql", "python", "diff",
+    ]
+    .into();
     for page in pages() {
         for block in markdown::blocks(&page.text) {
             let is_known = languages.contains(&*block.language);
