@@ -19,6 +19,7 @@ from .errors import AlreadyJoined, ConfigError, Diverged, Left, NotCommitted, Pe
 from .evaluation import Evaluation, reported
 from .gradients import Gradients, Model
 from .groups import Group, Network, leave_default
+from .optimizer import bytes_of
 from .seeding import mixed, seed_all
 from .state import Row
 
@@ -479,7 +480,7 @@ class Job:
         if self._group is None or not self._buffers or self._gradients.broken is not None:
             return
         buffers = [buffer for buffer, _ in self._buffers]
-        row = torch.cat([buffer.detach().contiguous().reshape(-1).view(torch.uint8) for buffer in buffers])
+        row = torch.cat([bytes_of(buffer) for buffer in buffers])
         assert self._step is not None
         source = 0 if self._step.global_size >= self.world_size else self.world_size - 1
         try:

@@ -63,7 +63,7 @@ class OptimizerState:
     def receive(self, index: int, key: str, start: int, piece: torch.Tensor) -> None:
         whole = self._received.get((index, key))
         if whole is None:
-            whole = self._received[index, key] = _as_bytes(self.current(index, key)).clone().cpu()
+            whole = self._received[index, key] = bytes_of(self.current(index, key)).clone().cpu()
         whole[start : start + piece.numel()] = piece
 
     def current(self, index: int, key: str) -> torch.Tensor:
@@ -152,13 +152,14 @@ class Kept:
         self.num_bytes = template.num_bytes
 
     def read(self) -> torch.Tensor:
-        return _as_bytes(self._owner.current(self._index, self._key))
+        return bytes_of(self._owner.current(self._index, self._key))
 
     def write(self, start: int, piece: torch.Tensor) -> None:
         self._owner.receive(self._index, self._key, start, piece)
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's elements in their logical order: its own memory if it is contiguous, else a copy."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from .errors import StateError
-from .optimizer import OptimizerState
+from .optimizer import OptimizerState, bytes_of
 from .packed import Packed
 
 _DTYPES = {
@@ -64,7 +64,7 @@ class InPlace:
         self.num_bytes = tensor.numel() * tensor.element_size()
 
     def read(self) -> torch.Tensor:
-        return _bytes_of(self.tensor)
+        return bytes_of(self.tensor)
 
     @torch.no_grad()
     def write(self, start: int, piece: torch.Tensor) -> None:
@@ -99,14 +99,10 @@ class Numbers:
             self._owner.load_state_dict(self._packed.unpack(row, self._owner.state_dict()))
 
 
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
 def write_bytes(tensor: torch.Tensor, start: int, piece: torch.Tensor) -> None:
     """Overwrites bytes of a tensor from ``start`` on."""
     whole = tensor.detach().contiguous()
-    whole.reshape(-1).view(torch.uint8)[start : start + piece.numel()].copy_(piece)
+    bytes_of(whole)[start : start + piece.numel()].copy_(piece)
     if whole.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(whole)
 
