@@ -50,12 +50,14 @@ room() {
   done
 }
 
+# log_of NAME: where the output of a step goes.
+log_of() { say "$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$1" | sed 's/-$//').log"; }
 # step NAME COMMAND...: one line while it runs and its time after; its output goes to a log, whose end
 # is shown if it fails. A line a minute says that a long one is alive.
 step() {
   local name=$1 log started ticker status=0
   shift
-  log=$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$name" | sed 's/-$//').log
+  log=$(log_of "$name")
   started=$(now)
   say "==> $name"
   # Its sleep goes with it: it would keep a pipe open that somebody reads from.

@@ -13,7 +13,7 @@ together() {
   say "==> $(local text='' i; for ((i = 1; i <= $#; i += 2)); do text+="${text:+, }${!i}"; done; echo "$text")"
   while [ $# -gt 0 ]; do
     names+=("$1")
-    files+=("$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$1" | sed 's/-$//').log")
+    files+=("$(log_of "$1")")
     # It is looked at below, perhaps before the function begins.
     : > "${files[-1]}"
     "$2" > "${files[-1]}" 2>&1 < /dev/null &
