@@ -1,6 +1,8 @@
 // Process groups: Gloo, and NCCL where it is compiled in.
 #include "group.h"
 
+#include <cstdlib>
+
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #ifdef USE_C10D_NCCL
@@ -8,6 +10,14 @@
 #endif
 
 using std::chrono::milliseconds;
+
+// The flight recorder of libtorch, one for all groups of a process, keeps a map that each collective changes and reads
+// without its lock (FlightRecorder::recordWithResetEnabled of 2.11): groups of two threads crash in it. Nothing here reads
+// what it records. Before main, where there is one thread, for later the environment cannot be set safely. Whoever sets
+// the variable has the recorder.
+__attribute__((constructor)) static void rh_without_flight_recorder() {
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*replace=*/0);
+}
 
 c10::intrusive_ptr<c10d::ProcessGroup> rh_wrap(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const char* name, c10::DeviceType device,

@@ -1,6 +1,9 @@
 // TCPStore and PrefixStore.
 #include "store.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -9,6 +12,17 @@
 using std::chrono::milliseconds;
 
 extern "C" {
+
+// In the place of the C library's, for libtorch, which writes down the name of each peer of a store: on both sides of each
+// connection, and on the one thread of a store that serves all. While a name server is silent, each takes 5 seconds or more.
+// The address tells as much.
+int getnameinfo(
+    const sockaddr* address, socklen_t length, char* host, socklen_t host_length, char* service, socklen_t service_length,
+    int flags) {
+  using Function = int (*)(const sockaddr*, socklen_t, char*, socklen_t, char*, socklen_t, int);
+  static const auto of_libc = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getnameinfo"));
+  return of_libc(address, length, host, host_length, service, service_length, flags | NI_NUMERICHOST);
+}
 
 // `listening`: descriptor of a socket that is bound to `port`, which the store takes over; -1 to listen on all
 // interfaces.

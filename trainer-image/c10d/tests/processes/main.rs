@@ -14,6 +14,7 @@
 mod nccl;
 mod store;
 mod support;
+mod threads;
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! The rendezvous store: where it listens, what it keeps.
 
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 use std::time::Duration;
 
@@ -97,4 +98,39 @@ fn clearing_a_prefix_deletes_its_keys_alone() {
     assert_eq!(generation.clear().unwrap(), 0);
     assert_eq!(next.get("key").unwrap(), b"next");
     assert_eq!(store.num_keys().unwrap(), before + 1);
+}
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
+}
+
+type GetNameInfo =
+    unsafe extern "C" fn(*const u8, u32, *mut c_char, u32, *mut c_char, u32, c_int) -> c_int;
+
+#[test]
+fn no_name_server_is_asked_who_a_peer_is() {
+    // 127.0.0.1 as a sockaddr_in, whose name every machine knows.
+    let mut address = [0_u8; 16];
+    address[..2].copy_from_slice(&2_u16.to_ne_bytes());
+    address[4..8].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
+    let mut host: [c_char; 100] = [0; 100];
+    // SAFETY: no handle is the process, in the order in which libraries look for symbols. It is the C library's function or
+    // the one in its place, and buffers have the given lengths.
+    let status = unsafe {
+        let symbol = dlsym(std::ptr::null_mut(), c"getnameinfo".as_ptr());
+        assert!(!symbol.is_null());
+        let getnameinfo = std::mem::transmute::<*mut c_void, GetNameInfo>(symbol);
+        getnameinfo(
+            address.as_ptr(),
+            16,
+            host.as_mut_ptr(),
+            100,
+            std::ptr::null_mut(),
+            0,
+            0,
+        )
+    };
+    assert_eq!(status, 0);
+    // SAFETY: the call succeeded, so it has written a string.
+    assert_eq!(unsafe { CStr::from_ptr(host.as_ptr()) }, c"127.0.0.1");
 }
