@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NAMESPACE};
 use crate::run::Shape;
@@ -36,17 +36,7 @@ pub(crate) async fn apply(cluster: &Cluster, name: &str, shape: Shape) -> anyhow
     let jobs = jobs(cluster);
     let created = iter(0..shape.jobs).map(|number| {
         let jobs = jobs.clone();
-        let job = json!({
-            "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
-            "metadata": {"name": format!("{name}-{number}")},
-            "spec": {
-                "workers": {"replicas": shape.workers},
-                "trainer": {
-                    "model": {"name": "mlp"}, "data": {"format": "idx"},
-                    "globalBatchSize": 10_000, "epochs": 1,
-                },
-            },
-        });
+        let job = job(&format!("{name}-{number}"), shape.workers);
         async move {
             let job = serde_json::from_value(job)?;
             jobs.create(&PostParams::default(), &job).await?;
@@ -58,6 +48,20 @@ pub(crate) async fn apply(cluster: &Cluster, name: &str, shape: Shape) -> anyhow
         trains(cluster, &format!("{name}-{number}"), 1).await?;
     }
     Ok(begun.elapsed())
+}
+
+pub(crate) fn job(name: &str, workers: u32) -> Value {
+    json!({
+        "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {
+            "workers": {"replicas": workers},
+            "trainer": {
+                "model": {"name": "mlp"}, "data": {"format": "idx"},
+                "globalBatchSize": 10_000, "epochs": 1,
+            },
+        },
+    })
 }
 
 /// Waits until all workers of a job have been told a generation.

@@ -2,8 +2,11 @@
 //! scheduler, and KWOK in the place of kubelets; the operator as it is shipped.
 #![allow(missing_docs, clippy::print_stdout)]
 
+use std::path::Path;
+
 use clap::Parser;
 
+mod broken;
 mod cluster;
 mod load;
 mod operator;
@@ -29,6 +32,16 @@ struct Arguments {
     /// Largest number of jobs that train.
     #[arg(long, default_value_t = 1_000)]
     training: u32,
+    /// Jobs that cannot get on, beside one that can.
+    #[arg(long, default_value_t = 200)]
+    broken: u32,
+    /// Tables to print: sizes, peers (needs sizes), training, broken.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "sizes,peers,training,broken"
+    )]
+    tables: Vec<String>,
     /// Cargo gives it to programs of `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -37,18 +50,48 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    let is_wanted = |table: &str| arguments.tables.iter().any(|it| it == table);
+    if is_wanted("sizes") {
+        let peers = if is_wanted("peers") {
+            arguments.peers
+        } else {
+            0
+        };
+        sizes(&arguments.operator, arguments.pods, peers).await?;
+    }
+    if is_wanted("training") {
+        println!("{}", training::Figures::head());
+        for jobs in doubled(125, arguments.training) {
+            println!("{}", training::run(&arguments.operator, jobs).await?.row());
+        }
+        println!();
+    }
+    if is_wanted("broken") {
+        println!("{}", broken::Figures::head());
+        for figures in broken::run(&arguments.operator, arguments.broken).await? {
+            println!("{}", figures.row());
+        }
+        println!("\n{}", broken::Figures::notes());
+    }
+    Ok(())
+}
+
+async fn sizes(operator: &Path, pods: u32, peers: u32) -> anyhow::Result<()> {
     let mut table = Vec::new();
     println!("{}", Figures::head());
-    for shape in shapes(arguments.pods) {
-        let figures = run::run(&arguments.operator, shape).await?;
+    for shape in shapes(pods) {
+        let figures = run::run(operator, shape).await?;
         println!("{}", figures.row());
         table.push(figures);
     }
     println!("\n{}\n", Figures::notes());
+    if peers == 0 {
+        return Ok(());
+    }
     println!("{}", peers::Figures::head());
     for figures in table {
         let shape = figures.shape;
-        if shape.pods() > arguments.peers {
+        if shape.pods() > peers {
             continue;
         }
         println!("{}", figures.beside().row());
@@ -57,25 +100,25 @@ async fn main() -> anyhow::Result<()> {
         }
     }
     println!("\n{}\n", peers::Figures::notes());
-    println!("{}", training::Figures::head());
-    for jobs in doubled(125, arguments.training) {
-        println!("{}", training::run(&arguments.operator, jobs).await?.row());
-    }
     Ok(())
 }
 
-/// Many jobs of ten workers, then single jobs of all of them.
+/// Many jobs of ten workers, then ten jobs of all of them, then single ones.
 fn shapes(max_pods: u32) -> Vec<Shape> {
     let sizes = doubled(100, max_pods);
     let many = sizes.iter().map(|pods| Shape {
         jobs: pods / 10,
         workers: 10,
     });
+    let ten = sizes.iter().skip(1).map(|pods| Shape {
+        jobs: 10,
+        workers: pods / 10,
+    });
     let large = sizes.iter().map(|pods| Shape {
         jobs: 1,
         workers: *pods,
     });
-    many.chain(large).collect()
+    many.chain(ten).chain(large).collect()
 }
 
 fn doubled(first: u32, last: u32) -> Vec<u32> {
