@@ -8,6 +8,7 @@ use clap::Parser;
 
 mod broken;
 mod cluster;
+mod generated;
 mod load;
 mod operator;
 mod peers;
@@ -35,11 +36,14 @@ struct Arguments {
     /// Jobs that cannot get on, beside one that can.
     #[arg(long, default_value_t = 200)]
     broken: u32,
-    /// Tables to print: sizes, peers (needs sizes), training, broken.
+    /// Pods that an API server makes up.
+    #[arg(long, default_value_t = 50_000)]
+    generated: u32,
+    /// Tables to print: sizes, peers (needs sizes), training, broken, generated.
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "sizes,peers,training,broken"
+        default_value = "sizes,peers,training,broken,generated"
     )]
     tables: Vec<String>,
     /// Cargo gives it to programs of `cargo bench`.
@@ -71,7 +75,19 @@ async fn main() -> anyhow::Result<()> {
         for figures in broken::run(&arguments.operator, arguments.broken).await? {
             println!("{}", figures.row());
         }
-        println!("\n{}", broken::Figures::notes());
+        println!("\n{}\n", broken::Figures::notes());
+    }
+    if is_wanted("generated") {
+        println!("{}", generated::Figures::head());
+        for workers in [10, 100, 1_000] {
+            let jobs = arguments.generated / workers;
+            let shape = Shape { jobs, workers };
+            println!(
+                "{}",
+                generated::run(&arguments.operator, shape).await?.row()
+            );
+        }
+        println!("\n{}", generated::Figures::notes());
     }
     Ok(())
 }

@@ -8,7 +8,10 @@ use anyhow::Context;
 use roundhouse_tests::cluster::until;
 
 /// A process that ends with the value.
-pub(crate) struct Operator(Child);
+pub(crate) struct Operator {
+    child: Child,
+    port: u16,
+}
 
 impl Operator {
     pub(crate) async fn start(program: &Path, kubeconfig: &Path) -> anyhow::Result<Self> {
@@ -22,7 +25,10 @@ impl Operator {
             .stderr(log)
             .spawn()
             .with_context(|| program.display().to_string())?;
-        let operator = Self(child);
+        let operator = Self {
+            child,
+            port: port.port(),
+        };
         until("the operator serves", Duration::from_secs(30), || async {
             Ok(tokio::net::TcpStream::connect(port).await.ok().map(drop))
         })
@@ -31,13 +37,18 @@ impl Operator {
     }
 
     pub(crate) fn process(&self) -> u32 {
-        self.0.id()
+        self.child.id()
+    }
+
+    /// Of its page of metrics.
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
     }
 }
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -6,10 +6,19 @@ use anyhow::Context;
 
 /// Most resident memory so far, in MiB.
 pub(crate) fn peak_memory(process: u32) -> anyhow::Result<f64> {
+    of_status(process, "VmHWM:")
+}
+
+/// Resident memory now, in MiB.
+pub(crate) fn memory(process: u32) -> anyhow::Result<f64> {
+    of_status(process, "VmRSS:")
+}
+
+fn of_status(process: u32, name: &str) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|line| line.split_whitespace().next());
-    Ok(kib.context("no VmHWM")?.parse::<f64>()? / 1024.0)
+    Ok(kib.with_context(|| format!("no {name}"))?.parse::<f64>()? / 1024.0)
 }
 
 /// Seconds of CPU time so far.

@@ -1,0 +1,68 @@
+//! The histogram of reconciles, as the operator's page of metrics has it.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+const NAME: &str = "roundhouse_operator_reconcile_seconds_bucket";
+
+/// Reconciles so far by upper bound in seconds, cumulative; of all results together.
+pub(super) struct Reconciles(Vec<(f64, u64)>);
+
+impl Reconciles {
+    pub(super) async fn read(port: u16) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let request = http::Request::get("/metrics")
+            .header("host", "localhost")
+            .body(Empty::<Bytes>::new())?;
+        let answer = sender.send_request(request).await?;
+        let body = answer.into_body().collect().await?.to_bytes();
+        Ok(Self::parse(super::text(&body)?))
+    }
+
+    fn parse(page: &str) -> Self {
+        let mut buckets: Vec<(f64, u64)> = Vec::new();
+        for line in page.lines().filter(|line| line.starts_with(NAME)) {
+            let bound = line
+                .split("le=\"")
+                .nth(1)
+                .and_then(|rest| rest.split('"').next());
+            let bound = match bound {
+                Some("+Inf") => f64::INFINITY,
+                bound => bound.and_then(|text| text.parse().ok()).unwrap_or_default(),
+            };
+            let count = line.rsplit(' ').next().and_then(|text| text.parse().ok());
+            let count: u64 = count.unwrap_or_default();
+            match buckets
+                .iter_mut()
+                .find(|(it, _)| it.total_cmp(&bound).is_eq())
+            {
+                Some((_, sum)) => *sum += count,
+                None => buckets.push((bound, count)),
+            }
+        }
+        Self(buckets)
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.iter().map(|(_, count)| *count).max().unwrap_or(0)
+    }
+
+    /// The bound of the bucket in which that part of those since `before` ends.
+    pub(super) fn quantile_since(&self, before: &Self, part: f64) -> Duration {
+        let all = (self.count() - before.count()) as f64;
+        let since = |(place, (bound, count)): (usize, &(f64, u64))| {
+            let earlier = before.0.get(place).map_or(0, |(_, count)| *count);
+            (*bound, count - earlier)
+        };
+        let mut buckets = self.0.iter().enumerate().map(since);
+        let bound = buckets.find(|(_, count)| *count as f64 >= part * all);
+        Duration::try_from_secs_f64(bound.map_or(0.0, |(bound, _)| bound)).unwrap_or(Duration::MAX)
+    }
+}
