@@ -1,7 +1,7 @@
 //! Which job is worked on next, when more wait than there are slots. Pure: no clock, no I/O.
 //!
-//! - *Lanes*: incidents go first, then new jobs, then all else. No lane starves: each fourth slot is given to new jobs first,
-//!   and each eighth to the rest.
+//! - *Lanes*: incidents go first, then new jobs, then all else. No lane starves: of each eight slots one is given to new jobs first,
+//!   and one to the rest.
 //! - *Namespaces*: within a lane the namespace goes first that holds the fewest slots; those with equally many take turns.
 //! - *Reserve*: an eighth of the slots is given to incidents alone, and no namespace ever holds these as well. Steps
 //!   that wait for a slow API call hold their slots meanwhile.
@@ -22,7 +22,7 @@ pub enum Lane {
     Rest,
 }
 
-/// Each so manieth slot is given to new jobs first.
+/// Each so manieth slot is given to new jobs first, unless it is one of those of the rest.
 const NEW_FIRST: u64 = 4;
 /// Each so manieth slot is given to the rest first.
 const REST_FIRST: u64 = 8;

@@ -40,6 +40,17 @@ impl Default for Terms {
 /// The jobs with a doubtful pod, by node.
 type Doubts = BTreeMap<String, Vec<ObjectRef<TrainingJob>>>;
 
+/// What an answer about a node tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// It is as well as it was.
+    Nothing,
+    /// It is lost now and was not before, or the other way round.
+    Changed,
+    /// It was lost before. More of its pods may be doubtful now.
+    StillLost,
+}
+
 /// What is known of nodes of doubtful pods.
 #[derive(Debug, Default)]
 pub struct LostNodes(Mutex<HashMap<String, Known>>);
@@ -85,15 +96,19 @@ impl LostNodes {
         due
     }
 
-    /// Takes in an answer. Returns whether the node is lost now and was not before, or the other way round.
-    fn hear(&self, node: &str, lost_since: Option<Timestamp>) -> bool {
+    /// Takes in an answer.
+    fn hear(&self, node: &str, lost_since: Option<Timestamp>) -> News {
         let mut all = self.lock();
         let Some(known) = all.get_mut(node) else {
-            return false;
+            return News::Nothing;
         };
         let was_lost = known.lost_since.is_some();
         known.lost_since = lost_since;
-        was_lost != lost_since.is_some()
+        match (was_lost, lost_since.is_some()) {
+            (true, true) => News::StillLost,
+            (false, false) => News::Nothing,
+            (true, false) | (false, true) => News::Changed,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {

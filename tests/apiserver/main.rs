@@ -33,3 +33,4 @@ mod topology;
 mod troubles;
 mod ttl;
 mod upgrade;
+mod versions;

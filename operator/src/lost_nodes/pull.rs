@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::GetParams;
 use tokio::sync::mpsc::Sender;
 
-use super::{doubts, lost_since};
+use super::{News, doubts, lost_since};
 use crate::calls::call;
 use crate::context::Context;
 use crate::lane::Wake;
@@ -22,8 +22,8 @@ const AT_ONCE: usize = 8;
 /// Ticks in the time between two questions about one node.
 const TICKS: u32 = 4;
 
-/// Asks for the nodes of all doubtful pods, again and again, once this operator leads. Wakes the jobs of each node that is
-/// lost, or is back.
+/// Asks for the nodes of all doubtful pods, again and again, once this operator leads. Wakes the jobs with a doubtful
+/// pod on each node that is lost, or is back.
 pub(crate) async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wake: Sender<Wake>) {
     leadership.won().await;
     let nodes: Api<Node> = Api::all(context.client.clone());
@@ -41,14 +41,15 @@ pub(crate) async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wak
         let mut answers = asked.buffer_unordered(AT_ONCE);
         while let Some((answer, node)) = answers.next().await {
             let Some(lost_since) = answer else { continue };
-            if !context.lost_nodes.hear(&node, lost_since) {
-                continue;
+            match context.lost_nodes.hear(&node, lost_since) {
+                News::Nothing => continue,
+                News::StillLost => {}
+                News::Changed => tracing::info!(
+                    node,
+                    is_lost = lost_since.is_some(),
+                    "a node of a pod that is not Ready"
+                ),
             }
-            tracing::info!(
-                node,
-                is_lost = lost_since.is_some(),
-                "a node of a pod that is not Ready"
-            );
             for job in doubts.get(&node).into_iter().flatten() {
                 // Closed only when the operator stops.
                 let _ = wake.send(Wake::by_workers(job.clone())).await;

@@ -132,18 +132,18 @@ fn a_node_is_asked_for_again_after_a_while_and_the_one_that_waits_longest_goes_f
 }
 
 #[test]
-fn a_node_that_is_lost_or_back_is_news_once() {
+fn a_node_that_is_lost_wakes_its_jobs_until_it_is_back() {
     let lost = LostNodes::default();
     let pod = preparing("n1");
     lost.due(&doubts_about(&["n1"]), TERMS, Instant::now());
-    assert!(!lost.hear("n1", None), "as expected");
+    assert_eq!(lost.hear("n1", None), News::Nothing, "as expected");
     assert_eq!(lost.since(&pod, TERMS), None);
-    assert!(lost.hear("n1", Some(at(7))));
-    assert!(!lost.hear("n1", Some(at(7))));
+    assert_eq!(lost.hear("n1", Some(at(7))), News::Changed);
+    assert_eq!(lost.hear("n1", Some(at(7))), News::StillLost);
     assert_eq!(lost.since(&pod, TERMS), Some(at(7)));
     let ready = Pod { ready: true, ..pod };
     assert_eq!(lost.since(&ready, TERMS), None, "its kubelet answers");
-    assert!(lost.hear("n1", None), "it is back");
+    assert_eq!(lost.hear("n1", None), News::Changed, "it is back");
 }
 
 #[test]

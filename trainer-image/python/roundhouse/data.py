@@ -15,11 +15,13 @@ from torch.utils.data import DataLoader
 from ._native import Course
 from .errors import ConfigError, DataMismatch, PeerLost
 from .seeding import Probe, mixed, seed_all
+from .streams import Shard, Streamed
 
 
 class Sampler:
     """The order of the samples: a function of ``seed``, cut into global batches. Every sample comes once per epoch.
 
+    With ``in_order=True`` it is the order of the data set in every epoch, as a stream needs it.
     The numbers are those of Roundhouse's trainer in Rust, and of every world size: see ``Course`` of the native part.
     """
 
@@ -32,6 +34,7 @@ class Sampler:
         steps: int | None = None,
         seed: int = 0,
         reduction: str = "mean",
+        in_order: bool = False,
     ):
         for name, number in (("num_samples", num_samples), ("global_batch_size", global_batch_size)):
             if number < 1:
@@ -44,6 +47,7 @@ class Sampler:
         self.global_batch_size = min(global_batch_size, num_samples)
         self.seed = seed
         self.reduction = reduction
+        self.in_order = in_order
         self.course = Course(num_samples, global_batch_size, steps=steps, epochs=epochs, seed=seed)
 
     @property
@@ -135,7 +139,7 @@ def plan(sampler: Sampler, steps: int, samples: int, place: tuple[int, int, int]
     epoch, start, end, ends_epoch = batch
     generation, rank, world_size = place
     low, high = sampler.course.part(start, end, rank, world_size)
-    indices = tuple(sampler.course.samples(epoch, low, high))
+    indices = tuple(range(low, high) if sampler.in_order else sampler.course.samples(epoch, low, high))
     return Step(steps + 1, epoch, indices, end - start, ends_epoch, generation, rank, world_size)
 
 
@@ -226,6 +230,8 @@ class Loader:
                 raise ConfigError(f"job.steps: {name} is the sampler's business; remove it")
         if not options.get("in_order", True):
             raise ConfigError("job.steps: in_order=False would give steps the samples of others; remove it")
+        if isinstance(dataset, Shard) and not sampler.in_order:
+            raise ConfigError("job.steps: a stream is read in its order: give job.sampler in_order=True")
         self._sampler = sampler
         self._feed = _Feed()
         self._feed.wanted = self._next_keys
@@ -236,7 +242,9 @@ class Loader:
         if options.get("num_workers"):
             options.setdefault("persistent_workers", True)
             options["worker_init_fn"] = _Worker(options.get("worker_init_fn"))
-        self._loader = DataLoader(_Seeded(dataset, sampler.seed if seeds else None), batch_sampler=self._feed, **options)
+        seed = sampler.seed if seeds else None
+        source = Streamed(dataset, seed) if isinstance(dataset, Shard) else _Seeded(dataset, seed)
+        self._loader = DataLoader(source, batch_sampler=self._feed, **options)
         self._batches: Iterator[Any] | None = None
 
     def _next_keys(self) -> list[tuple[int, int]] | None:
@@ -244,11 +252,15 @@ class Loader:
         step = plan(self._sampler, *self._at, self._place)
         if step is None:
             return None
+        indices = step.indices or (self._spare(*self._at),)
         self._at = (self._at[0] + 1, self._at[1] + step.global_size)
         self._asked.append(step)
-        # A rank without samples computes one, whose gradients do not count.
-        indices = step.indices or (0,)
         return [(step.epoch, index) for index in indices]
+
+    def _spare(self, steps: int, samples: int) -> int:
+        """What a rank without samples computes. Its gradients do not count. A stream would begin anew for sample 0."""
+        batch = self._sampler.course.batch(steps, samples)
+        return batch[1] if batch is not None and self._sampler.in_order else 0
 
     def load(self, step: Step, samples: int) -> Any:
         """The batch of a step, which comes after ``samples`` committed ones."""

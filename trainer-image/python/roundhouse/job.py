@@ -22,6 +22,7 @@ from .groups import Group, Network, leave_default
 from .optimizer import bytes_of
 from .seeding import mixed, seed_all
 from .state import Row
+from .streams import Shard
 
 _joined: Job | None = None
 
@@ -169,12 +170,23 @@ class Job:
         """Which samples belong to which step: see :class:`~roundhouse.data.Sampler`."""
         return Sampler(num_samples, global_batch_size, **options)
 
+    def shard_of(self, stream: Any, num_samples: int) -> Shard:
+        """A stream of samples as a data set for :meth:`steps`, with ``job.sampler(..., in_order=True)``.
+
+        ``stream``: an iterable that has the same samples in the same order each time, such as an ``IterableDataset``, or a
+        function of the epoch (from 0) that returns one. ``num_samples``: how many it has in each epoch, at least.
+
+        Every rank, and each of its loader's workers, reads the stream from the beginning of the epoch and keeps its own
+        samples, so reading does not get faster with more workers. The stream must not divide itself among ranks or workers.
+        """
+        return Shard(stream, num_samples)
+
     def steps(
         self, dataset: Any, sampler: Sampler, *, evaluation: Evaluation | None = None, **options: Any
     ) -> Iterator[Batch]:
         """The batches of this rank, one per step. Each is to be ended by :meth:`commit`.
 
-        ``dataset`` has ``__getitem__`` and ``__len__``. ``evaluation`` is done between steps. ``options`` are those of PyTorch's
+        ``dataset`` has ``__getitem__`` and ``__len__``, or is what :meth:`shard_of` returns. ``evaluation`` is done between steps. ``options`` are those of PyTorch's
         DataLoader, such as ``num_workers`` and ``collate_fn``.
         """
         loader = Loader(dataset, sampler, seeds=self._seeds, **options)
@@ -403,6 +415,8 @@ class Job:
         state = self._row.entries
         settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
         settings["reduction"] = sampler.reduction
+        if sampler.in_order:
+            settings["in_order"] = "true"
         self._process.prepare(
             course=sampler.course,
             model=" ".join(type(module).__name__ for module in self._modules),
@@ -582,6 +596,7 @@ def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
         "samples per step": sampler.global_batch_size,
         "seed": sampler.seed,
         "reduction": sampler.reduction,
+        "in_order": sampler.in_order,
         "entries of state": [f"{name}: {type(entry).__name__}" for name, entry in row.entries.items()],
     }
 

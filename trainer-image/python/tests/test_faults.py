@@ -42,6 +42,23 @@ def test_the_last_of_two_ranks_trains_on(tmp_path, undisturbed, rank):
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
 
 
+def test_a_stream_has_each_sample_once_also_when_a_rank_is_killed(tmp_path):
+    weights = []
+    for num_workers in [1, 3]:
+        directory = tmp_path / str(num_workers)
+        directory.mkdir()
+        variables = {"STREAM": "1", "LOADERS": "1"}
+        with World(directory, "train.py", STEPS, directory / "weights", variables=variables) as world:
+            workers = world.begin(num_workers, fault="2:31:Agree" if num_workers > 1 else None)
+            if num_workers > 1:
+                until("the rank is killed", workers[2].is_gone)
+                workers = workers[:2]
+                world.form(workers)
+            world.ends(workers)
+        weights.append(load(directory / "weights"))
+    assert difference(*weights) <= ROUNDING
+
+
 def test_workers_that_join_get_the_state_and_the_others_lose_no_step(tmp_path, undisturbed):
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
         more = [world.start(1), world.start(2)]

@@ -12,6 +12,7 @@ from roundhouse.data import Loader, Sampler, plan
 from roundhouse.packed import Packed
 from roundhouse.seeding import mixed
 from roundhouse.state import Row
+from roundhouse.streams import Shard
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3),
@@ -159,12 +160,48 @@ def test_a_rank_without_samples_reads_one_that_does_not_count():
     assert loader.load(empty, 0).shape == (1,)
 
 
+def noisy(epoch):
+    """A stream with random numbers, whose samples say where they are from."""
+    return (torch.tensor([epoch, index, torch.rand(()).item()]) for index in range(41))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_divide_a_stream_whatever_the_world_and_the_workers(workers):
+    whole = {}
+    for world_size in [1, 3]:
+        read = []
+        for rank in range(world_size):
+            # A prime: the last step of each epoch is smaller, of one sample, so some ranks have none.
+            sampler = Sampler(41, 8, epochs=2, seed=1, in_order=True)
+            loader = Loader(Shard(noisy, 41), sampler, num_workers=workers)
+            samples = 0
+            for number in range(sampler.total_steps):
+                step = plan(sampler, number, samples, (1, rank, world_size))
+                read.extend(loader.load(step, samples)[: step.size])
+                samples += step.global_size
+            loader.close()
+        whole[world_size] = sorted(tuple(sample.tolist()) for sample in read)
+    assert [sample[:2] for sample in whole[1]] == [(epoch, index) for epoch in range(2) for index in range(41)]
+    assert whole[1] == whole[3]
+
+
+def test_a_stream_begins_anew_for_a_step_that_is_done_again():
+    opened = []
+    shard = Shard(lambda epoch: opened.append(epoch) or iter(range(10)), 10)
+    assert [shard.at(0, index, None) for index in (3, 3, 7, 2)] == [3, 3, 7, 2]
+    assert shard.at(1, 0, None) == 0
+    assert opened == [0, 0, 1]
+    with pytest.raises(errors.DataMismatch, match="ended after 10 samples of epoch 1, and job.shard_of was told 10"):
+        shard.at(1, 10, None)
+
+
 def test_samplers_and_loaders_name_what_is_wrong():
     for call, words in [
         (lambda: Sampler(0, 4, epochs=1), "num_samples is 0"),
         (lambda: Sampler(4, 4), "epochs=N or steps=N"),
         (lambda: Sampler(4, 4, epochs=1, reduction="max"), "reduction"),
         (lambda: Loader([1, 2], Sampler(3, 1, epochs=1)), "has 2 samples"),
+        (lambda: Loader(Shard([1, 2], 2), Sampler(2, 1, epochs=1)), "in_order=True"),
         (lambda: Loader([1, 2], Sampler(2, 1, epochs=1), shuffle=True), "shuffle is the sampler's business"),
     ]:
         with pytest.raises(errors.ConfigError, match=words):

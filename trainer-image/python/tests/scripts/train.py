@@ -33,7 +33,9 @@ def right(batch):
 evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EVALUATE") else None
 
 with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
-    sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5)
+    sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5, in_order=bool(os.environ.get("STREAM")))
+    if os.environ.get("STREAM"):
+        dataset = job.shard_of(list(dataset), len(dataset))
     net = job.model(model)
     for batch in job.steps(dataset, sampler, evaluation=evaluation, num_workers=int(os.environ.get("LOADERS", "0"))):
         x, y = batch

@@ -1,0 +1,59 @@
+"""Samples that come one after the other, as a data set for ``job.steps``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from .errors import DataMismatch
+from .seeding import mixed, seed_all
+
+
+class Shard:
+    """A stream that every rank reads from the beginning of an epoch, and of which it keeps its own samples.
+
+    What :meth:`~roundhouse.job.Job.shard_of` returns.
+    """
+
+    def __init__(self, stream: Iterable[Any] | Callable[[int], Iterable[Any]], num_samples: int):
+        self._stream = stream
+        self._num_samples = num_samples
+        self._samples: Iterator[Any] | None = None
+        self._epoch = 0
+        # Where the stream is: the index of the last sample that was read, and that sample.
+        self._last: tuple[int, Any] = (-1, None)
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def at(self, epoch: int, index: int, seed: int | None) -> Any:
+        """A sample. What comes before it in the stream is read, too, and the stream begins anew if it is past it.
+
+        With a ``seed`` the random numbers of a sample are those of seed, epoch and index, whatever the rank has read before.
+        """
+        if self._samples is None or epoch != self._epoch or index < self._last[0]:
+            opened = self._stream(epoch) if callable(self._stream) else self._stream
+            self._samples, self._epoch, self._last = iter(opened), epoch, (-1, None)
+        while self._last[0] < index:
+            following = self._last[0] + 1
+            if seed is not None:
+                seed_all(mixed(seed, epoch, following))
+            try:
+                self._last = (following, next(self._samples))
+            except StopIteration:
+                raise DataMismatch(
+                    f"the stream has ended after {following} samples of epoch {epoch}, and job.shard_of was told "
+                    f"{self._num_samples}: give the number of samples that every epoch has"
+                ) from None
+        return self._last[1]
+
+
+class Streamed:
+    """Reads a :class:`Shard` by the keys that a loader is fed: (epoch, index)."""
+
+    def __init__(self, shard: Shard, seed: int | None):
+        self._shard = shard
+        self._seed = seed
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        return self._shard.at(*key, self._seed)
