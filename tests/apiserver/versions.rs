@@ -63,7 +63,7 @@ async fn are_told(stage: &Stage, generation: u64) {
         Ok((pods.len() == WORKERS && told.len() == WORKERS).then_some(told))
     });
     let told = told.await.unwrap();
-    let one_world: BTreeSet<_> = told.iter().map(|it| (&it.nonce, it.world_size)).collect();
+    let one_world: BTreeSet<_> = told.iter().map(|it| (&it.nonce, it.world_size())).collect();
     assert_eq!(one_world.len(), 1, "{told:#?}");
     let ranks: BTreeSet<u32> = told.iter().map(|it| it.node_rank).collect();
     assert_eq!(ranks.len(), WORKERS, "{told:#?}");
