@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use roundhouse_contract::labels;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, NAMESPACE};
@@ -29,7 +30,6 @@ pub(super) const KINDS: [(&str, &str, &str); 4] = [
 /// Objects of one job, as text, by kind.
 pub(super) struct Template {
     objects: [Vec<String>; KINDS.len()],
-    uids: Vec<String>,
 }
 
 impl Template {
@@ -42,24 +42,26 @@ impl Template {
         drop(operator);
         let mut template = Self {
             objects: Default::default(),
-            uids: Vec::new(),
         };
         for (place, (path, version, _)) in KINDS.into_iter().enumerate() {
             let root = if version == "v1" { "api" } else { "apis" };
-            let ours = if path == "/trainingjobs" {
-                ""
-            } else {
-                "?labelSelector=app.kubernetes.io%2Fmanaged-by%3Droundhouse"
+            let ours = match path {
+                "/trainingjobs" => String::new(),
+                _ => format!(
+                    "?labelSelector={}%3D{}",
+                    labels::MANAGED_BY,
+                    labels::FIELD_MANAGER
+                ),
             };
             let uri = format!("/{root}/{version}/namespaces/{NAMESPACE}{path}{ours}");
             let request = http::Request::get(uri).body(Vec::new())?;
             let list: Value = cluster.client.request(request).await?;
             for object in list["items"].as_array().context("no items")? {
-                let uid = object["metadata"]["uid"].as_str().context("no uid")?;
-                template.uids.push(uid.to_owned());
                 template.objects[place].push(object.to_string());
             }
         }
+        let num_pods = template.per_job(1);
+        ensure!(num_pods == workers as usize, "{num_pods} pods of {workers}");
         Ok(template)
     }
 
@@ -67,8 +69,8 @@ impl Template {
         self.objects[kind].len()
     }
 
-    /// Object `place` of a kind, as that of copy `job`: in a namespace of its own, with UIDs of its own. `version`, if it has
-    /// changed since.
+    /// Object `place` of a kind, as that of copy `job`: in a namespace of its own. UIDs are those of the template, because the
+    /// status has digests of them; the operator's caches are by namespace. `version`, if it has changed since.
     pub(super) fn copy(
         &self,
         kind: usize,
@@ -76,17 +78,10 @@ impl Template {
         job: usize,
         version: Option<u64>,
     ) -> String {
-        let mut text = self.objects[kind][place].replace(
+        let text = self.objects[kind][place].replace(
             &format!("\"namespace\":\"{NAMESPACE}\""),
             &format!("\"namespace\":\"ml-{job}\""),
         );
-        for uid in &self.uids {
-            // Those of the job are in all of its objects, and those of an object in itself and in the job's status.
-            if text.contains(uid.as_str()) {
-                let own = format!("{job:08x}{}", &uid[8..]);
-                text = text.replace(uid.as_str(), &own);
-            }
-        }
         let Some(version) = version else {
             return text;
         };
