@@ -19,8 +19,9 @@ struct Older(Child);
 impl Older {
     fn start(stage: &Stage) -> Self {
         let program = std::env::var_os("ROUNDHOUSE_OLDER_OPERATOR");
-        let program =
-            program.expect("ROUNDHOUSE_OLDER_OPERATOR is not set: make test-long sets it");
+        let Some(program) = program else {
+            panic!("ROUNDHOUSE_OLDER_OPERATOR is not set: make test-long sets it");
+        };
         let log = std::fs::File::create(stage.directory.path().join("older.log")).unwrap();
         let child = Command::new(program)
             .env("KUBECONFIG", stage.server.kubeconfig("operator").unwrap())
