@@ -132,7 +132,7 @@ def test_a_bug_of_the_script_on_one_rank_ends_that_rank_alone_and_is_named(tmp_p
         world.ends([workers[1]], 1)
         words = workers[1].words()
         assert words["reason"] == "Crashed" and words["step"] == 30, words
-        assert words["message"] == "ValueError: a bug of the script (train.py:43)", words
+        assert words["message"] == "ValueError: a bug of the script (train.py:45)", words
         world.form([workers[0]])
         world.ends([workers[0]])
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
