@@ -7,7 +7,7 @@ use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use crate::harness::{Job, assert_proven, config, digits, every_steps};
+use crate::harness::{Job, assert_proven, config, digits, every_steps, without_evaluations};
 use crate::parity::difference;
 
 /// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
@@ -202,7 +202,7 @@ fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
 
 #[test]
 pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
-    let mut config = short();
+    let mut config = without_evaluations(short());
     config["steps"] = json!(2_000);
     let expected = undisturbed(&config);
     let mut job = Job::train(&config, 3, 1);

@@ -7,7 +7,7 @@ use roundhouse_contract::{ExitCode, Phase};
 use serde_json::{Value, json};
 
 use crate::elastic::{assert_same, undisturbed};
-use crate::harness::{Job, assert_proven, config};
+use crate::harness::{Job, assert_proven, config, without_evaluations};
 
 const STEPS: u64 = 3_000;
 /// Far below all timeouts that would end a wait for it.
@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(10);
 fn training() -> Value {
     let mut config = config();
     config["steps"] = json!(STEPS);
-    config
+    without_evaluations(config)
 }
 
 /// Worker 0 is stopped, and a generation that the others wait in needs it: they continue in the next one. Then it

@@ -55,6 +55,13 @@ pub(crate) fn config() -> Value {
     })
 }
 
+/// Evaluates after the last step alone: a rank that is stopped within an evaluation is waited for as long as one may take,
+/// and tests of ranks that are stopped within a step are not about that.
+pub(crate) fn without_evaluations(mut config: Value) -> Value {
+    config["eval"] = json!({"everyEpochs": 1_000_000});
+    config
+}
+
 /// A job: `nodes` workers with `procs_per_worker` processes each, on this machine.
 pub(crate) struct Job {
     directory: TempDir,
