@@ -2,7 +2,7 @@
 //! their kubelets. Without a group each job can get a part of the GPUs and wait for the other for ever.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
@@ -62,11 +62,6 @@ async fn make_nodes(stage: &Stage) {
     }
 }
 
-async fn pods(stage: &Stage, namespace: &str) -> Vec<Pod> {
-    let all = stage.pods(namespace).list(&ListParams::default()).await;
-    all.unwrap().items
-}
-
 /// GPUs that the job of a namespace holds.
 async fn held(stage: &Stage, namespace: &str) -> usize {
     let holds = |pod: &&Pod| {
@@ -74,7 +69,7 @@ async fn held(stage: &Stage, namespace: &str) -> usize {
         let is_placed = pod.spec.as_ref().is_some_and(|it| it.node_name.is_some());
         is_placed && phase != Some("Succeeded")
     };
-    pods(stage, namespace).await.iter().filter(holds).count()
+    stage.all_pods(namespace).await.iter().filter(holds).count()
 }
 
 /// Waits until one of these jobs has all GPUs. The others never have one.

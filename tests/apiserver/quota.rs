@@ -20,7 +20,7 @@ async fn workers_that_a_quota_has_room_for_train_without_the_others() {
     stage.create(NAMESPACE, elastic).await;
     stage.reaches(NAMESPACE, "Refused").await;
     until("three pods are made", SOON, || async {
-        Ok((pods(&stage).await.len() == 3).then_some(()))
+        Ok((stage.all_pods(NAMESPACE).await.len() == 3).then_some(()))
     })
     .await
     .unwrap();
@@ -32,7 +32,7 @@ async fn workers_that_a_quota_has_room_for_train_without_the_others() {
     let status = stage.reaches(NAMESPACE, "Training").await.status.unwrap();
     let membership = status.membership.unwrap();
     assert_eq!((membership.generation, membership.nodes), (1, 3));
-    for pod in pods(&stage).await {
+    for pod in stage.all_pods(NAMESPACE).await {
         let document = pod.annotations().get(labels::MEMBERSHIP).unwrap();
         let place = Membership::parse(document).unwrap().unwrap();
         assert_eq!((place.generation, place.nodes), (1, 3));
@@ -53,11 +53,6 @@ async fn workers_that_a_quota_has_room_for_train_without_the_others() {
         .filter(|e| e.reason.as_deref() == Some("Refused"));
     assert_eq!(told.count(), 1, "told once");
     operator.stop().await;
-}
-
-async fn pods(stage: &Stage) -> Vec<k8s_openapi::api::core::v1::Pod> {
-    let all = stage.pods(NAMESPACE).list(&ListParams::default()).await;
-    all.unwrap().items
 }
 
 /// A quota of pods, and what its controller writes.

@@ -91,6 +91,12 @@ impl Stage {
         Api::namespaced(self.client.clone(), namespace)
     }
 
+    /// The pods that there are now.
+    pub(crate) async fn all_pods(&self, namespace: &str) -> Vec<Pod> {
+        let all = self.pods(namespace).list(&ListParams::default()).await;
+        all.unwrap().items
+    }
+
     pub(crate) async fn apply(&self, namespace: &str, workers: u32) -> TrainingJob {
         self.create(namespace, job(workers)).await
     }
@@ -297,12 +303,7 @@ impl Stage {
     /// What a kubelet would do once: every pod that no gate holds and that has not ended runs and is ready; one that trains
     /// is given its `end`, if there is one.
     pub(crate) async fn kubelet(&self, namespace: &str, end: Option<(i32, Reason)>) {
-        for pod in self
-            .pods(namespace)
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-        {
+        for pod in self.all_pods(namespace).await {
             let status = pod.status.clone().unwrap_or_default();
             let trains = pod.annotations().contains_key(labels::MEMBERSHIP);
             let phase = status.phase.as_deref().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, PostParams};
 use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::json;
@@ -12,11 +12,6 @@ use crate::stage::{NAMESPACE, SOON, Stage, job};
 const KEY: &str = "example.com/rack";
 /// Rack of the node of each worker.
 const RACKS: [&str; 4] = ["b", "a", "b", "a"];
-
-async fn pods(stage: &Stage) -> Vec<Pod> {
-    let all = stage.pods(NAMESPACE).list(&ListParams::default()).await;
-    all.unwrap().items
-}
 
 fn index(pod: &Pod) -> usize {
     pod.labels()[labels::WORKER_INDEX].parse().unwrap()
@@ -31,11 +26,11 @@ async fn place(stage: &Stage) {
         nodes.create(&PostParams::default(), &node).await.unwrap();
     }
     until("the pods are made", SOON, || async {
-        Ok((pods(stage).await.len() == RACKS.len()).then_some(()))
+        Ok((stage.all_pods(NAMESPACE).await.len() == RACKS.len()).then_some(()))
     })
     .await
     .unwrap();
-    for pod in pods(stage).await {
+    for pod in stage.all_pods(NAMESPACE).await {
         stage
             .bind(&pod.name_any(), &format!("n{}", index(&pod)))
             .await;
@@ -45,7 +40,7 @@ async fn place(stage: &Stage) {
 /// The node ranks, by worker.
 async fn ranks(stage: &Stage) -> Vec<u32> {
     let mut ranks = vec![0; RACKS.len()];
-    for pod in pods(stage).await {
+    for pod in stage.all_pods(NAMESPACE).await {
         let document = pod.annotations().get(labels::MEMBERSHIP).unwrap();
         ranks[index(&pod)] = Membership::parse(document).unwrap().unwrap().node_rank;
     }
@@ -64,7 +59,7 @@ async fn workers_of_one_rack_have_neighbouring_ranks_if_nodes_may_be_read() {
         racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": "Required"});
         stage.create(NAMESPACE, racked).await;
         place(&stage).await;
-        let first = pods(&stage).await.remove(0);
+        let first = stage.all_pods(NAMESPACE).await.remove(0);
         let affinity = first.spec.unwrap().affinity.unwrap().pod_affinity.unwrap();
         let required = affinity.required_during_scheduling_ignored_during_execution;
         assert_eq!(required.unwrap()[0].topology_key, KEY);

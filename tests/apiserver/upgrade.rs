@@ -2,17 +2,12 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::DeleteParams;
 use roundhouse_contract::labels;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
 use crate::stage::{NAMESPACE, SOON, Stage};
-
-async fn pods(stage: &Stage) -> Vec<Pod> {
-    let pods = stage.pods(NAMESPACE);
-    pods.list(&ListParams::default()).await.unwrap().items
-}
 
 fn image(pod: &Pod) -> String {
     let containers = &pod.spec.as_ref().unwrap().containers;
@@ -37,7 +32,7 @@ async fn an_upgraded_operator_replaces_a_worker_with_the_image_that_the_others_h
     let name = lost.name_any();
     stage.pods(NAMESPACE).delete(&name, &now).await.unwrap();
     let images = until("the worker is replaced", SOON, || async {
-        let pods = pods(&stage).await;
+        let pods = stage.all_pods(NAMESPACE).await;
         let is_there = pods.len() == 2 && pods.iter().all(|pod| pod.uid() != lost.uid());
         Ok(is_there.then(|| pods.iter().map(image).collect::<Vec<_>>()))
     });
@@ -53,13 +48,13 @@ async fn an_upgraded_operator_replaces_a_worker_with_the_image_that_the_others_h
     // A job that is suspended and resumed begins with today's.
     stage.edit(&json!({"suspend": true})).await.unwrap();
     until("it has no pods", SOON, || async {
-        Ok(pods(&stage).await.is_empty().then_some(()))
+        Ok(stage.all_pods(NAMESPACE).await.is_empty().then_some(()))
     })
     .await
     .unwrap();
     stage.edit(&json!({"suspend": false})).await.unwrap();
     let images = until("its pods are made", SOON, || async {
-        let pods = pods(&stage).await;
+        let pods = stage.all_pods(NAMESPACE).await;
         Ok((pods.len() == 2).then(|| pods.iter().map(image).collect::<Vec<_>>()))
     });
     assert_eq!(images.await.unwrap(), ["trainer:2", "trainer:2"]);
@@ -73,7 +68,12 @@ async fn a_template_that_was_edited_while_no_operator_ran_is_in_all_pods() {
     stage.apply(NAMESPACE, 2).await;
     stage.trains(NAMESPACE).await;
     operator.stop().await;
-    let before: Vec<_> = pods(&stage).await.iter().map(ResourceExt::uid).collect();
+    let before: Vec<_> = stage
+        .all_pods(NAMESPACE)
+        .await
+        .iter()
+        .map(ResourceExt::uid)
+        .collect();
     let template = json!({"metadata": {"labels": {"team": "b"}}, "spec": {"containers": []}});
     stage.edit(&json!({"suspend": true})).await.unwrap();
     stage
@@ -84,7 +84,7 @@ async fn a_template_that_was_edited_while_no_operator_ran_is_in_all_pods() {
 
     let operator = stage.operator(None);
     until("all pods are new", SOON, || async {
-        let pods = pods(&stage).await;
+        let pods = stage.all_pods(NAMESPACE).await;
         let is_new = |pod: &Pod| !before.contains(&pod.uid()) && pod.labels()["team"] == "b";
         Ok((pods.len() == 2 && pods.iter().all(is_new)).then_some(()))
     })

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::{Child, Command};
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::DeleteParams;
 use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 
@@ -46,16 +45,11 @@ impl Drop for Older {
     }
 }
 
-async fn pods(stage: &Stage) -> Vec<Pod> {
-    let pods = stage.pods(NAMESPACE);
-    pods.list(&ListParams::default()).await.unwrap().items
-}
-
 /// Waits until all workers have been told the generation, and asserts that they were told the same.
 async fn are_told(stage: &Stage, generation: u64) {
     let told = until("all are told", SOON, || async {
         stage.kubelet(NAMESPACE, None).await;
-        let pods = pods(stage).await;
+        let pods = stage.all_pods(NAMESPACE).await;
         let told = pods.iter().filter_map(|pod| {
             let document = pod.annotations().get(labels::MEMBERSHIP)?;
             Membership::parse(document).ok().flatten()
@@ -72,21 +66,36 @@ async fn are_told(stage: &Stage, generation: u64) {
 
 /// A worker is lost; returns when all have been told the next generation. The others are those that they were.
 async fn loses_one(stage: &Stage, next: u64) {
-    let before = pods(stage).await;
+    let before = stage.all_pods(NAMESPACE).await;
     let now = DeleteParams::default().grace_period(0);
     let lost = before[usize::try_from(next).unwrap() % WORKERS].name_any();
     stage.pods(NAMESPACE).delete(&lost, &now).await.unwrap();
     are_told(stage, next).await;
-    let after: BTreeSet<_> = pods(stage).await.iter().map(ResourceExt::uid).collect();
+    let after: BTreeSet<_> = stage
+        .all_pods(NAMESPACE)
+        .await
+        .iter()
+        .map(ResourceExt::uid)
+        .collect();
     let kept = before.iter().filter(|pod| after.contains(&pod.uid()));
     assert_eq!(kept.count(), WORKERS - 1);
 }
 
 /// Nothing changes while an operator looks at the job for the first time.
 async fn rests(stage: &Stage, generation: u64) {
-    let before: Vec<_> = pods(stage).await.iter().map(ResourceExt::uid).collect();
+    let before: Vec<_> = stage
+        .all_pods(NAMESPACE)
+        .await
+        .iter()
+        .map(ResourceExt::uid)
+        .collect();
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    let after: Vec<_> = pods(stage).await.iter().map(ResourceExt::uid).collect();
+    let after: Vec<_> = stage
+        .all_pods(NAMESPACE)
+        .await
+        .iter()
+        .map(ResourceExt::uid)
+        .collect();
     assert_eq!(before, after);
     are_told(stage, generation).await;
 }

@@ -89,12 +89,9 @@ async fn incidents(cluster: &Cluster, first: u64) -> anyhow::Result<Vec<Duration
 }
 
 async fn break_namespaces(cluster: &Cluster, silent_port: u16) -> anyhow::Result<()> {
-    for (name, _) in TROUBLES {
-        let namespace = json!({"metadata": {"name": name}});
-        create(&Api::<Namespace>::all(cluster.client.clone()), namespace).await?;
-    }
+    let namespaces = TROUBLES.map(|(name, _)| json!({"metadata": {"name": name}}));
+    cluster.create::<Namespace>(&namespaces).await?;
     let [(webhook, _), (quota, _), _] = TROUBLES;
-    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.client.clone());
     let silent = json!({
         "metadata": {"name": webhook},
         "webhooks": [{
@@ -105,7 +102,9 @@ async fn break_namespaces(cluster: &Cluster, silent_port: u16) -> anyhow::Result
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
         }],
     });
-    create(&webhooks, silent).await?;
+    cluster
+        .create::<ValidatingWebhookConfiguration>(&[silent])
+        .await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(cluster.client.clone(), quota);
     let hard = json!({"hard": {"pods": "0"}});
     create(&quotas, json!({"metadata": {"name": "none"}, "spec": hard})).await?;

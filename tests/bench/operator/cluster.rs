@@ -97,7 +97,7 @@ impl Cluster {
         .await
     }
 
-    async fn create<K>(&self, objects: &[serde_json::Value]) -> anyhow::Result<()>
+    pub(crate) async fn create<K>(&self, objects: &[serde_json::Value]) -> anyhow::Result<()>
     where
         K: kube::Resource<DynamicType = ()>
             + Clone

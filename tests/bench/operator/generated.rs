@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 use tempfile::TempDir;
@@ -127,9 +126,4 @@ impl Figures {
              operator's metrics have it, the bound of a bucket. Agents do not answer here."
         )
     }
-}
-
-/// What is known of an answer.
-fn text(bytes: &[u8]) -> anyhow::Result<&str> {
-    std::str::from_utf8(bytes).context("not text")
 }

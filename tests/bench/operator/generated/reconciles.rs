@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use kube::{Client, Config};
 
 const NAME: &str = "roundhouse_operator_reconcile_seconds_bucket";
 
@@ -14,16 +11,10 @@ pub(super) struct Reconciles(Vec<(f64, u64)>);
 
 impl Reconciles {
     pub(super) async fn read(port: u16) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        let request = http::Request::get("/metrics")
-            .header("host", "localhost")
-            .body(Empty::<Bytes>::new())?;
-        let answer = sender.send_request(request).await?;
-        let body = answer.into_body().collect().await?.to_bytes();
-        Ok(Self::parse(super::text(&body)?))
+        let operator = Config::new(format!("http://127.0.0.1:{port}").parse()?);
+        let request = http::Request::get("/metrics").body(Vec::new())?;
+        let page = Client::try_from(operator)?.request_text(request).await?;
+        Ok(Self::parse(&page))
     }
 
     fn parse(page: &str) -> Self {

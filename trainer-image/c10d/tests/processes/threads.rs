@@ -1,10 +1,11 @@
 //! Groups whose ranks are threads of one process, as in unit tests of models.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use roundhouse_c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Store};
+use roundhouse_c10d::{GroupOptions, ProcessGroup, ReduceOp, Store};
 use tch::{Device, Kind, Tensor};
+
+use crate::support::rank::options;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PAIRS: u32 = 4;
@@ -14,11 +15,8 @@ const SIZE: u32 = 2;
 fn sums_of_a_group(port: u16, rank: u32, name: &str) -> Vec<f64> {
     let store = Store::connect("127.0.0.1", port, TIMEOUT).unwrap();
     let options = GroupOptions {
-        backend: Backend::Gloo,
         timeout: TIMEOUT,
-        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        own_store_port: None,
-        name: name.to_owned(),
+        ..options(name)
     };
     let store = store.prefix(name).unwrap();
     let group = ProcessGroup::new(&store, rank, SIZE, &options).unwrap();
