@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use roundhouse_contract::{Membership, gang, labels};
+use roundhouse_contract::{gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
 use self::writes::{annotate, create, delete, delete_job, mend};
@@ -219,12 +219,11 @@ async fn one(
             resource_version,
             membership,
         } => {
-            // Many documents take their time; a worker's patience begins with its own.
-            let now = status::time(Timestamp::now()).0.to_string();
-            let document = Membership {
-                issued_at: now,
-                ..membership.clone()
-            };
+            let mut document = membership.clone();
+            if document.repeats == 0 {
+                // Many documents take their time; a worker's patience begins with its own.
+                document.issued_at = status::time(Timestamp::now()).0.to_string();
+            }
             let document = document.to_json()?;
             let annotation = (labels::MEMBERSHIP, document.as_str());
             annotate(context, key, pod, resource_version, annotation).await

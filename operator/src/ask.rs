@@ -26,6 +26,11 @@ impl Default for Agents {
 impl Agents {
     /// What the agent at an address tells under a path.
     pub async fn ask<T: DeserializeOwned>(&self, address: &str, path: &str) -> Option<T> {
+        serde_json::from_slice(&self.answer(address, path).await?).ok()
+    }
+
+    /// What it answers, byte by byte; nothing if it has nothing to tell.
+    pub async fn answer(&self, address: &str, path: &str) -> Option<Bytes> {
         let host = if address.contains(':') {
             format!("[{address}]")
         } else {
@@ -41,6 +46,6 @@ impl Agents {
                 .ok()
         };
         let body = tokio::time::timeout(TIMEOUT, request).await.ok()??;
-        serde_json::from_slice(&body.to_bytes()).ok()
+        Some(body.to_bytes())
     }
 }

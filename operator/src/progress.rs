@@ -126,6 +126,19 @@ impl Progress {
         Some(followed.wake.clone())
     }
 
+    /// Takes in that a job's agent has answered and has nothing to tell yet; returns the job to wake the first time.
+    fn hear_nothing(&self, job: &Job, now: Instant) -> Option<ObjectRef<TrainingJob>> {
+        {
+            let mut jobs = self.lock();
+            let followed = jobs.get_mut(job)?;
+            if followed.last.is_some() {
+                followed.silent = 0;
+                return None;
+            }
+        }
+        self.hear(job, Told::default(), now)
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }

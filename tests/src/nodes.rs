@@ -41,13 +41,17 @@ pub fn process(namespace: &str, pod: &str) -> anyhow::Result<u32> {
     child.parse().with_context(|| format!("{pod}: {child}"))
 }
 
-/// A directory of this machine that all nodes of the local cluster see, and whose files any user may write.
+/// An empty directory of this machine that all nodes of the local cluster see, and whose files any user may write. What an
+/// earlier run left there is deleted: a job would continue from its checkpoint.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be made or emptied.
 pub fn shared_directory(name: &str) -> anyhow::Result<PathBuf> {
     let repository = repository().canonicalize()?;
     let shared = repository.join("target/cluster/state/volumes").join(name);
+    if shared.exists() {
+        std::fs::remove_dir_all(&shared)?;
+    }
     std::fs::create_dir_all(&shared)?;
     std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o777))?;
     Ok(shared)

@@ -116,6 +116,16 @@ pub struct Membership {
     /// RFC 3339 time of issue. The operator tells by it whether a member that is not ready has had time to hear of
     /// its generation.
     pub issued_at: String,
+    /// How often the operator has written it again because it may not have arrived: the kubelet misses a change of an
+    /// annotation now and then, and shows it only when it looks at the pod the next time, after 60 to 90 s
+    /// (kubernetes/kubernetes#59813). Any change of the pod makes it look.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeats: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Membership {
@@ -203,6 +213,7 @@ mod tests {
             nonce: "00112233445566778899aabbccddeeff".to_owned(),
             incarnation: incarnation("a", 0),
             issued_at: "2026-01-01T00:00:00Z".to_owned(),
+            repeats: 0,
         }
     }
 

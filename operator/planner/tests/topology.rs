@@ -112,6 +112,7 @@ fn with_survivors(domains: &[Option<u8>], survives: &[bool]) -> World {
             members: "another".to_owned(),
             incarnation: pod.incarnation(),
             issued_at: String::new(),
+            repeats: 0,
         });
     }
     world

@@ -15,6 +15,7 @@ use crate::ask::Agents;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::lane::Wake;
+use crate::progress::Progress;
 use crate::unreadable::Guarded;
 
 /// Between two looks at who is to be asked.
@@ -34,19 +35,24 @@ pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<
         let asked =
             iter(context.progress.questions(exists, Instant::now())).map(|(job, address)| {
                 let agents = &agents;
-                async move {
-                    let told: Option<ToldProgress> =
-                        agents.ask(&address, ports::PROGRESS_PATH).await;
-                    (told.and_then(|told| told.of(&job.1)), job)
-                }
+                async move { (agents.answer(&address, ports::PROGRESS_PATH).await, job) }
             });
         let mut answers = asked.buffer_unordered(AT_ONCE);
-        while let Some((told, job)) = answers.next().await {
-            let now = Instant::now();
-            let news = told.and_then(|told| context.progress.hear(&job, told, now));
+        while let Some((answer, job)) = answers.next().await {
+            let news = answer.and_then(|answer| hear(&context.progress, &job, &answer));
             if let Some(job) = news {
                 let _ = wake.send(Wake::by_other(job)).await;
             }
         }
     }
+}
+
+/// Takes in an answer; returns the job to wake, if it is to be looked at now.
+fn hear(progress: &Progress, job: &Job, answer: &[u8]) -> Option<ObjectRef<TrainingJob>> {
+    let now = Instant::now();
+    if answer.is_empty() {
+        return progress.hear_nothing(job, now);
+    }
+    let told: ToldProgress = serde_json::from_slice(answer).ok()?;
+    progress.hear(job, told.of(&job.1)?, now)
 }

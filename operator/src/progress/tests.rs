@@ -49,6 +49,19 @@ fn a_job_that_never_answers_is_asked_less_often_and_for_ever() {
 }
 
 #[test]
+fn an_agent_that_has_nothing_to_tell_yet_is_reached_and_wakes_its_job_once() {
+    let (progress, now) = followed("10.0.0.1");
+    assert!(progress.hear_nothing(&key(), now).is_some());
+    assert_eq!(progress.of(&key()).unwrap().progress.generation, 0);
+    let (often, now) = asked(&progress, now, 15);
+    assert_eq!(often, 5);
+    assert!(progress.hear_nothing(&key(), now).is_none());
+    progress.hear(&key(), step(1), now);
+    progress.hear_nothing(&key(), now);
+    assert_eq!(progress.of(&key()).unwrap().progress.step, 1);
+}
+
+#[test]
 fn an_answer_and_another_address_are_asked_often_again() {
     let (progress, now) = followed("10.0.0.1");
     let (_, now) = asked(&progress, now, 300);

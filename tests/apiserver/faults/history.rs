@@ -219,6 +219,7 @@ mod tests {
                 restarts: 0,
             },
             issued_at: String::new(),
+            repeats: 0,
         };
         Seen::Pod {
             job: "job".to_owned(),

@@ -135,7 +135,8 @@ impl Machine {
                 if all_leave {
                     self.end(Outcome::Left);
                 } else if agreed_generation > place.generation {
-                    self.answer_summons();
+                    // Its own document may come later than those of others.
+                    self.recover(place.generation);
                 }
             }
             (Event::Finished, State::Training(_)) => self.end(Outcome::Done),
@@ -151,7 +152,7 @@ impl Machine {
         }
     }
 
-    /// After a fault: on to the next generation, if it is known already, or wait for it.
+    /// The generation is over: on to the next one, if it is known already, or wait for it.
     fn recover(&mut self, current: u64) {
         if self.leave_requested {
             self.end(Outcome::Left);

@@ -116,5 +116,6 @@ pub(crate) fn document(generation: u64, node_rank: u32, nodes: u32) -> Membershi
             restarts: 0,
         },
         issued_at: String::new(),
+        repeats: 0,
     }
 }

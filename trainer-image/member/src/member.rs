@@ -104,6 +104,9 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     /// Tells what came of it.
     pub fn apply(&mut self, event: Event) {
         self.machine.apply(event);
+        if matches!(event, Event::Boundary { .. }) && self.machine.next() == Action::Wait {
+            self.reporter.enter(Phase::Lobby);
+        }
     }
 
     /// This process has nothing more to do: it leaves its generation, which continues or is over. Whatever uses the world's

@@ -96,6 +96,7 @@ mod tests {
             members: String::new(),
             incarnation,
             issued_at: String::new(),
+            repeats: 0,
         };
         document.to_json().unwrap()
     }

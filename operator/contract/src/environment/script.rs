@@ -171,6 +171,7 @@ mod tests {
                 restarts: 0,
             },
             issued_at: String::new(),
+            repeats: 0,
         };
         ScriptEnvironment::of(&membership, 2, "gpt", "/run/roundhouse".into())
     }

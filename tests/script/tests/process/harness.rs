@@ -114,6 +114,7 @@ impl Job {
                 restarts: 0,
             },
             issued_at: "2026-01-01T00:00:00Z".to_owned(),
+            repeats: 0,
         };
         let partial = self.path(worker, "partial");
         std::fs::write(&partial, document.to_json().unwrap()).unwrap();

@@ -26,6 +26,7 @@ fn document(generation: u64, action: Instruction) -> Membership {
             restarts: 0,
         },
         issued_at: String::new(),
+        repeats: 0,
     }
 }
 

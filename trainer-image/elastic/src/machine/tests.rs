@@ -21,6 +21,7 @@ fn document(generation: u64) -> Membership {
             restarts: 0,
         },
         issued_at: String::new(),
+        repeats: 0,
     }
 }
 
@@ -169,6 +170,15 @@ fn a_rank_that_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
         all_leave: true,
     });
     assert_eq!(machine.next(), Action::Exit(Outcome::Left));
+}
+
+#[test]
+fn who_has_not_heard_of_the_generation_that_the_others_go_to_waits_for_its_document() {
+    let mut machine = training(1);
+    machine.apply(committed(2));
+    assert_eq!(machine.next(), Action::Wait);
+    machine.see(&document(2));
+    assert_eq!(forming_generation(&machine), Some(2));
 }
 
 #[test]

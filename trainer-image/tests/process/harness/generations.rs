@@ -64,6 +64,7 @@ impl Job {
                 restarts: 0,
             },
             issued_at: "2026-01-01T00:00:00Z".to_owned(),
+            repeats: 0,
         };
         replace(&self.membership_file(node), &document.to_json().unwrap());
     }

@@ -38,6 +38,7 @@ fn a_worker_that_is_told_to_leave_leads_nobody() {
             restarts: 0,
         },
         issued_at: String::new(),
+        repeats: 0,
     };
     worker.membership = Some(document(Action::Join));
     assert_eq!(worker.leads(), Some(3));
