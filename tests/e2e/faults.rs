@@ -8,3 +8,4 @@ mod nodes;
 mod operator;
 mod pods;
 mod proof;
+mod script;

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 
 /// The job's name.
 pub(super) const JOB: &str = "digits";
-/// For whatever a fault leads to.
+/// The file in pods that says how long a step is to take.
+pub(super) const PACE: &str = "/checkpoints/pace";
 /// Milliseconds added to each step until all is over.
 const PAUSE: u64 = 50;
 /// Committed steps that show that a generation trains.
@@ -34,16 +35,22 @@ pub(super) struct Drill {
 impl Drill {
     /// Applies the job, with one worker on each node if they are to be spread.
     pub(super) async fn start(name: &str, steps: u64, spread: bool) -> Self {
+        let mut job = local::job(3, steps);
+        let spec = &mut job["spec"];
+        spec["trainer"]["data"]["volume"] = json!({"configMap": {"name": "digits-data"}});
+        spec["workers"]["template"] = template(spread);
+        Self::start_job(name, job).await
+    }
+
+    /// Applies a job whose checkpoints, and the pace of whose steps, are on a volume that all nodes see.
+    pub(super) async fn start_job(name: &str, mut job: Value) -> Self {
         let space = TestNamespace::create(name, true).await.unwrap();
         let shared = nodes::shared_directory(name).unwrap();
         set_pace(&shared, PAUSE);
-        let mut job = local::job(3, steps);
         job["metadata"]["name"] = json!(JOB);
         let spec = &mut job["spec"];
         spec["elastic"]["joinWindowSeconds"] = json!(5);
-        spec["trainer"]["data"]["volume"] = json!({"configMap": {"name": "digits-data"}});
         spec["checkpoint"] = json!({"volume": {"hostPath": {"path": shared}}, "everySteps": 50});
-        spec["workers"]["template"] = template(spread);
         let spec = spec.clone();
         for object in manifests::read("examples/digits.yaml").unwrap() {
             if object["kind"] == "ConfigMap" {
@@ -165,7 +172,7 @@ fn template(spread: bool) -> Value {
         "containers": [{
             "name": labels::TRAINER_CONTAINER,
             "env": [
-                {"name": "ROUNDHOUSE_FAULT_STEP_FILE", "value": "/checkpoints/pace"},
+                {"name": "ROUNDHOUSE_FAULT_STEP_FILE", "value": PACE},
                 {"name": "ROUNDHOUSE_SAVE_WEIGHTS", "value": "/checkpoints/weights.safetensors"},
             ],
             "volumeMounts": [{

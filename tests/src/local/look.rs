@@ -22,6 +22,14 @@ impl LocalRun {
         std::fs::read(file).context("the weights")
     }
 
+    /// A file that the job's script saved beside its checkpoints.
+    ///
+    /// # Errors
+    /// It has not saved it.
+    pub fn result(&self, name: &str) -> anyhow::Result<Vec<u8>> {
+        std::fs::read(self.dir().join("state").join(name)).context("what the script saved")
+    }
+
     /// What it tells `kubectl roundhouse ui --local`: its record, and its samples of progress.
     ///
     /// # Errors

@@ -100,11 +100,25 @@ impl<G: Group> World<G> {
         let Some(group) = &self.group else {
             return Ok(values.to_vec());
         };
+        let (turn, mut numbers) = self.with_witness(values);
+        group.sum(&mut numbers)?;
+        self.hear(turn, &numbers)
+    }
+
+    /// For a sum that the caller makes over this world's group: its number, and what this rank adds to it, which are the
+    /// values and their witness. [`Self::hear`] reads the result.
+    pub fn with_witness(&self, values: &[f64]) -> (u64, Vec<f64>) {
         let turn = self.next_turn();
-        let mut sums = witness::add(values, turn);
-        group.sum(&mut sums)?;
-        group.check()?;
-        witness::hear(&sums, turn, self.size).ok_or_else(not_of_all_ranks)
+        (turn, witness::add(values, turn))
+    }
+
+    /// The sums of the values that [`Self::with_witness`] was given.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when they are not those of all ranks.
+    pub fn hear(&self, turn: u64, sums: &[f64]) -> Result<Vec<f64>, Failure> {
+        self.check()?;
+        witness::hear(sums, turn, self.size).ok_or_else(not_of_all_ranks)
     }
 
     /// Sums finite numbers of either sign. Positive and negative ones are summed apart, so that the rounding of

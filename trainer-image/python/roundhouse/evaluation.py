@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from ._native import Course
-from .errors import ConfigError
+from ._native import Course, Process
+from .errors import ConfigError, Diverged
+from .generations import Place
 
 # What a function returns is reported under these names.
 _REPORTED = ("accuracy", "top5", "perplexity")
@@ -67,6 +69,32 @@ class Evaluation:
         return sums
 
 
-def reported(means: dict[str, float]) -> dict[str, float]:
+def evaluate(
+    evaluation: Evaluation, process: Process, modules: Sequence[torch.nn.Module], place: Place
+) -> None:
+    """Evaluates the state on all ranks. One that breaks off is due again in the next generation."""
+    process.begin_evaluation()
+    were_training = [(module, module.training) for own in modules for module in own.modules()]
+    for own in modules:
+        own.eval()
+    try:
+        sums = evaluation.sums(place.rank, place.world_size)
+    finally:
+        for module, was_training in were_training:
+            module.training = was_training
+    names = sorted(sums)
+    if not all(math.isfinite(value) for value in sums.values()):
+        raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {sums}")
+    total = process.sum([sums[name] for name in names])
+    if total is None:
+        return
+    number = len(evaluation.dataset)
+    means = {name: value / number for name, value in zip(names, total)}
+    process.end_evaluation(num_samples=number, loss=means["loss"], **_reported(means))
+    if evaluation.then is not None:
+        evaluation.then(means)
+
+
+def _reported(means: dict[str, float]) -> dict[str, float]:
     """The means that have a metric of their own."""
     return {name: means[name] for name in _REPORTED if name in means}

@@ -187,21 +187,30 @@ class Group:
         """Whether a collective that fails returns an error on every rank. NCCL's hang until the group is aborted."""
         return self.device.type == "cpu"
 
-    def sum(self, values: list[float]) -> list[float]:
-        """The sums of the ranks' numbers, element by element."""
+    def begin_sum(self, values: list[float]) -> tuple[torch.Tensor, Any]:
+        """Begins to sum numbers over the ranks, element by element; :meth:`end_sum` returns the sums."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        self.backend.allreduce([tensor]).wait()
+        return tensor, self.backend.allreduce([tensor])
+
+    def end_sum(self, begun: tuple[torch.Tensor, Any]) -> list[float]:
+        """The sums, when all ranks have begun the same one."""
+        tensor, work = begun
+        work.wait()
         return tensor.tolist()
+
+    def begin_broadcast(self, tensor: torch.Tensor, source: int) -> Any:
+        """Begins to copy a tensor from rank ``source`` to all others; ``wait()`` of what it returns waits for it."""
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        return self.backend.broadcast([tensor], options)
 
     def broadcast(self, address: int, length: int, source: int) -> None:
         """Copies ``length`` bytes of host memory from rank ``source`` to all others."""
         if length == 0:
             return
         host = torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
-        options = dist.BroadcastOptions()
-        options.rootRank = source
         moved = host if self.device.type == "cpu" else host.to(self.device)
-        self.backend.broadcast([moved], options).wait()
+        self.begin_broadcast(moved, source).wait()
         if moved is not host:
             host.copy_(moved)
 

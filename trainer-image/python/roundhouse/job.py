@@ -6,7 +6,6 @@ import math
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,17 @@ from typing import Any
 import torch
 
 from ._native import Process, fault_point
-from .data import Batch, Loader, Sampler, Step, plan
-from .errors import AlreadyJoined, ConfigError, Diverged, Left, NotCommitted, PeerLost, RoundhouseError
-from .evaluation import Evaluation, reported
-from .gradients import Gradients, Model
-from .groups import Group, Network, leave_default
-from .optimizer import bytes_of
+from .buffers import Buffers
+from .data import Batch, Loader, Sampler, Step
+from .ending import exit_with, explained, write_result
+from .errors import AlreadyJoined, ConfigError, Diverged, NotCommitted, PeerLost, RoundhouseError
+from .evaluation import Evaluation, evaluate
+from .generations import Generations
+from .gradients import Model
 from .seeding import mixed, seed_all
 from .state import Row
 from .streams import Shard
+from .updates import forget_gradients, gradient_norm, loss_sum, unscaled_norm, update
 
 _joined: Job | None = None
 
@@ -57,13 +58,13 @@ def join(
     if gradients not in ("ddp", "manual"):
         raise ConfigError(f'rh.join: gradients is {gradients!r}; give "ddp" or "manual"')
     if os.environ.get("ROUNDHOUSE_GENERATION"):
-        sys.excepthook = _exit_with
+        sys.excepthook = exit_with
         raise ConfigError(
             "rh.join in a job with elastic.mode: Restart, which ends and starts the script for every generation: set "
             "elastic.mode: InProcess"
         )
     if os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"):
-        sys.excepthook = _exit_with
+        sys.excepthook = exit_with
     process = Process.start(
         None if checkpoint_dir is None else Path(checkpoint_dir),
         checkpoint_every_steps,
@@ -96,15 +97,10 @@ class Job:
         self._seeds = seeds
         self._optimizers = [entry for entry in state.values() if isinstance(entry, torch.optim.Optimizer)]
         self._modules = [entry for entry in state.values() if isinstance(entry, torch.nn.Module)]
-        self._gradients = Gradients()
-        self._models: dict[int, Model] = {}
-        self._callbacks: list[Callable[[Job], None]] = []
-        self._sampler: Sampler | None = None
-        self._group: Group | None = None
-        self._network: Network | None = None
-        self._place = (0, 0, 1, 0, 0)
+        self._buffers = Buffers(self._modules)
+        self._generations = Generations(process, self._row, self._device)
+        self._gradients = self._generations.gradients
         self._step: Step | None = None
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._is_committing = False
         self._is_finished = False
         self._over = False
@@ -121,17 +117,17 @@ class Job:
     @property
     def rank(self) -> int:
         """Rank in the current generation, from 0."""
-        return self._place[1]
+        return self._generations.place.rank
 
     @property
     def world_size(self) -> int:
         """Ranks of the current generation."""
-        return self._place[2]
+        return self._generations.place.world_size
 
     @property
     def generation(self) -> int:
         """Number of the current generation; 0 before the first."""
-        return self._place[0]
+        return self._generations.place.generation
 
     @property
     def steps_done(self) -> int:
@@ -141,7 +137,8 @@ class Job:
     @property
     def group(self) -> Any:
         """The process group of the current generation, for ``torch.distributed``; None in a world of one."""
-        return None if self._group is None else self._group.process_group
+        group = self._generations.group
+        return None if group is None else group.process_group
 
     @property
     def device(self) -> torch.device:
@@ -150,7 +147,7 @@ class Job:
 
     def on_generation(self, callback: Callable[[Job], None]) -> None:
         """Calls ``callback(job)`` in each generation before its first step: it rebuilds what holds ``job.group``."""
-        self._callbacks.append(callback)
+        self._generations.callbacks.append(lambda: callback(self))
 
     def model(self, module: torch.nn.Module, **options: Any) -> Model:
         """The module, whose backward pass sums the gradients over the ranks of the current generation.
@@ -161,10 +158,7 @@ class Job:
         """
         if not any(module is own or module in own.modules() for own in self._modules):
             raise ConfigError("job.model: the module is not in rh.join(state=...), so new workers would not get its weights")
-        known = self._models.get(id(module))
-        if known is None:
-            known = self._models[id(module)] = Model(module, self._gradients, options)
-        return known
+        return self._generations.model(module, options)
 
     def sampler(self, num_samples: int, global_batch_size: int, **options: Any) -> Sampler:
         """Which samples belong to which step: see :class:`~roundhouse.data.Sampler`."""
@@ -191,9 +185,9 @@ class Job:
         """
         loader = Loader(dataset, sampler, seeds=self._seeds, **options)
         try:
-            for step in self.indices(sampler, evaluation=evaluation):
-                data = loader.load(step, self._place[4])
-                # Reading in this process has drawn random numbers.
+            for step in self._steps(sampler, evaluation):
+                data = loader.load(step, self._generations.place.samples)
+                # Not before: reading in this process has drawn random numbers.
                 self._seed(step)
                 self._loaded_at = time.perf_counter()
                 yield Batch(step, data, self)
@@ -202,25 +196,9 @@ class Job:
 
     def indices(self, sampler: Sampler, *, evaluation: Evaluation | None = None) -> Iterator[Step]:
         """The steps of this rank, for a script that reads its samples itself. Each is to be ended by :meth:`commit`."""
-        self._prepare(sampler)
-        while True:
-            is_due = self._advance()
-            if evaluation is not None and evaluation.is_due(self._place[4], self._process.evaluated, sampler):
-                self._evaluate(evaluation)
-                continue
-            if not is_due:
-                if self._process.finish():
-                    break
-                continue
-            step = plan(sampler, self._place[3], self._place[4], self._place[:3])
-            assert step is not None
-            self._begin(step)
+        for step in self._steps(sampler, evaluation):
+            self._seed(step)
             yield step
-            if self._step is step:
-                raise NotCommitted(
-                    f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
-                )
-        self._is_finished = True
 
     def commit(
         self,
@@ -248,37 +226,40 @@ class Job:
         for entry in (scheduler, scaler):
             self._check_entry(entry)
         ended_at = time.perf_counter()
-        if self._group is not None and not self._is_manual and self._gradients.computed_at == 0.0:
-            if self._gradients.broken is None:
-                raise NotCommitted(
-                    "no gradients were summed over the ranks in this step: compute the loss with job.model(model), and call "
-                    'loss.backward() before job.commit; a script that sums them itself gives rh.join(gradients="manual")'
-                )
-        loss_sum = self._loss_sum(loss, step)
-        # With a scaler the gradients are scaled until all have agreed: unscaling cannot be done again.
-        norm = _norm(optimizers, max_grad_norm if scaler is None else None)
-        self._share_buffers()
-        is_finite = math.isfinite(norm) or scaler is not None
-        agreed = self._process.agree(loss_sum, finite=is_finite, broke=self._gradients.broken)
+        self._check_summed()
+        gradients = self._gradients
+        clipped_to = max_grad_norm if scaler is None else None
+        assert self._generations.sampler is not None
+        total = loss_sum(loss, step, self._generations.sampler.reduction)
+        # The ranks hear from each other while each of them computes the norm, which is the same on all of them; that of a
+        # script that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed:
+        # unscaling cannot be done again.
+        norm = gradient_norm(optimizers, clipped_to) if self._is_manual else 0.0
+        self._tell(step, total, is_finite=math.isfinite(norm) or scaler is not None)
+        if not self._is_manual:
+            norm = gradient_norm(optimizers, clipped_to)
+        self._buffers.end_sharing(step.rank == _source(step), gradients)
+        agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
         agreed_at = time.perf_counter()
         if agreed is None:
             self._drop(optimizers, scaler)
             return False
         mean_loss, all_finite = agreed
-        if scaler is None and not (all_finite and math.isfinite(mean_loss)):
+        if scaler is not None:
+            norm = unscaled_norm(optimizers, max_grad_norm, scaler, norm)
+        elif not (all_finite and math.isfinite(mean_loss)):
             raise Diverged(
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
                 "rate, add a warm-up, or give job.commit max_grad_norm"
             )
-        if scaler is not None:
-            norm /= scaler.get_scale()
-            if max_grad_norm is not None:
-                for one in optimizers:
-                    scaler.unscale_(one)
-                norm = _norm(optimizers, max_grad_norm)
         learning_rate = float(optimizers[0].param_groups[0]["lr"]) if optimizers else 0.0
-        skipped = self._update(optimizers, scheduler, scaler)
-        computed = self._gradients.computed_at or ended_at
+        self._is_committing = True
+        try:
+            skipped = update(optimizers, scheduler, scaler)
+        finally:
+            self._is_committing = False
+        forget_gradients(optimizers)
+        computed = gradients.computed_at or ended_at
         spent = [
             max(self._loaded_at - self._began_at, 0.0),
             0.0,
@@ -316,7 +297,7 @@ class Job:
         file = Path(path) if directory is None else Path(directory) / path
         while True:
             if self.rank == 0:
-                _write(file, module or self._modules[0])
+                write_result(file, module or self._modules[0])
             if self._process.sum([0.0]) is not None:
                 return file
             self._finish_again()
@@ -324,34 +305,10 @@ class Job:
     def _finish_again(self) -> None:
         """The generation broke after the last step. All ranks of the next one do the same, whatever they had done before."""
         while True:
-            if self._advance():
+            if self._generations.advance():
                 raise PeerLost("the state was lost with all ranks that had it: another start continues from a checkpoint")
             if self._process.finish():
                 return
-
-    def _evaluate(self, evaluation: Evaluation) -> None:
-        """Evaluates the state on all ranks. One that breaks off is due again in the next generation."""
-        self._process.begin_evaluation()
-        were_training = [(module, module.training) for own in self._modules for module in own.modules()]
-        for module in self._modules:
-            module.eval()
-        try:
-            sums = evaluation.sums(self.rank, self.world_size)
-        finally:
-            for module, was_training in were_training:
-                module.training = was_training
-        names = sorted(sums)
-        if not all(math.isfinite(value) for value in sums.values()):
-            raise Diverged(f"the evaluation after step {self.steps_done} is not finite on rank {self.rank}: {sums}")
-        total = self._process.sum([sums[name] for name in names])
-        if total is None:
-            return
-        number = len(evaluation.dataset)
-        means = {name: value / number for name, value in zip(names, total)}
-        told = {"loss": means["loss"], **reported(means)}
-        self._process.end_evaluation(num_samples=number, **told)
-        if evaluation.then is not None:
-            evaluation.then(means)
 
     # The context manager.
 
@@ -364,7 +321,7 @@ class Job:
             hook.remove()
         self._step = None
         if isinstance(error, KeyboardInterrupt):
-            self._leave()
+            self._generations.leave()
             return
         exits = isinstance(error, SystemExit) and not error.code
         if exits and not self._is_finished:
@@ -382,178 +339,91 @@ class Job:
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        code, words = _explained(error)
+        code, words = explained(error)
         self._process.fail(code, words, getattr(error, "newer", None))
-        self._leave()
+        self._generations.leave()
 
     def _end(self) -> None:
-        if self._sampler is None:
+        if self._generations.sampler is None:
             raise NotCommitted(
                 "the script has ended without a loop over job.steps(...) or job.indices(...): it has trained nothing"
             )
         # A loop that all ranks have left at the same step is complete, too.
         while not self._is_finished:
             self._is_finished = self._process.finish()
-            if not self._is_finished and self._advance():
+            if not self._is_finished and self._generations.advance():
                 raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
-        self._leave()
+        self._generations.leave()
         self._process.done()
 
-    # What happens at the edges of generations and steps.
+    # What happens at the edges of steps.
 
-    def _prepare(self, sampler: Sampler) -> None:
-        if self._sampler is not None:
-            if self._sampler is not sampler:
-                raise ConfigError("job.steps with a second sampler: a job has one; make it longer instead")
-            return
-        self._sampler = sampler
-        if self._process.has_agent:
-            # The first DDP of a process imports it, which takes seconds. In the lobby nobody waits for that.
-            import torch._dynamo.utils  # noqa: F401
-        tensors = [f"{name} {shape} of {dtype}" for name, dtype, shape, _ in self._row.described()]
-        self._network = Network(self._device, _identity(sampler, self._row), tensors)
-        state = self._row.entries
-        settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
-        settings["reduction"] = sampler.reduction
-        if sampler.in_order:
-            settings["in_order"] = "true"
-        self._process.prepare(
-            course=sampler.course,
-            model=" ".join(type(module).__name__ for module in self._modules),
-            optimizer=" ".join(type(optimizer).__name__ for optimizer in self._optimizers),
-            settings=settings,
-            network=self._network,
-            row=self._row,
-            views=self._row.described(),
-            leave=self._leave,
-        )
+    def _steps(self, sampler: Sampler, evaluation: Evaluation | None) -> Iterator[Step]:
+        generations = self._generations
+        generations.prepare(sampler, self._modules, self._optimizers)
+        while True:
+            is_due = generations.advance()
+            place = generations.place
+            self._steps_done = place.steps
+            if evaluation is not None and evaluation.is_due(place.samples, self._process.evaluated, sampler):
+                evaluate(evaluation, self._process, self._modules, place)
+                continue
+            if not is_due:
+                if self._process.finish():
+                    break
+                continue
+            step = generations.next_step()
+            self._begin(step, sampler)
+            yield step
+            if self._step is step:
+                raise NotCommitted(
+                    f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
+                )
+        self._is_finished = True
 
-    def _leave(self) -> None:
-        """The generation is over: nothing uses its group any more."""
-        for model in self._models.values():
-            model.drop()
-        self._gradients.group = None
-        if self._group is not None:
-            leave_default()
-            self._group.close()
-            self._group = None
-
-    def _advance(self) -> bool:
-        """Forms generations until a step is due; false when all are committed."""
-        try:
-            is_due = self._process.advance()
-        except RoundhouseError as error:
-            mismatch = None if self._network is None else self._network.mismatch
-            raise mismatch or error from None
-        try:
-            self._enter()
-        except RuntimeError as error:
-            if self._group is None:
-                raise
-            # A collective of the script's own, in a callback.
-            self._process.lose(f"{type(error).__name__}: {error}".splitlines()[0])
-            self._leave()
-            return self._advance()
-        return is_due
-
-    def _enter(self) -> None:
-        before = self._place[0]
-        self._place = self._process.place()
-        self._steps_done = self._place[3]
-        if self._place[0] == before:
-            return
-        self._group = self._process.group()
-        if self._group is not None:
-            self._group.become_default()
-        self._gradients.group = self._group
-        for callback in self._callbacks:
-            callback(self)
-
-    def _begin(self, step: Step) -> None:
+    def _begin(self, step: Step, sampler: Sampler) -> None:
         gradients = self._gradients
         gradients.begin(step)
-        assert self._sampler is not None
-        is_mean = self._sampler.reduction == "mean"
+        is_mean = sampler.reduction == "mean"
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._all_buffers()]
+        self._buffers.remember()
         self._step = step
         self._began_at = self._loaded_at = time.perf_counter()
-        self._seed(step)
         fault_point("Forward", step.rank, step.number)
 
     def _seed(self, step: Step) -> None:
-        if self._seeds and self._sampler is not None:
-            seed_all(mixed(self._sampler.seed, step.number, step.rank, 1))
+        if self._seeds and self._generations.sampler is not None:
+            seed_all(mixed(self._generations.sampler.seed, step.number, step.rank, 1))
 
-    def _all_buffers(self) -> list[torch.Tensor]:
-        return [buffer for module in self._modules for buffer in module.buffers()]
+    def _tell(self, step: Step, loss: float, *, is_finite: bool) -> None:
+        """Begins what the ranks send each other at the end of a step."""
+        gradients, group = self._gradients, self._generations.group
+        if group is not None:
+            self._buffers.begin_sharing(group, _source(step), gradients)
+        if gradients.broken is None:
+            self._process.tell(loss, finite=is_finite)
 
-    @torch.no_grad()
-    def _share_buffers(self) -> None:
-        """Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples."""
-        if self._group is None or not self._buffers or self._gradients.broken is not None:
-            return
-        buffers = [buffer for buffer, _ in self._buffers]
-        row = torch.cat([bytes_of(buffer) for buffer in buffers])
-        assert self._step is not None
-        source = 0 if self._step.global_size >= self.world_size else self.world_size - 1
-        try:
-            torch.distributed.broadcast(row, src=source)
-        except RuntimeError as error:
-            self._gradients.broke(error)
-            return
-        if self.rank != source:
-            at = 0
-            for buffer in buffers:
-                size = buffer.numel() * buffer.element_size()
-                buffer.copy_(row[at : at + size].view(buffer.dtype).reshape(buffer.shape))
-                at += size
-
-    @torch.no_grad()
     def _drop(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any = None) -> None:
         """The step is as if it had not been."""
         if scaler is not None:
             # That the script has unscaled the gradients is forgotten with them.
             scaler._per_optimizer_states.clear()
         self._step = None
-        for buffer, before in self._buffers:
-            buffer.copy_(before)
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self._leave()
-
-    def _update(self, optimizers: Sequence[torch.optim.Optimizer], scheduler: Any, scaler: Any) -> bool:
-        skipped = False
-        self._is_committing = True
-        try:
-            for optimizer in optimizers:
-                if scaler is None:
-                    optimizer.step()
-                else:
-                    scaler.step(optimizer)
-            if scaler is not None:
-                before = scaler.get_scale()
-                scaler.update()
-                skipped = scaler.get_scale() < before
-            if scheduler is not None and not skipped:
-                scheduler.step()
-        finally:
-            self._is_committing = False
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        return skipped
+        self._buffers.restore()
+        forget_gradients(optimizers)
+        self._generations.leave()
 
     def _collective_failed(self, error: BaseException) -> bool:
         """A collective of the script's own may have failed within a step: whether the step is done again."""
         failure = (0 if self._step is None else self._step.number, str(error))
         # An error that comes again in the next generation is the script's.
         is_own = isinstance(error, torch.OutOfMemoryError) or failure == self._last_failure
-        if self._group is None or self._step is None or is_own:
+        if self._generations.group is None or self._step is None or is_own:
             return False
         self._last_failure = failure
         if not isinstance(error, PeerLost):
             self._gradients.broke(error)
-            self._process.agree(0.0, finite=True, broke=self._gradients.broken)
+            self._process.agree(broke=self._gradients.broken)
         self._drop(self._optimizers)
         return True
 
@@ -573,43 +443,24 @@ class Job:
                 f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
             )
 
+    def _check_summed(self) -> None:
+        gradients = self._gradients
+        is_summed = self._is_manual or gradients.computed_at > 0.0 or gradients.broken is not None
+        if self._generations.group is not None and not is_summed:
+            raise NotCommitted(
+                "no gradients were summed over the ranks in this step: compute the loss with job.model(model), and call "
+                'loss.backward() before job.commit; a script that sums them itself gives rh.join(gradients="manual")'
+            )
+
     def _check_step(self, *_: Any) -> None:
         if self._step is not None and not self._is_committing:
             raise NotCommitted(
                 "optimizer.step() outside of job.commit: the ranks have not agreed on the step; remove it, job.commit does it"
             )
 
-    def _loss_sum(self, loss: torch.Tensor | float, step: Step) -> float:
-        if isinstance(loss, torch.Tensor) and loss.numel() != 1:
-            raise ConfigError(f"job.commit: the loss has the shape {list(loss.shape)}; give one number, its mean or its sum")
-        if step.size == 0:
-            return 0.0
-        value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
-        assert self._sampler is not None
-        return value * step.size if self._sampler.reduction == "mean" else value
-
-
-def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
-    """What has to be equal on all ranks."""
-    return {
-        "samples of the data set": sampler.num_samples,
-        "samples per step": sampler.global_batch_size,
-        "seed": sampler.seed,
-        "reduction": sampler.reduction,
-        "in_order": sampler.in_order,
-        "entries of state": [f"{name}: {type(entry).__name__}" for name, entry in row.entries.items()],
-    }
-
-
-def _exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:
-    """What ends a worker's process with an exception: the exit code is that of the error."""
-    # One that was asked to leave has nothing to look for.
-    if not isinstance(error, Left):
-        sys.__excepthook__(kind, error, where)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not the ordinary exit: threads of PyTorch may be waiting for peers, and its destructors for them.
-    os._exit(error.exit_code if isinstance(error, RoundhouseError) else 1)
+def _source(step: Step) -> int:
+    """Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples."""
+    return 0 if step.global_size >= step.world_size else step.world_size - 1
 
 
 def _device_of(state: dict[str, Any]) -> torch.device:
@@ -620,37 +471,3 @@ def _device_of(state: dict[str, Any]) -> torch.device:
         if isinstance(entry, torch.Tensor):
             return entry.device
     return torch.device("cpu")
-
-
-def _norm(optimizers: Sequence[torch.optim.Optimizer], most: float | None) -> float:
-    """Norm of all gradients, which are then clipped to ``most``."""
-    parameters = [p for one in optimizers for group in one.param_groups for p in group["params"] if p.grad is not None]
-    if not parameters:
-        return 0.0
-    if most is not None:
-        return float(torch.nn.utils.clip_grad_norm_(parameters, most))
-    norms = torch._foreach_norm([p.grad for p in parameters])
-    return float(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])))
-
-
-def _write(file: Path, module: torch.nn.Module) -> None:
-    from safetensors.torch import save_file
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(file.name + ".partial")
-    tensors = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
-    save_file(tensors, partial)
-    partial.replace(file)
-
-
-def _explained(error: BaseException) -> tuple[int | None, str]:
-    """The exit code, None for that of Python, and the last words of a process that ends with an exception."""
-    if isinstance(error, RoundhouseError):
-        return error.exit_code, str(error)
-    if isinstance(error, SystemExit):
-        return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {error.code}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
-    last = (own or frames or [None])[-1]
-    place = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
-    return None, f"{type(error).__name__}: {error}{place}"

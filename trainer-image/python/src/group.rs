@@ -1,6 +1,7 @@
 //! The process group of a generation, which is the user's PyTorch's.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use roundhouse_member::failure::Failure;
@@ -16,6 +17,15 @@ pub(crate) struct PyGroup {
     size: u32,
     tells_lost_peers: bool,
     aborted: OnceLock<()>,
+    /// What it was told last.
+    timeout: Mutex<Option<Duration>>,
+}
+
+/// A sum that has begun.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    sum: Py<PyAny>,
+    num_values: usize,
 }
 
 impl PyGroup {
@@ -26,6 +36,7 @@ impl PyGroup {
             size: bound.getattr("size")?.extract()?,
             tells_lost_peers: bound.getattr("tells_lost_peers")?.extract()?,
             aborted: OnceLock::new(),
+            timeout: Mutex::new(None),
             group,
         })
     }
@@ -36,9 +47,44 @@ impl PyGroup {
     }
 
     /// How long its collectives wait for their peers from now on, if the library can change that.
-    pub(crate) fn set_timeout(&self, timeout: std::time::Duration) {
-        let seconds = timeout.as_secs_f64();
-        let _ = Python::attach(|py| self.group.call_method1(py, "set_timeout", (seconds,)));
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        let mut known = self.timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.replace(timeout) != Some(timeout) {
+            let seconds = timeout.as_secs_f64();
+            let _ = Python::attach(|py| self.group.call_method1(py, "set_timeout", (seconds,)));
+        }
+    }
+
+    /// Begins a sum over all ranks; [`Self::end_sum`] waits for it.
+    ///
+    /// # Errors
+    /// As [`Group::sum`].
+    pub(crate) fn begin_sum(&self, values: Vec<f64>) -> Result<Begun, Failure> {
+        let num_values = values.len();
+        let sum = Python::attach(|py| {
+            let sum = self.group.call_method1(py, "begin_sum", (values,));
+            sum.map_err(|error| lost(py, &error))
+        })?;
+        Ok(Begun { sum, num_values })
+    }
+
+    /// The sums, when all ranks have begun the same one.
+    ///
+    /// # Errors
+    /// As [`Group::sum`].
+    pub(crate) fn end_sum(&self, begun: Begun) -> Result<Vec<f64>, Failure> {
+        let Begun { sum, num_values } = begun;
+        let sums: Vec<f64> = Python::attach(|py| {
+            let sums = self.group.call_method1(py, "end_sum", (sum,));
+            sums.and_then(|sums| sums.extract(py))
+                .map_err(|error| lost(py, &error))
+        })?;
+        self.check()?;
+        if sums.len() == num_values {
+            return Ok(sums);
+        }
+        let words = format!("{} sums of {num_values} numbers", sums.len());
+        Err(Failure::Internal(words))
     }
 }
 
@@ -65,16 +111,7 @@ impl Group for PyGroup {
     }
 
     fn sum(&self, values: &mut [f64]) -> Result<(), Failure> {
-        let sums: Vec<f64> = Python::attach(|py| {
-            let sums = self.group.call_method1(py, "sum", (values.to_vec(),));
-            sums.and_then(|sums| sums.extract(py))
-                .map_err(|error| lost(py, &error))
-        })?;
-        self.check()?;
-        if sums.len() != values.len() {
-            let words = format!("{} sums of {} numbers", sums.len(), values.len());
-            return Err(Failure::Internal(words));
-        }
+        let sums = self.end_sum(self.begin_sum(values.to_vec())?)?;
         values.copy_from_slice(&sums);
         Ok(())
     }

@@ -198,19 +198,26 @@ impl Process {
         self.training()?.place().map_err(raised)
     }
 
-    /// The collective at the end of a step. The mean loss over the batch, and whether all ranks' gradients are finite; None
-    /// when the generation broke: the step is to be dropped and done again. `broke`: why this rank knows that already.
-    #[pyo3(signature = (loss_sum, *, finite, broke = None))]
+    /// Begins the collective at the end of a step, for which [`Self::agree`] waits.
+    #[pyo3(signature = (loss_sum, *, finite))]
+    fn tell(&mut self, py: Python<'_>, loss_sum: f64, finite: bool) -> PyResult<()> {
+        let training = self.training()?;
+        py.detach(|| training.tell(loss_sum, finite))
+            .map_err(raised)
+    }
+
+    /// The end of a step: the mean loss over the batch, and whether all ranks' gradients are finite; None when the
+    /// generation broke: the step is to be dropped and done again. `finite`: whether gradients are that are the same on all
+    /// ranks. `broke`: why this rank knows already that the generation broke.
+    #[pyo3(signature = (*, finite = true, broke = None))]
     fn agree(
         &mut self,
         py: Python<'_>,
-        loss_sum: f64,
         finite: bool,
         broke: Option<String>,
     ) -> PyResult<Option<(f64, bool)>> {
         let training = self.training()?;
-        py.detach(|| training.agree(loss_sum, finite, broke))
-            .map_err(raised)
+        py.detach(|| training.agree(finite, broke)).map_err(raised)
     }
 
     /// All ranks have agreed to commit, and this one has updated its weights unless `skipped`: the step counts.

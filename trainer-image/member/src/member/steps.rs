@@ -3,7 +3,7 @@
 use super::Member;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
-use crate::world::{Saving, Standing, StepEnd};
+use crate::world::{Saving, Standing, StepEnd, not_of_all_ranks};
 
 impl<R: Rendezvous> Member<'_, R> {
     /// A step begins: what this rank will bring to its end, as far as it is known now.
@@ -32,6 +32,17 @@ impl<R: Rendezvous> Member<'_, R> {
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn end_step(&mut self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
         let end = self.world()?.end_step(local_loss_sum, own)?;
+        Ok(self.tell(end))
+    }
+
+    /// The end of a step whose sums the caller has made; see [`World::with_witness`].
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when they are not those of all ranks.
+    pub fn end_step_heard(&mut self, turn: u64, sums: &[f64]) -> Result<StepEnd, Failure> {
+        let world = self.world()?;
+        let sums = world.hear(turn, sums)?;
+        let end = world.packing().unpack(&sums).ok_or_else(not_of_all_ranks)?;
         Ok(self.tell(end))
     }
 

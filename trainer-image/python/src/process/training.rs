@@ -20,6 +20,7 @@ use roundhouse_member::world::{Standing, StepEnd};
 use roundhouse_member::{Failure, Held, Keeping, Launch, Member, State as _};
 
 use super::{Started, internal};
+use crate::group::Begun;
 use crate::network::PyNetwork;
 use crate::sampler::Course;
 use crate::state::PyState;
@@ -42,6 +43,15 @@ pub(super) struct Told {
     pub(super) spent: [f64; 5],
 }
 
+/// What a rank has told the others at the end of a step.
+#[derive(Debug)]
+enum Sent {
+    /// The sum of this number is on its way.
+    ToPeers { turn: u64, sum: Begun },
+    /// There is nobody to tell: the sum of its losses.
+    Alone(f64),
+}
+
 /// The training of one process.
 #[derive(Debug)]
 pub(super) struct Training {
@@ -54,6 +64,8 @@ pub(super) struct Training {
     timeouts: CollectiveTimeouts,
     /// The step that has begun, and what this rank brings to its end.
     begun: Option<(Batch, Standing)>,
+    /// What this rank has told its peers at its end, or why it cannot.
+    told: Option<Result<Sent, Failure>>,
     /// What all have said at its end.
     agreed: Option<StepEnd>,
     /// What the last step of this generation took without its peers.
@@ -134,6 +146,7 @@ impl Training {
             scaling: *scaling,
             timeouts: launch.timeouts,
             begun: None,
+            told: None,
             agreed: None,
             own_time: Duration::ZERO,
             ended: Instant::now(),
@@ -219,29 +232,51 @@ impl Training {
         ))
     }
 
-    /// The end of the step that has begun; `None`: the generation broke.
+    /// This rank tells its peers what it brings to the end of the step that has begun. It does not wait for them.
+    pub(super) fn tell(&mut self, loss_sum: f64, finite: bool) -> Result<(), Failure> {
+        let leaving = self.member.world_and_leave_watch()?.1.is_leaving();
+        let Some((batch, standing)) = &mut self.begun else {
+            return Err(internal("no step has begun"));
+        };
+        standing.finite = finite;
+        standing.leaving = leaving;
+        let world = self.member.world()?;
+        faults::point(Point::Agree, world.rank(), batch.step);
+        self.told = Some(match world.group() {
+            None => Ok(Sent::Alone(loss_sum)),
+            Some(group) => {
+                let numbers = world.packing().pack(standing, loss_sum);
+                let (turn, numbers) = world.with_witness(&numbers);
+                let sum = group.begin_sum(numbers);
+                sum.map(|sum| Sent::ToPeers { turn, sum })
+            }
+        });
+        Ok(())
+    }
+
+    /// The end of the step that has begun; `None`: the generation broke. `finite`: whether the gradients are, as far as
+    /// they are the same on all ranks.
     pub(super) fn agree(
         &mut self,
-        loss_sum: f64,
         finite: bool,
         broke: Option<String>,
     ) -> Result<Option<(f64, bool)>, Failure> {
-        let Some((batch, mut standing)) = self.begun.take() else {
+        let told = self.told.take();
+        let Some((batch, standing)) = self.begun.take() else {
             return Err(internal("no step has begun"));
         };
-        let rank = self.member.world()?.rank();
-        faults::point(Point::Agree, rank, batch.step);
-        let ended = if let Some(why) = broke {
-            Err(Failure::PeerLost(why))
-        } else {
-            standing.finite = finite;
-            standing.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
-            self.member.end_step(loss_sum, &standing)
+        let ended = match (broke, told) {
+            (Some(why), _) => Err(Failure::PeerLost(why)),
+            (None, Some(Ok(sent))) => self.end_of(sent, &standing),
+            (None, Some(Err(failure))) => Err(failure),
+            (None, None) => Err(internal("it has told its peers nothing")),
         };
         match ended {
-            Ok(end) => {
+            Ok(mut end) => {
+                end.agreement.all_finite &= finite;
                 let loss = end.loss_sum / batch.num_samples() as f64;
                 let finite = end.agreement.all_finite;
+                let rank = self.member.world()?.rank();
                 self.agreed = Some(end);
                 self.begun = Some((batch, standing));
                 faults::point(Point::Update, rank, self.member.held.mark.step + 1);
@@ -252,6 +287,19 @@ impl Training {
                 Ok(None)
             }
             Err(failure) => Err(failure),
+        }
+    }
+
+    fn end_of(&mut self, sent: Sent, standing: &Standing) -> Result<StepEnd, Failure> {
+        match sent {
+            Sent::Alone(loss_sum) => self.member.end_step(loss_sum, standing),
+            Sent::ToPeers { turn, sum } => {
+                let world = self.member.world()?;
+                let group = world.group();
+                let group = group.ok_or_else(|| internal("a world of one has no peers"))?;
+                let sums = group.end_sum(sum)?;
+                self.member.end_step_heard(turn, &sums)
+            }
         }
     }
 
@@ -390,6 +438,7 @@ impl Training {
 
     pub(super) fn lose(&mut self, why: &str) {
         self.begun = None;
+        self.told = None;
         self.agreed = None;
         self.member.lose(why);
     }

@@ -18,9 +18,11 @@ layers = [torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2)]
 if os.environ.get("NORM"):
     layers.insert(1, torch.nn.BatchNorm1d(32))
 model = torch.nn.Sequential(*layers)
-opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+if os.environ.get("SGD"):
+    opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+else:
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 200)
-
 
 
 def right(batch):

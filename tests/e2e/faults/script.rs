@@ -1,0 +1,123 @@
+//! A PyTorch script that joins, in real pods. Its container has Python, PyTorch and the package of this machine: an image with
+//! them has gigabytes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use roundhouse_contract::labels;
+use roundhouse_tests::{local, manifests};
+use serde_json::{Value, json};
+
+use super::drill::{Drill, PACE};
+use super::fault::Fault;
+
+/// Of 50 ms, and more while a process imports PyTorch.
+const STEPS: u64 = 1_000;
+const WEIGHTS: &str = "weights.safetensors";
+
+/// What the interpreter needs, and the script.
+struct Script {
+    python: PathBuf,
+    package: PathBuf,
+    file: PathBuf,
+}
+
+impl Script {
+    fn found() -> Self {
+        let variable = |name: &str| PathBuf::from(std::env::var_os(name).unwrap());
+        let repository = manifests::repository().canonicalize().unwrap();
+        Self {
+            python: variable("ROUNDHOUSE_PYTHON"),
+            package: variable("PYTHONPATH"),
+            file: repository.join("trainer-image/python/tests/scripts/train.py"),
+        }
+    }
+
+    /// Directories of this machine, each at its place in the container.
+    fn directories(&self) -> Vec<PathBuf> {
+        let environment = parent(parent(&self.python));
+        let real = self.python.canonicalize().unwrap();
+        // Where distributions keep the loader and what links lead to.
+        let mut all: Vec<PathBuf> = ["/usr", "/lib", "/lib64"].map(PathBuf::from).into();
+        for directory in [
+            environment,
+            parent(parent(&real)),
+            &self.package,
+            parent(&self.file),
+        ] {
+            if !all.iter().any(|known| directory.starts_with(known)) {
+                all.push(directory.to_owned());
+            }
+        }
+        all
+    }
+
+    fn job(&self) -> Value {
+        let mut job = local::job(3, STEPS);
+        let spec = job["spec"].as_object_mut().unwrap();
+        spec.remove("trainer");
+        spec["elastic"]["mode"] = json!("InProcess");
+        let directories: Vec<PathBuf> = self.directories();
+        let names: Vec<String> = (0..directories.len())
+            .map(|at| format!("python-{at}"))
+            .collect();
+        let places = || names.iter().zip(&directories);
+        let volumes =
+            places().map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
+        let mounts =
+            places().map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
+        spec["workers"]["template"] = json!({"spec": {
+            "volumes": volumes.collect::<Vec<_>>(),
+            "containers": [{
+                "name": labels::TRAINER_CONTAINER,
+                "image": "localhost/roundhouse-trainer:dev",
+                "command": [self.python, self.file, STEPS.to_string(), WEIGHTS],
+                "env": [
+                    {"name": "ROUNDHOUSE_FAULT_STEP_FILE", "value": PACE},
+                    {"name": "PYTHONPATH", "value": self.package},
+                    {"name": "SGD", "value": "1"},
+                    {"name": "HOME", "value": "/tmp"},
+                ],
+                "volumeMounts": mounts.collect::<Vec<_>>(),
+            }],
+        }});
+        job
+    }
+
+    /// The weights that one process trains.
+    fn weights_alone(&self) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let weights = directory.path().join(WEIGHTS);
+        let run = Command::new(&self.python)
+            .arg(&self.file)
+            .arg(STEPS.to_string())
+            .arg(&weights)
+            .env("SGD", "1")
+            .env("OMP_NUM_THREADS", "1")
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{run:?}");
+        std::fs::read(weights).unwrap()
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_of_a_script_continue_when_one_is_killed_and_when_a_pod_is_deleted() {
+    let script = Script::found();
+    let drill = Drill::start_job("e2e-python", script.job()).await;
+    let first = drill.trains(3, 0).await;
+    let (killed, survivors) = Fault::KillRankZero.victim(&drill.members(first).await);
+    Fault::KillRankZero.strikes(&drill, &killed).await;
+    let second = drill.trains(3, first).await;
+    let deleted = survivors[0].clone();
+    Fault::Delete.strikes(&drill, &deleted).await;
+    drill.trains(3, second).await;
+    drill.ends_well(1, &survivors[1..]).await;
+    let own = std::fs::read(drill.state().join(WEIGHTS)).unwrap();
+    drill.differs_by_rounding(&script.weights_alone(), &own, STEPS as f64);
+    drill.vanishes().await;
+}

@@ -1,0 +1,48 @@
+"""How a process ends: its exit code, its last words, and its result."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import Left, RoundhouseError
+
+
+def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    """What ends a worker's process with an exception: the exit code is that of the error."""
+    # One that was asked to leave has nothing to look for.
+    if not isinstance(error, Left):
+        sys.__excepthook__(kind, error, where)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not the ordinary exit: threads of PyTorch may be waiting for peers, and its destructors for them.
+    os._exit(error.exit_code if isinstance(error, RoundhouseError) else 1)
+
+
+def explained(error: BaseException) -> tuple[int | None, str]:
+    """The exit code, None for that of Python, and the last words of a process that ends with an exception."""
+    if isinstance(error, RoundhouseError):
+        return error.exit_code, str(error)
+    if isinstance(error, SystemExit):
+        return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {error.code}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
+    last = (own or frames or [None])[-1]
+    place = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
+    return None, f"{type(error).__name__}: {error}{place}"
+
+
+def write_result(file: Path, module: torch.nn.Module) -> None:
+    """The tensors of a module as safetensors; the file is whole, or not there."""
+    from safetensors.torch import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(file.name + ".partial")
+    tensors = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(tensors, partial)
+    partial.replace(file)

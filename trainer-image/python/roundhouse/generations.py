@@ -1,0 +1,140 @@
+"""From one generation to the next: where this process is in it, the group of its ranks, and what hangs on that group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ._native import Process
+from .data import Sampler, Step, plan
+from .errors import ConfigError, RoundhouseError
+from .gradients import Gradients, Model
+from .groups import Group, Network, leave_default
+from .state import Row
+
+
+class Place(NamedTuple):
+    """Where a process is in its training."""
+
+    generation: int = 0
+    rank: int = 0
+    world_size: int = 1
+    # Committed.
+    steps: int = 0
+    samples: int = 0
+
+
+class Generations:
+    """The generations of one process."""
+
+    def __init__(self, process: Process, row: Row, device: torch.device):
+        self.place = Place()
+        self.group: Group | None = None
+        self.gradients = Gradients()
+        # Called in each generation before its first step.
+        self.callbacks: list[Callable[[], None]] = []
+        self.sampler: Sampler | None = None
+        self._process = process
+        self._row = row
+        self._device = device
+        self._network: Network | None = None
+        self._models: dict[int, Model] = {}
+
+    def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model:
+        """The module with gradients that are summed over the ranks of each generation; for the same one the same object."""
+        known = self._models.get(id(module))
+        if known is None:
+            known = self._models[id(module)] = Model(module, self.gradients, options)
+        return known
+
+    def prepare(
+        self, sampler: Sampler, modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Enters the lobby, the first time; there is one sampler."""
+        if self.sampler is not None:
+            if self.sampler is not sampler:
+                raise ConfigError("job.steps with a second sampler: a job has one; make it longer instead")
+            return
+        self.sampler = sampler
+        if self._process.has_agent:
+            # The first DDP of a process imports it, which takes seconds. In the lobby nobody waits for that.
+            import torch._dynamo.utils  # noqa: F401
+        tensors = [f"{name} {shape} of {dtype}" for name, dtype, shape, _ in self._row.described()]
+        self._network = Network(self._device, _identity(sampler, self._row), tensors)
+        state = self._row.entries
+        settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
+        settings["reduction"] = sampler.reduction
+        if sampler.in_order:
+            settings["in_order"] = "true"
+        self._process.prepare(
+            course=sampler.course,
+            model=" ".join(type(module).__name__ for module in modules),
+            optimizer=" ".join(type(optimizer).__name__ for optimizer in optimizers),
+            settings=settings,
+            network=self._network,
+            row=self._row,
+            views=self._row.described(),
+            leave=self.leave,
+        )
+
+    def advance(self) -> bool:
+        """Forms generations until a step is due; false when all are committed."""
+        try:
+            is_due = self._process.advance()
+        except RoundhouseError as error:
+            mismatch = None if self._network is None else self._network.mismatch
+            raise mismatch or error from None
+        try:
+            self._enter()
+        except RuntimeError as error:
+            if self.group is None:
+                raise
+            # A collective of the script's own, in a callback.
+            self._process.lose(f"{type(error).__name__}: {error}".splitlines()[0])
+            self.leave()
+            return self.advance()
+        return is_due
+
+    def next_step(self) -> Step:
+        """The step that is due, as this rank does it."""
+        assert self.sampler is not None
+        place = self.place
+        step = plan(self.sampler, place.steps, place.samples, (place.generation, place.rank, place.world_size))
+        assert step is not None
+        return step
+
+    def leave(self) -> None:
+        """The generation is over: nothing uses its group any more."""
+        for model in self._models.values():
+            model.drop()
+        self.gradients.group = None
+        if self.group is not None:
+            leave_default()
+            self.group.close()
+            self.group = None
+
+    def _enter(self) -> None:
+        before = self.place.generation
+        self.place = Place(*self._process.place())
+        if self.place.generation == before:
+            return
+        self.group = self._process.group()
+        if self.group is not None:
+            self.group.become_default()
+        self.gradients.group = self.group
+        for callback in self.callbacks:
+            callback()
+
+
+def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
+    """What has to be equal on all ranks."""
+    return {
+        "samples of the data set": sampler.num_samples,
+        "samples per step": sampler.global_batch_size,
+        "seed": sampler.seed,
+        "reduction": sampler.reduction,
+        "order of the samples": "as in the data set" if sampler.in_order else "permuted",
+        "entries of state": [f"{name}: {type(entry).__name__}" for name, entry in row.entries.items()],
+    }

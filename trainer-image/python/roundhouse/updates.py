@@ -1,0 +1,65 @@
+"""What the end of a step does to the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .data import Step
+from .errors import ConfigError
+
+
+def loss_sum(loss: torch.Tensor | float, step: Step, reduction: str) -> float:
+    """Sum of the losses of this rank's samples; ``loss`` is their mean, or their sum, as ``reduction`` says."""
+    if isinstance(loss, torch.Tensor) and loss.numel() != 1:
+        raise ConfigError(f"job.commit: the loss has the shape {list(loss.shape)}; give one number, its mean or its sum")
+    if step.size == 0:
+        return 0.0
+    value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+    return value * step.size if reduction == "mean" else value
+
+
+def gradient_norm(optimizers: Sequence[torch.optim.Optimizer], most: float | None) -> float:
+    """Euclidean norm of all gradients, which are then clipped to ``most``."""
+    parameters = [p for one in optimizers for group in one.param_groups for p in group["params"] if p.grad is not None]
+    if not parameters:
+        return 0.0
+    if most is not None:
+        return float(torch.nn.utils.clip_grad_norm_(parameters, most))
+    norms = torch._foreach_norm([p.grad for p in parameters])
+    return float(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])))
+
+
+def unscaled_norm(optimizers: Sequence[torch.optim.Optimizer], most: float | None, scaler: Any, scaled: float) -> float:
+    """The norm without the scale of a GradScaler; ``scaled`` is that of the gradients as they are."""
+    norm = scaled / scaler.get_scale()
+    if most is None:
+        return norm
+    for one in optimizers:
+        scaler.unscale_(one)
+    return gradient_norm(optimizers, most)
+
+
+def update(optimizers: Sequence[torch.optim.Optimizer], scheduler: Any, scaler: Any) -> bool:
+    """Steps the optimizers, the scheduler and the scaler; whether the scaler has skipped the step."""
+    for optimizer in optimizers:
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+    skipped = False
+    if scaler is not None:
+        before = scaler.get_scale()
+        scaler.update()
+        skipped = scaler.get_scale() < before
+    if scheduler is not None and not skipped:
+        scheduler.step()
+    return skipped
+
+
+def forget_gradients(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """The next step begins without gradients."""
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)
