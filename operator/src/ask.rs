@@ -29,7 +29,7 @@ impl Agents {
         serde_json::from_slice(&self.answer(address, path).await?).ok()
     }
 
-    /// What it answers, byte by byte; nothing if it has nothing to tell.
+    /// The body of its answer.
     pub async fn answer(&self, address: &str, path: &str) -> Option<Bytes> {
         let host = if address.contains(':') {
             format!("[{address}]")

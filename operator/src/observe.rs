@@ -64,6 +64,8 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
             .collect(),
         taken: context.taken.of(key),
         progress: context.progress.of(key),
+        formed: context.progress.formed(key),
+        progress_interval: Some(context.progress.interval()),
         fresh: false,
         // The caches do not know; the driver draws it.
         nonce: String::new(),

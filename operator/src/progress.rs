@@ -35,6 +35,8 @@ struct Followed {
     address: String,
     wake: ObjectRef<TrainingJob>,
     last: Option<ProgressSample>,
+    /// The newest generation that has formed, as far as was told.
+    formed: Option<u64>,
     /// When it is asked next.
     ask_at: Instant,
     /// Questions in a row without an answer.
@@ -50,6 +52,18 @@ impl Progress {
         self.lock()
             .get(job)
             .and_then(|followed| followed.last.clone())
+    }
+
+    /// The newest generation that has formed, as far as the job has told.
+    #[must_use]
+    pub fn formed(&self, job: &Job) -> Option<u64> {
+        self.lock().get(job).and_then(|followed| followed.formed)
+    }
+
+    /// How often a job's status shows progress that is not urgent.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        Pace::of(self.lock().len()).wake
     }
 
     /// Asks the job from now on.
@@ -70,6 +84,7 @@ impl Progress {
                 ask_at: now,
                 silent: 0,
                 last: known.as_ref().and_then(|known| known.last.clone()),
+                formed: known.as_ref().and_then(|known| known.formed),
                 woken: known.and_then(|known| known.woken),
             },
         };
@@ -107,10 +122,8 @@ impl Progress {
         let mut jobs = self.lock();
         let pace = Pace::of(jobs.len());
         let followed = jobs.get_mut(job)?;
-        if followed.silent >= MAX_SILENT {
-            followed.ask_at = now + pace.question;
-        }
-        followed.silent = 0;
+        followed.has_answered(pace, now);
+        followed.formed = followed.formed.max(Some(progress.generation));
         let sample = ProgressSample {
             progress: progress.clone(),
             at,
@@ -126,21 +139,28 @@ impl Progress {
         Some(followed.wake.clone())
     }
 
-    /// Takes in that a job's agent has answered and has nothing to tell yet; returns the job to wake the first time.
-    fn hear_nothing(&self, job: &Job, now: Instant) -> Option<ObjectRef<TrainingJob>> {
-        {
-            let mut jobs = self.lock();
-            let followed = jobs.get_mut(job)?;
-            if followed.last.is_some() {
-                followed.silent = 0;
-                return None;
-            }
-        }
-        self.hear(job, Told::default(), now)
+    /// Takes in that a job has no progress to tell, and which generation has formed; returns the job to wake, if that is news.
+    fn hear_formed(&self, job: &Job, formed: u64, now: Instant) -> Option<ObjectRef<TrainingJob>> {
+        let mut jobs = self.lock();
+        let pace = Pace::of(jobs.len());
+        let followed = jobs.get_mut(job)?;
+        followed.has_answered(pace, now);
+        let is_news = followed.formed.is_none_or(|before| before < formed);
+        followed.formed = followed.formed.max(Some(formed));
+        is_news.then(|| followed.wake.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Followed {
+    fn has_answered(&mut self, pace: Pace, now: Instant) {
+        if self.silent >= MAX_SILENT {
+            self.ask_at = now + pace.question;
+        }
+        self.silent = 0;
     }
 }
 

@@ -22,6 +22,7 @@ mod policy;
 mod quota;
 mod refusals;
 mod rejected;
+mod repeated;
 mod restart;
 mod restored;
 mod silence;

@@ -94,6 +94,27 @@ impl ToldProgress {
     }
 }
 
+/// What an agent answers while there is no progress to tell: no step of the job is committed, or its script tells none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToldFormed {
+    /// UID of the job; absent if the agent does not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_uid: Option<String>,
+    /// The generation that its processes are in; 0 in the lobby.
+    #[serde(deserialize_with = "counter::read")]
+    pub formed: u64,
+}
+
+impl ToldFormed {
+    /// The generation, unless it is that of another job.
+    #[must_use]
+    pub fn of(self, job_uid: &str) -> Option<u64> {
+        let is_other = self.job_uid.is_some_and(|told| told != job_uid);
+        (!is_other).then_some(self.formed)
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0

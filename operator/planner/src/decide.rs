@@ -8,6 +8,7 @@ use crate::draft::{Draft, event};
 use crate::failures;
 use crate::failures::nodes;
 use crate::generation::form;
+use crate::generation::repeat;
 use crate::generation::worker::is_alive;
 use crate::life::deadlines;
 use crate::life::finish;
@@ -88,6 +89,9 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
     // Those who stay hear of their generation before others are asked to leave.
     if !draft.recorded {
         children::remove_surplus(draft);
+        if reason == PlanReason::Training {
+            repeat::late(draft);
+        }
     }
     match barrier {
         Some(barrier) => children::tell_barrier(draft, barrier, reason),

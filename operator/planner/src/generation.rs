@@ -4,7 +4,7 @@
 pub(crate) mod form;
 mod heard;
 pub mod members;
-mod repeat;
+pub(crate) mod repeat;
 pub(crate) mod stranded;
 mod topology;
 pub mod worker;

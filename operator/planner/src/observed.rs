@@ -29,6 +29,10 @@ pub struct Observed {
     pub taken: Vec<String>,
     /// What rank 0 last told of its progress, if it could be asked.
     pub progress: Option<ProgressSample>,
+    /// The newest generation that has formed, as far as its rank 0 has told; `None`: nothing was told.
+    pub formed: Option<u64>,
+    /// How often the status shows progress that is not urgent, with as many jobs as train. `None`: every 10 s.
+    pub progress_interval: Option<Duration>,
     /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
     /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
     pub fresh: bool,
@@ -195,7 +199,7 @@ impl Processes {
                 restarts: container_restarts,
                 exit_code,
                 reason: "Error".to_owned(),
-                message: Some(message),
+                message: Some(Box::new(message)),
                 finished_at: Timestamp::from_second(ended_at_seconds).ok(),
             }
         });
@@ -236,8 +240,8 @@ pub struct Termination {
     pub exit_code: i32,
     /// Kubernetes' reason: `Completed`, `Error`, `OOMKilled`, ...
     pub reason: String,
-    /// Our termination message, if the agent left one.
-    pub message: Option<TerminationMessage>,
+    /// Our termination message, if the agent left one. Few pods have one, and it is large.
+    pub message: Option<Box<TerminationMessage>>,
     /// When.
     pub finished_at: Option<Timestamp>,
 }

@@ -1,6 +1,8 @@
 //! What is known and told of checkpoints, in a suspension above all.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use roundhouse_api::{Best, Checkpoint, CheckpointVolume};
 use roundhouse_contract::{BestCheckpoint, BestMetric, Progress};
 use roundhouse_planner::ProgressSample;
@@ -54,6 +56,18 @@ fn both_leave(world: &mut World, teller: usize, saved: Option<u64>, error: Optio
         world.has_told(at, &words);
     }
     world.settle();
+}
+
+/// The step that the status shows.
+fn shown(world: &World) -> u64 {
+    world
+        .observed
+        .status
+        .progress
+        .as_ref()
+        .unwrap()
+        .progress
+        .step
 }
 
 fn message(world: &World) -> &str {
@@ -263,4 +277,24 @@ fn the_status_is_not_written_while_nothing_that_it_says_has_changed() {
         told(&mut world, 50, checkpoint, error);
         assert_eq!(world.plan().status, before, "{what}");
     }
+}
+
+#[test]
+fn with_many_jobs_each_status_shows_progress_less_often_and_trouble_at_once() {
+    let mut world = world(2).training();
+    world.observed.progress_interval = Some(Duration::from_secs(50));
+    told(&mut world, 10, None, None);
+    world.settle();
+    for step in [20, 30, 40, 50] {
+        told(&mut world, step, None, None);
+        world.settle();
+        assert_eq!(shown(&world), 10, "at step {step}");
+    }
+    told(&mut world, 60, None, None);
+    world.settle();
+    assert_eq!(shown(&world), 60);
+    world.seconds_pass(1);
+    told_now(&mut world, 61, None, Some("the volume is full"));
+    world.settle();
+    assert_eq!(shown(&world), 61);
 }

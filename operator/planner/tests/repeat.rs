@@ -1,9 +1,9 @@
 //! Documents that a kubelet may have missed are written again.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_contract::Progress;
-use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Action, ProgressSample};
+use jiff::SignedDuration;
+use roundhouse_planner::Action;
+use roundhouse_planner::testing::{World, script_world, world};
 
 /// Repeats of each pod's document.
 fn repeats(world: &World) -> Vec<u32> {
@@ -12,20 +12,10 @@ fn repeats(world: &World) -> Vec<u32> {
         .collect()
 }
 
-/// What rank 0's agent tells: the newest generation that has formed, 0 before the first.
-fn tells(world: &mut World, generation: u64) {
-    let progress = Progress {
-        generation,
-        ..Progress::default()
-    };
-    let at = world.now;
-    world.observed.progress = Some(ProgressSample { progress, at });
-}
-
 /// Three workers were told of generation 1 just now.
 fn issued() -> World {
     let mut world = world(3).training();
-    tells(&mut world, 0);
+    world.observed.formed = Some(0);
     world.settle();
     world
 }
@@ -37,7 +27,13 @@ fn a_generation_that_does_not_form_is_told_again_and_is_no_incident() {
     let plan = world.settle();
     assert_eq!(repeats(&world), [0; 3]);
     assert!(plan.requeue_after.is_some_and(|after| after.as_secs() <= 3));
-    for (seconds, expected) in [(3, 1), (8, 1), (2, 2), (18, 2), (2, 3)] {
+    // One that is not Ready is given up after 15 s, and by then it has heard.
+    world.is_ready(1, false);
+    world.seconds_pass(3);
+    world.settle();
+    assert_eq!(repeats(&world), [1; 3]);
+    world.is_ready(1, true);
+    for (seconds, expected) in [(8, 1), (2, 2), (18, 2), (2, 3)] {
         world.seconds_pass(seconds);
         world.settle();
         assert_eq!(repeats(&world), [expected; 3]);
@@ -67,19 +63,29 @@ fn a_repeated_document_differs_in_nothing_but_the_count() {
 #[test]
 fn a_generation_that_has_formed_is_told_once() {
     let mut world = issued();
-    tells(&mut world, 1);
+    world.observed.formed = Some(1);
     world.seconds_pass(60);
     assert!(world.settle().actions.is_empty());
     assert_eq!(repeats(&world), [0; 3]);
 }
 
 #[test]
-fn where_nothing_is_told_of_progress_only_members_that_are_not_ready_are_told_again() {
+fn where_nothing_is_told_only_members_that_are_not_ready_are_told_again() {
     let mut world = world(3).training();
     world.is_ready(1, false);
     world.seconds_pass(6);
     world.settle();
     assert_eq!(repeats(&world), [0, 1, 0]);
+}
+
+#[test]
+fn a_script_without_progress_is_told_once() {
+    let mut world = script_world(2).training();
+    // Its agent tells which generation its processes are in.
+    world.observed.formed = Some(1);
+    world.seconds_pass(6);
+    world.settle();
+    assert_eq!(repeats(&world), [0; 2]);
 }
 
 #[test]
@@ -91,9 +97,23 @@ fn after_the_kubelet_has_looked_by_itself_nobody_is_told_again() {
 }
 
 #[test]
+fn time_begins_when_the_last_member_was_told() {
+    let mut world = issued();
+    let last = world.now + SignedDuration::from_secs(20);
+    let document = world.observed.pods[0].membership.as_mut();
+    document.unwrap().issued_at = last.to_string();
+    world.seconds_pass(24);
+    world.settle();
+    assert_eq!(repeats(&world), [0; 3]);
+    world.seconds_pass(2);
+    world.settle();
+    assert_eq!(repeats(&world), [1; 3]);
+}
+
+#[test]
 fn a_large_generation_is_given_more_time_before_it_is_told_again() {
     let mut world = world(300).training();
-    tells(&mut world, 0);
+    world.observed.formed = Some(0);
     world.seconds_pass(7);
     world.settle();
     assert!(repeats(&world).iter().all(|repeats| *repeats == 0));

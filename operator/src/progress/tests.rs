@@ -49,16 +49,25 @@ fn a_job_that_never_answers_is_asked_less_often_and_for_ever() {
 }
 
 #[test]
-fn an_agent_that_has_nothing_to_tell_yet_is_reached_and_wakes_its_job_once() {
+fn a_job_without_progress_is_heard_and_is_woken_when_a_generation_has_formed() {
     let (progress, now) = followed("10.0.0.1");
-    assert!(progress.hear_nothing(&key(), now).is_some());
-    assert_eq!(progress.of(&key()).unwrap().progress.generation, 0);
+    let (_, now) = asked(&progress, now, 300);
+    assert_eq!(progress.formed(&key()), None);
+    assert!(progress.hear_formed(&key(), 0, now).is_some());
+    assert_eq!(progress.formed(&key()), Some(0));
     let (often, now) = asked(&progress, now, 15);
-    assert_eq!(often, 5);
-    assert!(progress.hear_nothing(&key(), now).is_none());
-    progress.hear(&key(), step(1), now);
-    progress.hear_nothing(&key(), now);
-    assert_eq!(progress.of(&key()).unwrap().progress.step, 1);
+    assert_eq!(often, 4, "three seconds after the answer");
+    assert!(progress.hear_formed(&key(), 0, now).is_none());
+    assert!(progress.hear_formed(&key(), 2, now).is_some());
+    assert_eq!(progress.formed(&key()), Some(2));
+    assert_eq!(progress.of(&key()), None);
+    // That of its progress counts, too.
+    let told = Told {
+        generation: 3,
+        ..step(1)
+    };
+    progress.hear(&key(), told, now);
+    assert_eq!(progress.formed(&key()), Some(3));
 }
 
 #[test]

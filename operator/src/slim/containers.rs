@@ -84,7 +84,7 @@ fn termination(state: &ContainerState, restarts: u32) -> Option<Termination> {
         restarts,
         exit_code: ended.exit_code,
         reason: ended.reason.clone().unwrap_or_default(),
-        message: ended.message.as_deref().and_then(words),
+        message: ended.message.as_deref().and_then(words).map(Box::new),
         finished_at: ended
             .finished_at
             .as_ref()

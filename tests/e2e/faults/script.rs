@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::drill::{Drill, PACE};
 use super::fault::Fault;
 
-/// Of 50 ms, and more while a process imports PyTorch.
+/// A step takes 50 ms until both faults are over; a process needs seconds to import PyTorch.
 const STEPS: u64 = 1_000;
 const WEIGHTS: &str = "weights.safetensors";
 

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use roundhouse_contract::{ToldProgress, ports};
+use roundhouse_contract::{RankStatus, ToldFormed, ToldProgress, ports};
 
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -79,14 +79,17 @@ async fn progress(
         metrics: _,
     }): State<Shared>,
 ) -> Response {
-    let progress = (0..options.procs)
-        .find_map(|local| ranks::status(&options.run_dir, local).and_then(|s| s.progress));
-    match progress {
-        Some(progress) => {
-            let job_uid = options.job_uid().map(str::to_owned);
-            axum::Json(ToldProgress { job_uid, progress }).into_response()
-        }
-        None => StatusCode::NO_CONTENT.into_response(),
+    let statuses = (0..options.procs).filter_map(|local| ranks::status(&options.run_dir, local));
+    let statuses: Vec<RankStatus> = statuses.collect();
+    let job_uid = options.job_uid().map(str::to_owned);
+    let formed = statuses.iter().map(|status| status.generation).max();
+    match (
+        statuses.into_iter().find_map(|status| status.progress),
+        formed,
+    ) {
+        (Some(progress), _) => axum::Json(ToldProgress { job_uid, progress }).into_response(),
+        (None, Some(formed)) => axum::Json(ToldFormed { job_uid, formed }).into_response(),
+        (None, None) => StatusCode::NO_CONTENT.into_response(),
     }
 }
 

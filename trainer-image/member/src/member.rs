@@ -105,6 +105,9 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     pub fn apply(&mut self, event: Event) {
         self.machine.apply(event);
         if matches!(event, Event::Boundary { .. }) && self.machine.next() == Action::Wait {
+            if let Some(peers) = &self.peers {
+                peers.interrupter.release();
+            }
             self.reporter.enter(Phase::Lobby);
         }
     }

@@ -105,8 +105,8 @@ impl<G: Group> World<G> {
         self.hear(turn, &numbers)
     }
 
-    /// For a sum that the caller makes over this world's group: its number, and what this rank adds to it, which are the
-    /// values and their witness. [`Self::hear`] reads the result.
+    /// For a sum that the caller makes over this world's group. Returns the number of the sum, and the values with their
+    /// witness, which this rank adds to it. [`Self::hear`] reads the result.
     pub fn with_witness(&self, values: &[f64]) -> (u64, Vec<f64>) {
         let turn = self.next_turn();
         (turn, witness::add(values, turn))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader
 
 from ._native import Course
 from .errors import ConfigError, DataMismatch, PeerLost
@@ -165,11 +165,9 @@ class _Seeded:
             return self._read([index for _, index in keys])
         if not self._draws:
             samples = self._read_unseeded([index for _, index in keys])
+            # What comes next in this process, such as collate_fn, does not draw the same numbers after each batch.
+            self._seed(keys[-1])
             if not self._draws:
-                # What comes next in this process does not draw the same numbers after each batch. In the process of a
-                # training that is its step, which is seeded.
-                if get_worker_info() is not None:
-                    self._seed(keys[-1])
                 return samples
         return [self[key] for key in keys]
 

@@ -31,6 +31,8 @@ class Generations:
 
     def __init__(self, process: Process, row: Row, device: torch.device):
         self.place = Place()
+        # Committed steps; a step ahead of the place between a commit and the next step.
+        self.steps_done = 0
         self.group: Group | None = None
         self.gradients = Gradients()
         # Called in each generation before its first step.
@@ -118,6 +120,7 @@ class Generations:
     def _enter(self) -> None:
         before = self.place.generation
         self.place = Place(*self._process.place())
+        self.steps_done = self.place.steps
         if self.place.generation == before:
             return
         self.group = self._process.group()

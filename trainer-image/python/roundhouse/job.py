@@ -106,7 +106,6 @@ class Job:
         self._over = False
         # The step and the words of the last collective of the script's own that has failed.
         self._last_failure: tuple[int, str] | None = None
-        self._steps_done = 0
         self._began_at = self._loaded_at = 0.0
         self._hooks = [optimizer.register_step_pre_hook(self._check_step) for optimizer in self._optimizers]
         if process.has_agent:
@@ -132,7 +131,7 @@ class Job:
     @property
     def steps_done(self) -> int:
         """Committed steps."""
-        return self._steps_done
+        return self._generations.steps_done
 
     @property
     def group(self) -> Any:
@@ -231,14 +230,14 @@ class Job:
         clipped_to = max_grad_norm if scaler is None else None
         assert self._generations.sampler is not None
         total = loss_sum(loss, step, self._generations.sampler.reduction)
-        # The ranks hear from each other while each of them computes the norm, which is the same on all of them; that of a
-        # script that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed:
-        # unscaling cannot be done again.
+        # All that can fail on one rank alone comes first: what it has told is what the others commit. The norm of summed
+        # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
+        # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
+        # cannot be done again.
         norm = gradient_norm(optimizers, clipped_to) if self._is_manual else 0.0
         self._tell(step, total, is_finite=math.isfinite(norm) or scaler is not None)
         if not self._is_manual:
             norm = gradient_norm(optimizers, clipped_to)
-        self._buffers.end_sharing(step.rank == _source(step), gradients)
         agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
         agreed_at = time.perf_counter()
         if agreed is None:
@@ -268,7 +267,7 @@ class Job:
             time.perf_counter() - agreed_at,
         ]
         self._step = None
-        self._steps_done = step.number
+        self._generations.steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=learning_rate, spent=spent)
         return True
 
@@ -364,7 +363,6 @@ class Job:
         while True:
             is_due = generations.advance()
             place = generations.place
-            self._steps_done = place.steps
             if evaluation is not None and evaluation.is_due(place.samples, self._process.evaluated, sampler):
                 evaluate(evaluation, self._process, self._modules, place)
                 continue
@@ -399,7 +397,9 @@ class Job:
         """Begins what the ranks send each other at the end of a step."""
         gradients, group = self._gradients, self._generations.group
         if group is not None:
-            self._buffers.begin_sharing(group, _source(step), gradients)
+            # Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples.
+            source = 0 if step.global_size >= step.world_size else step.world_size - 1
+            self._buffers.share(group, step.rank == source, source, gradients)
         if gradients.broken is None:
             self._process.tell(loss, finite=is_finite)
 
@@ -457,11 +457,6 @@ class Job:
             raise NotCommitted(
                 "optimizer.step() outside of job.commit: the ranks have not agreed on the step; remove it, job.commit does it"
             )
-
-def _source(step: Step) -> int:
-    """Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples."""
-    return 0 if step.global_size >= step.world_size else step.world_size - 1
-
 
 def _device_of(state: dict[str, Any]) -> torch.device:
     for entry in state.values() if isinstance(state, dict) else ():

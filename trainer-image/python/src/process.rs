@@ -207,8 +207,8 @@ impl Process {
     }
 
     /// The end of a step: the mean loss over the batch, and whether all ranks' gradients are finite; None when the
-    /// generation broke: the step is to be dropped and done again. `finite`: whether gradients are that are the same on all
-    /// ranks. `broke`: why this rank knows already that the generation broke.
+    /// generation broke: the step is to be dropped and done again. `finite`: whether this rank's gradients are
+    /// finite, if all ranks have the same ones. `broke`: why this rank knows already that the generation broke.
     #[pyo3(signature = (*, finite = true, broke = None))]
     fn agree(
         &mut self,

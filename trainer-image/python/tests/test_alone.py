@@ -114,3 +114,18 @@ def test_a_script_continues_from_its_checkpoint(tmp_path, undisturbed):
         assert ended.returncode == 0, ended.stderr
     assert "step 25 of generation 1" in ended.stdout
     assert difference(undisturbed(60), load(tmp_path / "weights")) <= 1e-6
+
+
+def test_callbacks_of_a_generation_see_the_steps_that_a_checkpoint_brought(tmp_path):
+    source = HEAD + """
+with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=sys.argv[1]) as job:
+    job.on_generation(lambda job: print("callback after", job.steps_done))
+    for batch in job.steps(data, job.sampler(40, 8, steps=int(sys.argv[2]))):
+        loss = loss_of(job.model(model)(batch.x), batch.y)
+        loss.backward()
+        job.commit(loss, opt)
+        assert job.steps_done == batch.step.number
+"""
+    for steps, before in [(5, 0), (8, 5)]:
+        ended = run(source, tmp_path, steps)
+        assert ended.returncode == 0 and f"callback after {before}" in ended.stdout, ended.stdout + ended.stderr

@@ -1,5 +1,6 @@
 """Processes of one job that are killed, stopped, added and removed while they train."""
 
+import pathlib
 import signal
 
 import pytest
@@ -132,7 +133,9 @@ def test_a_bug_of_the_script_on_one_rank_ends_that_rank_alone_and_is_named(tmp_p
         world.ends([workers[1]], 1)
         words = workers[1].words()
         assert words["reason"] == "Crashed" and words["step"] == 30, words
-        assert words["message"] == "ValueError: a bug of the script (train.py:45)", words
+        lines = (pathlib.Path(__file__).parent / "scripts" / "train.py").read_text().splitlines()
+        line = next(number for number, text in enumerate(lines, 1) if "a bug of the script" in text)
+        assert words["message"] == f"ValueError: a bug of the script (train.py:{line})", words
         world.form([workers[0]])
         world.ends([workers[0]])
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from roundhouse.data import _Seeded
+from roundhouse.data import Loader, Sampler, _Seeded, plan
 from roundhouse.seeding import mixed, seed_all
 
 DRAWS = {
@@ -70,3 +70,13 @@ def test_a_seed_gives_the_numbers_of_torch_manual_seed():
         numbers = torch.rand(3)
         torch.manual_seed(seed)
         assert torch.equal(numbers, torch.rand(3))
+
+
+def test_a_collate_function_draws_other_numbers_in_each_batch():
+    def collate(samples):
+        return float(torch.rand(()))
+
+    loader = Loader(Samples(random.random, first=100), Sampler(100, 10, epochs=1, seed=5), collate_fn=collate)
+    steps = [plan(Sampler(100, 10, epochs=1, seed=5), number, 10 * number, (1, 0, 1)) for number in range(3)]
+    drawn = {loader.load(step, 10 * number) for number, step in enumerate(steps)}
+    assert len(drawn) == 3

@@ -160,7 +160,10 @@ impl Worker {
             restarts: self.restarts,
             exit_code,
             reason: if exit_code == 0 { "Completed" } else { "Error" }.to_owned(),
-            message: text.ok().and_then(|text| TerminationMessage::parse(&text)),
+            message: text
+                .ok()
+                .and_then(|text| TerminationMessage::parse(&text))
+                .map(Box::new),
             finished_at: Some(Timestamp::now()),
         });
         self.completed = exit_code == 0;

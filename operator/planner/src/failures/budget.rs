@@ -35,7 +35,7 @@ pub(super) fn count(draft: &mut Draft<'_>, failure: Option<&Failure<'_>>) {
 }
 
 fn words<'a>(failure: &Failure<'a>) -> Option<&'a TerminationMessage> {
-    failure.end?.message.as_ref()
+    failure.end?.message.as_deref()
 }
 
 /// Whether the last words of a worker tell how far it came in the newest generation. A script that says 0 tells nothing:

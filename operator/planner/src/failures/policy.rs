@@ -175,7 +175,7 @@ mod tests {
             restarts: 0,
             exit_code,
             reason: reason.to_owned(),
-            message,
+            message: message.map(Box::new),
             finished_at: None,
         }
     }

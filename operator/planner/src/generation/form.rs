@@ -10,8 +10,8 @@ use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 
 use crate::draft::{Draft, event};
 use crate::generation::members::{fingerprint, order};
+use crate::generation::stranded;
 use crate::generation::worker::{is_alive, is_survivor};
-use crate::generation::{repeat, stranded};
 use crate::observed::Pod;
 use crate::plan::{Action, PlanReason};
 use crate::told::checkpoint;
@@ -34,7 +34,6 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
         if grows || is_behind(draft) || stranded::first(draft).is_some() {
             return raise(draft, &able);
         }
-        repeat::late(draft, &members);
         return training(draft, members.len());
     }
     if exists && fingerprint(&able) == *raised_for {

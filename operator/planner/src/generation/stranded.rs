@@ -73,7 +73,7 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
 
 /// When the last member was told of its generation: nobody can form it before. With thousands of workers that is long
 /// after the first.
-fn last_issued(members: &[&Pod]) -> Option<Timestamp> {
+pub(super) fn last_issued(members: &[&Pod]) -> Option<Timestamp> {
     let documents = members.iter().filter_map(|pod| pod.membership.as_ref());
     let times = documents.filter_map(|document| document.issued_at.parse().ok());
     times.max()

@@ -27,14 +27,14 @@ impl World {
                 restarts: pod.container.restarts,
                 exit_code,
                 reason: "Error".to_owned(),
-                message: Some(TerminationMessage {
+                message: Some(Box::new(TerminationMessage {
                     reason,
                     rank: Some(0),
                     generation: 1,
                     step,
                     message: "words".to_owned(),
                     progress: None,
-                }),
+                })),
                 finished_at: Some(now),
             });
             if exit_code == 0 {

@@ -1,24 +1,27 @@
 //! How far the job has come, as the status shows it.
 
-use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+use jiff::Timestamp;
 use roundhouse_api::JobProgress;
 use roundhouse_contract::Progress;
 
 use crate::draft::Draft;
 use crate::observed::ProgressSample;
 use crate::told::checkpoint;
-use crate::told::status::{percent, rounded, time};
+use crate::told::status::{percent, rounded, time, time_left};
 
-/// Progress is written at most this often while a job trains.
-const INTERVAL: SignedDuration = SignedDuration::from_secs(10);
+/// Progress is written at most this often while few jobs train.
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Takes over a newer sample of progress, not too often, but trouble at once.
 pub(crate) fn show(draft: &mut Draft<'_>) {
     let Some(ProgressSample { progress, at }) = &draft.observed.progress else {
         return;
     };
+    let interval = draft.observed.progress_interval.unwrap_or(INTERVAL);
     let due = draft.status.progress.as_ref().is_none_or(|shown| {
-        let is_time = at.duration_since(shown.updated_at.0) >= INTERVAL;
+        let is_time = time_left(shown.updated_at.0, interval, *at).is_none();
         let differs = shown.progress.step != progress.step
             || checkpoint::differs(draft.job, &draft.status, progress);
         is_time && differs || checkpoint::is_in_new_trouble(&draft.status, progress)

@@ -94,6 +94,8 @@ fn readiness_progress_and_metrics_come_from_the_run_directory() {
         0,
         r#"{"phase":"Lobby","generation":0,"step":0}"#,
     );
+    let formed = r#"{"jobUid":"u-1","formed":0}"#.to_owned();
+    assert_eq!(agent.get("/progress"), (200, formed));
     let progress = r#"{"generation":4,"worldSize":2,"step":7,"totalSteps":9,"epoch":0,"loss":0.5,"samplesPerSecond":3.0}"#;
     let training =
         format!(r#"{{"phase":"Training","rank":5,"generation":4,"step":7,"progress":{progress}}}"#);

@@ -173,7 +173,7 @@ fn a_rank_that_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
 }
 
 #[test]
-fn who_has_not_heard_of_the_generation_that_the_others_go_to_waits_for_its_document() {
+fn a_rank_waits_for_the_document_of_a_generation_that_its_peers_have_seen() {
     let mut machine = training(1);
     machine.apply(committed(2));
     assert_eq!(machine.next(), Action::Wait);

@@ -176,7 +176,7 @@ impl Training {
     }
 
     fn form(&mut self, place: &Place) -> Result<bool, Failure> {
-        self.begun = None;
+        (self.begun, self.told) = (None, None);
         self.own_time = Duration::ZERO;
         let left = Python::attach(|py| self.leave_group.call0(py));
         left.map_err(|error| internal(&error.to_string()))?;
@@ -238,6 +238,9 @@ impl Training {
         let Some((batch, standing)) = &mut self.begun else {
             return Err(internal("no step has begun"));
         };
+        if self.told.is_some() {
+            return Err(internal("the end of this step was told before"));
+        }
         standing.finite = finite;
         standing.leaving = leaving;
         let world = self.member.world()?;
@@ -377,7 +380,7 @@ impl Training {
     /// The state was evaluated on all ranks, with the same result: it is reported, and the end of the evaluation is a
     /// boundary, as a step's end is. False: the generation broke after that; the state need not be evaluated again.
     pub(super) fn evaluated_as(&mut self, evaluation: &Evaluation) -> Result<bool, Failure> {
-        self.begun = None;
+        (self.begun, self.told) = (None, None);
         self.member.reporter.evaluated(evaluation);
         self.member.held.evaluated = self.member.held.mark.samples;
         if self.course.batch_at(&self.member.held.mark).is_none() {
@@ -406,7 +409,7 @@ impl Training {
 
     /// What comes now takes ranks differently long.
     pub(super) fn begin_evaluation(&mut self) -> Result<(), Failure> {
-        self.begun = None;
+        (self.begun, self.told) = (None, None);
         self.member.enter(Phase::Evaluating);
         if let Some(group) = self.member.world()?.group() {
             group.set_timeout(self.timeouts.beside_steps(None));
