@@ -12,7 +12,7 @@ use super::drill::{Drill, PACE};
 use super::fault::Fault;
 
 /// A step takes 50 ms until both faults are over; a process needs seconds to import PyTorch.
-const STEPS: u64 = 1_000;
+const STEPS: u64 = 3_000;
 const WEIGHTS: &str = "weights.safetensors";
 
 /// What the interpreter needs, and the script.
