@@ -97,6 +97,12 @@ impl Stage {
         all.unwrap().items
     }
 
+    /// Their UIDs.
+    pub(crate) async fn uids(&self, namespace: &str) -> Vec<Option<String>> {
+        let all = self.all_pods(namespace).await;
+        all.iter().map(ResourceExt::uid).collect()
+    }
+
     pub(crate) async fn apply(&self, namespace: &str, workers: u32) -> TrainingJob {
         self.create(namespace, job(workers)).await
     }

@@ -68,12 +68,7 @@ async fn a_template_that_was_edited_while_no_operator_ran_is_in_all_pods() {
     stage.apply(NAMESPACE, 2).await;
     stage.trains(NAMESPACE).await;
     operator.stop().await;
-    let before: Vec<_> = stage
-        .all_pods(NAMESPACE)
-        .await
-        .iter()
-        .map(ResourceExt::uid)
-        .collect();
+    let before = stage.uids(NAMESPACE).await;
     let template = json!({"metadata": {"labels": {"team": "b"}}, "spec": {"containers": []}});
     stage.edit(&json!({"suspend": true})).await.unwrap();
     stage

@@ -71,31 +71,16 @@ async fn loses_one(stage: &Stage, next: u64) {
     let lost = before[usize::try_from(next).unwrap() % WORKERS].name_any();
     stage.pods(NAMESPACE).delete(&lost, &now).await.unwrap();
     are_told(stage, next).await;
-    let after: BTreeSet<_> = stage
-        .all_pods(NAMESPACE)
-        .await
-        .iter()
-        .map(ResourceExt::uid)
-        .collect();
+    let after = stage.uids(NAMESPACE).await;
     let kept = before.iter().filter(|pod| after.contains(&pod.uid()));
     assert_eq!(kept.count(), WORKERS - 1);
 }
 
 /// Nothing changes while an operator looks at the job for the first time.
 async fn rests(stage: &Stage, generation: u64) {
-    let before: Vec<_> = stage
-        .all_pods(NAMESPACE)
-        .await
-        .iter()
-        .map(ResourceExt::uid)
-        .collect();
+    let before = stage.uids(NAMESPACE).await;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    let after: Vec<_> = stage
-        .all_pods(NAMESPACE)
-        .await
-        .iter()
-        .map(ResourceExt::uid)
-        .collect();
+    let after = stage.uids(NAMESPACE).await;
     assert_eq!(before, after);
     are_told(stage, generation).await;
 }

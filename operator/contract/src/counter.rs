@@ -6,6 +6,11 @@ use serde::{Deserialize, Deserializer};
 /// The largest number that a status can show.
 const MAX: u64 = i64::MAX.cast_unsigned();
 
+/// Whether a number need not be written.
+pub(crate) fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
+}
+
 /// Reads a counter, at most [`i64::MAX`].
 ///
 /// # Errors

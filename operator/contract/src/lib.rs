@@ -30,7 +30,7 @@ pub use exit_code::ExitCode;
 pub use membership::{Action, Incarnation, Master, Membership, PROTOCOL};
 pub use mode::Mode;
 pub use process_restarts::{ProcessEnd, ProcessRestarts};
-pub use progress::{Progress, ScriptProgress, Straggler, ToldFormed, ToldProgress};
+pub use progress::{Formed, Progress, ScriptProgress, Straggler, Told};
 pub use rank_status::{Phase, RankStatus};
 pub use scale::{OnScale, RateRule, ScaleBatch};
 pub use termination::{Reason, TerminationMessage};

@@ -11,6 +11,8 @@ use std::fmt::{self, Display, Formatter};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use crate::counter;
+
 /// What processes of one generation tell each other, and what the operator tells them. It is raised by a change that versions
 /// before do not understand: an agent takes no document of a higher protocol, and ranks of two protocols do not train
 /// together.
@@ -119,13 +121,8 @@ pub struct Membership {
     /// How often the operator has written it again because it may not have arrived: the kubelet misses a change of an
     /// annotation now and then, and shows it only when it looks at the pod the next time, after 60 to 90 s
     /// (kubernetes/kubernetes#59813). Any change of the pod makes it look.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub repeats: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl Membership {

@@ -17,7 +17,8 @@ pub const AGENT_HTTP_NAME: &str = "metrics";
 
 /// Prometheus text of the agent and all its ranks.
 pub const METRICS_PATH: &str = "/metrics";
-/// [`crate::ToldProgress`] as JSON; 204 before the first step.
+/// [`crate::Told`] as JSON, of a [`crate::Progress`], or of [`crate::Formed`] while there is none; 204 before any process
+/// has told its state.
 pub const PROGRESS_PATH: &str = "/progress";
 /// [`crate::ProcessRestarts`] as JSON.
 pub const RESTARTS_PATH: &str = "/restarts";

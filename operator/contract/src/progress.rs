@@ -32,7 +32,7 @@ pub struct Progress {
     /// Committed steps whose loss or gradient was not finite, so that they did not change the weights.
     #[serde(
         default,
-        skip_serializing_if = "is_zero",
+        skip_serializing_if = "counter::is_zero",
         deserialize_with = "counter::read"
     )]
     pub skipped_steps: u64,
@@ -74,50 +74,32 @@ pub struct Progress {
 }
 
 /// What an agent answers when it is asked for the progress. It says whose that is, since addresses of pods are used again.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ToldProgress {
+pub struct Told<T> {
     /// UID of the job; absent if the agent does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_uid: Option<String>,
-    /// Its progress.
+    /// What it tells.
     #[serde(flatten)]
-    pub progress: Progress,
+    pub told: T,
 }
 
-impl ToldProgress {
-    /// The progress, unless it is that of another job.
+impl<T> Told<T> {
+    /// What it tells, unless that is of another job.
     #[must_use]
-    pub fn of(self, job_uid: &str) -> Option<Progress> {
+    pub fn of(self, job_uid: &str) -> Option<T> {
         let is_other = self.job_uid.is_some_and(|told| told != job_uid);
-        (!is_other).then_some(self.progress)
+        (!is_other).then_some(self.told)
     }
 }
 
-/// What an agent answers while there is no progress to tell: no step of the job is committed, or its script tells none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ToldFormed {
-    /// UID of the job; absent if the agent does not know it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job_uid: Option<String>,
+/// What an agent tells while there is no progress: no step of the job is committed, or its script tells none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formed {
     /// The generation that its processes are in; 0 in the lobby.
     #[serde(deserialize_with = "counter::read")]
     pub formed: u64,
-}
-
-impl ToldFormed {
-    /// The generation, unless it is that of another job.
-    #[must_use]
-    pub fn of(self, job_uid: &str) -> Option<u64> {
-        let is_other = self.job_uid.is_some_and(|told| told != job_uid);
-        (!is_other).then_some(self.formed)
-    }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// A worker that is much slower than the others of its generation.
@@ -182,9 +164,9 @@ mod tests {
 
     #[test]
     fn progress_of_another_job_at_the_same_address_is_not_taken() {
-        let read = |text: &str| serde_json::from_str::<ToldProgress>(text).unwrap();
+        let read = |text: &str| serde_json::from_str::<Told<Progress>>(text).unwrap();
         let rest = r#""generation":2,"worldSize":4,"step":9,"totalSteps":18446744073709551615,"epoch":0,"samplesPerSecond":1.5}"#;
-        let progress = read(&format!("{{{rest}")).progress;
+        let progress = read(&format!("{{{rest}")).told;
         assert_eq!((progress.step, progress.samples_per_second), (9, 1.5));
         for (uid, expected) in [
             ("", true),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Progress;
+use crate::{Progress, counter};
 
 /// What a process is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,21 +49,16 @@ pub struct RankStatus {
     pub step: u64,
     /// The newest generation that it has begun to form. Whoever is started in place of this process must not form that
     /// one again: its peers have counted this rank already.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub forming: u64,
     /// Bytes and files that have gone between it and the checkpoint volume: while they grow, a long save or
     /// load is not a hang.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub volume_moves: u64,
     /// Progress of the whole job; on every rank, the same but for the moment of writing, and for the
     /// straggler, of which rank 0 tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use crate::failures;
 use crate::failures::nodes;
 use crate::generation::form;
 use crate::generation::repeat;
-use crate::generation::worker::is_alive;
 use crate::life::deadlines;
 use crate::life::finish;
 use crate::life::newer;
@@ -103,10 +102,8 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
 fn describe(draft: &mut Draft<'_>) {
     let spares = draft.members.num_spares();
     let ready = draft.members.num_ready().saturating_sub(spares);
-    let active = draft.members.workers.values();
-    let active = active
-        .filter(|pod| draft.members.is_member(pod) && is_alive(pod) && !pod.unreachable)
-        .count();
+    let active = draft.members.that_live();
+    let active = active.iter().filter(|pod| !pod.unreachable).count();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let wanted = draft.job.replicas;
     draft.status.observed_generation = Some(draft.job.generation);

@@ -8,7 +8,7 @@ use futures::stream::iter;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{ToldFormed, ToldProgress, ports};
+use roundhouse_contract::{Formed, Progress as Steps, Told, ports};
 use tokio::sync::mpsc::Sender;
 
 use crate::ask::Agents;
@@ -50,9 +50,9 @@ pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<
 /// Takes in an answer; returns the job to wake, if it is to be looked at now.
 fn hear(progress: &Progress, job: &Job, answer: &[u8]) -> Option<ObjectRef<TrainingJob>> {
     let now = Instant::now();
-    if let Ok(told) = serde_json::from_slice::<ToldProgress>(answer) {
+    if let Ok(told) = serde_json::from_slice::<Told<Steps>>(answer) {
         return progress.hear(job, told.of(&job.1)?, now);
     }
-    let told: ToldFormed = serde_json::from_slice(answer).ok()?;
-    progress.hear_formed(job, told.of(&job.1)?, now)
+    let told: Told<Formed> = serde_json::from_slice(answer).ok()?;
+    progress.hear_formed(job, told.of(&job.1)?.formed, now)
 }

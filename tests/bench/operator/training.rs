@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube::api::ListParams;
 use roundhouse_contract::ports::AGENT_HTTP;
-use roundhouse_contract::{Progress, ToldProgress};
+use roundhouse_contract::{Progress, Told};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -125,9 +125,9 @@ fn told(step: u64) -> Bytes {
         total_steps: 1_000_000,
         ..Progress::default()
     };
-    let told = ToldProgress {
+    let told = Told {
         job_uid: None,
-        progress,
+        told: progress,
     };
     Bytes::from(serde_json::to_vec(&told).unwrap_or_default())
 }

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use roundhouse_contract::{RankStatus, ToldFormed, ToldProgress, ports};
+use roundhouse_contract::{Formed, RankStatus, Told, ports};
 
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -82,15 +82,17 @@ async fn progress(
     let statuses = (0..options.procs).filter_map(|local| ranks::status(&options.run_dir, local));
     let statuses: Vec<RankStatus> = statuses.collect();
     let job_uid = options.job_uid().map(str::to_owned);
-    let formed = statuses.iter().map(|status| status.generation).max();
-    match (
-        statuses.into_iter().find_map(|status| status.progress),
-        formed,
-    ) {
-        (Some(progress), _) => axum::Json(ToldProgress { job_uid, progress }).into_response(),
-        (None, Some(formed)) => axum::Json(ToldFormed { job_uid, formed }).into_response(),
-        (None, None) => StatusCode::NO_CONTENT.into_response(),
+    if let Some(told) = statuses.iter().find_map(|status| status.progress.clone()) {
+        return axum::Json(Told { job_uid, told }).into_response();
     }
+    let formed = statuses.iter().map(|status| status.generation).max();
+    formed.map_or_else(
+        || StatusCode::NO_CONTENT.into_response(),
+        |formed| {
+            let told = Formed { formed };
+            axum::Json(Told { job_uid, told }).into_response()
+        },
+    )
 }
 
 async fn restarts(

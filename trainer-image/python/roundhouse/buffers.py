@@ -37,7 +37,7 @@ class Buffers:
             torch._foreach_copy_(self._buffers, self._before)
 
     @torch.no_grad()
-    def share(self, group: Group, is_source: bool, source: int, gradients: Gradients) -> None:
+    def share(self, group: Group, source: int, gradients: Gradients) -> None:
         """Copies those of rank ``source`` to all others, as DDP does; an error drops the step."""
         if not self._buffers or gradients.broken is not None:
             return
@@ -47,7 +47,7 @@ class Buffers:
         except RuntimeError as error:
             gradients.broke(error)
             return
-        if is_source:
+        if group.rank == source:
             return
         at = 0
         for buffer in self._buffers:

@@ -399,7 +399,7 @@ class Job:
         if group is not None:
             # Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples.
             source = 0 if step.global_size >= step.world_size else step.world_size - 1
-            self._buffers.share(group, step.rank == source, source, gradients)
+            self._buffers.share(group, source, gradients)
         if gradients.broken is None:
             self._process.tell(loss, finite=is_finite)
 

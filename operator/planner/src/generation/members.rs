@@ -108,6 +108,14 @@ impl<'a> Members<'a> {
             })
     }
 
+    /// The members of the newest generation whose containers live.
+    pub(crate) fn that_live(&self) -> Vec<&'a Pod> {
+        let workers = self.workers.values().copied();
+        workers
+            .filter(|pod| self.is_member(pod) && is_alive(pod))
+            .collect()
+    }
+
     /// Whether the newest generation can still complete: all that it was raised for train, or have.
     #[must_use]
     pub fn are_whole(&self) -> bool {

@@ -8,8 +8,6 @@ use roundhouse_contract::Membership;
 
 use crate::draft::Draft;
 use crate::generation::stranded;
-use crate::generation::worker::is_alive;
-use crate::observed::Pod;
 use crate::plan::Action;
 use crate::told::status::time_left;
 
@@ -29,10 +27,7 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
     if formed.is_some_and(|formed| formed >= draft.members.generation) {
         return;
     }
-    let all = draft.members.workers.values().copied();
-    let members: Vec<&Pod> = all
-        .filter(|pod| draft.members.is_member(pod) && is_alive(pod))
-        .collect();
+    let members = draft.members.that_live();
     let Some(issued_at) = stranded::last_issued(&members) else {
         return;
     };
@@ -42,7 +37,6 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
     let num_members = u32::try_from(members.len()).unwrap_or(u32::MAX);
     let first = FIRST.saturating_add(FOR_EACH.saturating_mul(num_members));
     let first = first.min(LATEST_FIRST);
-    let mut next = None::<Duration>;
     for pod in members {
         // Where nothing is told, only a member that is not Ready is known to be late.
         if pod.unreachable || (pod.ready && formed.is_none()) {
@@ -54,7 +48,7 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
         // 1, 3, 7, ... times the first span after the issue.
         let spans = 2_u32.saturating_pow(document.repeats.saturating_add(1)) - 1;
         match time_left(issued_at, first.saturating_mul(spans), draft.now) {
-            Some(left) => next = Some(next.map_or(left, |other| other.min(left))),
+            Some(left) => draft.requeue(left),
             None => draft.actions.push(Action::IssueMembership {
                 pod: pod.name.clone(),
                 resource_version: pod.resource_version.clone(),
@@ -64,8 +58,5 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
                 },
             }),
         }
-    }
-    if let Some(next) = next {
-        draft.requeue(next);
     }
 }

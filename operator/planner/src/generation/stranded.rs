@@ -9,7 +9,7 @@ use roundhouse_api::{LastFailure, failures};
 
 use crate::draft::Draft;
 use crate::generation::members::fingerprint;
-use crate::generation::worker::{end_in_place, is_alive};
+use crate::generation::worker::end_in_place;
 use crate::observed::Pod;
 use crate::told::progress;
 use crate::told::status::{time, time_left};
@@ -27,10 +27,7 @@ const LATE_NEWS: SignedDuration = SignedDuration::from_secs(5);
 /// A member of the newest generation that has lost it, if there is one.
 pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     let now = draft.now;
-    let all = draft.members.workers.values().copied();
-    let members: Vec<&Pod> = all
-        .filter(|pod| draft.members.is_member(pod) && is_alive(pod))
-        .collect();
+    let members = draft.members.that_live();
     // Who has lost somebody is explained by that.
     if fingerprint(&members) != draft.members.raised_for {
         return None;
@@ -45,7 +42,6 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     let unready = members
         .into_iter()
         .filter(|pod| !pod.ready && !pod.unreachable);
-    let mut next = None::<Duration>;
     let mut found = None;
     for pod in unready {
         if end_in_place(pod).is_some() {
@@ -61,12 +57,9 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
         let patience = time_left(issued_at, span, now).filter(|_| !since_then);
         let belief = since.and_then(|at| time_left(at, BELIEF, now));
         match patience.max(belief) {
-            Some(left) => next = Some(next.map_or(left, |other| other.min(left))),
+            Some(left) => draft.requeue(left),
             None => found = found.or(Some(pod)),
         }
-    }
-    if let Some(next) = next {
-        draft.requeue(next);
     }
     found
 }
