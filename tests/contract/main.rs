@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod docs;
+mod local_cluster;
 mod metrics;
 
 use roundhouse_api::TrainingJob;

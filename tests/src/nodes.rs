@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use roundhouse_contract::labels;
 
 use crate::manifests::repository;
 
@@ -26,7 +27,15 @@ pub fn local_cluster(arguments: &[&str]) -> anyhow::Result<String> {
 /// # Errors
 /// It does not run.
 pub fn agent(namespace: &str, pod: &str) -> anyhow::Result<u32> {
-    let said = local_cluster(&["pid", namespace, pod])?;
+    main_process(namespace, pod, labels::TRAINER_CONTAINER)
+}
+
+/// A container's main process, as a process of this machine.
+///
+/// # Errors
+/// It does not run.
+pub fn main_process(namespace: &str, pod: &str, container: &str) -> anyhow::Result<u32> {
+    let said = local_cluster(&["pid", namespace, pod, container])?;
     said.parse().with_context(|| format!("{pod}: {said}"))
 }
 

@@ -9,6 +9,12 @@ cluster_exec() { # [-n NODE] COMMAND...: inside a box
     nsenter -t "$(box_pid "$node")" -n -m -p -C -u -i -- "$@"
 }
 
+pids_in_box() { # PLACE PID [PROC]: processes of this host whose pid, counted from this host's namespace, is PID at PLACE
+  # NSpid lists a process's pid from the outermost namespace to the innermost. Processes end while they are looked at:
+  # grep goes on to the next one, where awk would stop.
+  { grep -shE '^NSpid:' "${3:-/proc}"/[0-9]*/status || true; } | awk -v place="$1" -v want="$2" '$(place + 1) == want {print $2}'
+}
+
 cluster_pid() { # NAMESPACE POD [CONTAINER]: a container's main process as a pid of this host
   local node box container id inner place pid up
   node=$(kubectl -n "$1" get pod "$2" -o jsonpath='{.spec.nodeName}')
@@ -17,18 +23,17 @@ cluster_pid() { # NAMESPACE POD [CONTAINER]: a container's main process as a pid
   id=$(kubectl -n "$1" get pod "$2" -o jsonpath="{.status.containerStatuses[?(@.name=='$container')].containerID}")
   inner=$(cluster_exec -n "$node" ctr task ls | awk -v id="${id#containerd://}" '$1 == id {print $2}')
   [ -n "$inner" ] || { echo "$1/$2 has no running container $container" >&2; return 1; }
-  # NSpid lists a process's pid from the outermost namespace to the innermost; the box's PID 1 tells its place.
-  place=$(awk '/^NSpid:/ {print NF}' "/proc/$box/status")
-  # Processes that end while they are looked at are none of those that are looked for.
-  { awk -v want="$inner" -v place="$place" '/^NSpid:/ && $place == want {print $2}' /proc/[0-9]*/status 2>/dev/null || true; } |
-    while read -r pid; do
-      up=$pid
-      while [ "$up" -gt 1 ] && [ "$up" != "$box" ]; do
-        up=$(awk '/^PPid:/ {print $2}' "/proc/$up/status" 2>/dev/null) || up=0
-        up=${up:-0}
-      done
-      if [ "$up" = "$box" ]; then echo "$pid"; fi
+  place=$(awk '/^NSpid:/ {print NF - 1}' "/proc/$box/status") # of the box's PID 1
+  for pid in $(pids_in_box "$place" "$inner"); do
+    up=$pid
+    while [ "$up" -gt 1 ] && [ "$up" != "$box" ]; do
+      up=$(awk '/^PPid:/ {print $2}' "/proc/$up/status" 2>/dev/null) || up=0
+      up=${up:-0}
     done
+    if [ "$up" = "$box" ]; then echo "$pid"; return; fi
+  done
+  echo "container $container of $1/$2 has ended" >&2
+  return 1
 }
 
 cluster_node() { # kill|start NODE, partition|pause|kubelet NODE on|off

@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt};
 use roundhouse_contract::labels;
 use roundhouse_operator::lead::Terms;
 use roundhouse_tests::cluster::{DEADLINE, until};
-use roundhouse_tests::nodes::local_cluster;
+use roundhouse_tests::nodes::main_process;
 use roundhouse_tests::processes;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -173,8 +173,7 @@ async fn a_leader_that_was_stopped_changes_nothing_when_it_continues() {
     let first = drill.trains(3, 0).await;
     let leader = Leader::wait(&client).await;
     let name = leader.pod(&client).await.name_any();
-    let process = local_cluster(&["pid", NAMESPACE, &name, "operator"]).unwrap();
-    let process: u32 = process.parse().unwrap();
+    let process = main_process(NAMESPACE, &name, "operator").unwrap();
     let (victim, survivors) = Fault::KillAnother.victim(&drill.members(first).await);
     assert!(processes::send(process, Signal::STOP));
     let stopped = Instant::now();
