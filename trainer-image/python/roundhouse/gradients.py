@@ -120,13 +120,15 @@ class Model(torch.nn.Module):
         if gradients.group is None or gradients.broken is not None or not self.training:
             return None
         if not self._ddp:
-            # All ranks have the same state, so DDP need not compare and send it. Buffers go with the commit.
+            # All ranks have the same state, so DDP need not compare and send it. Buffers go with the commit. The summed
+            # gradients stay where they were summed, and are not copied.
+            options = {"gradient_as_bucket_view": True} | self._options
             ddp = DistributedDataParallel(
                 self.module,
                 process_group=gradients.group.process_group,
                 init_sync=False,
                 broadcast_buffers=False,
-                **self._options,
+                **options,
             )
             ddp.register_comm_hook(None, lambda _, bucket: gradients.reduce(bucket))
             self._ddp.append(ddp)

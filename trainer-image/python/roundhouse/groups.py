@@ -237,8 +237,14 @@ class Group:
                 shutdown()
 
     def close(self) -> None:
-        """Lets the connections go, when nothing uses the group any more."""
+        """Lets it go, when nothing uses it any more, and every collective has ended or was aborted.
+
+        Gloo's threads end here. One that still drops a callback when the interpreter ends would abort the process. NCCL's
+        group is let go by :meth:`shutdown`: without that its peers would get garbage.
+        """
+        self.process_group = None
         if self._connections is not None:
+            self.backend = None
             self._connections.close()
 
     def become_default(self) -> None:

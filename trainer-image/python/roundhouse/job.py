@@ -151,9 +151,9 @@ class Job:
     def model(self, module: torch.nn.Module, **options: Any) -> Model:
         """The module, whose backward pass sums the gradients over the ranks of the current generation.
 
-        ``options`` go to PyTorch's DDP, such as ``bucket_cap_mb``. The same module gives the same object. With
-        ``find_unused_parameters=True`` an error of a lost peer reaches the script in ``backward``: put the body of the loop in
-        ``with batch:``, which has the step done again.
+        ``options`` go to PyTorch's DDP, such as ``bucket_cap_mb``; ``gradient_as_bucket_view`` is True unless one says
+        otherwise. The same module gives the same object. With ``find_unused_parameters=True`` an error of a lost peer reaches
+        the script in ``backward``: put the body of the loop in ``with batch:``, which has the step done again.
         """
         if not any(module is own or module in own.modules() for own in self._modules):
             raise ConfigError("job.model: the module is not in rh.join(state=...), so new workers would not get its weights")
@@ -320,6 +320,8 @@ class Job:
             hook.remove()
         self._step = None
         if isinstance(error, KeyboardInterrupt):
+            if self._generations.group is not None:
+                self._generations.group.abort()  # A collective may wait for its peers.
             self._generations.leave()
             return
         exits = isinstance(error, SystemExit) and not error.code

@@ -1,6 +1,7 @@
 """The parts of the package, in this process."""
 
 import ctypes
+import os
 import socket
 
 import pytest
@@ -9,6 +10,7 @@ from roundhouse import errors
 from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
 from roundhouse.data import Loader, Sampler, plan
+from roundhouse.groups import Network, leave_default
 from roundhouse.packed import Packed
 from roundhouse.seeding import mixed
 from roundhouse.state import Row
@@ -210,6 +212,23 @@ def test_samplers_and_loaders_name_what_is_wrong():
 
 def test_random_numbers_depend_on_every_part():
     assert len({mixed(1, 2, 3), mixed(1, 2, 4), mixed(1, 3, 2), mixed(2, 2, 3), mixed(1, 2)}) == 5
+
+
+def test_the_threads_of_a_group_end_with_it():
+    def num_threads():
+        return len(os.listdir("/proc/self/task"))
+
+    network = Network(torch.device("cpu"), {}, [])
+    store = network.host("127.0.0.1", 0, 30.0)
+    before = num_threads()
+    group = network.connect(store, 1, 0, 1, 30.0, "127.0.0.1", None)
+    group.become_default()
+    numbers = torch.ones(2)
+    assert group.process_group.allreduce([numbers]).get_future().then(lambda sums: sums.value()[0].sum()).wait() == 2
+    assert num_threads() > before
+    leave_default()
+    group.close()
+    assert num_threads() == before
 
 
 def test_connections_to_peers_are_cut_and_others_stay():
