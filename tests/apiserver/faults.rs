@@ -7,6 +7,7 @@ mod fault;
 mod history;
 pub(crate) mod proxy;
 mod rest;
+mod restored;
 mod scenario;
 mod told;
 mod traffic;
@@ -63,18 +64,34 @@ async fn run(courses: Vec<(Fault, Scenario, u64)>) -> Table {
     let mut courses = courses.buffer_unordered(AT_ONCE);
     while let Some(course) = courses.next().await {
         let (cell, wrong) = course.unwrap();
-        let (num_courses, violations) = table.cells.entry(cell).or_default();
-        *num_courses += 1;
-        *violations += u32::from(!wrong.is_empty());
-        for wrong in &wrong {
-            println!("{wrong}");
+        table.add(cell, wrong);
+    }
+    table
+}
+
+/// etcd is restored once in each round, under jobs of all scenarios.
+async fn run_restored(rounds: impl Iterator<Item = u32>) -> Table {
+    let stage = stage().await;
+    let mut table = Table::default();
+    for round in rounds {
+        for (scenario, wrong) in restored::violations(&stage, round).await {
+            table.add((Fault::Restored, scenario), wrong);
         }
-        table.wrong.extend(wrong);
     }
     table
 }
 
 impl Table {
+    fn add(&mut self, cell: Cell, wrong: Vec<String>) {
+        let (num_courses, violations) = self.cells.entry(cell).or_default();
+        *num_courses += 1;
+        *violations += u32::from(!wrong.is_empty());
+        for wrong in &wrong {
+            println!("{wrong}");
+        }
+        self.wrong.extend(wrong);
+    }
+
     /// As in the docs: courses with a violation of all courses, for each fault and scenario.
     fn markdown(&self, faults: &[Fault]) -> String {
         let titles = Scenario::ALL.map(Scenario::title).join(" | ");
@@ -130,6 +147,20 @@ async fn whichever_write_of_hundreds_is_the_last_one_the_next_operator_goes_on()
         table.wrong.extend(wrong);
     }
     println!("{}", table.markdown(&[Fault::Dies]));
+    assert_eq!(table.wrong, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_jobs_go_on_when_etcd_was_restored_in_the_midst_of_what_happens_to_them() {
+    let table = run_restored(1..=1).await;
+    assert_eq!(table.wrong, [""; 0]);
+}
+
+#[ignore = "takes minutes: make test-long"]
+#[tokio::test(flavor = "multi_thread")]
+async fn whenever_etcd_is_restored_from_an_older_backup_all_jobs_go_on() {
+    let table = run_restored(0..4).await;
+    println!("{}", table.markdown(&[Fault::Restored]));
     assert_eq!(table.wrong, [""; 0]);
 }
 

@@ -14,7 +14,7 @@ const GPUS: usize = 8;
 const NAMESPACES: [&str; 2] = [NAMESPACE, "other"];
 
 /// Starts a kube-scheduler with the plugin Coscheduling beside the API server.
-fn start_scheduler(stage: &mut Stage) {
+fn start_scheduler(stage: &Stage) {
     let only = json!([{"name": "Coscheduling"}]);
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
@@ -102,10 +102,10 @@ async fn run_to_its_end(stage: &Stage, namespace: &str) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the scheduler waits for half a minute: make test-long"]
 async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other() {
-    let mut stage = Stage::new().await;
+    let stage = Stage::new().await;
     coscheduling().install(&stage).await;
     make_nodes(&stage).await;
-    start_scheduler(&mut stage);
+    start_scheduler(&stage);
     let operator = stage.operator(None);
     for namespace in NAMESPACES {
         let mut job = coscheduling().job(8);

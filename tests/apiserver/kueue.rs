@@ -18,9 +18,9 @@ const GPUS: u32 = 4;
 
 /// Kueue with one quota, which both namespaces share; a job of the class `urgent` takes it from others.
 async fn stage() -> Stage {
-    let mut stage = Stage::new().await;
+    let stage = Stage::new().await;
     let client = stage.client.clone();
-    KUEUE.install(&mut stage.server, &client).await.unwrap();
+    KUEUE.install(&stage.server, &client).await.unwrap();
     let priority = |name: &str, value: u32| json!({"kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value});
     let quota = json!({"name": "nvidia.com/gpu", "nominalQuota": GPUS});
     let groups = json!([{

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, SOON, Stage, ended, restarted};
 
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+/// A directory in the place of another one.
+pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     if to.exists() {
         std::fs::remove_dir_all(to)?;
     }
@@ -60,19 +61,19 @@ async fn crashes_and_trains_on(stage: &Stage, follows: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_goes_on_when_etcd_was_restored_from_an_older_backup() {
-    let mut stage = Stage::new().await;
+    let stage = Stage::new().await;
     let operator = stage.operator(None);
     stage.apply(NAMESPACE, 2).await;
     stage.trains(NAMESPACE).await;
     let backup = stage.directory.path().join("backup");
-    let server = &mut stage.server;
+    let server = &stage.server;
     server.restart(|etcd| copy(etcd, &backup), 0).await.unwrap();
     for generation in 1..=3 {
         crashes_and_trains_on(&stage, generation).await;
     }
     let newest = stage.job(NAMESPACE).await.resource_version();
     let later = version(newest.as_deref()) + 100;
-    let server = &mut stage.server;
+    let server = &stage.server;
     let restored = server.restart(|etcd| copy(&backup, etcd), later);
     restored.await.unwrap();
     assert_eq!(generations(&stage).await, [1, 1], "it is as it was");

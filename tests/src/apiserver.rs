@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -23,7 +24,7 @@ const TOKENS: &str = "test,test,1,\"system:masters\"\noperator,operator,2,\"syst
 
 /// The two processes; they end with the value.
 pub struct ApiServer {
-    children: Vec<Child>,
+    children: Mutex<Vec<Child>>,
     directory: PathBuf,
     port: u16,
     /// Port of etcd for clients, and for peers.
@@ -39,8 +40,8 @@ impl ApiServer {
         let bin = std::env::var("ROUNDHOUSE_BIN").context(
             "ROUNDHOUSE_BIN is not set: the directory that `tests/cluster/cluster build` prints",
         )?;
-        let mut server = Self {
-            children: Vec::new(),
+        let server = Self {
+            children: Mutex::default(),
             directory: directory.to_owned(),
             port: free_port()?,
             etcd_ports: [free_port()?, free_port()?],
@@ -64,7 +65,7 @@ impl ApiServer {
     /// # Errors
     /// As [`Self::start`], and those of `change`.
     pub async fn restart(
-        &mut self,
+        &self,
         change: impl FnOnce(&Path) -> anyhow::Result<()>,
         revision: u64,
     ) -> anyhow::Result<()> {
@@ -100,7 +101,7 @@ impl ApiServer {
     }
 
     /// Starts both and waits until they serve.
-    async fn serve(&mut self, bin: &Path, revision: u64) -> anyhow::Result<()> {
+    async fn serve(&self, bin: &Path, revision: u64) -> anyhow::Result<()> {
         let server = self;
         let [etcd_port, peer_port] = server.etcd_ports;
         let etcd = format!("http://127.0.0.1:{etcd_port}");
@@ -162,8 +163,9 @@ impl ApiServer {
         Ok(())
     }
 
-    fn end(&mut self) {
-        for mut child in self.children.drain(..).rev() {
+    fn end(&self) {
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        for mut child in children.drain(..).rev() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -211,7 +213,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn run(&mut self, program: &str, arguments: &[&str]) -> anyhow::Result<u32> {
+    pub fn run(&self, program: &str, arguments: &[&str]) -> anyhow::Result<u32> {
         self.run_with(program, arguments, &[])
     }
 
@@ -220,7 +222,7 @@ impl ApiServer {
     /// # Errors
     /// It cannot be started.
     pub fn run_with(
-        &mut self,
+        &self,
         program: &str,
         arguments: &[&str],
         environment: &[(&str, &Path)],
@@ -264,7 +266,7 @@ impl ApiServer {
     }
 
     fn spawn(
-        &mut self,
+        &self,
         program: &Path,
         arguments: &[&str],
         environment: &[(&str, &Path)],
@@ -284,7 +286,8 @@ impl ApiServer {
             .spawn()
             .with_context(|| format!("{} cannot be started", program.display()))?;
         let process = child.id();
-        self.children.push(child);
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.push(child);
         Ok(process)
     }
 

@@ -100,7 +100,7 @@ impl Peer {
     ///
     /// # Errors
     /// Its definitions are missing, or it does not serve its webhooks within a minute.
-    pub async fn install(&self, server: &mut ApiServer, client: &Client) -> anyhow::Result<u32> {
+    pub async fn install(&self, server: &ApiServer, client: &Client) -> anyhow::Result<u32> {
         let directory = server.directory().join(self.program);
         // Where Kubeflow Trainer looks, which has no setting for it: below the directory for temporary files.
         let certificates = directory.join("k8s-webhook-server/serving-certs");

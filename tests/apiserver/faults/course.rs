@@ -1,14 +1,17 @@
 //! One course: a scenario, a fault, and a seed that says where it strikes.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::iter;
+use futures::try_join;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
 use roundhouse_operator::observe::version;
+use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -16,10 +19,10 @@ use super::fault::Fault;
 use super::history::History;
 use super::proxy::Proxy;
 use super::rest::World;
-use super::scenario::{Deed, Goal, Scenario};
+use super::scenario::{Deed, Goal, Scenario, Step};
 use super::trouble::Trouble;
 use crate::gang::coscheduling;
-use crate::stage::{Operator, Stage, ended, restarted};
+use crate::stage::{Operator, SOON, Stage, ended, restarted};
 
 /// Courses of one scenario at one time.
 const AT_ONCE: usize = 4;
@@ -39,6 +42,10 @@ pub(crate) struct Course<'a> {
     history: History,
     operator: Operator,
     is_ending: bool,
+    /// Incidents that may be counted.
+    incidents: RangeInclusive<u32>,
+    /// Pods may tell of a crash that was counted in a status that is forgotten: then it does not count again.
+    is_restored: bool,
     /// The operator that dies has not been replaced.
     dies: bool,
     deaths: u32,
@@ -92,39 +99,26 @@ async fn run(
     fault: Fault,
     seed: u64,
 ) -> (u32, Vec<String>) {
-    let first = make_namespace(stage, &namespace).await;
-    let proxy = Proxy::start(stage.server.client("operator").unwrap()).await;
-    let mut course = Course {
-        stage,
-        history: History::begin(&stage.client, &namespace, first),
-        operator: stage.operator_through(proxy.config(), &namespace),
-        namespace,
-        proxy,
-        is_ending: false,
-        dies: false,
-        deaths: 0,
-    };
+    let (mut course, first) = Course::begin(stage, namespace).await;
     let (before, after) = (scenario.past(fault), scenario.steps());
-    let mut incidents = 0;
     let mut wrong = Vec::new();
     for (index, (deed, goal)) in before.iter().chain(after).enumerate() {
         if index == before.len() {
             course.trouble(fault, seed, first).await;
         }
-        incidents += u32::from(*deed == Deed::Crash);
         course.deed(*deed).await;
         let is_between = index >= before.len() && index + 1 < before.len() + after.len();
         let reached = if is_between {
-            Box::pin(course.reaches(*goal, incidents)).await
+            Box::pin(course.reaches(*goal)).await
         } else {
-            Box::pin(course.rests(*goal, incidents)).await
+            Box::pin(course.rests(*goal)).await
         };
         if let Err(why) = reached {
             wrong = why;
             break;
         }
     }
-    wrong.extend(course.history.violations(incidents));
+    wrong.extend(course.ends_history());
     let strikes = course.proxy.traffic.end() + course.deaths;
     course.operator.kill().await;
     (strikes, wrong)
@@ -139,7 +133,76 @@ async fn make_namespace(stage: &Stage, name: &str) -> u64 {
     version(made.unwrap().resource_version().as_deref())
 }
 
-impl Course<'_> {
+impl<'a> Course<'a> {
+    /// An operator of a new namespace, and the version before anything is in it.
+    pub(super) async fn begin(stage: &'a Stage, namespace: String) -> (Self, u64) {
+        let first = make_namespace(stage, &namespace).await;
+        let proxy = Proxy::start(stage.server.client("operator").unwrap()).await;
+        let course = Self {
+            stage,
+            history: History::begin(&stage.client, &namespace, first),
+            operator: stage.operator_through(proxy.config(), &namespace),
+            namespace,
+            proxy,
+            is_ending: false,
+            incidents: 0..=0,
+            is_restored: false,
+            dies: false,
+            deaths: 0,
+        };
+        (course, first)
+    }
+
+    /// Does one thing after the other, each when the one before has come to rest. Returns what is wrong.
+    pub(super) async fn goes(&mut self, steps: &[Step]) -> Vec<String> {
+        for (deed, goal) in steps {
+            self.deed(*deed).await;
+            if let Err(wrong) = Box::pin(self.rests(*goal)).await {
+                return wrong;
+            }
+        }
+        Vec::new()
+    }
+
+    /// What is wrong in its history, which ends here.
+    pub(super) fn ends_history(&self) -> Vec<String> {
+        self.history.end();
+        self.history.violations(*self.incidents.end())
+    }
+
+    /// How many incidents were counted so far: from the fewest to the most.
+    pub(super) fn incidents(&self) -> RangeInclusive<u32> {
+        self.incidents.clone()
+    }
+
+    /// The history begins with what is there; so many incidents were before. `is_restored`: what was since a backup is
+    /// forgotten.
+    pub(super) async fn begins_history_anew(
+        &mut self,
+        incidents: RangeInclusive<u32>,
+        is_restored: bool,
+    ) {
+        (self.is_ending, self.is_restored) = (false, is_restored);
+        self.incidents = incidents;
+        let (stage, namespace, all) = (self.stage, &self.namespace, ListParams::default());
+        // An API server that begins is ready before all of its kinds are.
+        let lists = until("all kinds are served", SOON, || async {
+            let groups = coscheduling().groups_in(stage, namespace);
+            let (jobs, pods) = (stage.jobs(namespace), stage.pods(namespace));
+            let lists = try_join!(groups.list(&all), jobs.list(&all));
+            let Ok((_, jobs)) = lists else {
+                return Ok(None);
+            };
+            Ok(pods.list(&all).await.ok().map(|pods| (jobs, pods)))
+        });
+        let (jobs, pods) = lists.await.unwrap();
+        self.history = History::after(&stage.client, namespace, (&jobs, &pods), is_restored);
+    }
+
+    pub(super) async fn end(mut self) {
+        self.operator.kill().await;
+    }
+
     /// An older cache is as old as the namespace or younger. With every second seed it is a new operator that reads it.
     async fn trouble(&mut self, fault: Fault, seed: u64, first: u64) {
         if fault == Fault::Dies {
@@ -195,7 +258,11 @@ impl Course<'_> {
                     .create(&self.namespace, coscheduling().job(2))
                     .await,
             ),
-            Deed::Crash => self.crash("digits-worker-0-0").await,
+            Deed::Crash => {
+                let (fewest, most) = self.incidents.clone().into_inner();
+                self.incidents = fewest + u32::from(!self.is_restored)..=most + 1;
+                self.crash("digits-worker-0-0").await;
+            }
             Deed::Lose => {
                 let pods = self.stage.pods(&self.namespace);
                 pods.delete("digits-worker-1-0", &now).await.unwrap();
@@ -250,11 +317,11 @@ impl Course<'_> {
     }
 
     /// Waits until it is where it should be, be the trouble over or not.
-    async fn reaches(&mut self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
+    async fn reaches(&mut self, goal: Goal) -> Result<(), Vec<String>> {
         let begun = Instant::now();
         loop {
             let world = World::of(self.stage, &self.namespace).await.unwrap();
-            let wrong = goal.complaints(&world, incidents);
+            let wrong = goal.complaints(&world, &self.incidents);
             if wrong.is_empty() {
                 return Ok(());
             }
@@ -268,11 +335,11 @@ impl Course<'_> {
     }
 
     /// Waits until the trouble is over and the job at rest, as the operator and the watcher beside know.
-    async fn rests(&mut self, goal: Goal, incidents: u32) -> Result<(), Vec<String>> {
+    async fn rests(&mut self, goal: Goal) -> Result<(), Vec<String>> {
         let begun = Instant::now();
         loop {
             let world = World::of(self.stage, &self.namespace).await.unwrap();
-            let mut wrong = goal.complaints(&world, incidents);
+            let mut wrong = goal.complaints(&world, &self.incidents);
             let is_quiet = self.proxy.traffic.is_quiet(QUIET);
             if wrong.is_empty() && is_quiet || begun.elapsed() > LASTS {
                 self.proxy.traffic.end();

@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     Lost,
     /// The operator dies after a write, and another one begins. The seed says after which.
     Dies,
+    /// etcd and the API server end, and come back as they were some time ago. It strikes all jobs at once.
+    Restored,
 }
 
 impl Fault {
@@ -51,6 +53,9 @@ impl Fault {
             Self::Unavailable => "503",
             Self::Lost => "answers are lost after the write",
             Self::Dies => "the operator dies, after each write",
+            Self::Restored => {
+                "etcd and the API server are killed, and restored from an older backup"
+            }
         }
     }
 
@@ -61,7 +66,13 @@ impl Fault {
             Self::Busy => Some((429, "TooManyRequests", Some(1))),
             Self::Broken => Some((500, "InternalError", None)),
             Self::Unavailable => Some((503, "ServiceUnavailable", None)),
-            Self::Cut | Self::Late | Self::Older | Self::Skipped | Self::Lost | Self::Dies => None,
+            Self::Cut
+            | Self::Late
+            | Self::Older
+            | Self::Skipped
+            | Self::Lost
+            | Self::Dies
+            | Self::Restored => None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, WatchEvent, WatchParams};
+use kube::api::{Api, ObjectList, WatchEvent, WatchParams};
 use kube::{Client, Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::membership::Action;
@@ -37,6 +37,7 @@ type Versions = Arc<Mutex<BTreeMap<u64, Seen>>>;
 
 pub(crate) struct History {
     versions: Versions,
+    is_restored: bool,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -50,7 +51,40 @@ impl History {
             tokio::spawn(follow(jobs, from, Arc::clone(&versions), job)),
             tokio::spawn(follow(pods, from, Arc::clone(&versions), pod)),
         ];
-        Self { versions, tasks }
+        Self {
+            versions,
+            is_restored: false,
+            tasks,
+        }
+    }
+
+    /// From these lists on, of which the pods' is the later one. `is_restored`: pods may have heard of generations that
+    /// their job has forgotten.
+    pub(crate) fn after(
+        client: &Client,
+        namespace: &str,
+        (jobs, pods): (&ObjectList<TrainingJob>, &ObjectList<Pod>),
+        is_restored: bool,
+    ) -> Self {
+        let of = |version_of: &Option<String>| version(version_of.as_deref());
+        let mut history = Self::begin(client, namespace, of(&jobs.metadata.resource_version));
+        history.is_restored = is_restored;
+        let mut versions = history.versions.lock().unwrap();
+        for it in &jobs.items {
+            // Generations were raised before pods heard of them, whatever of the job was written later.
+            versions.insert(0, job(it));
+            versions.insert(of(&it.metadata.resource_version), job(it));
+        }
+        for it in &pods.items {
+            versions.insert(of(&it.metadata.resource_version), pod(it));
+        }
+        drop(versions);
+        history
+    }
+
+    /// It hears of nothing more.
+    pub(crate) fn end(&self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 
     pub(crate) fn has(&self, version: u64) -> bool {
@@ -78,13 +112,13 @@ impl History {
     /// What must never be.
     pub(crate) fn violations(&self, most_incidents: u32) -> Vec<String> {
         let versions = self.versions.lock().unwrap();
-        violations(versions.values(), most_incidents)
+        violations(versions.values(), most_incidents, self.is_restored)
     }
 }
 
 impl Drop for History {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.end();
     }
 }
 
@@ -134,8 +168,12 @@ where
 }
 
 /// What is wrong in a history: numbers that shrink, an incident too many, a place that was given before its generation was
-/// raised, two worlds of one generation, or a rank for two members.
-fn violations<'a>(history: impl Iterator<Item = &'a Seen>, most_incidents: u32) -> Vec<String> {
+/// raised, two worlds of one generation, or a rank for two members. What was raised may be forgotten if etcd was restored.
+fn violations<'a>(
+    history: impl Iterator<Item = &'a Seen>,
+    most_incidents: u32,
+    is_restored: bool,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut jobs: HashMap<&str, (u64, u32)> = HashMap::new();
     let mut pods: HashMap<&str, u64> = HashMap::new();
@@ -167,7 +205,8 @@ fn violations<'a>(history: impl Iterator<Item = &'a Seen>, most_incidents: u32) 
                 if place.generation < before {
                     wrong.push(format!("after generation {before} came {seen:?}"));
                 }
-                if place.generation > jobs.get(job.as_str()).map_or(0, |job| job.0) {
+                let raised = jobs.get(job.as_str()).map_or(0, |job| job.0);
+                if place.generation > raised && !is_restored {
                     wrong.push(format!("its generation was not raised: {seen:?}"));
                 }
                 if place.action == Action::Leave {
@@ -238,7 +277,7 @@ mod tests {
             job(2, 1),
             pod("b", 2, 0, "b"),
         ];
-        assert_eq!(violations(well.iter(), 1), [""; 0]);
+        assert_eq!(violations(well.iter(), 1, false), [""; 0]);
         let cases = [
             ("after (2, 1)", job(1, 1)),
             ("after (2, 1)", job(2, 0)),
@@ -250,7 +289,7 @@ mod tests {
         ];
         for (words, last) in cases {
             let history = well.iter().chain([&last]);
-            let wrong = violations(history, 1);
+            let wrong = violations(history, 1, false);
             assert!(
                 wrong.len() == 1 && wrong[0].contains(words),
                 "{words}: {wrong:?}"

@@ -107,7 +107,12 @@ impl Trouble {
         let fits = match self.fault {
             Fault::Conflict | Fault::Lost => *what == What::Write && !is_event,
             Fault::Busy | Fault::Broken | Fault::Unavailable => !is_event,
-            Fault::Cut | Fault::Late | Fault::Older | Fault::Skipped | Fault::Dies => false,
+            Fault::Cut
+            | Fault::Late
+            | Fault::Older
+            | Fault::Skipped
+            | Fault::Dies
+            | Fault::Restored => false,
         };
         if !fits || !self.strike() {
             return Fate::Passes;

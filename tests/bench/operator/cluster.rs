@@ -31,7 +31,7 @@ impl Cluster {
     pub(crate) async fn start(pods: u32) -> anyhow::Result<Self> {
         let directory = TempDir::new()?;
         let bin = std::env::var("ROUNDHOUSE_BIN")?;
-        let mut server = ApiServer::start(directory.path()).await?;
+        let server = ApiServer::start(directory.path()).await?;
         let client = server.client("test")?;
         let own = server.kubeconfig("test")?.display().to_string();
         server.run(

@@ -40,7 +40,7 @@ pub(crate) struct Figures {
 }
 
 pub(crate) async fn run(who: Who, shape: Shape) -> anyhow::Result<Figures> {
-    let mut cluster = Cluster::start(shape.pods() + 1).await?;
+    let cluster = Cluster::start(shape.pods() + 1).await?;
     let client = cluster.client.clone();
     // Faster than its default of 20 calls a second.
     let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig.display());
@@ -53,9 +53,9 @@ pub(crate) async fn run(who: Who, shape: Shape) -> anyhow::Result<Figures> {
         "--kube-api-burst=1000",
     ];
     cluster.server.run("kube-controller-manager", &arguments)?;
-    let mut processes = vec![JOBSET.install(&mut cluster.server, &client).await?];
+    let mut processes = vec![JOBSET.install(&cluster.server, &client).await?];
     if who == Who::Trainer {
-        processes.push(TRAINER.install(&mut cluster.server, &client).await?);
+        processes.push(TRAINER.install(&cluster.server, &client).await?);
         create(&cluster, runtime()).await?;
     }
     let before = writes(&cluster)?;

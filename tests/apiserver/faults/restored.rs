@@ -1,0 +1,93 @@
+//! etcd and the API server are killed, and come back as they were some time ago. The jobs of all scenarios are there, each
+//! with an operator of its own, and what was done since the backup is done again.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use futures::future::join_all;
+use kube::api::ListParams;
+use roundhouse_operator::observe::version;
+use tokio::time::timeout;
+
+use super::course::Course;
+use super::fault::Fault;
+use super::scenario::Scenario;
+use crate::restored::copy;
+use crate::stage::{NAMESPACE, Stage};
+
+/// In the first round the jobs are at rest when the backup comes back; in each later one they have had so much longer.
+const LONGER: Duration = Duration::from_millis(700);
+/// A job at the backup may have so many versions less than now.
+const MARGIN: u64 = 100;
+
+/// One job.
+struct Story<'a> {
+    scenario: Scenario,
+    course: Course<'a>,
+    /// At the backup.
+    incidents: RangeInclusive<u32>,
+    wrong: Vec<String>,
+}
+
+impl<'a> Story<'a> {
+    async fn begin(stage: &'a Stage, scenario: Scenario, round: u32) -> Self {
+        let namespace = format!("{scenario:?}-restored-{round}").to_lowercase();
+        let (mut course, _) = Course::begin(stage, namespace).await;
+        let mut wrong = course.goes(scenario.past(Fault::Restored)).await;
+        // An API server that begins tells nothing of what was before.
+        wrong.extend(course.ends_history());
+        Self {
+            scenario,
+            incidents: course.incidents(),
+            course,
+            wrong,
+        }
+    }
+
+    /// What will be forgotten.
+    async fn goes_on(&mut self, round: u32) {
+        let before = self.incidents.clone();
+        self.course.begins_history_anew(before, false).await;
+        let goes = Box::pin(self.course.goes(self.scenario.steps()));
+        if round == 0 {
+            self.wrong.extend(goes.await);
+        } else {
+            // Wherever it is by then.
+            let _ = timeout(LONGER * round, goes).await;
+        }
+        self.wrong.extend(self.course.ends_history());
+    }
+
+    /// The same once more, after the backup came back.
+    async fn goes_again(mut self) -> (Scenario, Vec<String>) {
+        let before = self.incidents.clone();
+        self.course.begins_history_anew(before, true).await;
+        let wrong = Box::pin(self.course.goes(self.scenario.steps())).await;
+        self.wrong.extend(wrong);
+        self.wrong.extend(self.course.ends_history());
+        self.course.end().await;
+        let tell = |wrong| format!("{:?}, restored: {wrong}", self.scenario);
+        (self.scenario, self.wrong.into_iter().map(tell).collect())
+    }
+}
+
+/// What is wrong in each scenario after one round.
+pub(crate) async fn violations(stage: &Stage, round: u32) -> Vec<(Scenario, Vec<String>)> {
+    let only = std::env::var("ROUNDHOUSE_API_SCENARIO").ok();
+    let scenarios = Scenario::ALL
+        .into_iter()
+        .filter(|it| only.as_ref().is_none_or(|only| *only == format!("{it:?}")));
+    let begin = scenarios.map(|scenario| Story::begin(stage, scenario, round));
+    let mut stories = join_all(begin).await;
+    let backup = stage.directory.path().join(format!("backup-{round}"));
+    let made = stage.server.restart(|etcd| copy(etcd, &backup), 0);
+    made.await.unwrap();
+    join_all(stories.iter_mut().map(|story| story.goes_on(round))).await;
+    let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await;
+    let newest = version(pods.unwrap().metadata.resource_version.as_deref());
+    let restored = stage
+        .server
+        .restart(|etcd| copy(&backup, etcd), newest + MARGIN);
+    restored.await.unwrap();
+    join_all(stories.into_iter().map(Story::goes_again)).await
+}
