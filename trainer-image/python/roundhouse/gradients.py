@@ -7,6 +7,7 @@ drops the step: see :meth:`Gradients.broke`.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ from ._native import fault_point
 if TYPE_CHECKING:
     from .data import Step
     from .groups import Group
+
+
+# Older versions of PyTorch compare and send all parameters over the group whenever a DDP is made.
+_CAN_LEAVE_OUT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
 
 
 class Gradients:
@@ -85,7 +90,13 @@ class Model(torch.nn.Module):
         self._ddp: list[DistributedDataParallel] = []  # Not a submodule: its parameters are the module's.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        ddp = self._wrapped()
+        try:
+            ddp = self._wrapped()
+        except RuntimeError as error:
+            if _CAN_LEAVE_OUT_SYNC:
+                raise
+            self._gradients.broke(error)
+            ddp = None
         if ddp is None:
             return self.module(*args, **kwargs)
         if self._gradients.accumulates:
@@ -123,10 +134,11 @@ class Model(torch.nn.Module):
             # All ranks have the same state, so DDP need not compare and send it. Buffers go with the commit. The summed
             # gradients stay where they were summed, and are not copied.
             options = {"gradient_as_bucket_view": True} | self._options
+            if _CAN_LEAVE_OUT_SYNC:
+                options["init_sync"] = False
             ddp = DistributedDataParallel(
                 self.module,
                 process_group=gradients.group.process_group,
-                init_sync=False,
                 broadcast_buffers=False,
                 **options,
             )

@@ -21,6 +21,8 @@ from .connections import Connections, open_sockets
 from .errors import DataMismatch, RoundhouseError, StateError
 
 _NAME = "roundhouse"
+# Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take a socket over.
+_HAS_LISTENING_LIBUV = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 8)
 # What the next call of the creator hands to PyTorch.
 _prepared: list[Any] = []
 
@@ -92,6 +94,7 @@ class Network:
             timeout=_seconds(seconds),
             wait_for_workers=False,
             master_listen_fd=listener.detach(),
+            use_libuv=_HAS_LISTENING_LIBUV,
         )
         return Store(store, port)
 
