@@ -13,6 +13,11 @@ use super::Size;
 const MAX_EDGE: usize = 16_384;
 /// Largest image in pixels.
 const MAX_PIXELS: usize = 100_000_000;
+/// Most pixels that one byte of a JPEG can hold. A block of 64 values takes a bit or more, and with the coarsest sampling it
+/// stands for 4 × 4 times as many pixels (ITU-T T.81, A.1.1 and F.1.2).
+const JPEG_PIXELS_PER_BYTE: usize = 8 * 16 * 64;
+/// Most pixels that one byte of a PNG can hold: eight in a byte before compression, and deflate makes a byte of at most 1,032.
+const PNG_PIXELS_PER_BYTE: usize = 8 * 1_032;
 
 /// Decodes an image into a buffer, `[H, W, 3]`.
 ///
@@ -49,6 +54,7 @@ fn jpeg(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     let size = decoder.info().map(|info| (info.width, info.height));
     let (width, height) = size.ok_or("the JPEG image has no header")?;
     let size = checked(usize::from(width), usize::from(height))?;
+    can_hold(bytes, &size, JPEG_PIXELS_PER_BYTE)?;
     into.resize(size.num_bytes(), 0);
     decoder.decode_into(into).map_err(refuse)?;
     Ok(size)
@@ -62,6 +68,7 @@ fn png(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     let mut image = decoder.read_info().map_err(refuse)?;
     let (width, height) = image.info().size();
     let size = checked(width as usize, height as usize)?;
+    can_hold(bytes, &size, PNG_PIXELS_PER_BYTE)?;
     let (color, _) = image.output_color_type();
     let len = image
         .output_buffer_size()
@@ -97,6 +104,18 @@ fn checked(width: usize, height: usize) -> Result<Size, String> {
         height: small(height)?,
         num_channels: 3,
     })
+}
+
+/// A decoder would take the memory and the time of the image that a header promises before it misses the rest.
+fn can_hold(bytes: &[u8], size: &Size, pixels_per_byte: usize) -> Result<(), String> {
+    let Size { width, height, .. } = *size;
+    if width as usize * height as usize <= bytes.len().saturating_mul(pixels_per_byte) {
+        return Ok(());
+    }
+    let len = bytes.len();
+    Err(format!(
+        "the image is {width}x{height} by its header, which {len} bytes cannot hold: it is corrupt or truncated"
+    ))
 }
 
 #[cfg(test)]
@@ -154,6 +173,25 @@ mod tests {
         let mut bytes = testing::png(2, 1, png::ColorType::Grayscale, &[7, 8]);
         bytes[16..20].copy_from_slice(&100_000_u32.to_be_bytes());
         assert!(decode(&bytes, &mut Vec::new()).is_err());
+        let mut bytes = testing::jpeg(32, 32, 1);
+        let header = bytes.windows(2).position(|pair| pair == [0xff, 0xc0]);
+        let size = header.unwrap() + 5;
+        bytes[size..size + 4].copy_from_slice(&[0x20, 0x88, 0x2c, 0x10]);
+        let mut pixels = Vec::new();
+        let refused = decode(&bytes, &mut pixels).unwrap_err();
+        assert!(refused.contains("11280x8328 by its header"), "{refused}");
+        assert_eq!(pixels.capacity(), 0);
+    }
+
+    #[test]
+    fn an_image_of_one_color_is_small_and_is_read() {
+        let (edge, mut pixels) = (2_048, Vec::new());
+        let black = vec![0; edge * edge];
+        let bytes = testing::png(2_048, 2_048, png::ColorType::Grayscale, &black);
+        assert!(bytes.len() < edge * edge / 100, "{}", bytes.len());
+        assert_eq!(decode(&bytes, &mut pixels).unwrap().height, 2_048);
+        let bytes = testing::jpeg(2_048, 2_048, 0);
+        assert_eq!(decode(&bytes, &mut pixels).unwrap().height, 2_048);
     }
 
     proptest! {
