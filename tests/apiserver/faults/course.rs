@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::iter;
 use futures::try_join;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
@@ -165,7 +166,7 @@ impl<'a> Course<'a> {
     }
 
     /// What is wrong in its history, which ends here.
-    pub(super) fn ends_history(&self) -> Vec<String> {
+    pub(super) fn ends_history(&mut self) -> Vec<String> {
         self.history.end();
         self.history.violations(*self.incidents.end())
     }
@@ -188,9 +189,11 @@ impl<'a> Course<'a> {
         // An API server that begins is ready before all of its kinds are.
         let lists = until("all kinds are served", SOON, || async {
             let groups = coscheduling().groups_in(stage, namespace);
+            let services: Api<Service> = Api::namespaced(stage.client.clone(), namespace);
+            let policies: Api<NetworkPolicy> = Api::namespaced(stage.client.clone(), namespace);
             let (jobs, pods) = (stage.jobs(namespace), stage.pods(namespace));
-            let lists = try_join!(groups.list(&all), jobs.list(&all));
-            let Ok((_, jobs)) = lists else {
+            let others = try_join!(groups.list(&all), services.list(&all), policies.list(&all));
+            let (Ok(_), Ok(jobs)) = (others, jobs.list(&all).await) else {
                 return Ok(None);
             };
             Ok(pods.list(&all).await.ok().map(|pods| (jobs, pods)))

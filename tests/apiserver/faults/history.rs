@@ -38,6 +38,7 @@ type Versions = Arc<Mutex<BTreeMap<u64, Seen>>>;
 pub(crate) struct History {
     versions: Versions,
     is_restored: bool,
+    has_gap: bool,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -54,6 +55,7 @@ impl History {
         Self {
             versions,
             is_restored: false,
+            has_gap: false,
             tasks,
         }
     }
@@ -83,7 +85,9 @@ impl History {
     }
 
     /// It hears of nothing more.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(&mut self) {
+        // They do not end by themselves.
+        self.has_gap |= self.tasks.iter().any(JoinHandle::is_finished);
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 
@@ -112,7 +116,11 @@ impl History {
     /// What must never be.
     pub(crate) fn violations(&self, most_incidents: u32) -> Vec<String> {
         let versions = self.versions.lock().unwrap();
-        violations(versions.values(), most_incidents, self.is_restored)
+        let mut wrong = violations(versions.values(), most_incidents, self.is_restored);
+        if self.has_gap {
+            wrong.push("the history has a gap".to_owned());
+        }
+        wrong
     }
 }
 
@@ -295,5 +303,9 @@ mod tests {
                 "{words}: {wrong:?}"
             );
         }
+        // Of a generation that its job has forgotten.
+        let last = pod("a", 3, 1, "ab");
+        let history = || well.iter().chain([&last]);
+        assert_eq!(violations(history(), 1, true), [""; 0]);
     }
 }

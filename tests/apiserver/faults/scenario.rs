@@ -70,6 +70,13 @@ impl Scenario {
         Self::Expires,
     ];
 
+    /// All, or the one that the variable `ROUNDHOUSE_API_SCENARIO` names.
+    pub(crate) fn wanted() -> impl Iterator<Item = Self> {
+        let only = std::env::var("ROUNDHOUSE_API_SCENARIO").ok();
+        let all = Self::ALL.into_iter();
+        all.filter(move |it| only.as_ref().is_none_or(|only| *only == format!("{it:?}")))
+    }
+
     pub(crate) const fn steps(self) -> &'static [Step] {
         match self {
             Self::Starts => &[(Deed::Create, Goal::Trains(2))],

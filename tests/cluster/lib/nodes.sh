@@ -9,7 +9,7 @@ cluster_exec() { # [-n NODE] COMMAND...: inside a box
     nsenter -t "$(box_pid "$node")" -n -m -p -C -u -i -- "$@"
 }
 
-pids_in_box() { # PLACE PID [PROC]: processes of this host whose pid, counted from this host's namespace, is PID at PLACE
+pids_in_box() { # PLACE PID [PROC]: pids of this host of the processes whose pid is PID in the PLACE-th namespace, of which this host's is 1
   # NSpid lists a process's pid from the outermost namespace to the innermost. Processes end while they are looked at:
   # grep goes on to the next one, where awk would stop.
   { grep -shE '^NSpid:' "${3:-/proc}"/[0-9]*/status || true; } | awk -v place="$1" -v want="$2" '$(place + 1) == want {print $2}'

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ._native import fault_point
 
@@ -22,8 +22,24 @@ if TYPE_CHECKING:
     from .groups import Group
 
 
-# Older versions of PyTorch compare and send all parameters over the group whenever a DDP is made.
-_CAN_LEAVE_OUT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
+_SYNC = ("_verify_param_shape_across_processes", "_sync_module_states")
+
+
+@contextlib.contextmanager
+def _without_sync() -> Iterator[dict[str, Any]]:
+    """Options for a DDP that neither compares nor sends the parameters: all ranks have the same state."""
+    if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
+        yield {"init_sync": False}
+        return
+    # Before PyTorch 2.7 it has no such option.
+    before = {name: getattr(distributed, name) for name in _SYNC}
+    for name in _SYNC:
+        setattr(distributed, name, lambda *_, **__: None)
+    try:
+        yield {}
+    finally:
+        for name, function in before.items():
+            setattr(distributed, name, function)
 
 
 class Gradients:
@@ -90,13 +106,7 @@ class Model(torch.nn.Module):
         self._ddp: list[DistributedDataParallel] = []  # Not a submodule: its parameters are the module's.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            ddp = self._wrapped()
-        except RuntimeError as error:
-            if _CAN_LEAVE_OUT_SYNC:
-                raise
-            self._gradients.broke(error)
-            ddp = None
+        ddp = self._wrapped()
         if ddp is None:
             return self.module(*args, **kwargs)
         if self._gradients.accumulates:
@@ -131,17 +141,16 @@ class Model(torch.nn.Module):
         if gradients.group is None or gradients.broken is not None or not self.training:
             return None
         if not self._ddp:
-            # All ranks have the same state, so DDP need not compare and send it. Buffers go with the commit. The summed
-            # gradients stay where they were summed, and are not copied.
+            # Buffers go with the commit. The summed gradients stay where they were summed, and are not copied.
             options = {"gradient_as_bucket_view": True} | self._options
-            if _CAN_LEAVE_OUT_SYNC:
-                options["init_sync"] = False
-            ddp = DistributedDataParallel(
-                self.module,
-                process_group=gradients.group.process_group,
-                broadcast_buffers=False,
-                **options,
-            )
+            with _without_sync() as without_sync:
+                ddp = DistributedDataParallel(
+                    self.module,
+                    process_group=gradients.group.process_group,
+                    broadcast_buffers=False,
+                    **without_sync,
+                    **options,
+                )
             ddp.register_comm_hook(None, lambda _, bucket: gradients.reduce(bucket))
             self._ddp.append(ddp)
         return self._ddp[0]

@@ -12,17 +12,23 @@ import hashlib
 import json
 import os
 import socket
+import threading
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Not later: its functions keep the default group of the moment at which it is imported, and DDP imports it.
+import torch.distributed.nn.functional  # noqa: F401
 
 from .connections import Connections, open_sockets
 from .errors import DataMismatch, RoundhouseError, StateError
 
 _NAME = "roundhouse"
 # Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take a socket over.
-_HAS_LISTENING_LIBUV = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 8)
+_HAS_LISTENING_LIBUV = torch.__version__ >= (2, 8)
+# Seconds for the collectives of a group that is left.
+_PATIENCE = 1.0
 # What the next call of the creator hands to PyTorch.
 _prepared: list[Any] = []
 
@@ -240,15 +246,23 @@ class Group:
                 shutdown()
 
     def close(self) -> None:
-        """Lets it go, when nothing uses it any more, and every collective has ended or was aborted.
+        """Lets it go, when nothing uses it any more.
 
-        Gloo's threads end here. One that still drops a callback when the interpreter ends would abort the process. NCCL's
-        group is let go by :meth:`shutdown`: without that its peers would get garbage.
+        Gloo's threads end here, unless the script has kept the group: one that still drops a callback when the interpreter
+        ends would abort the process. They first wait for collectives of the script's own that a peer may never join, so after
+        a second its connections are cut. NCCL's group is let go by :meth:`shutdown`: without that its peers would get garbage.
         """
         self.process_group = None
-        if self._connections is not None:
-            self.backend = None
-            self._connections.close()
+        if self._connections is None:
+            return
+        held, self.backend = [self.backend], None
+        ends = threading.Thread(target=held.clear, name="left", daemon=True)
+        ends.start()
+        ends.join(_PATIENCE)
+        if ends.is_alive():
+            self._connections.cut()
+            ends.join(_PATIENCE)
+        self._connections.close()
 
     def become_default(self) -> None:
         """Makes it PyTorch's default group: ``torch.distributed`` and DDP use it. In the main thread."""

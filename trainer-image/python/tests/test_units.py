@@ -1,8 +1,10 @@
 """The parts of the package, in this process."""
 
+import concurrent.futures
 import ctypes
 import os
 import socket
+import time
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ from roundhouse import errors
 from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
 from roundhouse.data import Loader, Sampler, plan
+from roundhouse.gradients import Gradients, Model
 from roundhouse.groups import Network, leave_default
 from roundhouse.packed import Packed
 from roundhouse.seeding import mixed
 from roundhouse.state import Row
 from roundhouse.streams import Shard
+from world import until
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3),
@@ -215,20 +219,41 @@ def test_random_numbers_depend_on_every_part():
 
 
 def test_the_threads_of_a_group_end_with_it():
-    def num_threads():
-        return len(os.listdir("/proc/self/task"))
+    def threads():
+        return set(os.listdir("/proc/self/task"))
 
     network = Network(torch.device("cpu"), {}, [])
     store = network.host("127.0.0.1", 0, 30.0)
-    before = num_threads()
+    before = threads()
     group = network.connect(store, 1, 0, 1, 30.0, "127.0.0.1", None)
     group.become_default()
-    numbers = torch.ones(2)
-    assert group.process_group.allreduce([numbers]).get_future().then(lambda sums: sums.value()[0].sum()).wait() == 2
-    assert num_threads() > before
-    leave_default()
+    try:
+        net = Model(torch.nn.Linear(2, 1), Gradients(), {})
+        net._gradients.group = group
+        net(torch.ones(1, 2)).sum().backward()
+        assert net.module.weight.grad.tolist() == [[1.0, 1.0]]
+        assert threads() > before
+        net.drop()
+    finally:
+        leave_default()
     group.close()
-    assert num_threads() == before
+    # The system still lists a thread for a moment after its end.
+    until("the threads have ended", lambda: threads() <= before)
+
+
+def test_a_group_is_left_while_a_peer_has_not_joined_a_collective():
+    network = Network(torch.device("cpu"), {}, [])
+    store = network.host("127.0.0.1", 0, 30.0)
+    stores = [store, network.dial("127.0.0.1", store.port, 30.0)]
+    with concurrent.futures.ThreadPoolExecutor() as ranks:
+        groups = list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 60.0, "127.0.0.1", None), range(2)))
+    work = groups[0].backend.allreduce([torch.ones(1)])
+    began = time.monotonic()
+    groups[0].close()
+    assert time.monotonic() - began < 20
+    with pytest.raises(RuntimeError):
+        work.wait()
+    groups[1].close()
 
 
 def test_connections_to_peers_are_cut_and_others_stay():
