@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -163,9 +163,12 @@ impl ApiServer {
         Ok(())
     }
 
+    fn children(&self) -> MutexGuard<'_, Vec<Child>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn end(&self) {
-        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        for mut child in children.drain(..).rev() {
+        for mut child in self.children().drain(..).rev() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -286,8 +289,7 @@ impl ApiServer {
             .spawn()
             .with_context(|| format!("{} cannot be started", program.display()))?;
         let process = child.id();
-        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        children.push(child);
+        self.children().push(child);
         Ok(process)
     }
 
