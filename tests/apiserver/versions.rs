@@ -1,48 +1,20 @@
 //! Operators of two versions take turns at a job that trains. `make test-long` builds the older one.
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command};
 
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 
+use crate::process::{OperatorProcess, program};
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 const WORKERS: usize = 3;
 
-/// The process of an older operator, which ends with the value.
-struct Older(Child);
-
-impl Older {
-    fn start(stage: &Stage) -> Self {
-        let program = std::env::var_os("ROUNDHOUSE_OLDER_OPERATOR");
-        let Some(program) = program else {
-            panic!("ROUNDHOUSE_OLDER_OPERATOR is not set: make test-long sets it");
-        };
-        let log = std::fs::File::create(stage.directory.path().join("older.log")).unwrap();
-        let child = Command::new(program)
-            .env("KUBECONFIG", stage.server.kubeconfig("operator").unwrap())
-            .arg("--http-address=127.0.0.1:0")
-            .stderr(log.try_clone().unwrap())
-            .stdout(log)
-            .spawn();
-        Self(child.unwrap())
-    }
-
-    fn stop(mut self) {
-        let process = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Older {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn older(stage: &Stage) -> OperatorProcess {
+    let program = program("ROUNDHOUSE_OLDER_OPERATOR");
+    OperatorProcess::start(stage, "older.log", &program, &[])
 }
 
 /// Waits until all workers have been told the generation, and asserts that they were told the same.
@@ -90,13 +62,13 @@ async fn rests(stage: &Stage, generation: u64) {
 async fn operators_of_two_versions_take_turns_at_a_job_and_no_pod_restarts() {
     let stage = Stage::new().await;
     let mut generation = 1;
-    let older = Older::start(&stage);
+    let before = older(&stage);
     stage
         .apply(NAMESPACE, u32::try_from(WORKERS).unwrap())
         .await;
     stage.trains(NAMESPACE).await;
     are_told(&stage, generation).await;
-    older.stop();
+    before.stop();
     for _ in 0..2 {
         let newer = stage.operator(None);
         rests(&stage, generation).await;
@@ -104,11 +76,11 @@ async fn operators_of_two_versions_take_turns_at_a_job_and_no_pod_restarts() {
         loses_one(&stage, generation).await;
         newer.stop().await;
 
-        let older = Older::start(&stage);
+        let before = older(&stage);
         rests(&stage, generation).await;
         generation += 1;
         loses_one(&stage, generation).await;
-        older.stop();
+        before.stop();
     }
     let newer = stage.operator(None);
     rests(&stage, generation).await;

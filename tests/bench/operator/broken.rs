@@ -81,7 +81,7 @@ async fn incidents(cluster: &Cluster, first: u64) -> anyhow::Result<Vec<Duration
         let victim = pods.items.first().context("no worker")?.name_any();
         let begun = Instant::now();
         load::lose(cluster, &victim).await?;
-        load::trains(cluster, "job-0", generation + 1).await?;
+        load::trains(cluster, "job-0", WORKERS, generation + 1).await?;
         took.push(begun.elapsed());
     }
     took.sort();

@@ -1,4 +1,4 @@
-//! Jobs, and the same pods without an operator.
+//! Jobs, and calls of many.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,15 @@ use anyhow::ensure;
 use futures::StreamExt;
 use futures::stream::iter;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use roundhouse_api::{ConditionType, TrainingJob};
-use roundhouse_contract::{Membership, labels};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::labels;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NAMESPACE};
 use crate::run::Shape;
+use crate::seen;
 
 /// Calls of a client at the same time, as many as the operator makes.
 const AT_ONCE: usize = 16;
@@ -43,10 +43,9 @@ pub(crate) async fn apply(cluster: &Cluster, name: &str, shape: Shape) -> anyhow
             anyhow::Ok(())
         }
     });
-    all(created).await?;
-    for number in 0..shape.jobs {
-        trains(cluster, &format!("{name}-{number}"), 1).await?;
-    }
+    let is_told = |pod: &Pod| seen::is_told(pod, 1);
+    let told = seen::all_are(cluster, None, shape.pods(), is_told);
+    tokio::try_join!(all(created), told)?;
     Ok(begun.elapsed())
 }
 
@@ -65,52 +64,20 @@ pub(crate) fn job(name: &str, workers: u32) -> Value {
 }
 
 /// Waits until all workers of a job have been told a generation.
-pub(crate) async fn trains(cluster: &Cluster, job: &str, generation: u64) -> anyhow::Result<()> {
-    let jobs = jobs(cluster);
-    until("the job trains", DEADLINE, || async {
-        let status = jobs.get(job).await?.status.unwrap_or_default();
-        let formed = status.membership.as_ref().map(|it| it.generation);
-        let is_so = formed == Some(generation) && status.is_true(ConditionType::Running);
-        Ok(is_so.then_some(()))
-    })
-    .await?;
-    // The status says so first, and then it is told to the workers.
-    let selector = ListParams::default().labels(&format!("{}={job}", labels::JOB_NAME));
-    until("all are told", DEADLINE, || async {
-        let workers = pods(cluster).list(&selector).await?;
-        let mut told = workers.iter().map(|pod| {
-            let document = pod.annotations().get(labels::MEMBERSHIP)?;
-            Membership::parse(document).ok().flatten()
-        });
-        Ok(told
-            .all(|it| it.is_some_and(|it| it.generation == generation))
-            .then_some(()))
-    })
-    .await
+pub(crate) async fn trains(
+    cluster: &Cluster,
+    job: &str,
+    workers: u32,
+    generation: u64,
+) -> anyhow::Result<()> {
+    let of_job = of_job(job);
+    let is_told = |pod: &Pod| seen::is_told(pod, generation);
+    seen::all_are(cluster, Some(&of_job), workers, is_told).await?;
+    Ok(())
 }
 
-/// Creates pods like one that an operator has made, and returns when all are ready.
-pub(crate) async fn bare(cluster: &Cluster, like: &Pod, num_pods: u32) -> anyhow::Result<Duration> {
-    let begun = Instant::now();
-    let pods = pods(cluster);
-    let created = iter(0..num_pods).map(|number| {
-        let (pods, mut pod) = (pods.clone(), like.clone());
-        pod.metadata.name = Some(format!("bare-{number}"));
-        async move {
-            pods.create(&PostParams::default(), &pod).await?;
-            anyhow::Ok(())
-        }
-    });
-    all(created).await?;
-    until("all are ready", DEADLINE, || async {
-        let listed = pods.list(&ListParams::default()).await?;
-        let num_ready = listed.iter().filter(|pod| is_ready(pod)).count();
-        Ok((num_ready >= num_pods as usize).then_some(()))
-    })
-    .await?;
-    let took = begun.elapsed();
-    clear(cluster).await?;
-    Ok(took)
+pub(crate) fn of_job(job: &str) -> String {
+    format!("{}={job}", labels::JOB_NAME)
 }
 
 /// Deletes a pod, as a node does that is lost: at once.
@@ -131,15 +98,6 @@ pub(crate) async fn clear(cluster: &Cluster) -> anyhow::Result<()> {
         Ok(left.items.is_empty().then_some(()))
     })
     .await
-}
-
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    conditions.any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
 pub(crate) async fn all(

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::Parser;
 
+mod bare;
 mod broken;
 mod cluster;
 mod generated;
@@ -14,6 +15,7 @@ mod operator;
 mod peers;
 mod process;
 mod run;
+mod seen;
 mod training;
 
 use peers::Who;
@@ -27,6 +29,9 @@ struct Arguments {
     /// Largest number of pods; each size is twice the one before.
     #[arg(long, default_value_t = 1_600)]
     pods: u32,
+    /// Only these sizes, jobs × workers each: 1000x10,10x1000.
+    #[arg(long, value_delimiter = ',')]
+    shapes: Vec<Shape>,
     /// Other projects are measured up to this number of pods.
     #[arg(long, default_value_t = 400)]
     peers: u32,
@@ -61,7 +66,12 @@ async fn main() -> anyhow::Result<()> {
         } else {
             0
         };
-        sizes(&arguments.operator, arguments.pods, peers).await?;
+        let shapes = if arguments.shapes.is_empty() {
+            shapes(arguments.pods)
+        } else {
+            arguments.shapes
+        };
+        sizes(&arguments.operator, shapes, peers).await?;
     }
     if is_wanted("training") {
         println!("{}", training::Figures::head());
@@ -92,10 +102,10 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn sizes(operator: &Path, pods: u32, peers: u32) -> anyhow::Result<()> {
+async fn sizes(operator: &Path, shapes: Vec<Shape>, peers: u32) -> anyhow::Result<()> {
     let mut table = Vec::new();
     println!("{}", Figures::head());
-    for shape in shapes(pods) {
+    for shape in shapes {
         let figures = run::run(operator, shape).await?;
         println!("{}", figures.row());
         table.push(figures);

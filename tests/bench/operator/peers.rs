@@ -9,16 +9,16 @@ use futures::StreamExt as _;
 use futures::stream::iter;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::api::{Api, DynamicObject, GroupVersionKind, PostParams};
 use kube::core::discovery::ApiResource;
-use roundhouse_tests::cluster::until;
 use roundhouse_tests::peers::{JOBSET, TRAINER};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NAMESPACE};
-use crate::load::{self, DEADLINE, REST};
+use crate::load::{self, REST};
 use crate::process::{cpu_time, peak_memory};
 use crate::run::{Shape, writes};
+use crate::seen;
 
 /// Who makes the pods.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,8 +68,9 @@ pub(crate) async fn run(who: Who, shape: Shape) -> anyhow::Result<Figures> {
         };
         create(&cluster, job)
     });
-    load::all(created).await?;
-    all_ready(&cluster, None, shape.pods(), &BTreeSet::new()).await?;
+    let gone = BTreeSet::new();
+    let ready = all_ready(&cluster, None, shape.pods(), &gone);
+    tokio::try_join!(load::all(created), ready)?;
     let apply = begun.elapsed();
     tokio::time::sleep(REST).await;
     let made = writes(&cluster)? - before;
@@ -97,7 +98,7 @@ fn sum(processes: &[u32], of: fn(u32) -> anyhow::Result<f64>) -> anyhow::Result<
 /// Deletes a pod of the first job; returns when all are ready again, and how many pods are not those that there were.
 async fn lose_one(cluster: &Cluster, workers: u32) -> anyhow::Result<(Duration, usize)> {
     let of_job = "jobset.sigs.k8s.io/jobset-name=job-0";
-    let were = ready(cluster, Some(of_job)).await?;
+    let were = all_ready(cluster, Some(of_job), workers, &BTreeSet::new()).await?;
     let victim = were.last().context("no pod")?;
     let begun = Instant::now();
     load::lose(cluster, &victim.name_any()).await?;
@@ -113,30 +114,16 @@ pub(crate) fn started_anew(were: &[Pod], are: &[Pod]) -> usize {
     are.filter(|uid| !known.contains(uid)).count()
 }
 
-/// Waits until so many pods are ready that are none of these.
 async fn all_ready(
     cluster: &Cluster,
     selector: Option<&str>,
     number: u32,
     gone: &BTreeSet<String>,
 ) -> anyhow::Result<Vec<Pod>> {
-    until("all are ready", DEADLINE, || async {
-        let mut pods = ready(cluster, selector).await?;
-        pods.retain(|pod| !gone.contains(&pod.uid().unwrap_or_default()));
-        Ok((pods.len() >= number as usize).then_some(pods))
+    seen::all_are(cluster, selector, number, |pod| {
+        seen::is_ready(pod) && !gone.contains(&pod.uid().unwrap_or_default())
     })
     .await
-}
-
-/// Pods that are ready, and that nobody has deleted.
-async fn ready(cluster: &Cluster, selector: Option<&str>) -> anyhow::Result<Vec<Pod>> {
-    let parameters = ListParams {
-        label_selector: selector.map(ToOwned::to_owned),
-        ..ListParams::default()
-    };
-    let mut pods = load::pods(cluster).list(&parameters).await?.items;
-    pods.retain(|pod| load::is_ready(pod) && pod.metadata.deletion_timestamp.is_none());
-    Ok(pods)
 }
 
 async fn create(cluster: &Cluster, object: Value) -> anyhow::Result<()> {

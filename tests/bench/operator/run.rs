@@ -1,12 +1,14 @@
 //! The figures of one size.
 
 use std::path::Path;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 
+use crate::bare::{self, Bare};
 use crate::cluster::Cluster;
 use crate::load::{self, REST};
 use crate::operator::Operator;
@@ -26,10 +28,20 @@ impl Shape {
     }
 }
 
+impl FromStr for Shape {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (jobs, workers) = text.split_once('x').context("give JOBSxWORKERS")?;
+        let (jobs, workers) = (jobs.parse()?, workers.parse()?);
+        Ok(Self { jobs, workers })
+    }
+}
+
 /// What was measured.
 pub(crate) struct Figures {
     pub(crate) shape: Shape,
-    bare: Duration,
+    bare: Bare,
     apply: Duration,
     lost: Duration,
     started_anew: usize,
@@ -46,7 +58,7 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
     let operator = Operator::start(program, &cluster.kubeconfig).await?;
     let like = template(&cluster).await?;
     drop(operator);
-    let bare = load::bare(&cluster, &like, shape.pods()).await?;
+    let bare = bare::run(&cluster, &like, shape.pods()).await?;
 
     let operator = Operator::start(program, &cluster.kubeconfig).await?;
     let before = writes(&cluster)?;
@@ -56,7 +68,7 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
     let cpu = cpu_time(operator.process())?;
     let load_at_rest = load_of(operator.process(), REST).await?;
     let writes_at_rest = writes(&cluster)? - made;
-    let (lost, started_anew) = lose_one(&cluster).await?;
+    let (lost, started_anew) = lose_one(&cluster, shape.workers).await?;
     Ok(Figures {
         shape,
         bare,
@@ -97,18 +109,17 @@ async fn template(cluster: &Cluster) -> anyhow::Result<k8s_openapi::api::core::v
 
 /// Deletes a worker of the first job; returns when all have been told the next generation, and how many pods are not those
 /// that there were.
-async fn lose_one(cluster: &Cluster) -> anyhow::Result<(Duration, usize)> {
+async fn lose_one(cluster: &Cluster, workers: u32) -> anyhow::Result<(Duration, usize)> {
     let pods = load::pods(cluster);
-    let of_job =
-        ListParams::default().labels(&format!("{}=job-0", roundhouse_contract::labels::JOB_NAME));
-    let workers = pods.list(&of_job).await?;
-    let victim = workers.items.last().context("no worker")?.name_any();
+    let of_job = ListParams::default().labels(&load::of_job("job-0"));
+    let were = pods.list(&of_job).await?;
+    let victim = were.items.last().context("no worker")?.name_any();
     let begun = Instant::now();
     load::lose(cluster, &victim).await?;
-    load::trains(cluster, "job-0", 2).await?;
+    load::trains(cluster, "job-0", workers, 2).await?;
     let took = begun.elapsed();
     let are = pods.list(&of_job).await?;
-    Ok((took, peers::started_anew(&workers.items, &are.items)))
+    Ok((took, peers::started_anew(&were.items, &are.items)))
 }
 
 /// Calls of the operator that change something.
@@ -137,14 +148,14 @@ impl Figures {
     }
 
     pub(crate) fn head() -> String {
-        let head = "| jobs × workers | bare client | operator | rate of the bare client | writes per job, 8 + 2·workers | one worker lost | memory | CPU time | at rest: CPU, writes |";
+        let head = "| jobs × workers | bare client: create, tell | operator | rate of create, of both | writes per job, 8 + 2·workers | one worker lost; bare client tells as many | memory | CPU time | at rest: CPU, writes |";
         format!("{head}\n|---|---|---|---|---|---|---|---|---|")
     }
 
     pub(crate) fn row(&self) -> String {
         let Self {
             shape,
-            bare,
+            bare: Bare { create, tell },
             apply,
             lost,
             started_anew: _,
@@ -155,20 +166,22 @@ impl Figures {
             memory,
         } = self;
         let Shape { jobs, workers } = shape;
+        let rate = |bare: Duration| 100.0 * bare.as_secs_f64() / apply.as_secs_f64();
         format!(
-            "| {jobs} × {workers} | {:.1} s | {:.1} s | {:.0} % | {writes_per_job:.1}, {} | {:.2} s | {memory:.0} MiB | {cpu:.1} s | {:.1} %, {writes_at_rest} |",
-            bare.as_secs_f64(),
+            "| {jobs} × {workers} | {:.1} s, {:.1} s | {:.1} s | {:.0} %, {:.0} % | {writes_per_job:.1}, {} | {:.2} s; {:.2} s | {memory:.0} MiB | {cpu:.1} s | {:.1} %, {writes_at_rest} |",
+            create.as_secs_f64(),
+            tell.as_secs_f64(),
             apply.as_secs_f64(),
-            100.0 * bare.as_secs_f64() / apply.as_secs_f64(),
+            rate(*create),
+            rate(*create + *tell),
             8 + 2 * workers,
             lost.as_secs_f64(),
+            tell.as_secs_f64() / f64::from(*jobs),
             100.0 * load_at_rest,
         )
     }
 
     pub(crate) const fn notes() -> &'static str {
-        "Bare client: 16 calls at once create the same pods without an operator, until all are ready. Operator: from the first apply\n\
-         until each pod has been told its place in generation 1. One worker lost: from its deletion until its successor is ready and\n\
-         all have been told generation 2. Memory: most so far. CPU time: of the operator until it rests."
+        "Bare client: 16 calls at once create the same pods without an operator, until all are ready; then they write to each of them\n         once, as many bytes as its place in a generation has. Operator: from the first apply until each pod has been told its place in\n         generation 1, two writes as well. Rates: of the operator, where the bare client's is 100 %. One worker lost: from its deletion\n         until its successor is ready and all have been told generation 2. Memory: most so far. CPU time: of the operator until it rests."
     }
 }

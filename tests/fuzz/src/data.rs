@@ -163,8 +163,8 @@ fn read(config: Value, files: &[(String, &[u8])]) {
         .flatten()
     {
         let num_samples = dataset.num_samples();
-        let last = num_samples.checked_sub(1);
-        for sample in (0..num_samples.min(MOST_SAMPLES)).chain(last) {
+        let last = num_samples.saturating_sub(1).max(MOST_SAMPLES);
+        for sample in (0..num_samples.min(MOST_SAMPLES)).chain(last..num_samples) {
             check(dataset.as_ref(), sample);
         }
         assert!(HostBatch::read(dataset.as_ref(), &[num_samples], 0).is_err());
