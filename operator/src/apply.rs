@@ -16,7 +16,7 @@ use kube::runtime::reflector::ObjectRef;
 use roundhouse_contract::{gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
-use self::writes::{annotate, create, delete, delete_job, mend};
+use self::writes::{annotate, annotation, create, delete, delete_job, mend};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
@@ -158,8 +158,54 @@ where
         create(&beside, &key_beside, &object, written).await?;
         beside.metrics.work.acted(name);
         Ok(())
+    }
+    .boxed();
+    context
+        .making
+        .make(key, wake, (name, &what), creation)
+        .await
+}
+
+/// Gives a pod an annotation, beside the reconcile if that takes long.
+async fn tell(
+    context: &Arc<Context>,
+    key: &Job,
+    job: &ValidatedJob,
+    action: &Action,
+    pod: &str,
+    patch: serde_json::Value,
+) -> Result<(), CallError> {
+    let wake = ObjectRef::new(&job.key.name).within(&key.0);
+    let what = Written::Pod(pod.to_owned());
+    let (beside, key_beside, pod) = (Arc::clone(context), key.clone(), pod.to_owned());
+    let write = |deadline| {
+        async move { annotate(&beside, &key_beside, &pod, patch, deadline).await }.boxed()
     };
-    context.making.make(key, wake, &what, creation).await
+    let what = (name(action), &what);
+    context.making.change(key, wake, what, write).await
+}
+
+/// Deletes an object, beside the reconcile if that takes long.
+async fn remove<K: Child>(
+    context: &Arc<Context>,
+    key: &Job,
+    job: &ValidatedJob,
+    action: &Action,
+    (object, uid): (&str, &str),
+    what: Written,
+) -> Result<(), CallError> {
+    let wake = ObjectRef::new(&job.key.name).within(&key.0);
+    let (beside, key_beside, written) = (Arc::clone(context), key.clone(), what.clone());
+    let (object, uid) = (object.to_owned(), uid.to_owned());
+    let write = |deadline| {
+        async move {
+            let which = (&*object, &*uid);
+            delete::<K>(&beside, &key_beside, which, written, deadline).await
+        }
+        .boxed()
+    };
+    let what = (name(action), &what);
+    context.making.change(key, wake, what, write).await
 }
 
 async fn one(
@@ -193,7 +239,9 @@ async fn one(
             let what = (*gang, group, uid.as_deref());
             groups::keep(context, key, job, action, what).await
         }
-        Action::DeletePodGroup { gang, uid } => groups::remove(context, key, job, *gang, uid).await,
+        Action::DeletePodGroup { gang, uid } => {
+            groups::remove(context, key, job, action, (*gang, uid)).await
+        }
         Action::CreateWorker {
             index,
             attempt,
@@ -225,20 +273,20 @@ async fn one(
                 document.issued_at = status::time(Timestamp::now()).0.to_string();
             }
             let document = document.to_json()?;
-            let annotation = (labels::MEMBERSHIP, document.as_str());
-            annotate(context, key, pod, resource_version, annotation).await
+            let patch = annotation(resource_version, (labels::MEMBERSHIP, &document));
+            tell(context, key, job, action, pod, patch).await
         }
         Action::EndGroup {
             pod,
             resource_version,
         } => {
-            let annotation = (gang::KUEUE_RETRIABLE, "false");
-            annotate(context, key, pod, resource_version, annotation).await
+            let patch = annotation(resource_version, (gang::KUEUE_RETRIABLE, "false"));
+            tell(context, key, job, action, pod, patch).await
         }
         Action::DeletePod { pod, uid, reason } => {
             tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");
             let written = Written::Pod(pod.clone());
-            delete::<Pod>(context, key, (pod, uid), written).await
+            remove::<Pod>(context, key, job, action, (pod, uid), written).await
         }
         Action::DeleteJob {
             uid,

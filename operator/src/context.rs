@@ -76,6 +76,8 @@ pub struct Context {
     pub untold: Untold,
     /// When all caches were filled for the first time.
     pub synced_at: SetOnce<Timestamp>,
+    /// When this operator began to lead.
+    pub led_since: SetOnce<Timestamp>,
 }
 
 impl Context {
@@ -115,7 +117,14 @@ impl Context {
             policies,
             untold: Untold::default(),
             synced_at: SetOnce::new(),
+            led_since: SetOnce::new(),
         }
+    }
+
+    /// Since when this operator has seen how the jobs are, and could do something about it.
+    #[must_use]
+    pub fn looks_after_jobs_since(&self) -> Option<Timestamp> {
+        self.synced_at.get().max(self.led_since.get()).copied()
     }
 
     /// The watch that was not heard for too long, and for how long.

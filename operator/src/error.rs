@@ -117,15 +117,10 @@ impl Error {
         }
     }
 
-    /// Why the API server has not made an object, if that is to be told: it refused and would again, or it takes its time.
+    /// Why the API server has not done what it was asked, if that is to be told: it refused and would again, or it takes its time.
     #[must_use]
     pub fn obstacle(&self) -> Option<Obstacle> {
-        let Self::Apply {
-            action,
-            is_making: true,
-            source,
-        } = self
-        else {
+        let Self::Apply { action, source, .. } = self else {
             return self.refusal().map(Obstacle::Refused);
         };
         match source {
@@ -197,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_creation_without_an_answer_is_told_once_it_is_slow() {
+    fn a_write_without_an_answer_is_told_once_it_is_slow() {
         let obstacle = |is_making, source| {
             let action = "CreateWorker";
             let error = Error::Apply {
@@ -211,7 +206,8 @@ mod tests {
         assert!(!obstacle(true, CallError::Pending(seconds(1))));
         assert!(obstacle(true, CallError::Pending(seconds(6))));
         assert!(obstacle(true, CallError::Deadline(seconds(35))));
-        assert!(!obstacle(false, CallError::Deadline(seconds(5))));
+        assert!(obstacle(false, CallError::Deadline(seconds(5))));
+        assert!(obstacle(false, CallError::Pending(seconds(6))));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Creations beside the reconciles. A creation may take as long as the slowest admission webhook, and a reconcile holds
+//! Writes beside the reconciles. A write may take as long as the slowest admission webhook, and a reconcile holds
 //! one of few slots: it waits a moment for the usual answer, and then leaves the call to a task of its own. When that
 //! ends it wakes the job, and the next reconcile takes its result.
 
@@ -16,28 +16,33 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::cache::Job;
-use crate::calls::CREATE_DEADLINE;
+use crate::calls::{CREATE_DEADLINE, DEADLINE};
 use crate::error::CallError;
 use crate::expectations::Written;
 use crate::lane::Wake;
 
-/// How long a reconcile waits for a creation.
+/// How long a reconcile waits for a write.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// A result that nobody has asked for in this time is not wanted any more.
 const FORGOTTEN: Duration = CREATE_DEADLINE.saturating_mul(2);
 
-/// Creations that a reconcile did not wait for.
+/// An action on an object of a job.
+type Key = (Job, &'static str, Written);
+
+/// Writes that a reconcile did not wait for.
 #[derive(Debug)]
 pub struct Making {
     wake: Sender<Wake>,
-    calls: Mutex<HashMap<(Job, Written), Call>>,
+    calls: Mutex<HashMap<Key, Call>>,
+    /// Writes whose last try got no answer, and when that was.
+    silent: Mutex<HashMap<Key, Instant>>,
 }
 
 #[derive(Debug)]
 struct Call {
     since: Instant,
     task: JoinHandle<Result<(), CallError>>,
-    /// Whether the object was made.
+    /// Whether it was done.
     has_made: Arc<AtomicBool>,
 }
 
@@ -45,8 +50,11 @@ impl Making {
     /// Jobs are woken through this channel.
     #[must_use]
     pub fn new(wake: Sender<Wake>) -> Self {
-        let calls = Mutex::default();
-        Self { wake, calls }
+        Self {
+            wake,
+            calls: Mutex::default(),
+            silent: Mutex::default(),
+        }
     }
 
     /// Creates an object, unless its creation is under way or its result is at hand.
@@ -57,13 +65,58 @@ impl Making {
         &self,
         job: &Job,
         wake: ObjectRef<TrainingJob>,
-        what: &Written,
+        (action, what): (&'static str, &Written),
         creation: F,
     ) -> Result<(), CallError>
     where
         F: Future<Output = Result<(), CallError>> + Send + 'static,
     {
-        let key = (job.clone(), what.clone());
+        let key = (job.clone(), action, what.clone());
+        self.run(key, wake, creation).await
+    }
+
+    /// Changes or deletes an object, unless that is under way or its result is at hand. `write` is given its deadline: a
+    /// short one first, because an answer may be lost, and the next time one that the slowest admission webhook keeps.
+    ///
+    /// # Errors
+    /// That of the write, or [`CallError::Pending`] if it continues.
+    pub async fn change<F>(
+        &self,
+        job: &Job,
+        wake: ObjectRef<TrainingJob>,
+        (action, what): (&'static str, &Written),
+        write: impl FnOnce(Duration) -> F,
+    ) -> Result<(), CallError>
+    where
+        F: Future<Output = Result<(), CallError>> + Send + 'static,
+    {
+        let key = (job.clone(), action, what.clone());
+        let was_silent = lock(&self.silent).contains_key(&key);
+        let deadline = if was_silent {
+            CREATE_DEADLINE
+        } else {
+            DEADLINE
+        };
+        let result = self.run(key.clone(), wake, write(deadline)).await;
+        let mut silent = lock(&self.silent);
+        silent.retain(|_, since| since.elapsed() < FORGOTTEN);
+        match result {
+            Err(CallError::Pending(_)) => {}
+            Err(CallError::Deadline(_)) => _ = silent.insert(key, Instant::now()),
+            Ok(()) | Err(CallError::Kube(_)) => _ = silent.remove(&key),
+        }
+        result
+    }
+
+    async fn run<F>(
+        &self,
+        key: Key,
+        wake: ObjectRef<TrainingJob>,
+        write: F,
+    ) -> Result<(), CallError>
+    where
+        F: Future<Output = Result<(), CallError>> + Send + 'static,
+    {
         if let Some(known) = self.look(&key) {
             return known;
         }
@@ -71,7 +124,7 @@ impl Making {
         let (sender, has_made) = (self.wake.clone(), Arc::new(AtomicBool::new(false)));
         let made = Arc::clone(&has_made);
         let mut task = tokio::spawn(async move {
-            let result = creation.await;
+            let result = write.await;
             made.store(result.is_ok(), Ordering::Relaxed);
             if since.elapsed() >= PATIENCE {
                 // Closed only when the operator stops.
@@ -87,13 +140,13 @@ impl Making {
             task,
             has_made,
         };
-        self.lock().insert(key, call);
+        lock(&self.calls).insert(key, call);
         Err(CallError::Pending(since.elapsed()))
     }
 
-    /// What is known of a creation that was begun before.
-    fn look(&self, key: &(Job, Written)) -> Option<Result<(), CallError>> {
-        let mut calls = self.lock();
+    /// What is known of a write that was begun before.
+    fn look(&self, key: &Key) -> Option<Result<(), CallError>> {
+        let mut calls = lock(&self.calls);
         calls.retain(|_, call| !call.task.is_finished() || call.since.elapsed() < FORGOTTEN);
         let call = calls.get_mut(key)?;
         let elapsed = call.since.elapsed();
@@ -108,21 +161,21 @@ impl Making {
     /// Whether a creation of the job took long and was not refused.
     #[must_use]
     pub fn is_slow_and_sure(&self, job: &Job) -> bool {
-        let calls = self.lock();
-        let mut of_job = calls.iter().filter(|((of, _), _)| of == job);
+        let calls = lock(&self.calls);
+        let mut of_job = calls.iter().filter(|((of, ..), _)| of == job);
         of_job.any(|(_, call)| call.has_made.load(Ordering::Relaxed))
     }
 
     /// Ends all calls: the operator stops.
     pub fn stop(&self) {
-        for (_, call) in self.lock().drain() {
+        for (_, call) in lock(&self.calls).drain() {
             call.task.abort();
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Job, Written), Call>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -153,7 +206,8 @@ mod tests {
             answer
         };
         let wake = ObjectRef::new("digits").within("ml");
-        making.make(&job(), wake, &Written::Service, creation).await
+        let what = ("ApplyService", &Written::Service);
+        making.make(&job(), wake, what, creation).await
     }
 
     fn refused() -> Result<(), CallError> {
@@ -199,5 +253,36 @@ mod tests {
             assert_eq!(making.is_slow_and_sure(&job()), expected);
             let _ = make(&making, 0, Ok(())).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_without_an_answer_has_more_time_the_next_time() {
+        let (making, mut wakes) = making();
+        let what = Written::Pod("digits-0".to_owned());
+        let change = async |action| {
+            let wake = ObjectRef::new("digits").within("ml");
+            let slow = |deadline: Duration| async move {
+                let webhook = sleep(Duration::from_secs(10));
+                let answered = timeout(deadline, webhook).await;
+                answered.map_err(|_| CallError::Deadline(deadline))
+            };
+            making.change(&job(), wake, (action, &what), slow).await
+        };
+        let mut took = Vec::new();
+        for _ in 0..2 {
+            let begun = Instant::now();
+            let error = change("IssueMembership").await.unwrap_err();
+            assert!(matches!(error, CallError::Pending(_)), "{error}");
+            // Another action on the same object is not that one.
+            let error = change("DeletePod").await.unwrap_err();
+            assert!(matches!(error, CallError::Pending(_)), "{error}");
+            wakes.recv().await.unwrap();
+            took.push((begun.elapsed().as_secs(), change("IssueMembership").await));
+            wakes.recv().await.unwrap();
+            let _ = change("DeletePod").await;
+        }
+        let [(5, Err(CallError::Deadline(_))), (10, Ok(()))] = took[..] else {
+            panic!("{took:?}");
+        };
     }
 }

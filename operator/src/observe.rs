@@ -69,7 +69,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         fresh: false,
         // The caches do not know; the driver draws it.
         nonce: String::new(),
-        watched_since: context.synced_at.get().copied(),
+        watched_since: context.looks_after_jobs_since(),
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt, stream};
+use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
@@ -180,17 +181,19 @@ async fn work(
     wakes: Receiver<Wake>,
     stop: impl Future<Output = ()>,
 ) {
-    let wakes = ReceiverStream::new(wakes).inspect(|wake: &Wake| {
-        let (namespace, name) = name_of(&wake.job);
-        context.metrics.queue.due(&namespace, &name, Duration::ZERO);
-    });
+    let wakes = ReceiverStream::new(wakes);
     let known = |(namespace, name): &Name| jobs.get(&ObjectRef::new(name).within(namespace));
     // Until the caches are filled nothing is known of any job, and until this operator leads nothing is done about it.
     let wakes = async {
         context.synced_at.wait().await;
         let (wakes, all) = while_following(wakes, leadership, jobs).await;
         context.metrics.work.lead(true);
-        let wakes = stream::iter(all).chain(wakes);
+        let _ = context.led_since.set(Timestamp::now());
+        // What passed by while another one led was never due here.
+        let wakes = stream::iter(all).chain(wakes).inspect(|wake: &Wake| {
+            let (namespace, name) = name_of(&wake.job);
+            context.metrics.queue.due(&namespace, &name, Duration::ZERO);
+        });
         coalesce(wakes.map(|wake| (name_of(&wake.job), wake.cause)))
     };
     let wakes = wakes.flatten_stream().map(|(job, cause)| {

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use fastrand::Rng;
 use roundhouse_tests::local::{LocalRun, Program, job};
-use roundhouse_tests::manifests::repository;
 use roundhouse_tests::processes::send;
 use roundhouse_tests::weights::difference;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+
+use crate::python;
 
 const EVENTS: u64 = 100;
 const MOST_WORKERS: u32 = 4;
@@ -29,8 +30,6 @@ const EVENTS_PER_CHECK: u64 = 20;
 const TOLERANCE: f32 = 1e-6;
 /// Its network is smaller.
 const TOLERANCE_OF_SCRIPT: f32 = 1e-7;
-/// What a script saves its weights as.
-const WEIGHTS: &str = "weights.safetensors";
 /// As many as there are workers at most.
 const SLICES: u32 = MOST_WORKERS;
 /// A silent peer is given up soon.
@@ -140,23 +139,9 @@ fn is_gpt2() -> bool {
     std::env::var("ROUNDHOUSE_CHAOS_MODEL").is_ok_and(|model| model == "gpt2")
 }
 
-/// A job of a script of the Python package's tests.
-fn script(workers: u32, steps: u64) -> anyhow::Result<Value> {
-    let python = std::env::var("ROUNDHOUSE_PYTHON").context("ROUNDHOUSE_PYTHON is not set")?;
-    let script = repository().canonicalize()?;
-    let script = script.join("trainer-image/python/tests/scripts/train.py");
-    let command = json!(["env", "SGD=1", python, script, steps.to_string(), WEIGHTS]);
-    let mut wanted = job(workers, steps);
-    let spec = wanted["spec"].as_object_mut().context("a job has a spec")?;
-    spec.remove("trainer");
-    spec["elastic"]["mode"] = "InProcess".into();
-    spec["workers"]["template"] = json!({"spec": {"containers": [{"name": "trainer", "image": "none:1", "command": command}]}});
-    Ok(wanted)
-}
-
 fn wanted(workers: u32, steps: u64, promise: Promise) -> anyhow::Result<Value> {
     let mut wanted = if promise == Promise::Script {
-        script(workers, steps)?
+        python::job(workers, steps)?
     } else {
         job(workers, steps)
     };
@@ -207,7 +192,7 @@ fn with_slices_a_hundred_faults_change_no_bit() {
 }
 
 #[test]
-#[ignore = "needs PyTorch: tests/support/make/python-chaos"]
+#[ignore = "needs PyTorch: tests/support/make/python-local"]
 fn a_hundred_faults_change_weights_of_a_script_by_rounding_alone() {
     survive(Promise::Script).unwrap();
 }
@@ -285,7 +270,10 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
     }
     let (expected, weights) = match promise {
         Promise::Rounding | Promise::BitForBit => (undisturbed.weights()?, chaos.run.weights()?),
-        Promise::Script => (undisturbed.result(WEIGHTS)?, chaos.run.result(WEIGHTS)?),
+        Promise::Script => (
+            undisturbed.result(python::WEIGHTS)?,
+            chaos.run.result(python::WEIGHTS)?,
+        ),
     };
     let apart = difference(&expected, &weights)?;
     println!("weights differ by {apart:e} after {steps} steps");

@@ -5,4 +5,5 @@ mod chaos;
 mod examples;
 mod executor;
 mod own_model;
+mod python;
 mod script;

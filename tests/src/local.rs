@@ -201,6 +201,20 @@ impl LocalRun {
         self.tell("pace-of-volume", pace)
     }
 
+    /// The process of this rank is killed when it is at this point the next time, once.
+    ///
+    /// # Errors
+    /// The file that says so cannot be written.
+    pub fn kill_at(&self, rank: u32, point: &str) -> anyhow::Result<()> {
+        self.tell("fault", &format!("{rank}:{point}"))
+    }
+
+    /// Whether that has happened.
+    #[must_use]
+    pub fn has_killed(&self) -> bool {
+        !self.directory.path().join("fault").exists()
+    }
+
     /// Replaces a file by which processes are told something.
     fn tell(&self, name: &str, words: &str) -> anyhow::Result<()> {
         let file = self.directory.path().join(name);
@@ -279,6 +293,7 @@ fn command(directory: &Path, program: &Program, job: &Value) -> anyhow::Result<C
         .arg(directory.join("job.yaml"))
         .arg("--dir")
         .arg(directory.join("run"))
+        .env("ROUNDHOUSE_FAULT_FILE", directory.join("fault"))
         .env("ROUNDHOUSE_FAULT_STEP_FILE", directory.join("pace"))
         .env(
             "ROUNDHOUSE_FAULT_VOLUME_FILE",

@@ -39,7 +39,7 @@ pub struct Observed {
     /// Random text, drawn for each plan. A generation that is raised keeps that of its plan, in the status: whoever issues the
     /// rest of it, also after a crash, issues the same.
     pub nonce: String,
-    /// Since when this operator sees the pods of all jobs. `None`: for longer than there is this job.
+    /// Since when this operator sees the pods of all jobs and leads. `None`: for longer than there is this job.
     pub watched_since: Option<Timestamp>,
 }
 

@@ -45,6 +45,38 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
 }
 
 #[test]
+fn old_news_of_members_whose_generation_has_formed_is_no_incident() {
+    let mut world = stranded_once();
+    // Meanwhile no kubelet reaches the API server. The operator reaches rank 0.
+    world.observed.formed = Some(2);
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(
+        (world.generation(), world.observed.status.incidents.total),
+        (2, 1)
+    );
+    world.is_ready(1, true);
+    world.seconds_pass(60);
+    // That it is not Ready any more is news.
+    world.is_ready(1, false);
+    world.seconds_pass(2);
+    world.settle();
+    assert_eq!(
+        (world.generation(), world.observed.status.incidents.total),
+        (3, 2)
+    );
+}
+
+#[test]
+fn a_member_that_never_gets_ready_in_a_generation_that_has_formed_gets_the_next_one() {
+    let mut world = stranded_once();
+    world.observed.formed = Some(2);
+    world.seconds_pass(121);
+    world.settle();
+    assert_eq!(world.generation(), 3);
+}
+
+#[test]
 fn time_to_form_a_generation_begins_when_its_last_member_was_told() {
     let mut world = stranded_once();
     let last = world.now + SignedDuration::from_secs(20);

@@ -10,7 +10,6 @@ use roundhouse_planner::{Action, PodGroup, ValidatedJob};
 use serde_json::json;
 
 use super::make;
-use super::writes::delete;
 use crate::cache::Job;
 use crate::calls::{call, patch_params};
 use crate::context::Context;
@@ -46,18 +45,22 @@ pub(super) async fn keep(
 
 /// Deletes the PodGroup with this UID.
 pub(super) async fn remove(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
-    gang: Gang,
-    uid: &str,
+    action: &Action,
+    (gang, uid): (Gang, &str),
 ) -> Result<(), CallError> {
     let name = names::pod_group(&job.key.name);
     let (which, what) = ((&*name, uid), Written::PodGroup);
     match gang {
         Gang::None => Ok(()),
-        Gang::Coscheduling => delete::<coscheduling::PodGroup>(context, key, which, what).await,
-        Gang::Volcano => delete::<volcano::PodGroup>(context, key, which, what).await,
+        Gang::Coscheduling => {
+            super::remove::<coscheduling::PodGroup>(context, key, job, action, which, what).await
+        }
+        Gang::Volcano => {
+            super::remove::<volcano::PodGroup>(context, key, job, action, which, what).await
+        }
     }
 }
 

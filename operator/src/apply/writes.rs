@@ -1,5 +1,7 @@
 //! The single writes, each remembered until the caches show it.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, ResourceExt};
@@ -80,25 +82,30 @@ pub(super) async fn mend<K: Child>(
     Ok(())
 }
 
-/// Gives a pod an annotation, unless the pod has changed since it was chosen.
+/// Gives a pod an annotation, by a patch of [`annotation`].
 pub(super) async fn annotate(
     context: &Context,
     key: &Job,
     pod: &str,
-    resource_version: &str,
-    (name, value): (&str, &str),
+    patch: serde_json::Value,
+    deadline: Duration,
 ) -> Result<(), CallError> {
-    let patch = json!({"metadata": {
-        "resourceVersion": resource_version,
-        "annotations": {name: value},
-    }});
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
     let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
-    let written = call(|| pods.patch_metadata(pod, &parameters, &patch)).await?;
+    let request = || pods.patch_metadata(pod, &parameters, &patch);
+    let written = call_within(deadline, request).await?;
     let at = version(written.metadata.resource_version.as_deref());
     let what = Written::Pod(pod.to_owned());
     context.expectations.wrote(key, what, at);
     Ok(())
+}
+
+/// A patch that gives a pod an annotation, unless the pod has changed since it was chosen.
+pub(super) fn annotation(resource_version: &str, (name, value): (&str, &str)) -> serde_json::Value {
+    json!({"metadata": {
+        "resourceVersion": resource_version,
+        "annotations": {name: value},
+    }})
 }
 
 /// Deletes the object of this name, if it is still the one with this UID.
@@ -107,6 +114,7 @@ pub(super) async fn delete<K: Child>(
     key: &Job,
     (name, uid): (&str, &str),
     written: Written,
+    deadline: Duration,
 ) -> Result<(), CallError> {
     let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = DeleteParams {
@@ -116,7 +124,8 @@ pub(super) async fn delete<K: Child>(
         }),
         ..DeleteParams::default()
     };
-    let at = match call(|| api.delete(name, &parameters)).await {
+    let answer = call_within(deadline, || api.delete(name, &parameters)).await;
+    let at = match answer {
         Ok(answer) => {
             let at = answer.left();
             version(at.and_then(|it| it.resource_version()).as_deref())

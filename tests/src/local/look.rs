@@ -147,7 +147,7 @@ impl LocalRun {
         steps.max().unwrap_or(0)
     }
 
-    /// Waits for a condition, at most two minutes.
+    /// Waits for a condition, at most eight minutes.
     ///
     /// # Errors
     /// It does not come, or the executor ends before.

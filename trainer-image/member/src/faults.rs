@@ -1,6 +1,7 @@
 //! Faults at named points, for tests: with feature `faults`, `ROUNDHOUSE_FAULT=rank:step:point` makes the
 //! process of that rank kill itself there, as `kill -9` would; with `ROUNDHOUSE_FAULT_FREEZE` it stops, as by
-//! SIGSTOP, until somebody continues it. Each step lasts longer by the milliseconds in the file that
+//! SIGSTOP, until somebody continues it. In the file that `ROUNDHOUSE_FAULT_FILE` names, `rank:point` kills the process that
+//! is the first to be there, in whatever step, once: the file is gone thereafter. Each step lasts longer by the milliseconds in the file that
 //! `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>` if there is one, and each batch of an
 //! evaluation by those in `ROUNDHOUSE_FAULT_EVALUATION_FILE`. Each access to the checkpoint volume takes longer by
 //! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`.
@@ -50,6 +51,13 @@ pub fn point(point: Point, rank: u32, step: u64) {
     ] {
         if std::env::var(variable).is_ok_and(|told| told == here) {
             let _ = signal_hook::low_level::raise(signal);
+        }
+    }
+    if let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_FILE") {
+        let told = std::fs::read_to_string(&file).unwrap_or_default();
+        // Others that become this rank and come here after it do not die.
+        if told.trim() == format!("{rank}:{point:?}") && std::fs::remove_file(file).is_ok() {
+            let _ = signal_hook::low_level::raise(SIGKILL);
         }
     }
 }

@@ -11,7 +11,7 @@ from ._native import Process
 from .data import Sampler, Step, plan
 from .errors import ConfigError, RoundhouseError
 from .gradients import Gradients, Model
-from .groups import Group, Network, leave_default
+from .groups import Group, Network
 from .state import Row
 
 
@@ -113,7 +113,6 @@ class Generations:
             model.drop()
         self.gradients.group = None
         if self.group is not None:
-            leave_default()
             self.group.close()
             self.group = None
 

@@ -10,10 +10,9 @@ import ctypes
 import datetime
 import hashlib
 import json
-import os
 import socket
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,6 +30,8 @@ _HAS_LISTENING_LIBUV = torch.__version__ >= (2, 8)
 _PATIENCE = 1.0
 # What the next call of the creator hands to PyTorch.
 _prepared: list[Any] = []
+# The group that is PyTorch's default one.
+_default: Group | None = None
 
 
 def _seconds(seconds: float) -> datetime.timedelta:
@@ -123,13 +124,15 @@ class Network:
         place = (generation, rank, size)
         self._compare(store.store, rank)
         if self.device.type == "cuda":
-            return Group(_nccl(store.store, rank, size, seconds), store.store, self.device, place, None)
+            nccl = _nccl(store.store, rank, size, seconds)
+            return Group(nccl, store.store, self.device, place, seconds, None)
         before = open_sockets()
         store.store.set(f"address/{rank}", address)
         gloo = _gloo(store.store, rank, size, seconds, address)
-        addresses = {found.decode() for found in store.store.multi_get([f"address/{peer}" for peer in range(size)])}
+        peers = {found.decode() for found in store.store.multi_get([f"address/{peer}" for peer in range(size)])}
         ports = {store.port} | ({own_store_port} if own_store_port else set())
-        return Group(gloo, store.store, self.device, place, Connections(before, addresses, ports))
+        wires = Wires(Connections(before, peers, ports), address, peers, ports)
+        return Group(gloo, store.store, self.device, place, seconds, wires)
 
     def _compare(self, store: dist.Store, rank: int) -> None:
         """Before any collective: ranks whose rows have different lengths would wait for each other for ever."""
@@ -167,6 +170,15 @@ def _gloo(store: dist.Store, rank: int, size: int, seconds: float, address: str)
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
+class Wires(NamedTuple):
+    """How the ranks of a generation reach each other over Gloo."""
+
+    own: Connections
+    address: str
+    peers: set[str]
+    store_ports: set[int]
+
+
 def _nccl(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = _seconds(seconds)
@@ -182,13 +194,18 @@ class Group:
         store: dist.Store,
         device: torch.device,
         place: tuple[int, int, int],
-        connections: Connections | None,
+        seconds: float,
+        wires: Wires | None,
     ):
         self.backend = backend
         self._store = store
         self.device = device
         self.generation, self.rank, self.size = place
-        self._connections = connections
+        self._seconds = seconds
+        self._wires = wires
+        # Of groups that the script has made of some of its ranks: connections over Gloo, groups over NCCL.
+        self._parts: list[Any] = []
+        self._is_aborted = False
         self.process_group: Any = None
 
     @property
@@ -229,45 +246,72 @@ class Group:
         if change is not None:
             change(_seconds(seconds))
 
+    def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
+        """A group of some of its ranks, for a script that calls ``torch.distributed.new_group``. It breaks with this one."""
+        seconds = min(timeout.total_seconds(), self._seconds)
+        if self._wires is None:
+            backend = _nccl(store, rank, size, seconds)
+            self._parts.append(backend)
+        else:
+            before = open_sockets()
+            backend = _gloo(store, rank, size, seconds, self._wires.address)
+            self._parts.append(Connections(before, self._wires.peers, self._wires.store_ports))
+        if self._is_aborted:
+            self._abort_parts()
+        return backend
+
     def abort(self) -> None:
         """Makes all collectives that wait end, and all later ones fail, also on other ranks."""
-        if self._connections is not None:
-            self._connections.cut()
-            return
-        abort = getattr(self.backend, "abort", None) or getattr(self.backend, "_abort", None)
-        if abort is not None:
-            abort()
+        self._is_aborted = True
+        if self._wires is None:
+            _abort(self.backend)
+        else:
+            self._wires.own.cut()
+        self._abort_parts()
+
+    def _abort_parts(self) -> None:
+        for part in list(self._parts):
+            if isinstance(part, Connections):
+                part.cut()
+            else:
+                _abort(part)
 
     def shutdown(self) -> None:
         """Ends it in order, when all ranks have left it."""
-        if self._connections is None:
+        if self._wires is None:
             shutdown = getattr(self.backend, "shutdown", None) or getattr(self.backend, "_shutdown", None)
             if shutdown is not None:
                 shutdown()
 
     def close(self) -> None:
-        """Lets it go, when nothing uses it any more.
+        """Lets it go, when nothing uses it any more: PyTorch has no default group from now on.
 
         Gloo's threads end here, unless the script has kept the group: one that still drops a callback when the interpreter
         ends would abort the process. They first wait for collectives of the script's own that a peer may never join, so after
         a second its connections are cut. NCCL's group is let go by :meth:`shutdown`: without that its peers would get garbage.
         """
+        self._abort_parts()
+        leave_default()
         self.process_group = None
-        if self._connections is None:
+        if self._wires is None:
             return
         held, self.backend = [self.backend], None
         ends = threading.Thread(target=held.clear, name="left", daemon=True)
         ends.start()
         ends.join(_PATIENCE)
         if ends.is_alive():
-            self._connections.cut()
+            self._wires.own.cut()
             ends.join(_PATIENCE)
-        self._connections.close()
+        for connections in [self._wires.own, *self._parts]:
+            connections.close()
+        self._parts.clear()
 
     def become_default(self) -> None:
         """Makes it PyTorch's default group: ``torch.distributed`` and DDP use it. In the main thread."""
+        global _default
         _register()
         leave_default()
+        _default = self
         _prepared.append(self.backend)
         dist.init_process_group(
             _NAME,
@@ -280,6 +324,8 @@ class Group:
 
 def leave_default() -> None:
     """PyTorch has no default group from now on."""
+    global _default
+    _default = None
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -293,4 +339,11 @@ def _create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta
     """The group that is prepared; or another one, for a script that calls ``torch.distributed.new_group``."""
     if _prepared:
         return _prepared.pop()
-    return _gloo(store, rank, size, timeout.total_seconds(), os.environ.get("ROUNDHOUSE_POD_IP", "127.0.0.1"))
+    assert _default is not None
+    return _default.part(store, rank, size, timeout)
+
+
+def _abort(nccl: Any) -> None:
+    abort = getattr(nccl, "abort", None) or getattr(nccl, "_abort", None)
+    if abort is not None:
+        abort()

@@ -103,6 +103,8 @@ class Job:
         self._step: Step | None = None
         self._is_committing = False
         self._is_finished = False
+        # The script has left the loop over the steps before the last one.
+        self._has_left = False
         self._over = False
         # The step and the words of the last collective of the script's own that has failed.
         self._last_failure: tuple[int, str] | None = None
@@ -155,8 +157,13 @@ class Job:
         otherwise. The same module gives the same object. With ``find_unused_parameters=True`` an error of a lost peer reaches
         the script in ``backward``: put the body of the loop in ``with batch:``, which has the step done again.
         """
-        if not any(module is own or module in own.modules() for own in self._modules):
+        # What torch.compile returns has the parameters of the module that it was given.
+        inner = getattr(module, "_orig_mod", module)
+        if not any(inner is own or inner in own.modules() for own in self._modules):
             raise ConfigError("job.model: the module is not in rh.join(state=...), so new workers would not get its weights")
+        refused = sorted({"process_group", "broadcast_buffers", "init_sync"} & options.keys())
+        if refused:
+            raise ConfigError(f"job.model: {', '.join(refused)}: the job decides that in each generation; leave it out")
         return self._generations.model(module, options)
 
     def sampler(self, num_samples: int, global_batch_size: int, **options: Any) -> Sampler:
@@ -287,11 +294,12 @@ class Job:
     def save_result(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
         """Rank 0 writes the tensors of a module, by default of the first one of the state, as safetensors.
 
-        Call it after the last step. A relative ``path`` begins at the directory of the checkpoints if there is one. Returns
+        Call it after the last step, or after a ``break`` of all ranks at the same step. A relative ``path`` begins at the directory of the checkpoints if there is one. Returns
         when the file is whole, on all ranks; a rank 0 that is lost meanwhile is replaced.
         """
-        if not self._is_finished:
+        if not self._is_finished and not self._has_left:
             raise NotCommitted("job.save_result before the last step: call it after the loop over job.steps")
+        self._finish()
         directory = self._process.checkpoint_dir
         file = Path(path) if directory is None else Path(directory) / path
         while True:
@@ -349,13 +357,16 @@ class Job:
             raise NotCommitted(
                 "the script has ended without a loop over job.steps(...) or job.indices(...): it has trained nothing"
             )
-        # A loop that all ranks have left at the same step is complete, too.
+        self._finish()
+        self._generations.leave()
+        self._process.done()
+
+    def _finish(self) -> None:
+        """A loop that all ranks have left at the same step is complete, too."""
         while not self._is_finished:
             self._is_finished = self._process.finish()
             if not self._is_finished and self._generations.advance():
                 raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
-        self._generations.leave()
-        self._process.done()
 
     # What happens at the edges of steps.
 
@@ -374,7 +385,11 @@ class Job:
                 continue
             step = generations.next_step()
             self._begin(step, sampler)
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                self._has_left = True
+                raise
             if self._step is step:
                 raise NotCommitted(
                     f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"

@@ -44,11 +44,36 @@ def run(source, *arguments):
             HEAD + "with rh.join(state={'opt': opt}) as job: job.model(model)",
             "ConfigError: job.model: the module is not in rh.join(state=...)",
         ),
+        (
+            HEAD + "with rh.join(state={'model': model}) as job: job.model(model, init_sync=True)",
+            "ConfigError: job.model: init_sync: the job decides that in each generation",
+        ),
+        (HEAD + LOOP + "job.save_result('weights')", "NotCommitted: job.save_result before the last step"),
     ],
 )
 def test_a_mistake_is_an_exception_that_says_what_to_do(source, words):
     ended = run(source)
     assert ended.returncode == 1 and words in ended.stderr, ended.stderr
+
+
+def test_a_loop_that_is_left_has_a_result(tmp_path):
+    ended = run(
+        HEAD
+        + """
+with rh.join(state={"model": model, "opt": opt}) as job:
+    net = job.model(torch.compile(model, backend="eager"))
+    for batch in job.steps(data, job.sampler(40, 8, epochs=9)):
+        loss = loss_of(net(batch.x), batch.y)
+        loss.backward()
+        job.commit(loss, opt)
+        if batch.step.number == 3:
+            break
+    print("saved after", job.steps_done, job.save_result(sys.argv[1]))
+""",
+        tmp_path / "weights",
+    )
+    assert ended.returncode == 0 and "saved after 3" in ended.stdout, ended.stderr
+    assert sorted(load(tmp_path / "weights")) == ["bias", "weight"]
 
 
 def test_evaluations_are_done_between_steps_and_gradients_may_be_accumulated(tmp_path):

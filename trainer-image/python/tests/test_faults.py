@@ -2,6 +2,7 @@
 
 import pathlib
 import signal
+import time
 
 import pytest
 from conftest import difference, load
@@ -41,6 +42,33 @@ def test_the_last_of_two_ranks_trains_on(tmp_path, undisturbed, rank):
         world.form([workers[1 - rank]])
         world.ends([workers[1 - rank]])
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_a_group_of_the_script_breaks_when_a_rank_is_killed(tmp_path):
+    # PyTorch's own timeout for such a group is 30 minutes.
+    with World(tmp_path, "parts.py", STEPS, tmp_path / "weights") as world:
+        workers = world.begin(3, fault="1:31:Forward")
+        until("the rank is killed", workers[1].is_gone)
+        others = [workers[0], workers[2]]
+        world.form(others)
+        world.ends(others)
+
+
+def test_ctrl_c_ends_a_rank_whose_peer_does_not_answer(tmp_path):
+    with World(tmp_path, "train.py", 100_000, tmp_path / "weights") as world:
+        workers = world.begin(2)
+        world.reach(workers, 5)
+        workers[1].kill(signal.SIGSTOP)
+
+        def waits():
+            before = world.step(workers[0])
+            time.sleep(1)
+            return world.step(workers[0]) == before
+
+        until("rank 0 waits for its peer", waits)
+        workers[0].kill(signal.SIGINT)
+        world.ends([workers[0]], -signal.SIGINT)
+        assert "KeyboardInterrupt" in workers[0].log.read_text()
 
 
 def test_a_stream_has_each_sample_once_also_when_a_rank_is_killed(tmp_path):

@@ -13,7 +13,7 @@ from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
 from roundhouse.data import Loader, Sampler, plan
 from roundhouse.gradients import Gradients, Model
-from roundhouse.groups import Network, leave_default
+from roundhouse.groups import Network
 from roundhouse.packed import Packed
 from roundhouse.seeding import mixed
 from roundhouse.state import Row
@@ -235,8 +235,7 @@ def test_the_threads_of_a_group_end_with_it():
         assert threads() > before
         net.drop()
     finally:
-        leave_default()
-    group.close()
+        group.close()
     # The system still lists a thread for a moment after its end.
     until("the threads have ended", lambda: threads() <= before)
 

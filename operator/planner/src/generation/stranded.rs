@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The same for a worker of several processes whose agent tells nothing: one of them may have been started anew and
 /// still load its data, while the others wait at the store for up to two minutes.
 const PATIENCE_UNTOLD: Duration = Duration::from_secs(120);
+/// The same for a member of a generation that has formed, as its rank 0 says: what is known of the member is older than that,
+/// as after an outage of the API server, or it has lost its peers at once.
+const PATIENCE_FORMED: Duration = Duration::from_secs(120);
 /// How long somebody must not have been Ready: the kubelet may tell of the death that explains it a moment later.
 const BELIEF: Duration = Duration::from_secs(2);
 /// Who stops being Ready so soon after may be late with the news of the generation before.
@@ -39,6 +42,7 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     }
     // Of one whose node does not answer nothing is known; that is no failure.
     let issued_at = last_issued(&members)?;
+    let has_formed = draft.observed.formed >= Some(draft.members.generation);
     let unready = members
         .into_iter()
         .filter(|pod| !pod.ready && !pod.unreachable);
@@ -49,9 +53,15 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             continue;
         }
         let is_untold = draft.job.procs_per_worker > 1 && pod.processes.is_none();
-        let span = if is_untold { PATIENCE_UNTOLD } else { PATIENCE };
         // By the node's clock; what lies ahead says nothing.
         let since = pod.ready_at.filter(|at| *at <= now);
+        let span = if has_formed && since.is_none_or(|at| at < issued_at) {
+            PATIENCE_FORMED
+        } else if is_untold {
+            PATIENCE_UNTOLD
+        } else {
+            PATIENCE
+        };
         let since_then = since.is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
         // It may not have heard of its generation, or be forming it.
         let patience = time_left(issued_at, span, now).filter(|_| !since_then);

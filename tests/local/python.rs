@@ -1,0 +1,105 @@
+//! Scripts with PyTorch that join: the job that runs one, and a kill of each rank at each point of a step. They need
+//! `ROUNDHOUSE_PYTHON`, an interpreter with PyTorch and the package `roundhouse`.
+
+use anyhow::Context;
+use roundhouse_contract::{Phase, RankStatus};
+use roundhouse_tests::local::{self, LocalRun, Program};
+use roundhouse_tests::manifests::repository;
+use roundhouse_tests::weights::difference;
+use serde_json::{Value, json};
+
+/// What a script saves its weights as.
+pub(crate) const WEIGHTS: &str = "weights.safetensors";
+/// Enough for all kills.
+const STEPS: u64 = 1_500;
+const POINTS: [&str; 5] = ["Forward", "Backward", "Agree", "Update", "Commit"];
+/// Milliseconds added to each step until a rank is killed, and until its successor trains: it needs seconds to import PyTorch.
+const PAUSE: u64 = 20;
+const PAUSE_OF_SUCCESSOR: u64 = 300;
+/// Of the largest weight of a tensor.
+const TOLERANCE: f32 = 1e-6;
+
+/// A job of a script of the Python package's tests.
+pub(crate) fn job(workers: u32, steps: u64) -> anyhow::Result<Value> {
+    let python = std::env::var("ROUNDHOUSE_PYTHON").context("ROUNDHOUSE_PYTHON is not set")?;
+    let script = repository().canonicalize()?;
+    let script = script.join("trainer-image/python/tests/scripts/train.py");
+    let command = json!(["env", "SGD=1", python, script, steps.to_string(), WEIGHTS]);
+    let mut job = local::job(workers, steps);
+    let spec = job["spec"].as_object_mut().context("a job has a spec")?;
+    spec.remove("trainer");
+    spec["elastic"]["mode"] = "InProcess".into();
+    spec["workers"]["template"] = json!({"spec": {"containers": [{"name": "trainer", "image": "none:1", "command": command}]}});
+    spec.insert(
+        "checkpoint".to_owned(),
+        json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50}),
+    );
+    Ok(job)
+}
+
+/// The processes of the workers that are in the newest generation and train, if they are so many.
+fn trains(run: &LocalRun, workers: u32) -> Option<Vec<u32>> {
+    let newest = run.generation();
+    let is_in = |it: &RankStatus| it.generation == newest && it.phase == Phase::Training;
+    let num_in = run.statuses().iter().filter(|it| is_in(it)).count();
+    let ranks = run.agents().into_iter().flat_map(|agent| agent.ranks);
+    let ranks: Vec<u32> = ranks.collect();
+    let workers = workers as usize;
+    (num_in == workers && ranks.len() == workers).then_some(ranks)
+}
+
+/// Waits for a generation after this one that all workers are in; returns their processes.
+fn all_train(run: &mut LocalRun, workers: u32, before: u64) -> anyhow::Result<Vec<u32>> {
+    let mut found = None;
+    run.wait_for("all train", |run| {
+        found = trains(run, workers).filter(|_| run.generation() > before);
+        found.is_some()
+    })?;
+    found.context("all train")
+}
+
+fn each_rank_is_killed_at_each_point(workers: u32) -> anyhow::Result<()> {
+    let program = Program::built_in()?;
+    let mut undisturbed = LocalRun::start_program(program.clone(), &job(1, STEPS)?, &[])?;
+    anyhow::ensure!(undisturbed.end()?.success(), "{}", undisturbed.output());
+
+    let mut wanted = job(workers, STEPS)?;
+    wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 100});
+    let mut run = LocalRun::start_program(program, &wanted, &[])?;
+    run.slow_down(PAUSE)?;
+    let mut ranks = all_train(&mut run, workers, 0)?;
+    for rank in 0..workers {
+        for point in POINTS {
+            let generation = run.generation();
+            run.kill_at(rank, point)?;
+            run.wait_for("the kill", LocalRun::has_killed)?;
+            run.slow_down(PAUSE_OF_SUCCESSOR)?;
+            let before = ranks;
+            ranks = all_train(&mut run, workers, generation)?;
+            let stayed = ranks.iter().filter(|pid| before.contains(pid)).count();
+            assert_eq!(stayed, workers as usize - 1, "rank {rank}, {point}");
+            run.slow_down(PAUSE)?;
+        }
+    }
+    println!("{} kills until step {}", workers * 5, run.step());
+    assert!(run.step() < STEPS);
+    run.slow_down(0)?;
+    assert!(run.end()?.success(), "{}", run.output());
+    println!("{}", run.audit()?);
+    let apart = difference(&undisturbed.result(WEIGHTS)?, &run.result(WEIGHTS)?)?;
+    println!("weights differ by {apart:e}");
+    assert!(apart <= TOLERANCE, "{apart:e}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/support/make/python-local"]
+fn each_of_two_ranks_of_a_script_is_killed_at_each_point_of_a_step() {
+    each_rank_is_killed_at_each_point(2).unwrap();
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/support/make/python-local"]
+fn each_of_three_ranks_of_a_script_is_killed_at_each_point_of_a_step() {
+    each_rank_is_killed_at_each_point(3).unwrap();
+}

@@ -1,0 +1,37 @@
+"""A training whose ranks also sum a number in a group that the script makes: STEPS and where the weights go."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+import roundhouse as rh
+
+STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
+
+torch.manual_seed(3)
+points = torch.randn(100, 8)
+dataset = torch.utils.data.TensorDataset(points, (points[:, 0] > 0).long())
+model = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+part = None
+
+
+def make_part(job):
+    global part
+    part = None if job.group is None else dist.new_group()
+
+
+with rh.join(state={"model": model, "opt": opt}) as job:
+    job.on_generation(make_part)
+    net = job.model(model)
+    for batch in job.steps(dataset, job.sampler(len(dataset), 16, steps=STEPS, seed=5)):
+        with batch:
+            num_samples = torch.tensor([batch.step.size])
+            if part is not None:
+                dist.all_reduce(num_samples, group=part)
+            assert int(num_samples) == batch.step.global_size
+            loss = torch.nn.functional.cross_entropy(net(batch.x), batch.y)
+            loss.backward()
+            job.commit(loss, opt)
+    job.save_result(WEIGHTS)
