@@ -91,10 +91,17 @@ impl CallError {
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
-    /// The world is not as it was observed: look again. Not a failure.
+    /// The world is not as it was observed: look again. Not a failure. An admission webhook may refuse with any code; another
+    /// look changes nothing about that.
     #[must_use]
     pub fn is_look_again(&self) -> bool {
-        matches!(self.code(), Some(404 | 409))
+        match self {
+            Self::Kube(kube::Error::Api(status)) => {
+                matches!(status.code, 404 | 409)
+                    && !status.message.starts_with("admission webhook ")
+            }
+            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) => false,
+        }
     }
 }
 
@@ -208,6 +215,22 @@ mod tests {
         assert!(obstacle(true, CallError::Deadline(seconds(35))));
         assert!(obstacle(false, CallError::Deadline(seconds(5))));
         assert!(obstacle(false, CallError::Pending(seconds(6))));
+    }
+
+    #[test]
+    fn a_conflict_is_looked_at_again_and_a_webhook_that_calls_its_refusal_one_is_told() {
+        let webhook = r#"admission webhook "a.b" denied the request: not on Fridays"#;
+        for (code, words, expected) in [
+            (404, "namespaces \"ml\" not found", true),
+            (409, "pods \"digits-0\" already exists", true),
+            (409, webhook, false),
+            (404, webhook, false),
+            (403, webhook, false),
+        ] {
+            let status = Status::failure(words, "Reason").with_code(code);
+            let source = CallError::Kube(kube::Error::Api(status.boxed()));
+            assert_eq!(source.is_look_again(), expected, "{code} {words}");
+        }
     }
 
     #[test]

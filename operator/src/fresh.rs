@@ -1,6 +1,6 @@
 //! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended or deleted because
 //! its time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
-//! while a watch says nothing. A read of metadata and a list of them for such a job, and none for others.
+//! while a watch says nothing. If the operator's clock is not that of the API server, nothing is over. A read of metadata and a list of them for such a job, and none for others.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,11 @@ use crate::calls::call;
 use crate::context::Context;
 use crate::error::Error;
 
-/// Asks the API server for the versions of the job and its pods, and compares them with what was observed.
+/// Clocks that differ by more than this many seconds are not those of one cluster.
+const MAX_CLOCK_SECONDS: u64 = 30;
+
+/// Asks the API server for the versions of the job and its pods, and compares them with what was observed. Its answer tells
+/// what time it has.
 ///
 /// # Errors
 /// It refused, or did not answer.
@@ -44,6 +48,15 @@ pub async fn is_fresh(
     let live = call(|| pods.list_metadata(&parameters))
         .await
         .map_err(Error::Confirm)?;
+    let ahead = context.metrics.api.clock_ahead();
+    if ahead.unsigned_abs() > MAX_CLOCK_SECONDS {
+        tracing::error!(
+            ahead,
+            "the clock differs from that of the API server by more than {MAX_CLOCK_SECONDS} s: nothing is ended or deleted because \
+             its time is over; set the clock of this node"
+        );
+        return Ok(false);
+    }
     let live = live
         .iter()
         .map(|pod| (pod.name_any(), pod.resource_version()));

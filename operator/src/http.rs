@@ -17,6 +17,10 @@ use tokio::net::TcpListener;
 use crate::context::Context;
 use crate::metrics::labels::Watched;
 
+mod serve;
+
+pub(crate) use self::serve::serve;
+
 /// Listens; where there is no IPv6, on the addresses of IPv4.
 ///
 /// # Errors

@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
+use axum::http::header::DATE;
 use axum::http::{Method, Request, Response, Uri};
+use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 
@@ -20,6 +22,12 @@ pub fn metered(client: Client, metrics: Api) -> Client {
         let call = Call::begin(&metrics, request.method(), request.uri());
         async move {
             let answer = client.send(request).await;
+            if let Ok(answer) = &answer
+                && let Some(date) = answer.headers().get(DATE)
+                && let Ok(date) = date.to_str()
+            {
+                call.metrics.dated(date, Timestamp::now());
+            }
             call.end(&answer);
             match answer {
                 Ok(answer) => Ok(in_body(answer).await),
@@ -194,6 +202,22 @@ mod tests {
             let (_, resource) = describe(&Method::GET, &uri);
             assert_eq!(Watched::of(resource, group(&uri)), expected, "{path}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_clock_is_compared_with_that_of_the_api_server() {
+        let metrics = Metrics::new(&Registry::new(), ManualClock::new().clock()).unwrap();
+        let server = tower::service_fn(|_: Request<Body>| async move {
+            let date = "Thu, 01 Jan 1970 00:16:40 GMT";
+            let answer = Response::builder().header(DATE, date).body(Body::empty());
+            Ok::<_, String>(answer.unwrap())
+        });
+        let client = metered(Client::new(server, "default"), metrics.api.clone());
+        assert_eq!(metrics.api.clock_ahead(), 0, "nothing is known");
+        let request = Request::get("/version").body(Body::empty()).unwrap();
+        client.send(request).await.unwrap();
+        let ahead = Timestamp::now().as_second() - 1_000;
+        assert!((metrics.api.clock_ahead() - ahead).abs() < 60);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
-use roundhouse_api::{TrainingJob, TrainingJobStatus};
+use roundhouse_api::{ConditionReason, ConditionType, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::labels;
 use roundhouse_planner::policy::Policy;
 use roundhouse_planner::{Rejection, ValidatedJob};
@@ -107,7 +107,8 @@ impl Policies {
         }
         let all = self.jobs.get().map(Store::state).unwrap_or_default();
         let all = all.iter().map(|guarded| &guarded.job);
-        let ahead = all.filter(|other| other.namespace() == job.namespace() && counts(other));
+        let is_there = |other: &&TrainingJob| other.metadata.namespace == job.metadata.namespace;
+        let ahead = all.filter(|other| is_there(other) && counts(other));
         let ahead = ahead.filter(|other| place(other) < place(job)).count();
         limits.refuse_one_more(u32::try_from(ahead).unwrap_or(u32::MAX))
     }
@@ -125,9 +126,16 @@ fn counts(job: &TrainingJob) -> bool {
         .status
         .as_ref()
         .is_some_and(TrainingJobStatus::is_terminal);
+    // One that is refused for another reason cannot begin. It waits for a change of its own, and not for a place.
+    let too_many = ConditionReason::TooManyJobs.as_str();
+    let is_refused = job.status.as_ref().is_some_and(|status| {
+        let accepted = status.condition(ConditionType::Accepted);
+        status.start_time.is_none()
+            && accepted.is_some_and(|it| it.status == "False" && it.reason != too_many)
+    });
     let is_ours = job.spec.managed_by == labels::DEFAULT_MANAGER;
     let is_going = job.metadata.deletion_timestamp.is_some();
-    is_ours && !has_ended && !is_going && !job.spec.suspend
+    is_ours && !has_ended && !is_refused && !is_going && !job.spec.suspend
 }
 
 /// The order of jobs: those that run, then the oldest.

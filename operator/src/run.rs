@@ -126,12 +126,9 @@ pub async fn run_with(
     })?;
     // They end with this function, however it ends.
     let mut background = Tasks::default();
-    let server = axum::serve(listener, http::router(Arc::clone(&context), registry));
-    background.spawn("http", async move {
-        if let Err(error) = server.await {
-            tracing::error!(%error, "http");
-        }
-    });
+    let router = http::router(Arc::clone(&context), registry);
+    let server = http::serve(listener, router).map(drop);
+    background.spawn("http", server);
     watch_all(&mut background, &context, &leadership, &wake);
     let restarts = restarts::pull::pull(Arc::clone(&context), wake.clone());
     background.spawn("restarts", restarts);

@@ -113,6 +113,10 @@ pub fn pod(full: &FullPod) -> Pod {
         deleting: metadata.deletion_timestamp.is_some(),
         gone_by: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         created_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        scheduled_at: condition(status, "PodScheduled")
+            .filter(|condition| condition.status == "True")
+            .and_then(|condition| condition.last_transition_time.as_ref())
+            .map(|time| time.0),
         phase,
         // A sidecar that is not ready is nothing to those who train.
         ready: own.is_some_and(|container| container.ready) && !silent,

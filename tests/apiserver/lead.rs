@@ -1,6 +1,6 @@
 //! Several operators on one API server, of which one leads.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
@@ -138,5 +138,29 @@ async fn a_renewal_that_gets_no_answer_is_tried_again_in_time() {
     assert!(follows(&second));
     is_looked_after(&stage).await;
     first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_in_which_no_operator_led_does_not_count_for_a_start_deadline() {
+    const DEADLINE: Duration = Duration::from_secs(5);
+    let stage = Stage::new().await;
+    let mut first = stage.candidate(TERMS);
+    leads(&first).await;
+    // It knows the job from its caches before it leads.
+    let second = stage.candidate(TERMS);
+    stage.apply(NAMESPACE, 2).await;
+    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    first.kill().await;
+    // It is over when the lease is.
+    assert!(DEADLINE < TERMS.duration);
+    let spec = serde_json::json!({"startDeadlineSeconds": DEADLINE.as_secs()});
+    stage.edit(&spec).await.unwrap();
+    leads(&second).await;
+    let led = Instant::now();
+    let job = stage.reaches(NAMESPACE, "StartDeadlineExceeded").await;
+    assert!(job.status.unwrap().is_terminal());
+    // It led a moment before that was seen.
+    assert!(led.elapsed() > DEADLINE / 2, "{:?}", led.elapsed());
     second.stop().await;
 }

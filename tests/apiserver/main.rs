@@ -27,6 +27,7 @@ mod repeated;
 mod restart;
 mod restored;
 mod silence;
+mod slow_webhook;
 mod spares;
 mod stage;
 mod state;

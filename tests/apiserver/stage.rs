@@ -450,8 +450,8 @@ impl Operator {
     }
 
     /// Waits until it ends by itself.
-    pub(crate) async fn ends(self) -> Result<(), RunError> {
-        self.task.await.unwrap()
+    pub(crate) async fn ends(mut self) -> Result<(), RunError> {
+        (&mut self.task).await.unwrap()
     }
 
     /// As a kill -9: nothing is finished.
@@ -464,7 +464,17 @@ impl Operator {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        self.task.await.unwrap().unwrap();
+        (&mut self.task).await.unwrap().unwrap();
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let panicked = self.metric("roundhouse_operator_reconciles_total{result=\"Panicked\"}");
+        // Whatever the API server does, no reconcile panics.
+        if !std::thread::panicking() {
+            assert_eq!(panicked, None);
+        }
     }
 }
 

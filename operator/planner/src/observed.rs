@@ -127,6 +127,8 @@ pub struct Pod {
     pub gone_by: Option<Timestamp>,
     /// When it was created.
     pub created_at: Option<Timestamp>,
+    /// Since when it has a node.
+    pub scheduled_at: Option<Timestamp>,
     /// Its phase.
     pub phase: PodPhase,
     /// Whether its Ready condition is true.

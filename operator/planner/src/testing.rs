@@ -296,6 +296,7 @@ impl World {
             ours: true,
             index,
             attempt,
+            created_at: Some(self.now),
             built_from: Some(BuiltFrom {
                 job_generation: self.job.generation,
                 spec: self.job.built_from.clone(),

@@ -250,6 +250,24 @@ fn a_node_is_avoided_for_a_while_and_a_pod_that_waited_for_it_is_made_anew() {
 }
 
 #[test]
+fn a_pod_that_the_scheduler_gives_up_after_a_nodes_time_is_made_anew_too() {
+    let mut world = trains();
+    world.ends(1, 77, 40);
+    world.settle();
+    let waiting = world.observed.pods.len() - 1;
+    world.seconds_pass(1_800);
+    world.settle();
+    assert_eq!(
+        world.observed.pods[waiting].attempt, 1,
+        "it may find a place"
+    );
+    world.observed.pods[waiting].unschedulable = Some("no node left".into());
+    world.settle();
+    assert!(avoided(&world).is_empty());
+    assert_eq!(world.observed.pods.last().unwrap().attempt, 2);
+}
+
+#[test]
 fn no_more_nodes_are_noted_than_the_status_has_room_for() {
     let mut world = world(80);
     world.settle();

@@ -252,6 +252,24 @@ fn of_volumes_and_places() -> Vec<Case> {
 }
 
 #[test]
+fn a_secret_of_a_volume_whose_kind_is_allowed_has_to_be_allowed_too() {
+    let ceph = json!({"cephfs": {"monitors": ["m"], "secretRef": {"name": "db"}}});
+    let azure = json!({"azureFile": {"shareName": "s", "secretName": "db"}});
+    for (source, field) in [
+        (ceph, "cephfs.secretRef.name"),
+        (azure, "azureFile.secretName"),
+    ] {
+        let job = volume(source);
+        let types = json!({"volumeTypes": ["cephfs", "azureFile"]});
+        let refused = allow(types).refuse(&job).unwrap();
+        let words = format!("volumes[0].{field}");
+        assert!(refused.message.contains(&words), "{}", refused.message);
+        let both = json!({"volumeTypes": ["cephfs", "azureFile"], "secrets": ["db"]});
+        assert_eq!(allow(both).refuse(&job), None);
+    }
+}
+
+#[test]
 fn each_field_that_reaches_beyond_the_job_is_refused_and_named_unless_it_is_allowed() {
     for (job, field, value, allowed) in
         [of_processes(), of_pods(), of_volumes_and_places()].concat()

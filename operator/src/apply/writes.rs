@@ -40,7 +40,7 @@ pub(super) async fn create<K: Child>(
             context.expectations.wrote(key, written, at);
             Ok(())
         }
-        Err(error) if error.code() == Some(409) => {
+        Err(error) if error.code() == Some(409) && error.is_look_again() => {
             let name = object.name_any();
             let other = call(|| api.get_metadata(&name)).await?;
             // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
@@ -72,7 +72,7 @@ pub(super) async fn mend<K: Child>(
     let patch = Patch::Apply(&object);
     let answer = call(|| api.patch(&name, &parameters, &patch)).await;
     // One that is refused is not tried again at once either.
-    let is_outdated = |error: &CallError| error.code() == Some(409);
+    let is_outdated = |error: &CallError| error.code() == Some(409) && error.is_look_again();
     if !answer.as_ref().is_err_and(is_outdated) {
         context.mended.note(key, written.clone(), Harm::Changed);
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Registry};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Registry};
 
 use super::labels::{Resource, Verb};
 use super::work::SECONDS;
@@ -13,6 +15,7 @@ use super::{counter, register};
 pub struct Api {
     calls: IntCounterVec,
     seconds: HistogramVec,
+    clock_ahead: IntGauge,
 }
 
 /// What came of a call.
@@ -41,7 +44,27 @@ impl Api {
                 &["verb", "resource", "code"],
             )?,
             seconds: register(registry, seconds)?,
+            clock_ahead: register(
+                registry,
+                IntGauge::new(
+                    "roundhouse_operator_clock_ahead_seconds",
+                    "How far the operator's clock is ahead of that of the API server, by the Date of its last answer; negative if it is behind.",
+                )?,
+            )?,
         })
+    }
+
+    /// An answer came at this time of the own clock, and says the time of the API server's: a `Date` as HTTP has it.
+    pub fn dated(&self, date: &str, now: Timestamp) {
+        if let Ok(theirs) = rfc2822::DateTimeParser::new().parse_timestamp(date) {
+            self.clock_ahead.set(now.duration_since(theirs).as_secs());
+        }
+    }
+
+    /// How many seconds the own clock is ahead of the API server's; negative if it is behind.
+    #[must_use]
+    pub fn clock_ahead(&self) -> i64 {
+        self.clock_ahead.get()
     }
 
     /// A call has ended, or has begun to be answered.

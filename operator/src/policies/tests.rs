@@ -55,6 +55,15 @@ fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
     elsewhere.metadata.namespace = Some("other".to_owned());
     let mut theirs = job("theirs", 0, &none);
     theirs.spec.managed_by = "somebody.else".to_owned();
+    let refused = |reason: &str| {
+        let accepted = json!({"status": "False", "reason": reason, "message": ""});
+        let mut condition = condition("Accepted");
+        condition
+            .as_object_mut()
+            .unwrap()
+            .extend(accepted.as_object().unwrap().clone());
+        job("refused", 0, &json!({"conditions": [condition]}))
+    };
     let waits = |job: &TrainingJob, jobs: &[&TrainingJob]| {
         let jobs: Vec<TrainingJob> = jobs.iter().copied().cloned().collect();
         let refused = one_place(&jobs).refuse(job, &validate(job).unwrap());
@@ -66,6 +75,14 @@ fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
     assert!(!waits(&first, &others), "the oldest has the place");
     assert!(waits(&second, &others));
     assert!(!waits(&suspended, &others), "it runs nothing");
+    assert!(
+        !waits(&second, &[&second, &refused("InvalidSpec")]),
+        "it cannot begin"
+    );
+    assert!(
+        waits(&second, &[&second, &refused("TooManyJobs")]),
+        "it is older"
+    );
     let with_one_that_runs = [&first, &second, &running];
     assert!(waits(&first, &with_one_that_runs));
     assert!(!waits(&running, &with_one_that_runs));

@@ -7,6 +7,7 @@ use roundhouse_api::{AvoidedNode, FailureAction};
 
 use crate::draft::Draft;
 use crate::failures::policy::{Failure, is_recent};
+use crate::observed::{Pod, PodPhase};
 use crate::told::status::time;
 
 /// Most nodes that are avoided at once; the schema's bound.
@@ -50,25 +51,35 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     }
 }
 
-/// Forgets nodes whose time is over, and wakes when the next one's is.
+/// Forgets nodes whose time is over and that no pod is kept from any more, and wakes when the next one's time is over.
 pub(crate) fn forget(draft: &mut Draft<'_>) {
     let now = draft.now;
-    draft.status.avoid_nodes.retain(|node| node.until.0 > now);
-    let next = draft.status.avoid_nodes.iter().map(|node| node.until.0);
-    if let Some(next) = next.min() {
+    let pods = &draft.observed.pods;
+    let is_needed =
+        |node: &AvoidedNode| node.until.0 > now || pods.iter().any(|pod| waits(pod, node));
+    draft.status.avoid_nodes.retain(is_needed);
+    let times = draft.status.avoid_nodes.iter().map(|node| node.until.0);
+    if let Some(next) = times.filter(|until| *until > now).min() {
         draft.requeue(next.duration_since(now).unsigned_abs());
     }
 }
 
-/// Whether some node is avoided no more: a pod that the scheduler cannot place may have been kept from it.
-pub(crate) fn is_one_free_again(draft: &Draft<'_>) -> bool {
-    let avoided = &draft.observed.status.avoid_nodes;
-    avoided.iter().any(|node| node.until.0 <= draft.now)
+/// Whether a pod waits for a node since before the end of a node's time: it may be kept from that node.
+fn waits(pod: &Pod, node: &AvoidedNode) -> bool {
+    let waits = pod.ours && pod.node.is_none() && !pod.deleting && pod.phase == PodPhase::Pending;
+    waits && pod.created_at.is_some_and(|at| at < node.until.0)
+}
+
+/// Whether a node is avoided no more that a pod which the scheduler cannot place may be kept from.
+pub(crate) fn is_one_free_again(draft: &Draft<'_>, pod: &Pod) -> bool {
+    let mut avoided = draft.observed.status.avoid_nodes.iter();
+    avoided.any(|node| node.until.0 <= draft.now && waits(pod, node))
 }
 
 /// The nodes that a new pod must not be placed on.
 pub(crate) fn avoided(draft: &Draft<'_>) -> Vec<String> {
     let avoided = draft.status.avoid_nodes.iter();
+    let avoided = avoided.filter(|node| node.until.0 > draft.now);
     avoided.map(|node| node.node.clone()).collect()
 }
 

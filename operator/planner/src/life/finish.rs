@@ -77,6 +77,8 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             .termination
             .as_ref()
             .and_then(|end| end.finished_at)
+            // By the node's clock, which may be ahead.
+            .map(|at| at.min(draft.now))
     });
     let first = ends.min()?;
     if draft.job.success_policy == SuccessPolicy::RankZero && rank_zero_has_completed(draft) {

@@ -41,6 +41,7 @@ pub(super) fn of_pod(pod: &PodSpec, namespace: &str, allow: &Allow) -> Vec<Findi
             let path = format!("{path}.projected.sources[{at}]");
             all.extend(of_projection(&path, source, allow));
         }
+        all.extend(secrets_of_other_kinds(&path, volume, allow));
         all.extend(other_kinds(&path, volume, allow));
     }
     all
@@ -68,6 +69,31 @@ fn of_projection(path: &str, source: &VolumeProjection, allow: &Allow) -> Vec<Fi
             &secret.name,
             allow,
         ));
+    }
+    all
+}
+
+/// Secrets that volumes of other kinds name: servers of files and blocks want a password.
+fn secrets_of_other_kinds(path: &str, volume: &Volume, allow: &Allow) -> Vec<Finding> {
+    let Ok(Value::Object(kinds)) = serde_json::to_value(volume) else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for (kind, source) in kinds {
+        // What has a field of its own above.
+        if matches!(&*kind, "name" | "secret" | "csi" | "projected") {
+            continue;
+        }
+        if let Some(name) = source["secretName"].as_str() {
+            all.extend(secret_of(format!("{path}.{kind}.secretName"), name, allow));
+        }
+        if let Some(name) = source["secretRef"]["name"].as_str() {
+            all.extend(secret_of(
+                format!("{path}.{kind}.secretRef.name"),
+                name,
+                allow,
+            ));
+        }
     }
     all
 }

@@ -131,7 +131,9 @@ fn is_starting(pod: &Pod) -> bool {
 /// pod's events tell.
 fn stuck(pod: &Pod, now: Timestamp) -> Option<(ConditionReason, String)> {
     let name = &pod.name;
-    let is_late = time_left(pod.created_at?, STUCK, now).is_none();
+    // It may have waited for a node for long.
+    let placed_at = pod.scheduled_at.or(pod.created_at)?;
+    let is_late = time_left(placed_at, STUCK, now).is_none();
     (is_starting(pod) && is_late).then(|| {
         let words = format!(
             "{name} does not start its containers: is a volume, or the ConfigMap, claim or \

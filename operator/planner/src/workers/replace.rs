@@ -52,7 +52,7 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
         let wait = outage_left(draft, pod);
         return wait.map_or(Fate::Goes(DeleteReason::NodeLost), Fate::Later);
     }
-    if pod.unschedulable.is_some() && nodes::is_one_free_again(draft) {
+    if pod.unschedulable.is_some() && nodes::is_one_free_again(draft, pod) {
         return Fate::Goes(DeleteReason::Replaced);
     }
     Fate::Stays
