@@ -7,23 +7,58 @@ from collections.abc import Sequence
 
 import torch
 
+from .errors import StateError
 from .gradients import Gradients
 from .groups import Group
 from .optimizer import bytes_of
+
+
+class Place:
+    """Where a module keeps a buffer. The module may put another tensor there in each step."""
+
+    def __init__(self, owner: torch.nn.Module, key: str, buffer: torch.Tensor):
+        self._buffers, self._key = owner._buffers, key
+        self._name = f"the buffer {key} of {type(owner).__name__}"
+        self.shape, self.dtype, self.device = buffer.shape, buffer.dtype, buffer.device
+        self.num_bytes = buffer.numel() * buffer.element_size()
+        # Others may change their shape, such as a mask that is made anew for longer samples.
+        self.is_persistent = key not in owner._non_persistent_buffers_set
+
+    def buffer(self) -> torch.Tensor | None:
+        """What is there now; None if it has another type or shape than at first, or is gone."""
+        buffer = self._buffers.get(self._key)
+        if buffer is not None and (buffer.shape, buffer.dtype) == (self.shape, self.dtype):
+            return buffer
+        if self.is_persistent:
+            raise StateError(f"{self._name} has changed since rh.join: it was {list(self.shape)} of {self.dtype}")
+        return None
+
+    def bytes(self) -> torch.Tensor:
+        """Of what is there now, or of nothing."""
+        buffer = self.buffer()
+        return torch.zeros(self.num_bytes, dtype=torch.uint8, device=self.device) if buffer is None else bytes_of(buffer)
 
 
 class Buffers:
     """The buffers of all modules of the state."""
 
     def __init__(self, modules: Sequence[torch.nn.Module]):
-        self._modules = modules
+        owners = list(dict.fromkeys(owner for module in modules for owner in module.modules()))
+        self._owners = [owner._buffers for owner in owners]
+        # Those that all ranks have when they join.
+        self._places = [
+            Place(owner, key, buffer) for owner in owners for key, buffer in owner._buffers.items() if buffer is not None
+        ]
+        self._others = [place for place in self._places if not place.is_persistent]
+        self._kept: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor | None]] = []
         self._buffers: list[torch.Tensor] = []
         self._before: list[torch.Tensor] = []
 
     @torch.no_grad()
     def remember(self) -> None:
         """A step begins, which may be dropped."""
-        buffers = [buffer for module in self._modules for buffer in module.buffers()]
+        self._kept = [(owner, key, buffer) for owner in self._owners for key, buffer in owner.items()]
+        buffers = [buffer for _, _, buffer in self._kept if buffer is not None]
         if [id(buffer) for buffer in buffers] != [id(buffer) for buffer in self._buffers]:
             self._buffers = buffers
             self._before = [torch.empty_like(buffer) for buffer in buffers]
@@ -35,13 +70,17 @@ class Buffers:
         """The step is dropped."""
         if self._before:
             torch._foreach_copy_(self._buffers, self._before)
+        for owner, key, buffer in self._kept:
+            owner[key] = buffer
 
     @torch.no_grad()
     def share(self, group: Group, source: int, gradients: Gradients) -> None:
         """Copies those of rank ``source`` to all others, as DDP does; an error drops the step."""
-        if not self._buffers or gradients.broken is not None:
+        if not self._places or gradients.broken is not None:
             return
-        row = torch.cat([bytes_of(buffer) for buffer in self._buffers])
+        there = torch.tensor([place.buffer() is not None for place in self._others], dtype=torch.uint8)
+        parts = [place.bytes() for place in self._places]
+        row = torch.cat([there.to(parts[0].device), *parts])
         try:
             group.begin_broadcast(row, source).wait()
         except RuntimeError as error:
@@ -49,8 +88,13 @@ class Buffers:
             return
         if group.rank == source:
             return
-        at = 0
-        for buffer in self._buffers:
-            size = buffer.numel() * buffer.element_size()
-            buffer.copy_(row[at : at + size].view(buffer.dtype).reshape(buffer.shape))
-            at += size
+        # Only if there are such: on a GPU this waits for the broadcast.
+        is_there = dict(zip(self._others, row[: len(self._others)].tolist() if self._others else []))
+        at = len(self._others)
+        for place in self._places:
+            piece = row[at : at + place.num_bytes]
+            at += place.num_bytes
+            buffer = place.buffer()
+            if buffer is not None and is_there.get(place, True):
+                # A copy begins where its type may begin; a piece may not.
+                buffer.copy_(piece.clone().view(place.dtype).reshape(place.shape))

@@ -1,13 +1,15 @@
-"""The TCP connections of a Gloo group.
+"""The TCP connections of a Gloo group, and that to a store.
 
-Gloo has no abort, so a group is cut off by cutting these: a thread that waits for data on one of them, here or at its
-other end, gets an error at once.
+Neither Gloo nor a store has an abort, so they are cut off by cutting these: a thread that waits for data on one of them,
+here or at its other end, gets an error at once.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from typing import Any
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
@@ -28,24 +30,40 @@ def open_sockets() -> dict[int, int]:
     return found
 
 
+def opened_to(port: int, before: dict[int, int]) -> int | None:
+    """The socket that was opened since, to a port of a peer: its inode. ``before``: from :func:`open_sockets`."""
+    found = None
+    for inode, own in _opened_since(before):
+        with own:
+            ends = _ends_of(own)
+            if ends is not None and ends[1][1] == port:
+                found = inode
+    return found
+
+
+def cut(inode: int) -> None:
+    """Ends a connection, in both directions, if it is still there."""
+    descriptor = open_sockets().get(inode)
+    if descriptor is None:
+        return
+    try:
+        second = os.dup(descriptor)
+    except OSError:
+        return  # Another thread has closed it.
+    if os.fstat(second).st_ino != inode:
+        os.close(second)  # It has, and has opened something else.
+        return
+    with socket.socket(fileno=second) as own:
+        _shut_down(own)
+
+
 class Connections:
     """The connections to some peers that were opened since."""
 
     def __init__(self, before: dict[int, int], addresses: set[str], store_ports: set[int]):
         """``before``: from :func:`open_sockets`. ``addresses``: of the peers. ``store_ports``: of stores, which stay."""
         self._sockets: list[socket.socket] = []
-        for inode, descriptor in open_sockets().items():
-            if inode in before:
-                continue
-            try:
-                second = os.dup(descriptor)
-            except OSError:
-                continue  # Another thread has closed it.
-            try:
-                own = socket.socket(fileno=second)
-            except OSError:
-                os.close(second)
-                continue
+        for _, own in _opened_since(before):
             if _is_of(own, addresses, store_ports):
                 self._sockets.append(own)
             else:
@@ -57,10 +75,7 @@ class Connections:
     def cut(self) -> None:
         """Ends all of them, in both directions."""
         for own in self._sockets:
-            try:
-                own.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # It has ended by itself.
+            _shut_down(own)
 
     def close(self) -> None:
         """Lets them go: while they are held they stay open for the peers, too."""
@@ -69,11 +84,40 @@ class Connections:
         self._sockets = []
 
 
-def _is_of(own: socket.socket, addresses: set[str], store_ports: set[int]) -> bool:
+def _opened_since(before: dict[int, int]) -> Iterator[tuple[int, socket.socket]]:
+    """Second descriptors of the TCP connections that are not in ``before``, each with its inode."""
+    for inode, descriptor in open_sockets().items():
+        if inode in before:
+            continue
+        try:
+            second = os.dup(descriptor)
+        except OSError:
+            continue  # Another thread has closed it.
+        try:
+            own = socket.socket(fileno=second)
+        except OSError:
+            os.close(second)
+            continue
+        yield inode, own
+
+
+def _ends_of(own: socket.socket) -> tuple[Any, Any] | None:
+    """The two addresses of a TCP connection; None for another socket."""
     if own.family not in _FAMILIES or own.type != socket.SOCK_STREAM:
-        return False
+        return None
     try:
-        here, there = own.getsockname(), own.getpeername()
+        return own.getsockname(), own.getpeername()
     except OSError:
-        return False  # It listens, or is closed.
-    return there[0] in addresses and not {here[1], there[1]} & store_ports
+        return None  # It listens, or is closed.
+
+
+def _is_of(own: socket.socket, addresses: set[str], store_ports: set[int]) -> bool:
+    ends = _ends_of(own)
+    return ends is not None and ends[1][0] in addresses and not {ends[0][1], ends[1][1]} & store_ports
+
+
+def _shut_down(own: socket.socket) -> None:
+    try:
+        own.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # It has ended by itself.

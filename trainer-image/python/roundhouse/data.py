@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader
 
 from ._native import Course
@@ -119,10 +121,20 @@ class Batch:
 
 
 def _moved(data: Any, device: Any, non_blocking: bool) -> Any:
-    if isinstance(data, torch.Tensor):
+    # The latter is a tuple, of which one tensor has to stay on the CPU.
+    if isinstance(data, (torch.Tensor, PackedSequence)):
         return data.to(device, non_blocking=non_blocking)
-    if isinstance(data, dict):
-        return {key: _moved(value, device, non_blocking) for key, value in data.items()}
+    if isinstance(data, Mapping):
+        moved = {key: _moved(value, device, non_blocking) for key, value in data.items()}
+        if not isinstance(data, MutableMapping):
+            return moved
+        # It keeps what it has besides, as BatchEncoding of Hugging Face does.
+        same = copy.copy(data)
+        for key, value in moved.items():
+            same[key] = value
+        return same
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(_moved(value, device, non_blocking) for value in data))
     if isinstance(data, (list, tuple)):
         return type(data)(_moved(value, device, non_blocking) for value in data)
     return data
@@ -199,7 +211,7 @@ class _Feed:
             yield keys
 
 
-class _Worker:
+class Worker:
     """What a worker of the loader does first: it ends with the process that reads from it.
 
     It has a copy of that process' connections, which would stay open for the peers of a process that was killed.
@@ -241,7 +253,7 @@ class Loader:
         self._asked: deque[Step] = deque()
         if options.get("num_workers"):
             options.setdefault("persistent_workers", True)
-            options["worker_init_fn"] = _Worker(options.get("worker_init_fn"))
+            options["worker_init_fn"] = Worker(options.get("worker_init_fn"))
         seed = sampler.seed if seeds else None
         source = Streamed(dataset, seed) if isinstance(dataset, Shard) else _Seeded(dataset, seed)
         self._loader = DataLoader(source, batch_sampler=self._feed, **options)
@@ -285,5 +297,7 @@ class Loader:
                 return data
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Ends the workers. It is not used after that."""
         self._batches = None
+        # Python's search for cycles would end them in an order in which each takes 5 s.
+        del self._loader

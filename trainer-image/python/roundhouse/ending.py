@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -21,7 +22,14 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
     sys.stdout.flush()
     sys.stderr.flush()
     # Not the ordinary exit: threads of PyTorch may be waiting for peers, and its destructors for them.
-    os._exit(error.exit_code if isinstance(error, RoundhouseError) else 1)
+    os._exit(_code_of(error))
+
+
+def _code_of(error: BaseException) -> int:
+    if isinstance(error, RoundhouseError):
+        return error.exit_code
+    # As a shell says it.
+    return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
 def explained(error: BaseException) -> tuple[int | None, str]:
@@ -43,6 +51,13 @@ def write_result(file: Path, module: torch.nn.Module) -> None:
 
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(file.name + ".partial")
-    tensors = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
+    tensors: dict[str, torch.Tensor] = {}
+    memory = set()
+    for name, tensor in module.state_dict().items():
+        own = tensor.detach().contiguous()
+        place = own.device, own.untyped_storage().data_ptr()
+        # Of tied weights each name has a copy, so that load_state_dict finds all names. safetensors refuses shared memory.
+        tensors[name] = own.clone() if place in memory else own
+        memory.add(place)
     save_file(tensors, partial)
     partial.replace(file)

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from ._native import Course, Process
+from .data import Worker
 from .errors import ConfigError, Diverged
 from .generations import Place
 
@@ -58,7 +59,10 @@ class Evaluation:
         return totals
 
     def _loader(self, start: int, end: int) -> Any:
-        return DataLoader(Subset(self.dataset, range(start, end)), batch_size=self.batch_size, **self.options)
+        options = dict(self.options)
+        if options.get("num_workers"):
+            options["worker_init_fn"] = Worker(options.get("worker_init_fn"))
+        return DataLoader(Subset(self.dataset, range(start, end)), batch_size=self.batch_size, **options)
 
     def _called(self, batches: Any) -> dict[str, float]:
         sums = self.function(next(iter(batches)))

@@ -9,7 +9,7 @@ import torch
 
 from ._native import Process
 from .data import Sampler, Step, plan
-from .errors import ConfigError, RoundhouseError
+from .errors import ConfigError, PeerLost, RoundhouseError
 from .gradients import Gradients, Model
 from .groups import Group, Network
 from .state import Row
@@ -43,6 +43,8 @@ class Generations:
         self._device = device
         self._network: Network | None = None
         self._models: dict[int, Model] = {}
+        # The words of the last collective of the script's own that has failed in a callback.
+        self._last_failure: str | None = None
 
     def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model:
         """The module with gradients that are summed over the ranks of each generation; for the same one the same object."""
@@ -83,21 +85,34 @@ class Generations:
 
     def advance(self) -> bool:
         """Forms generations until a step is due; false when all are committed."""
-        try:
-            is_due = self._process.advance()
-        except RoundhouseError as error:
-            mismatch = None if self._network is None else self._network.mismatch
-            raise mismatch or error from None
-        try:
-            self._enter()
-        except RuntimeError as error:
-            if self.group is None:
-                raise
-            # A collective of the script's own, in a callback.
-            self._process.lose(f"{type(error).__name__}: {error}".splitlines()[0])
-            self.leave()
-            return self.advance()
-        return is_due
+        while True:
+            try:
+                is_due = self._process.advance()
+            except RoundhouseError as error:
+                mismatch = None if self._network is None else self._network.mismatch
+                raise mismatch or error from None
+            try:
+                self._enter()
+            except (RuntimeError, PeerLost) as error:
+                if not self._callback_failed(error):
+                    raise
+                continue
+            self._last_failure = None
+            return is_due
+
+    def _callback_failed(self, error: BaseException) -> bool:
+        """A collective of the script's own may have failed in a callback: whether the next generation does it again."""
+        if isinstance(error, PeerLost):
+            # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
+            return error.newer is None
+        # An error that comes again in the next generation is the script's.
+        is_own = isinstance(error, torch.OutOfMemoryError) or str(error) == self._last_failure
+        if self.group is None or is_own:
+            return False
+        self._last_failure = str(error)
+        self._process.lose(f"{type(error).__name__}: {error}".splitlines()[0])
+        self.leave()
+        return True
 
     def next_step(self) -> Step:
         """The step that is due, as this rank does it."""

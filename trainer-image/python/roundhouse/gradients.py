@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ._native import fault_point
+from .errors import NotCommitted
 
 if TYPE_CHECKING:
     from .data import Step
@@ -55,12 +56,36 @@ class Gradients:
         # When this rank had computed its own last gradients.
         self.computed_at = 0.0
         self.accumulates = False
+        self.models: list[Model] = []
+        # Of each DDP that has summed all of its gradients in this step: its parameters, by id.
+        self.summed: set[frozenset[int]] = set()
+        # A DDP has summed gradients that contain sums.
+        self.is_summed_twice = False
+        # What no DDP sums, for each set of DDPs and optimizers. It is computed once: a model has many parameters.
+        self._outside: dict[tuple[Any, ...], list[torch.Tensor]] = {}
 
     def begin(self, step: Step) -> None:
         """A step begins."""
         self.step = step
         self.broken = None
         self.computed_at = 0.0
+        self.summed.clear()
+        self.is_summed_twice = False
+
+    def unsummed(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+        """Parameters of the optimizers whose gradients are those of this rank alone.
+
+        Raises :class:`~roundhouse.errors.NotCommitted` when a DDP has summed only some of its gradients.
+        """
+        for model in self.models:
+            model.check()
+        key = (frozenset(self.summed), *((id(one), len(one.param_groups)) for one in optimizers))
+        outside = self._outside.get(key)
+        if outside is None:
+            within = frozenset().union(*self.summed)
+            parameters = [p for one in optimizers for group in one.param_groups for p in group["params"]]
+            outside = self._outside[key] = [p for p in parameters if id(p) not in within]
+        return [p for p in outside if p.grad is not None]
 
     def broke(self, error: BaseException) -> None:
         """A collective has failed: this step will be dropped."""
@@ -104,22 +129,46 @@ class Model(torch.nn.Module):
         self._gradients = gradients
         self._options = options
         self._ddp: list[DistributedDataParallel] = []  # Not a submodule: its parameters are the module's.
+        # Of the DDP: which of the module's parameters it sums, and their ids.
+        self._all = list(module.parameters())
+        self._trained: list[bool] = []
+        self._ids: frozenset[int] = frozenset()
+        gradients.models.append(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         ddp = self._wrapped()
         if ddp is None:
             return self.module(*args, **kwargs)
-        if self._gradients.accumulates:
-            with ddp.no_sync():
-                return ddp(*args, **kwargs)
+        # DDP would raise a RuntimeError, as for a lost peer.
+        self.check()
+        accumulates = self._gradients.accumulates
+        if accumulates and torch.is_grad_enabled():
+            self._gradients.summed.discard(self._ids)
         try:
-            return ddp(*args, **kwargs)
+            with ddp.no_sync() if accumulates else contextlib.nullcontext():
+                return ddp(*args, **kwargs)
         except RuntimeError as error:
-            # Its second pass tells the ranks how gradients are packed. An error of the model comes again below.
+            # Its second pass tells the ranks how gradients are packed, also in no_sync. An error of the model comes again
+            # below.
             self.drop()
             result = self.module(*args, **kwargs)
             self._gradients.broke(error)
             return result
+
+    def check(self) -> None:
+        """Raises NotCommitted if a backward pass has left parameters out: DDP waits for all gradients of a bucket, and sums the
+        buckets in order."""
+        if not self._ddp or self._gradients.broken is not None:
+            return
+        try:
+            self._ddp[0].reducer._check_reducer_finalized()
+        except RuntimeError as error:
+            parameters = self.module.named_parameters()
+            missing = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
+            raise NotCommitted(
+                f"the gradients of {type(self.module).__name__} were not summed over the ranks: the backward pass has left out "
+                f"{shortened(missing) or 'some parameters'}; if that is intended, give job.model find_unused_parameters=True"
+            ) from error
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -140,6 +189,12 @@ class Model(torch.nn.Module):
         gradients = self._gradients
         if gradients.group is None or gradients.broken is not None or not self.training:
             return None
+        trained = [parameter.requires_grad for parameter in self._all]
+        if not any(trained):
+            return None  # Such as the other network of a GAN, whose DDP is used again later.
+        if trained != self._trained:
+            self.drop()
+            self._trained = trained
         if not self._ddp:
             # Buffers go with the commit. The summed gradients stay where they were summed, and are not copied.
             options = {"gradient_as_bucket_view": True} | self._options
@@ -151,9 +206,18 @@ class Model(torch.nn.Module):
                     **without_sync,
                     **options,
                 )
-            ddp.register_comm_hook(None, lambda _, bucket: gradients.reduce(bucket))
+            ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+            parameters, ignored = self.module.named_parameters(), ddp.parameters_to_ignore
+            self._ids = frozenset(id(p) for name, p in parameters if p.requires_grad and name not in ignored)
             self._ddp.append(ddp)
         return self._ddp[0]
+
+    def _reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        if bucket.is_last():
+            gradients = self._gradients
+            gradients.is_summed_twice |= self._ids in gradients.summed
+            gradients.summed.add(self._ids)
+        return self._gradients.reduce(bucket)
 
     def drop(self) -> None:
         """The generation is over: nothing of its group is left on the gradients."""
@@ -162,3 +226,8 @@ class Model(torch.nn.Module):
             ddp.reducer._remove_autograd_hooks()
             ddp.reducer = None
             ddp.logger = None
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Some of many names."""
+    return ", ".join([*names[:3], f"and {len(names) - 3} others"] if len(names) > 4 else names)

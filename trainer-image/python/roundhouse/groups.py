@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import json
 import socket
+import sys
 import threading
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import torch.distributed as dist
 # Not later: its functions keep the default group of the moment at which it is imported, and DDP imports it.
 import torch.distributed.nn.functional  # noqa: F401
 
-from .connections import Connections, open_sockets
+from .connections import Connections, cut, opened_to, open_sockets
 from .errors import DataMismatch, RoundhouseError, StateError
 
 _NAME = "roundhouse"
@@ -41,11 +42,13 @@ def _seconds(seconds: float) -> datetime.timedelta:
 class Store:
     """A connection to a key-value store, or to the part of its keys that begin with a prefix."""
 
-    def __init__(self, root: dist.Store, port: int, prefix: str = ""):
+    def __init__(self, root: dist.Store, port: int, prefix: str = "", socket: int | None = None):
         self.root = root
         self.store = dist.PrefixStore(prefix, root) if prefix else root
         self.port = port
         self.prefix = prefix
+        # Of a connection to a store that another process serves, or this one: its socket's inode.
+        self.socket = socket
 
     def add(self, key: str, amount: int) -> int:
         """Adds to a counter and returns its new value."""
@@ -53,7 +56,7 @@ class Store:
 
     def part(self, name: str) -> Store:
         """The keys that begin with a name."""
-        return Store(self.root, self.port, f"{self.prefix}/{name}" if self.prefix else name)
+        return Store(self.root, self.port, f"{self.prefix}/{name}" if self.prefix else name, self.socket)
 
     def set_timeout(self, seconds: float) -> None:
         """How long a key that is not set is waited for."""
@@ -106,9 +109,10 @@ class Network:
         return Store(store, port)
 
     def dial(self, address: str, port: int, seconds: float) -> Store:
-        """Connects to the store that another process serves."""
+        """Connects to the store that a process serves."""
+        before = open_sockets()
         store = dist.TCPStore(address, port, is_master=False, timeout=_seconds(seconds), wait_for_workers=False)
-        return Store(store, port)
+        return Store(store, port, socket=opened_to(port, before))
 
     def connect(
         self,
@@ -125,14 +129,18 @@ class Network:
         self._compare(store.store, rank)
         if self.device.type == "cuda":
             nccl = _nccl(store.store, rank, size, seconds)
-            return Group(nccl, store.store, self.device, place, seconds, None)
+            # NCCL connects in its first collective, and holds the lock meanwhile that an abort needs. Here nobody else has
+            # the group yet. This thread may be a new one, whose device is the first one.
+            with torch.cuda.device(self.device):
+                nccl.allreduce([torch.zeros(1, device=self.device)]).wait()
+            return Group(nccl, store, self.device, place, seconds, None)
         before = open_sockets()
         store.store.set(f"address/{rank}", address)
         gloo = _gloo(store.store, rank, size, seconds, address)
         peers = {found.decode() for found in store.store.multi_get([f"address/{peer}" for peer in range(size)])}
         ports = {store.port} | ({own_store_port} if own_store_port else set())
         wires = Wires(Connections(before, peers, ports), address, peers, ports)
-        return Group(gloo, store.store, self.device, place, seconds, wires)
+        return Group(gloo, store, self.device, place, seconds, wires)
 
     def _compare(self, store: dist.Store, rank: int) -> None:
         """Before any collective: ranks whose rows have different lengths would wait for each other for ever."""
@@ -191,7 +199,7 @@ class Group:
     def __init__(
         self,
         backend: Any,
-        store: dist.Store,
+        store: Store,
         device: torch.device,
         place: tuple[int, int, int],
         seconds: float,
@@ -268,6 +276,9 @@ class Group:
         else:
             self._wires.own.cut()
         self._abort_parts()
+        # A rank that makes a group of its script's waits at the store for all others, for 30 minutes.
+        if self._store.socket is not None:
+            cut(self._store.socket)
 
     def _abort_parts(self) -> None:
         for part in list(self._parts):
@@ -313,12 +324,15 @@ class Group:
         leave_default()
         _default = self
         _prepared.append(self.backend)
+        # PyTorch replaces it by one under which nothing is printed before it returns: ours ends the process.
+        hook = sys.excepthook
         dist.init_process_group(
             _NAME,
-            store=self._store,
+            store=self._store.store,
             rank=self.rank,
             world_size=self.size,
         )
+        sys.excepthook = hook
         self.process_group = dist.group.WORLD
 
 

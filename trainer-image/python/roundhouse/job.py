@@ -6,11 +6,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._native import Process, fault_point
 from .buffers import Buffers
@@ -19,7 +20,7 @@ from .ending import exit_with, explained, write_result
 from .errors import AlreadyJoined, ConfigError, Diverged, NotCommitted, PeerLost, RoundhouseError
 from .evaluation import Evaluation, evaluate
 from .generations import Generations
-from .gradients import Model
+from .gradients import Model, shortened
 from .seeding import mixed, seed_all
 from .state import Row
 from .streams import Shard
@@ -53,7 +54,8 @@ def join(
     :class:`~roundhouse.errors.AlreadyJoined` the second time.
     """
     global _joined
-    if _joined is not None and not _joined._over:
+    # A worker's process that has trained leaves the job; another lobby would wait for ever.
+    if _joined is not None and (_joined._process.has_agent or not _joined._over):
         raise AlreadyJoined("rh.join was called twice: a process is a member of one job; put both models in one state")
     if gradients not in ("ddp", "manual"):
         raise ConfigError(f'rh.join: gradients is {gradients!r}; give "ddp" or "manual"')
@@ -93,10 +95,14 @@ class Job:
         self._process = process
         self._row = Row(state)
         self._device = _device_of(state) if device is None else torch.device(device)
+        if self._device.type == "cuda" and self._device.index is None:
+            # Other threads have another current device.
+            self._device = torch.device("cuda", torch.cuda.current_device())
         self._is_manual = is_manual
         self._seeds = seeds
         self._optimizers = [entry for entry in state.values() if isinstance(entry, torch.optim.Optimizer)]
         self._modules = [entry for entry in state.values() if isinstance(entry, torch.nn.Module)]
+        self._scalers = [entry for entry in state.values() if isinstance(entry, torch.amp.GradScaler)]
         self._buffers = Buffers(self._modules)
         self._generations = Generations(process, self._row, self._device)
         self._gradients = self._generations.gradients
@@ -106,10 +112,11 @@ class Job:
         # The script has left the loop over the steps before the last one.
         self._has_left = False
         self._over = False
-        # The step and the words of the last collective of the script's own that has failed.
-        self._last_failure: tuple[int, str] | None = None
+        # Of the last collective of the script's own that has failed: its words, and the step in which they would come again,
+        # before or after the commit.
+        self._last_failure: tuple[int, bool, str] | None = None
         self._began_at = self._loaded_at = 0.0
-        self._hooks = [optimizer.register_step_pre_hook(self._check_step) for optimizer in self._optimizers]
+        self._hooks = [register_optimizer_step_pre_hook(self._check_step)]
         if process.has_agent:
             torch.set_num_threads(process.num_threads(os.cpu_count() or 1))
 
@@ -183,12 +190,17 @@ class Job:
 
     def steps(
         self, dataset: Any, sampler: Sampler, *, evaluation: Evaluation | None = None, **options: Any
-    ) -> Iterator[Batch]:
+    ) -> Iterable[Batch]:
         """The batches of this rank, one per step. Each is to be ended by :meth:`commit`.
 
         ``dataset`` has ``__getitem__`` and ``__len__``, or is what :meth:`shard_of` returns. ``evaluation`` is done between steps. ``options`` are those of PyTorch's
         DataLoader, such as ``num_workers`` and ``collate_fn``.
         """
+        return Loop(lambda: self._batches(dataset, sampler, evaluation, options))
+
+    def _batches(
+        self, dataset: Any, sampler: Sampler, evaluation: Evaluation | None, options: dict[str, Any]
+    ) -> Iterator[Batch]:
         loader = Loader(dataset, sampler, seeds=self._seeds, **options)
         try:
             for step in self._steps(sampler, evaluation):
@@ -197,11 +209,17 @@ class Job:
                 self._seed(step)
                 self._loaded_at = time.perf_counter()
                 yield Batch(step, data, self)
-        finally:
+        except GeneratorExit:
             loader.close()
+            raise
+        # Not after an error, which ends the process and with it the workers: to end in order may take them seconds.
+        loader.close()
 
-    def indices(self, sampler: Sampler, *, evaluation: Evaluation | None = None) -> Iterator[Step]:
+    def indices(self, sampler: Sampler, *, evaluation: Evaluation | None = None) -> Iterable[Step]:
         """The steps of this rank, for a script that reads its samples itself. Each is to be ended by :meth:`commit`."""
+        return Loop(lambda: self._seeded(sampler, evaluation))
+
+    def _seeded(self, sampler: Sampler, evaluation: Evaluation | None) -> Iterator[Step]:
         for step in self._steps(sampler, evaluation):
             self._seed(step)
             yield step
@@ -218,8 +236,8 @@ class Job:
         """Ends a step: all ranks agree on it, then the optimizer steps, and the gradients are reset.
 
         ``loss``: of this rank's samples, a scalar, as the sampler's ``reduction`` has it: their mean, or their sum. With a
-        ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; by default those of the state.
-        ``max_grad_norm`` clips the gradients.
+        ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; by default those of the state; ``[]`` if
+        the script changes its tensors itself after the commit. ``max_grad_norm`` clips the gradients.
 
         True: the step counts. False: the generation broke, nothing has changed, and the loop does the step again.
 
@@ -232,7 +250,7 @@ class Job:
         for entry in (scheduler, scaler):
             self._check_entry(entry)
         ended_at = time.perf_counter()
-        self._check_summed()
+        self._check_summed(optimizers)
         gradients = self._gradients
         clipped_to = max_grad_norm if scaler is None else None
         assert self._generations.sampler is not None
@@ -248,7 +266,7 @@ class Job:
         agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
         agreed_at = time.perf_counter()
         if agreed is None:
-            self._drop(optimizers, scaler)
+            self._drop()
             return False
         mean_loss, all_finite = agreed
         if scaler is not None:
@@ -281,13 +299,19 @@ class Job:
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sums over the ranks of numbers, outside of a step's passes. All ranks have to call it at the same place.
 
-        Raises :class:`~roundhouse.errors.PeerLost` when the generation breaks in it.
+        Raises :class:`~roundhouse.errors.PeerLost` when the generation breaks in it, or was broken before. Continue with the
+        loop then, or call it in ``with batch:``, which does so. A step that is not committed yet is dropped.
         """
+        if self._generations.sampler is None:
+            raise ConfigError("job.sum before the loop over job.steps: the ranks meet when the loop begins")
         numbers = [float(value) for value in values]
         if not all(math.isfinite(number) for number in numbers):
             raise ConfigError(f"job.sum: {numbers} are not all finite, and the ranks agree on finite numbers alone")
         sums = self._process.sum(numbers)
         if sums is None:
+            if self._step is not None:
+                self._drop()
+            self._generations.leave()
             raise PeerLost("a rank was lost while the ranks summed numbers")
         return sums
 
@@ -298,7 +322,10 @@ class Job:
         when the file is whole, on all ranks; a rank 0 that is lost meanwhile is replaced.
         """
         if not self._is_finished and not self._has_left:
-            raise NotCommitted("job.save_result before the last step: call it after the loop over job.steps")
+            raise NotCommitted(
+                "job.save_result before the last step: call it after the loop over job.steps; an iterator of a loop that was "
+                "left early must not be kept"
+            )
         self._finish()
         directory = self._process.checkpoint_dir
         file = Path(path) if directory is None else Path(directory) / path
@@ -375,9 +402,16 @@ class Job:
         generations.prepare(sampler, self._modules, self._optimizers)
         while True:
             is_due = generations.advance()
+            if is_due and self._is_finished:
+                raise NotCommitted("a loop over job.steps after job.save_result: the training that was left is complete")
             place = generations.place
             if evaluation is not None and evaluation.is_due(place.samples, self._process.evaluated, sampler):
-                evaluate(evaluation, self._process, self._modules, place)
+                try:
+                    evaluate(evaluation, self._process, self._modules, place)
+                except PeerLost as error:
+                    # Of job.sum in its function `then`. A process that a newer generation has superseded ends.
+                    if error.newer is not None:
+                        raise
                 continue
             if not is_due:
                 if self._process.finish():
@@ -403,6 +437,7 @@ class Job:
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
         self._buffers.remember()
         self._step = step
+        self._has_left = False
         self._began_at = self._loaded_at = time.perf_counter()
         fault_point("Forward", step.rank, step.number)
 
@@ -420,32 +455,45 @@ class Job:
         if gradients.broken is None:
             self._process.tell(loss, finite=is_finite)
 
-    def _drop(self, optimizers: Sequence[torch.optim.Optimizer], scaler: Any = None) -> None:
+    def _drop(self) -> None:
         """The step is as if it had not been."""
-        if scaler is not None:
+        for scaler in self._scalers:
             # That the script has unscaled the gradients is forgotten with them.
             scaler._per_optimizer_states.clear()
         self._step = None
         self._buffers.restore()
-        forget_gradients(optimizers)
+        # Also of the optimizers that the step does not use: its passes come again.
+        forget_gradients(self._optimizers)
         self._generations.leave()
 
     def _collective_failed(self, error: BaseException) -> bool:
-        """A collective of the script's own may have failed within a step: whether the step is done again."""
-        failure = (0 if self._step is None else self._step.number, str(error))
+        """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""
+        if isinstance(error, PeerLost):
+            # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
+            return error.newer is None
+        is_open = self._step is not None
+        steps = self._generations.steps_done
         # An error that comes again in the next generation is the script's.
-        is_own = isinstance(error, torch.OutOfMemoryError) or failure == self._last_failure
-        if self._generations.group is None or self._step is None or is_own:
+        is_own = isinstance(error, torch.OutOfMemoryError) or (steps, is_open, str(error)) == self._last_failure
+        if self._generations.group is None or is_own:
             return False
-        self._last_failure = failure
-        if not isinstance(error, PeerLost):
-            self._gradients.broke(error)
+        self._last_failure = (steps if is_open else steps + 1, is_open, str(error))
+        self._gradients.broke(error)
+        if is_open:
             self._process.agree(broke=self._gradients.broken)
-        self._drop(self._optimizers)
+            self._drop()
+        else:
+            self._process.lose(str(self._gradients.broken))
+            self._generations.leave()
         return True
 
     def _chosen(self, optimizer: Any) -> list[torch.optim.Optimizer]:
         if optimizer is None:
+            if not self._optimizers:
+                raise ConfigError(
+                    'job.commit without an optimizer, and none is in rh.join(state=...): add it, as in state={..., "opt": opt}; '
+                    "a script that changes its tensors itself after the commit gives job.commit(loss, [])"
+                )
             return self._optimizers
         chosen = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         for one in chosen:
@@ -460,20 +508,57 @@ class Job:
                 f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
             )
 
-    def _check_summed(self) -> None:
+    def _check_summed(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         gradients = self._gradients
-        is_summed = self._is_manual or gradients.computed_at > 0.0 or gradients.broken is not None
-        if self._generations.group is not None and not is_summed:
+        if self._is_manual or self._generations.group is None or gradients.broken is not None:
+            return
+        unsummed = gradients.unsummed(optimizers)
+        if not gradients.summed:
             raise NotCommitted(
-                "no gradients were summed over the ranks in this step: compute the loss with job.model(model), and call "
-                'loss.backward() before job.commit; a script that sums them itself gives rh.join(gradients="manual")'
+                "no gradients were summed over the ranks in this step: compute the loss with job.model(model), in training mode, "
+                "and call loss.backward() before job.commit, the last time outside of no_sync(); a script that sums them itself "
+                'gives rh.join(gradients="manual")'
+            )
+        if unsummed:
+            raise NotCommitted(
+                f"the gradients of {self._named(unsummed)} were not summed over the ranks in this step: compute the loss with "
+                "job.model(...) of the modules that have them, in training mode, and the last pass of each outside of no_sync()"
+            )
+        assert self._generations.sampler is not None
+        if gradients.is_summed_twice and self._generations.sampler.reduction == "sum":
+            raise NotCommitted(
+                "gradients were summed over the ranks twice in this step: put all passes but the last one into "
+                "`with net.no_sync()`"
             )
 
-    def _check_step(self, *_: Any) -> None:
-        if self._step is not None and not self._is_committing:
+    def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Called before each step of every optimizer in this process."""
+        if self._step is None or self._is_committing:
+            return
+        stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if any(optimizer is own for own in self._optimizers):
             raise NotCommitted(
                 "optimizer.step() outside of job.commit: the ranks have not agreed on the step; remove it, job.commit does it"
             )
+        if self._row.names_of(stepped):
+            raise NotCommitted(
+                f"{type(optimizer).__name__}.step() of an optimizer that is not in rh.join(state=...) would change "
+                f"{self._named(stepped)}: add it to the state, and remove the call, job.commit does it"
+            )
+
+    def _named(self, parameters: Sequence[torch.Tensor]) -> str:
+        return shortened(self._row.names_of(parameters)) or "parameters that are not in rh.join(state=...)"
+
+
+class Loop:
+    """The steps of a ``for``. Each ``for`` has an iterator of its own: that it is let go says that the loop was left."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]):
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
 
 def _device_of(state: dict[str, Any]) -> torch.device:
     for entry in state.values() if isinstance(state, dict) else ():

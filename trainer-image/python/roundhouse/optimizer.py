@@ -1,17 +1,21 @@
 """The state of an optimizer as views of the row.
 
 PyTorch's optimizers make what they keep for a parameter in their first step. A process that joins later needs its types and
-shapes before: they are learned from one step of the optimizer with gradients of zero, which is undone.
+shapes before: they are learned from steps of the optimizer with gradients of zero, which are undone.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from .errors import StateError
+
+# Bytes of the parameters with which an optimizer makes a step that is undone: it takes a few times that much memory.
+_PORTION = 64 << 20
 
 
 class Groups:
@@ -168,31 +172,65 @@ def _templates(
 ) -> list[dict[str, Template]]:
     """What the optimizer keeps for each parameter, in order."""
     # Of parameters that are frozen, too: they may be trained later.
-    missing = [parameter for parameter in parameters if not optimizer.state.get(parameter)]
-    learned: dict[torch.Tensor, dict[str, Any]] = {}
-    if missing:
+    missing = {index: parameter for index, parameter in enumerate(parameters) if not optimizer.state.get(parameter)}
+    portions = list(_portions(missing))
+    try:
         try:
-            _step_and_undo(optimizer, missing, learned)
-        except (TypeError, RuntimeError) as error:
-            raise StateError(
-                f"{name} of rh.join(state=...) is a {type(optimizer).__name__}, which cannot make a step with gradients of zero "
-                f"({error}): optimizers with closures or sparse gradients cannot be kept"
-            ) from error
-    templates = []
-    for index, parameter in enumerate(parameters):
-        kept = optimizer.state.get(parameter) or learned.get(parameter) or {}
-        named = {key: value for key, value in kept.items() if value is not None}
-        templates.append({key: Template(f"{name}.{key}.{index}", value) for key, value in named.items()})
-    return templates
+            learned = _learned(name, optimizer, portions)
+        except Exception as error:
+            if len(portions) < 2 or isinstance(error, torch.OutOfMemoryError):
+                raise
+            # It may need the gradients of all parameters in each step.
+            learned = _learned(name, optimizer, [missing])
+    except (TypeError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise StateError(
+            f"{name} of rh.join(state=...) is a {type(optimizer).__name__}, which cannot make a step with gradients of zero "
+            f"({error}): optimizers with closures or sparse gradients cannot be kept"
+        ) from error
+    return [
+        learned[index] if index in learned else _templates_of(name, index, optimizer.state[parameter])
+        for index, parameter in enumerate(parameters)
+    ]
 
 
-def _step_and_undo(
-    optimizer: torch.optim.Optimizer, missing: list[torch.Tensor], learned: dict[torch.Tensor, dict[str, Any]]
-) -> None:
-    """One step with gradients of zero, of which nothing stays. ``learned``: what the optimizer made in it."""
+def _portions(parameters: dict[int, torch.Tensor]) -> Iterator[dict[int, torch.Tensor]]:
+    """Parameters of some bytes each, or a single larger one."""
+    portion: dict[int, torch.Tensor] = {}
+    num_bytes = 0
+    for index, parameter in parameters.items():
+        own = parameter.numel() * parameter.element_size()
+        if portion and num_bytes + own > _PORTION:
+            yield portion
+            portion, num_bytes = {}, 0
+        portion[index] = parameter
+        num_bytes += own
+    if portion:
+        yield portion
+
+
+def _learned(
+    name: str, optimizer: torch.optim.Optimizer, portions: list[dict[int, torch.Tensor]]
+) -> dict[int, dict[str, Template]]:
+    learned = {}
+    for portion in portions:
+        made = _step_and_undo(optimizer, list(portion.values()))
+        for index, parameter in portion.items():
+            learned[index] = _templates_of(name, index, made.get(parameter, {}))
+    return learned
+
+
+def _templates_of(name: str, index: int, kept: dict[str, Any]) -> dict[str, Template]:
+    return {key: Template(f"{name}.{key}.{index}", value) for key, value in kept.items() if value is not None}
+
+
+def _step_and_undo(optimizer: torch.optim.Optimizer, missing: list[torch.Tensor]) -> dict[Any, dict[str, Any]]:
+    """One step with gradients of zero, of which nothing stays. Returns what the optimizer made in it."""
     before = {parameter: (parameter.grad, parameter.detach().clone()) for parameter in missing}
     others = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter not in before]
     gradients = {parameter: parameter.grad for parameter in others}
+    known = {key for key, kept in optimizer.state.items() if kept}
     groups = [{key: copy.deepcopy(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
     counted = getattr(optimizer, "_step_count", None), getattr(optimizer, "_opt_called", None)
@@ -214,9 +252,9 @@ def _step_and_undo(
             parameter.grad = gradient
         for group, old in zip(optimizer.param_groups, groups):
             group.update(old)
-        for parameter in missing:
-            learned[parameter] = optimizer.state.pop(parameter, {})
+        made = {key: optimizer.state.pop(key) for key in list(optimizer.state) if key not in known}
         optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
         for attribute, value in zip(("_step_count", "_opt_called"), counted):
             if value is not None:
                 setattr(optimizer, attribute, value)
+    return made

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -52,23 +53,42 @@ class View(Protocol):
 
 
 class InPlace:
-    """The bytes of a tensor, in the logical order of its elements."""
+    """The bytes of a tensor, in the logical order of its elements.
 
-    def __init__(self, name: str, tensor: torch.Tensor):
+    ``place``: the dict of a module that has it, if one has, and its key there. The module may put another tensor there.
+    """
+
+    def __init__(self, name: str, tensor: torch.Tensor, place: tuple[dict[str, Any], str] | None = None):
         if tensor.dtype not in _DTYPES:
             raise StateError(f"{name} of rh.join(state=...) has the type {tensor.dtype}, which no checkpoint can hold")
         self.name = name
-        self.tensor = tensor
+        self._tensor = tensor
+        self._place = place
         self.dtype = _DTYPES[tensor.dtype]
         self.shape = list(tensor.shape)
         self.num_bytes = tensor.numel() * tensor.element_size()
 
+    @property
+    def tensor(self) -> Any:
+        """The tensor that is there now."""
+        return self._tensor if self._place is None else self._place[0].get(self._place[1])
+
+    def _checked(self) -> torch.Tensor:
+        tensor = self.tensor
+        if isinstance(tensor, torch.Tensor) and list(tensor.shape) == self.shape and _DTYPES.get(tensor.dtype) == self.dtype:
+            return tensor
+        if isinstance(tensor, torch.Tensor):
+            now = f"{list(tensor.shape)} of {_DTYPES.get(tensor.dtype, tensor.dtype)}"
+        else:
+            now = f"a {type(tensor).__name__}"
+        raise StateError(f"{self.name} has changed since rh.join: it is {now}, not {self.shape} of {self.dtype}")
+
     def read(self) -> torch.Tensor:
-        return bytes_of(self.tensor)
+        return bytes_of(self._checked())
 
     @torch.no_grad()
     def write(self, start: int, piece: torch.Tensor) -> None:
-        write_bytes(self.tensor, start, piece)
+        write_bytes(self._checked(), start, piece)
 
 
 class Numbers:
@@ -133,7 +153,7 @@ class Row:
             for key, value in tensors.items():
                 if not isinstance(value, torch.Tensor):
                     raise StateError(f"{name}.{key} of rh.join(state=...) is a {type(value).__name__}, not a tensor")
-            return [InPlace(f"{name}.{key}", value) for key, value in tensors.items()]
+            return [InPlace(f"{name}.{key}", value, _place_of(entry, key, value)) for key, value in tensors.items()]
         if isinstance(entry, torch.optim.Optimizer):
             optimizer = OptimizerState(name, entry)
             self._settled.append(optimizer)
@@ -150,6 +170,11 @@ class Row:
     def described(self) -> list[tuple[str, str, list[int], int]]:
         """Name, type, shape and bytes of each view."""
         return [(view.name, view.dtype, view.shape, view.num_bytes) for view in self.views]
+
+    def names_of(self, tensors: Sequence[torch.Tensor]) -> list[str]:
+        """The names of those tensors that are in it."""
+        wanted = {id(tensor) for tensor in tensors}
+        return [view.name for view in self.views if isinstance(view, InPlace) and id(view.tensor) in wanted]
 
     def _pieces(self, start: int, end: int) -> list[tuple[Any, int, int]]:
         """The views in ``start..end`` of the row, each with its first and last byte."""
@@ -168,6 +193,9 @@ class Row:
         self._check(start, end)
         # A rank that has read a checkpoint sends it on.
         self.settle()
+        for view in self.views if start == 0 else []:
+            if view.num_bytes == 0:
+                view.read()  # It may have something now, which would be lost.
         into = _memory(address, end - start)
         at = 0
         for view, low, high in self._pieces(start, end):
@@ -198,6 +226,16 @@ class Row:
     def _check(self, start: int, end: int) -> None:
         if not 0 <= start <= end <= self.num_bytes:
             raise StateError(f"bytes {start} to {end} of a state of {self.num_bytes} bytes")
+
+
+def _place_of(module: torch.nn.Module, key: str, tensor: torch.Tensor) -> tuple[dict[str, Any], str] | None:
+    """Where the module keeps a tensor of its ``state_dict``; None if only the module knows."""
+    path, _, own = key.rpartition(".")
+    try:
+        owner = module.get_submodule(path)
+    except AttributeError:
+        return None
+    return next(((kept, own) for kept in (owner._buffers, owner._parameters) if kept.get(own) is tensor), None)
 
 
 def _memory(address: int, length: int) -> torch.Tensor:

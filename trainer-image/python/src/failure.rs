@@ -1,6 +1,8 @@
 //! Errors that cross between Python and Rust.
 
-use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use std::cell::RefCell;
+
+use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use roundhouse_contract::environment::EnvironmentInvalid;
 use roundhouse_member::failure::{Ending, Failure};
@@ -8,9 +10,23 @@ use roundhouse_member::failure::{Ending, Failure};
 /// Where the package's exceptions are made.
 const ERRORS: &str = "roundhouse.errors";
 
-/// A failure as the exception of its exit code.
+thread_local! {
+    /// What has interrupted Python code that was called from here: Ctrl-C, which is no failure.
+    static INTERRUPT: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// The exception of the last [`Failure::State`], which has its own exit code.
+    static REFUSAL: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// A failure as the exception of its exit code; as the interrupt that has caused it, if one has; as that of the state if
+/// its bytes could not be copied.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn raised(failure: Failure) -> PyErr {
+    if let Some(interrupt) = INTERRUPT.take() {
+        return interrupt;
+    }
+    if let (Failure::State(_), Some(refusal)) = (&failure, REFUSAL.take()) {
+        return refusal;
+    }
     let Ending { code, words, newer } = failure.ending();
     exception(code.code(), &words, newer)
 }
@@ -50,7 +66,20 @@ pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
     if is_of(py, error, "OutOfMemoryError") {
         Failure::OutOfMemory(words)
     } else {
+        REFUSAL.set(Some(error.clone_ref(py)));
         Failure::State(words)
+    }
+}
+
+/// An exception where there should be none, in its words.
+pub(crate) fn told(error: &PyErr) -> String {
+    Python::attach(|py| note_interrupt(py, error));
+    error.to_string()
+}
+
+fn note_interrupt(py: Python<'_>, error: &PyErr) {
+    if !error.is_instance_of::<PyException>(py) {
+        INTERRUPT.set(Some(error.clone_ref(py)));
     }
 }
 
@@ -61,6 +90,7 @@ fn is_of(py: Python<'_>, error: &PyErr, name: &str) -> bool {
 
 /// The first line: torch's errors of connections go on with a stack trace.
 fn words(py: Python<'_>, error: &PyErr) -> String {
+    note_interrupt(py, error);
     let all = error.value(py).to_string();
     all.lines().next().unwrap_or_default().to_owned()
 }

@@ -252,13 +252,13 @@ impl Process {
         clippy::needless_pass_by_value,
         reason = "Python's list is copied once"
     )]
-    /// Sums finite numbers over the ranks; None when the generation broke.
+    /// Sums finite numbers over the ranks; None when the generation broke, now or before.
     fn sum(&mut self, py: Python<'_>, values: Vec<f64>) -> PyResult<Option<Vec<f64>>> {
         let training = self.training()?;
         py.detach(|| training.sum(&values)).map_err(raised)
     }
 
-    /// All steps are committed: the state is saved. False when the generation broke.
+    /// All steps are committed: the state is saved. False when the generation broke, now or before.
     fn finish(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
         py.detach(|| training.finish()).map_err(raised)

@@ -43,8 +43,14 @@ impl PyState {
     }
 
     /// All bytes of another rank, or of a checkpoint, have come: what is not copied in place is loaded.
-    pub(crate) fn settle(&self) -> PyResult<()> {
-        Python::attach(|py| self.row.call_method0(py, "settle").map(|_| ()))
+    ///
+    /// # Errors
+    /// What has come does not fit what is there.
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
+        Python::attach(|py| {
+            let settled = self.row.call_method0(py, "settle");
+            settled.map(|_| ()).map_err(|error| refused(py, &error))
+        })
     }
 }
 

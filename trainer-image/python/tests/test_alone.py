@@ -1,6 +1,7 @@
 """Scripts outside of a job: a world of one."""
 
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -23,6 +24,28 @@ with rh.join(state={"model": model, "opt": opt}) as job:
         loss = loss_of(job.model(model)(batch.x), batch.y)
         loss.backward()
         """
+GROWING = """
+import tempfile
+
+class Losses:
+    def __init__(self):
+        self.all = []
+
+    def state_dict(self):
+        return {"all": self.all}
+
+    def load_state_dict(self, loaded):
+        self.all = loaded["all"]
+
+losses = Losses()
+state = {"model": model, "opt": opt, "losses": losses}
+with rh.join(state=state, checkpoint_dir=tempfile.mkdtemp(), checkpoint_every_steps=2) as job:
+    for batch in job.steps(data, job.sampler(40, 8, epochs=1)):
+        loss = loss_of(job.model(model)(batch.x), batch.y)
+        loss.backward()
+        if job.commit(loss):
+            losses.all.append(loss.item())
+"""
 
 
 def run(source, *arguments):
@@ -36,6 +59,15 @@ def run(source, *arguments):
         (HEAD + LOOP + "pass", "NotCommitted: step 1: the body of the loop has ended without job.commit"),
         (HEAD + LOOP + "opt.step()", "NotCommitted: optimizer.step() outside of job.commit"),
         (HEAD + LOOP + "job.commit(loss, torch.optim.SGD(model.parameters(), lr=1))", "ConfigError: job.commit got a SGD"),
+        (
+            HEAD + LOOP + "torch.optim.Adam(model.parameters()).step()",
+            "NotCommitted: Adam.step() of an optimizer that is not in rh.join(state=...) would change model.weight, model.bias",
+        ),
+        (
+            HEAD + LOOP.replace(', "opt": opt', "") + "job.commit(loss)",
+            "ConfigError: job.commit without an optimizer, and none is in rh.join(state=...)",
+        ),
+        (HEAD + GROWING, "StateError: losses.all.0 of rh.join(state=...) has changed its structure"),
         (HEAD + LOOP + "job.commit(loss * float('nan'), opt)", "Diverged: step 1"),
         (HEAD + LOOP + "rh.join(state={'model': model})", "AlreadyJoined: rh.join was called twice"),
         (HEAD + "rh.join(state={'model': 1})", "StateError: state['model'] is a int"),
@@ -49,6 +81,8 @@ def run(source, *arguments):
             "ConfigError: job.model: init_sync: the job decides that in each generation",
         ),
         (HEAD + LOOP + "job.save_result('weights')", "NotCommitted: job.save_result before the last step"),
+        (HEAD + LOOP + "job.commit(loss, opt); job.save_result('w')", "NotCommitted: job.save_result before the last step"),
+        (HEAD + "rh.join(state={'model': model}).sum([1])", "ConfigError: job.sum before the loop over job.steps"),
     ],
 )
 def test_a_mistake_is_an_exception_that_says_what_to_do(source, words):
@@ -56,24 +90,79 @@ def test_a_mistake_is_an_exception_that_says_what_to_do(source, words):
     assert ended.returncode == 1 and words in ended.stderr, ended.stderr
 
 
-def test_a_loop_that_is_left_has_a_result(tmp_path):
-    ended = run(
-        HEAD
-        + """
+LEFT = """
+class Bar:
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __iter__(self):
+        for step in self.steps:
+            yield step
+
 with rh.join(state={"model": model, "opt": opt}) as job:
     net = job.model(torch.compile(model, backend="eager"))
-    for batch in job.steps(data, job.sampler(40, 8, epochs=9)):
+    sampler = job.sampler(40, 8, epochs=9)
+    steps = job.steps(data, sampler)
+    for batch in steps:
         loss = loss_of(net(batch.x), batch.y)
         loss.backward()
         job.commit(loss, opt)
         if batch.step.number == 3:
             break
-    print("saved after", job.steps_done, job.save_result(sys.argv[1]))
-""",
-        tmp_path / "weights",
-    )
+    """
+
+
+# A bar is as that of tqdm.
+@pytest.mark.parametrize("held", ["job.steps(data, sampler)", "steps", "Bar(steps)", "bar"])
+def test_a_loop_that_is_left_has_a_result(tmp_path, held):
+    source = LEFT.replace("for batch in steps", f"bar = Bar(steps)\n    for batch in {held}")
+    ended = run(HEAD + source + 'print("saved after", job.steps_done, job.save_result(sys.argv[1]))', tmp_path / "weights")
     assert ended.returncode == 0 and "saved after 3" in ended.stdout, ended.stderr
     assert sorted(load(tmp_path / "weights")) == ["bias", "weight"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("for batch in steps: pass", "NotCommitted: step 4: the body of the loop has ended without job.commit"),
+        ("job.save_result(sys.argv[1])\n    for batch in steps: pass", "NotCommitted: a loop over job.steps after job.save"),
+    ],
+)
+def test_a_loop_that_was_left_goes_on_until_the_result_is_saved(tmp_path, source, words):
+    ended = run(HEAD + LEFT + source, tmp_path / "weights")
+    assert words in ended.stderr, ended.stderr
+
+
+SAVED_AT_EACH_STEP = """
+with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=sys.argv[1], checkpoint_every_steps=1) as job:
+    for batch in job.steps(data, job.sampler(40, 8, steps=1_000_000)):
+        loss = loss_of(job.model(model)(batch.x), batch.y)
+        loss.backward()
+        job.commit(loss, opt)
+        print("step", batch.step.number, flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_script_as_any_other(tmp_path):
+    command = [sys.executable, "-c", HEAD + SAVED_AT_EACH_STEP, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
+        next(line for line in script.stdout if line.startswith("step 5"))
+        script.send_signal(signal.SIGINT)
+        _, errors = script.communicate(timeout=60)
+    assert script.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors, errors
+
+
+def test_ctrl_c_while_the_state_is_copied_is_not_taken_for_an_error_of_the_state(tmp_path):
+    interrupted = """
+from roundhouse.state import Row
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+Row.copy_out = interrupted
+"""
+    ended = run(HEAD + interrupted + SAVED_AT_EACH_STEP, tmp_path)
+    assert ended.returncode == -signal.SIGINT and "KeyboardInterrupt" in ended.stderr, ended.stderr
 
 
 def test_evaluations_are_done_between_steps_and_gradients_may_be_accumulated(tmp_path):

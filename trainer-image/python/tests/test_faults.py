@@ -54,8 +54,55 @@ def test_a_group_of_the_script_breaks_when_a_rank_is_killed(tmp_path):
         world.ends(others)
 
 
-def test_ctrl_c_ends_a_rank_whose_peer_does_not_answer(tmp_path):
-    with World(tmp_path, "train.py", 100_000, tmp_path / "weights") as world:
+def test_a_rank_that_is_killed_while_the_script_makes_a_group_leaves_no_rank_waiting(tmp_path):
+    # At the store: for 2 minutes in the part, and for 30 outside of it.
+    with World(tmp_path, "parts.py", STEPS, tmp_path / "weights", variables={"DIES_AT_FIRST": "1:2"}) as world:
+        world.slow(200)
+        workers = world.begin(3)
+        world.reach(workers, 5)
+        world.form(workers)
+        until("the rank is killed", workers[1].is_gone)
+        others = [workers[0], workers[2]]
+        world.form(others)
+        world.reach(others, 10)
+        assert all("is cut off" in worker.log.read_text() for worker in others)
+        world.slow(0)
+        world.ends(others)
+
+
+@pytest.mark.parametrize(
+    ("how", "dies_at"),
+    [("continue", "1:31"), ("with batch", "1:31"), ("in a step", "1:31"), ("in a callback", "1:0")],
+)
+def test_a_rank_that_is_killed_while_the_others_sum_numbers_costs_no_process(tmp_path, how, dies_at):
+    variables = {"HOW": how, "DIES_AT": dies_at}
+    with World(tmp_path, "sums.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        workers = world.begin(3)
+        until("the rank is killed", workers[1].is_gone)
+        others = [workers[0], workers[2]]
+        world.form(others)
+        world.ends(others)
+
+
+def test_numbers_may_be_summed_after_a_commit_that_has_failed(tmp_path):
+    with World(tmp_path, "sums.py", STEPS, tmp_path / "weights", variables={"HOW": "continue"}) as world:
+        workers = world.begin(3, fault="1:31:Agree")
+        until("the rank is killed", workers[1].is_gone)
+        others = [workers[0], workers[2]]
+        world.form(others)
+        world.ends(others)
+
+
+def test_a_process_joins_a_job_once(tmp_path):
+    with World(tmp_path, "train.py", 5, tmp_path / "weights", variables={"JOIN_AGAIN": "1"}) as world:
+        workers = world.begin(1)
+        world.ends(workers, 64)
+        assert "AlreadyJoined: rh.join was called twice" in workers[0].log.read_text()
+
+
+def test_ctrl_c_asks_a_worker_to_leave_which_waits_a_while_for_a_peer_that_does_not_answer(tmp_path):
+    variables = {"ROUNDHOUSE_TERMINATION_GRACE_SECONDS": "6"}
+    with World(tmp_path, "train.py", 100_000, tmp_path / "weights", variables=variables) as world:
         workers = world.begin(2)
         world.reach(workers, 5)
         workers[1].kill(signal.SIGSTOP)
@@ -67,8 +114,21 @@ def test_ctrl_c_ends_a_rank_whose_peer_does_not_answer(tmp_path):
 
         until("rank 0 waits for its peer", waits)
         workers[0].kill(signal.SIGINT)
-        world.ends([workers[0]], -signal.SIGINT)
-        assert "KeyboardInterrupt" in workers[0].log.read_text()
+        world.ends([workers[0]], 143)
+        assert "its peers neither left nor formed a generation" in workers[0].words()["message"]
+
+
+def test_ctrl_c_ends_a_worker_that_trains_and_its_peer_trains_on(tmp_path):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        world.slow(200)
+        workers = world.begin(2)
+        world.reach(workers, 5)
+        workers[1].kill(signal.SIGINT)
+        world.ends([workers[1]], 128 + signal.SIGINT)
+        assert "KeyboardInterrupt" in workers[1].log.read_text()
+        world.slow(0)
+        world.form([workers[0]])
+        world.ends([workers[0]])
 
 
 def test_a_stream_has_each_sample_once_also_when_a_rank_is_killed(tmp_path):
@@ -164,6 +224,8 @@ def test_a_bug_of_the_script_on_one_rank_ends_that_rank_alone_and_is_named(tmp_p
         lines = (pathlib.Path(__file__).parent / "scripts" / "train.py").read_text().splitlines()
         line = next(number for number, text in enumerate(lines, 1) if "a bug of the script" in text)
         assert words["message"] == f"ValueError: a bug of the script (train.py:{line})", words
+        log = workers[1].log.read_text()
+        assert "Traceback (most recent call last)" in log and "\nValueError: a bug of the script" in log, log
         world.form([workers[0]])
         world.ends([workers[0]])
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
@@ -239,8 +301,45 @@ def test_a_rank_that_ends_before_the_result_is_written_leaves_it_to_the_next_ran
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
 
 
+def test_a_loop_that_all_ranks_leave_at_the_same_step_has_a_result(tmp_path, undisturbed):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"STOP_AT": "31"}) as world:
+        world.ends(world.begin(2))
+    assert difference(undisturbed(30), load(tmp_path / "weights")) <= ROUNDING
+
+
 def test_sys_exit_before_the_last_step_is_a_failure(tmp_path):
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"EXIT_AT": "0:7"}) as world:
         workers = world.begin(1)
         world.ends(workers, 64)
         assert "sys.exit() before its last step" in workers[0].words()["message"]
+
+
+@pytest.mark.parametrize(
+    ("uses", "workers", "killed", "at"),
+    [
+        # In the second step of a generation the first pass tells the ranks how gradients are packed.
+        ("accumulate-clip", 3, 0, "2:Forward"),
+        ("sum-accumulate", 2, 1, "31:Backward"),
+        ("scaler-unscale-collective", 3, 1, "31:Collective"),
+        ("scaler-clip-alternate-apart", 2, 1, "31:Agree"),
+        ("small-frozen", 3, 1, "31:Backward"),
+        ("manual-clip", 2, 1, "31:Collective"),
+    ],
+)
+def test_what_a_script_uses_trains_what_one_process_trains_when_a_rank_is_killed(tmp_path, uses, workers, killed, at):
+    step, point = at.split(":")
+    fault = {"KILL_AT": step} if point == "Collective" else {"ROUNDHOUSE_FAULT": f"{killed}:{at}"}
+    directories = [tmp_path / "single", tmp_path / "world"]
+    for directory in directories:
+        directory.mkdir()
+    single, world = (World(directory, "exact.py", STEPS, directory / "weights", uses) for directory in directories)
+    with single, world:
+        alone = single.begin(1)
+        ranks = [world.start(index, **(fault if index == killed else {})) for index in range(workers)]
+        world.prepared(ranks)
+        world.form(ranks)
+        until("the rank is killed", ranks[killed].is_gone)
+        others = [rank for rank in ranks if rank is not ranks[killed]]
+        world.form(others)
+        world.ends(alone + others)
+    assert difference(*(load(directory / "weights") for directory in directories)) <= ROUNDING

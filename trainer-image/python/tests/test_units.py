@@ -1,17 +1,24 @@
 """The parts of the package, in this process."""
 
+import collections
 import concurrent.futures
 import ctypes
+import multiprocessing
 import os
+import signal
 import socket
 import time
 
 import pytest
 import torch
-from roundhouse import errors
+from conftest import load
+from roundhouse import errors, optimizer
 from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
-from roundhouse.data import Loader, Sampler, plan
+from roundhouse.data import Batch, Loader, Sampler, plan
+from roundhouse.ending import write_result
+from roundhouse.evaluation import Evaluation
+from roundhouse.generations import Generations
 from roundhouse.gradients import Gradients, Model
 from roundhouse.groups import Network
 from roundhouse.packed import Packed
@@ -94,6 +101,60 @@ def test_to_learn_what_an_optimizer_keeps_changes_nothing(name):
         step(*untouched, number)
     for mine, other in zip(ours[0].state_dict().values(), untouched[0].state_dict().values()):
         assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_optimizer_keeps_is_learned_in_portions(name, monkeypatch):
+    sent = []
+    for portion in (1 << 20, 100, 1):
+        monkeypatch.setattr(optimizer, "_PORTION", portion)
+        sent.append(row_of(trained(OPTIMIZERS[name], 1)).described())
+    assert sent[0] == sent[1] == sent[2]
+
+
+class Jealous(torch.optim.SGD):
+    """It needs the gradients of all parameters."""
+
+    def step(self, closure=None):
+        assert all(parameter.grad is not None for group in self.param_groups for parameter in group["params"])
+        super().step(closure)
+
+
+class Hungry(torch.optim.SGD):
+    """It has no memory."""
+
+    def step(self, closure=None):
+        raise torch.OutOfMemoryError("tried to allocate 80 GiB")
+
+
+def test_an_optimizer_that_makes_no_step_with_some_gradients_makes_one_with_all(monkeypatch):
+    monkeypatch.setattr(optimizer, "_PORTION", 1)
+    row = row_of(trained(lambda p: Jealous(p, lr=0.1, momentum=0.9), 1))
+    assert "opt.momentum_buffer.5" in [name for name, *_ in row.described()]
+    with pytest.raises(torch.OutOfMemoryError):
+        row_of(trained(lambda p: Hungry(p, lr=0.1), 1))
+
+
+def test_a_buffer_that_a_module_replaces_is_what_is_sent_and_what_receives():
+    ours, theirs = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    left, right = Row({"norm": ours}), Row({"norm": theirs})
+    for number, module in enumerate((ours, theirs)):
+        module.running_mean = torch.full((3,), 5.0 + number)
+    send(left, right)
+    assert theirs.running_mean.tolist() == [5.0, 5.0, 5.0]
+    for other, words in [(torch.zeros(4), r"\[4\] of F32"), (None, "a NoneType"), (torch.zeros(3).double(), r"\[3\] of F64")]:
+        ours.running_mean = other
+        with pytest.raises(errors.StateError, match="norm.running_mean has changed since rh.join: it is " + words):
+            send(left, right)
+
+
+def test_a_result_has_all_names_of_tied_weights(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False))
+    model[1].weight = model[0].weight
+    write_result(tmp_path / "weights", model)
+    again = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False))
+    again.load_state_dict(load(tmp_path / "weights"))
+    assert torch.equal(again[0].weight, model[0].weight) and torch.equal(again[1].weight, model[0].weight)
 
 
 def test_entries_that_cannot_be_kept_are_named():
@@ -214,6 +275,94 @@ def test_samplers_and_loaders_name_what_is_wrong():
             call()
 
 
+class EndsWith:
+    """Its samples are the signal that the process which reads them gets when its parent ends."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, _):
+        number = ctypes.c_int()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
+        return number.value
+
+
+def test_workers_of_loaders_end_with_the_process_that_reads_from_them():
+    sampler = Sampler(4, 4, epochs=1)
+    loader = Loader(EndsWith(), sampler, num_workers=1)
+    assert loader.load(plan(sampler, 0, 0, (1, 0, 1)), 0).tolist() == [signal.SIGKILL] * 4
+    assert len(multiprocessing.active_children()) == 1
+    loader.close()
+    assert not multiprocessing.active_children()
+    evaluation = Evaluation(EndsWith(), lambda batch: {"loss": sum(batch)}, options={"num_workers": 1})
+    assert evaluation.sums(0, 1) == {"loss": 4 * signal.SIGKILL}
+
+
+def test_a_batch_is_moved_whole():
+    pair = collections.namedtuple("pair", ["x", "y"])
+    tensor = torch.ones(2)
+    packed = torch.nn.utils.rnn.pack_sequence([tensor, tensor])
+    encoded = collections.UserDict(ids=tensor, length=2)
+    encoded.language = "en"
+    batch = Batch(None, [pair(tensor, {"z": tensor}), encoded, packed, "text"], None).to("meta")
+    assert type(batch[0]) is pair and batch[0].x.is_meta and batch[0].y["z"].is_meta
+    assert type(batch[1]) is collections.UserDict and batch[1]["ids"].is_meta and batch[1]["length"] == 2
+    assert batch[1].language == "en" and not encoded["ids"].is_meta
+    assert batch[2].data.is_meta and batch[2].batch_sizes.tolist() == [2, 2] and batch[3] == "text"
+
+
+class Generation:
+    """Of a process with two ranks, as the native part tells it and as its group: each loss brings the next one."""
+
+    number = 1
+
+    def advance(self):
+        return True
+
+    def place(self):
+        return self.number, 0, 2, 0, 0
+
+    def lose(self, _):
+        self.number += 1
+
+    def group(self):
+        return self
+
+    def become_default(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_an_error_of_a_callback_that_comes_again_in_the_next_generation_is_the_scripts():
+    def advance(*said):
+        errors = list(said)
+        native = Generation()
+        generations = Generations(native, None, torch.device("cpu"))
+
+        def callback():
+            if errors:
+                raise errors.pop(0)
+
+        generations.callbacks.append(callback)
+        assert generations.advance() and not errors
+        return native.number
+
+    lost, other = RuntimeError("closed by peer 1"), RuntimeError("closed by peer 2")
+    assert advance() == 1
+    assert advance(lost) == 2
+    assert advance(lost, other, lost) == 4
+    with pytest.raises(RuntimeError, match="closed by peer 1"):
+        advance(lost, lost)
+    with pytest.raises(torch.OutOfMemoryError):
+        advance(torch.OutOfMemoryError())
+    superseded = errors.PeerLost("a newer generation has written")
+    superseded.newer = 7
+    with pytest.raises(errors.PeerLost):
+        advance(superseded)
+
+
 def test_random_numbers_depend_on_every_part():
     assert len({mixed(1, 2, 3), mixed(1, 2, 4), mixed(1, 3, 2), mixed(2, 2, 3), mixed(1, 2)}) == 5
 
@@ -253,6 +402,22 @@ def test_a_group_is_left_while_a_peer_has_not_joined_a_collective():
     with pytest.raises(RuntimeError):
         work.wait()
     groups[1].close()
+
+
+def test_a_wait_at_the_store_ends_with_the_generation():
+    network = Network(torch.device("cpu"), {}, [])
+    store = network.host("127.0.0.1", 0, 30.0)
+    with concurrent.futures.ThreadPoolExecutor() as ranks:
+        group = network.connect(network.dial("127.0.0.1", store.port, 30.0), 1, 0, 1, 30.0, "127.0.0.1", None)
+        stores = network.dial("127.0.0.1", store.port, 30.0)
+        waits = ranks.submit(group._store.store.get, "never")
+        with pytest.raises(concurrent.futures.TimeoutError):
+            waits.result(timeout=0.2)
+        group.abort()
+        with pytest.raises(RuntimeError):
+            waits.result(timeout=10)
+    assert stores.add("key", 1) == 1 and store.add("key", 1) == 2
+    group.close()
 
 
 def test_connections_to_peers_are_cut_and_others_stay():

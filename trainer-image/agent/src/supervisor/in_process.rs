@@ -117,7 +117,7 @@ impl Worker<'_> {
                 () = at(self.restarts.due()), if !self.asked => self.restart(),
                 () = at(ask_at) => {
                     self.ended.extend(self.restarts.give_up());
-                    self.processes.signal_all(Signal::TERM);
+                    self.processes.ask_to_leave();
                     self.asked = true;
                     (ask_at, kill_at) = (None, Some(Instant::now() + grace));
                 }

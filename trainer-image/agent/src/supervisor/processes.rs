@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -97,11 +97,24 @@ impl Processes {
         ended
     }
 
+    /// Asks each of our processes to end, and nothing that they have started: a process that leaves at a step boundary
+    /// needs its loaders of data until then.
+    pub(crate) fn ask_to_leave(&self) {
+        for pid in self.pids() {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Signals our processes and all that they have started.
     pub(crate) fn signal_all(&self, signal: Signal) {
-        for pid in self.running.keys().filter_map(|pid| Pid::from_raw(*pid)) {
-            // It may have ended in this moment.
+        for pid in self.pids() {
             let _ = kill_process_group(pid, signal);
         }
+    }
+
+    /// One may have ended in this moment.
+    fn pids(&self) -> impl Iterator<Item = Pid> {
+        self.running.keys().filter_map(|pid| Pid::from_raw(*pid))
     }
 
     /// Gives the last log lines time to arrive; a stranger that still holds a pipe is not waited for.

@@ -111,6 +111,7 @@ impl<'a> Worker<'a> {
     fn act(&mut self, action: Action) -> Result<Option<(i32, TerminationMessage)>, Failure> {
         match action {
             Action::Start(membership) => self.start(&membership)?,
+            // A shell that runs the script does not pass a signal on.
             Action::Terminate => self.processes.signal_all(Signal::TERM),
             Action::Kill => self.processes.signal_all(Signal::KILL),
             Action::Exit(outcome) => return Ok(Some(self.end(outcome))),

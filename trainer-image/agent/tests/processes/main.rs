@@ -152,6 +152,11 @@ fn a_program_that_does_not_exist_is_named() {
     }
 }
 
+/// For a worker alone in mode Restart.
+const FIRST_GENERATION: &str = r#"{"generation":1,"action":"Join","nodeRank":0,"nodes":1,"procsPerWorker":1,
+    "master":{"address":"127.0.0.1","port":1},"members":"",
+    "incarnation":{"podUid":"","restarts":0},"issuedAt":""}"#;
+
 /// Steps without end, and its pid.
 const STEPS: &str = r#"echo pid $$; step=0; while :; do step=$((step + 1))
     echo '{"phase":"Training","rank":4,"generation":2,"step":'$step'}' > $ROUNDHOUSE_RUN_DIR/new.$LOCAL_RANK
@@ -226,10 +231,7 @@ fn what_processes_write_is_for_their_user_and_group_alone() {
         file.to_str().unwrap(),
     ];
     let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, "umask", &arguments);
-    let document = r#"{"generation":1,"action":"Join","nodeRank":0,"nodes":1,"procsPerWorker":1,
-        "master":{"address":"127.0.0.1","port":1},"members":"",
-        "incarnation":{"podUid":"","restarts":0},"issuedAt":""}"#;
-    std::fs::write(&file, document).unwrap();
+    std::fs::write(&file, FIRST_GENERATION).unwrap();
     agent.finish();
     let own = Command::new("bash").args(["-c", "umask"]).output().unwrap();
     let own = String::from_utf8(own.stdout).unwrap();

@@ -1,7 +1,9 @@
 //! A script of the user's in mode `InProcess`: it has no configuration of the trainer, and joins or does not.
 
 use roundhouse_contract::Reason;
+use tempfile::TempDir;
 
+use crate::FIRST_GENERATION;
 use crate::harness::{Agent, until};
 
 /// Tells what it inherits, is in the lobby until a file lets it train, and completes.
@@ -55,4 +57,45 @@ fn a_script_that_is_asked_to_leave_before_it_joins_has_left() {
     agent.signal("TERM");
     let (status, message) = agent.finish();
     assert_eq!((status.code(), message.reason), (Some(143), Reason::Left));
+}
+
+/// Starts a process of its own, as PyTorch's loader of data does. When it is asked to leave it waits until that process
+/// has said whether it was asked, too.
+const HAS_A_LOADER: &str = r#"
+    cd $ROUNDHOUSE_RUN_DIR
+    answer() { echo "the loader $1"; touch answered; exit; }
+    (trap 'answer "was asked"' TERM; echo up; while :; do sleep 0.02; [ -e asked ] && answer "works on"; done) &
+    trap 'touch asked; until [ -e answered ]; do sleep 0.02; done; exit 143' TERM
+    echo up; while :; do sleep 0.02; done"#;
+
+fn asked_to_leave(agent: &mut Agent) -> String {
+    until("both are up", || {
+        (agent.stdout().matches("] up\n").count() == 2).then_some(())
+    });
+    agent.signal("TERM");
+    let (status, message) = agent.finish();
+    assert_eq!((status.code(), message.reason), (Some(143), Reason::Left));
+    agent.stdout()
+}
+
+#[test]
+fn loaders_of_a_script_that_joins_live_until_it_has_left() {
+    let text = asked_to_leave(&mut Agent::start_script(1, HAS_A_LOADER));
+    assert!(text.contains("the loader works on"), "{text}");
+}
+
+#[test]
+fn in_mode_restart_all_that_a_script_has_started_is_asked_to_end() {
+    let dir = TempDir::new().unwrap();
+    let membership = dir.path().join("membership");
+    let arguments = [
+        "--mode",
+        "Restart",
+        "--membership-file",
+        membership.to_str().unwrap(),
+    ];
+    let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, HAS_A_LOADER, &arguments);
+    std::fs::write(&membership, FIRST_GENERATION).unwrap();
+    let text = asked_to_leave(&mut agent);
+    assert!(text.contains("the loader was asked"), "{text}");
 }

@@ -20,6 +20,7 @@ use roundhouse_member::world::{Standing, StepEnd};
 use roundhouse_member::{Failure, Held, Keeping, Launch, Member, State as _};
 
 use super::{Started, internal};
+use crate::failure::told;
 use crate::group::Begun;
 use crate::network::PyNetwork;
 use crate::sampler::Course;
@@ -179,12 +180,11 @@ impl Training {
         (self.begun, self.told) = (None, None);
         self.own_time = Duration::ZERO;
         let left = Python::attach(|py| self.leave_group.call0(py));
-        left.map_err(|error| internal(&error.to_string()))?;
+        left.map_err(|error| internal(&told(&error)))?;
         let Some(origin) = self.member.form(place, &mut self.state)? else {
             return Ok(false);
         };
-        let settled = self.state.settle();
-        settled.map_err(|error| Failure::State(error.to_string()))?;
+        self.state.settle()?;
         let world = self.member.world()?;
         if let Some(group) = world.group() {
             let expected = self.member.longest_step();
@@ -364,11 +364,12 @@ impl Training {
         Ok(())
     }
 
+    /// `None`: the generation broke, now or before.
     pub(super) fn sum(&mut self, values: &[f64]) -> Result<Option<Vec<f64>>, Failure> {
-        let sums = self
-            .member
-            .world()
-            .and_then(|world| world.sum_signed(values));
+        let Ok(world) = self.member.world() else {
+            return Ok(None);
+        };
+        let sums = world.sum_signed(values);
         self.lost_or(sums)
     }
 
@@ -417,9 +418,12 @@ impl Training {
         Ok(())
     }
 
-    /// The state is saved, on all ranks; false: the generation broke.
+    /// The state is saved, on all ranks; false: the generation broke, now or before.
     pub(super) fn finish(&mut self) -> Result<bool, Failure> {
-        if let Some(group) = self.member.world()?.group() {
+        let Ok(world) = self.member.world() else {
+            return Ok(false);
+        };
+        if let Some(group) = world.group() {
             group.set_timeout(self.timeouts.beside_steps(None));
         }
         let saved = self.member.save_result(&self.state);

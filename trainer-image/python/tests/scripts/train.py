@@ -40,6 +40,8 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
         dataset = job.shard_of(list(dataset), len(dataset))
     net = job.model(model)
     for batch in job.steps(dataset, sampler, evaluation=evaluation, num_workers=int(os.environ.get("LOADERS", "0"))):
+        if os.environ.get("STOP_AT") == str(batch.step.number):
+            break
         x, y = batch
         loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()
@@ -51,3 +53,6 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
     if os.environ.get("EXIT_AT_END") == str(job.rank):
         os.kill(os.getpid(), 9)
     job.save_result(WEIGHTS)
+
+if os.environ.get("JOIN_AGAIN"):
+    rh.join(state={"model": model})

@@ -1,0 +1,76 @@
+"""A training with what a script may use, as tests run it: STEPS, where the weights go, and the names of what it uses."""
+
+import contextlib
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+
+import roundhouse as rh
+
+STEPS, WEIGHTS, USES = int(sys.argv[1]), sys.argv[2], sys.argv[3].split("-")
+
+torch.manual_seed(3)
+points = torch.randn(100, 8)
+dataset = torch.utils.data.TensorDataset(points, (points[:, 0] * points[:, 1] > 0).long())
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+reduction = "sum" if "sum" in USES else "mean"
+batch_size = 2 if "small" in USES else 32
+rate = 0.05 / batch_size if "sum" in USES else 0.05
+opts = [torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9) for layer in (model[0], model[2])]
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=10)
+state = {"model": model, "first": opts[0], "second": opts[1], "scaler": scaler}
+
+
+def passes(net, x, y):
+    """Gradients of the batch; its loss."""
+    parts = list(zip(x.split(3), y.split(3))) if "accumulate" in USES else [(x, y)]
+    total = 0.0
+    for index, (part_x, part_y) in enumerate(parts):
+        with contextlib.nullcontext() if index == len(parts) - 1 else net.no_sync():
+            loss = torch.nn.functional.cross_entropy(net(part_x), part_y, reduction="sum")
+            loss = loss if reduction == "sum" else loss / len(x)
+            (scaler.scale(loss) if "scaler" in USES else loss).backward()
+        total += loss.item()
+    return total
+
+
+def summed_gradients(step):
+    """What gradients="manual" leaves to the script."""
+    for parameter in model.parameters():
+        parameter.grad *= step.size / step.global_size
+        if job.group is not None:
+            dist.all_reduce(parameter.grad)
+
+
+with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as job:
+    net = model if "manual" in USES else job.model(model)
+    if "apart" in USES:
+        first, second = job.model(model[0]), job.model(model[2])
+        net = lambda x: second(torch.tanh(first(x)))  # noqa: E731
+    sampler = job.sampler(len(dataset), batch_size, steps=STEPS, seed=5, reduction=reduction)
+    for batch in job.steps(dataset, sampler):
+        number = batch.step.number
+        if "frozen" in USES:
+            model[2].requires_grad_(number % 20 < 10)
+        # Only collectives of the script's own need it.
+        with batch if {"manual", "collective"} & set(USES) else contextlib.nullcontext():
+            loss = passes(net, *batch)
+            if "manual" in USES:
+                summed_gradients(batch.step)
+            if "scaler" in USES and number == 7:
+                model[0].weight.grad[0, 0] = float("inf")
+            for opt in opts if "unscale" in USES else []:
+                scaler.unscale_(opt)
+            if os.environ.get("KILL_AT") == str(number):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if "collective" in USES and job.group is not None:
+                dist.all_reduce(torch.ones(1))
+            chosen = [opts[number % 2]] if "alternate" in USES else opts
+            most = 0.5 if "clip" in USES else None
+            if job.commit(loss, chosen, scaler=scaler if "scaler" in USES else None, max_grad_norm=most):
+                for opt in opts:
+                    opt.zero_grad()
+    job.save_result(WEIGHTS)

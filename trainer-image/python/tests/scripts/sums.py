@@ -1,0 +1,51 @@
+"""A training whose ranks also sum numbers with job.sum: STEPS and where the weights go. HOW says what becomes of a lost rank."""
+
+import os
+import signal
+import sys
+
+import torch
+
+import roundhouse as rh
+
+STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
+HOW = os.environ.get("HOW", "")
+
+torch.manual_seed(3)
+points = torch.randn(100, 8)
+dataset = torch.utils.data.TensorDataset(points, (points[:, 0] > 0).long())
+model = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def num_ranks(job, step):
+    if job.generation == 1 and os.environ.get("DIES_AT") == f"{job.rank}:{step}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job.sum([1])[0]
+
+
+def train(batch):
+    loss = torch.nn.functional.cross_entropy(net(batch.x), batch.y)
+    loss.backward()
+    if HOW == "in a step":
+        assert num_ranks(job, batch.step.number) == job.world_size
+    # Also if the commit has failed.
+    job.commit(loss, opt)
+    if HOW != "in a step":
+        assert num_ranks(job, batch.step.number) == job.world_size
+
+
+with rh.join(state={"model": model, "opt": opt}) as job:
+    net = job.model(model)
+    if HOW == "in a callback":
+        job.on_generation(lambda job: num_ranks(job, 0))
+    for batch in job.steps(dataset, job.sampler(len(dataset), 16, steps=STEPS, seed=5)):
+        if HOW == "continue":
+            try:
+                train(batch)
+            except rh.PeerLost:
+                continue
+        else:
+            with batch:
+                train(batch)
+    job.save_result(WEIGHTS)

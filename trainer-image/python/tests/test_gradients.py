@@ -1,0 +1,199 @@
+"""What a step does to gradients and buffers, in a group whose ranks are in this process."""
+
+import concurrent.futures
+
+import pytest
+import torch
+from roundhouse import errors
+from roundhouse.buffers import Buffers
+from roundhouse.data import Step
+from roundhouse.gradients import Gradients, Model
+from roundhouse.groups import Network
+
+
+@pytest.fixture
+def gradients():
+    """Those of a group of one rank."""
+    network = Network(torch.device("cpu"), {}, [])
+    store = network.host("127.0.0.1", 0, 30.0)
+    group = network.connect(store, 1, 0, 1, 30.0, "127.0.0.1", None)
+    group.become_default()
+    made = Gradients()
+    made.group = group
+    yield made
+    for model in made.models:
+        model.drop()
+    group.close()
+
+
+def begin(gradients, optimizer):
+    optimizer.zero_grad()
+    gradients.begin(Step(1, 0, (0,), 1, False, 1, 0, 1))
+
+
+class Layers(torch.nn.Module):
+    """Two layers, in a bucket each; the script skips one, as LayerDrop does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(300, 300), torch.nn.Linear(300, 300)
+        self.skips = None
+
+    def forward(self, x):
+        for layer in (self.first, self.second):
+            x = x if layer is self.skips else layer(x)
+        return x.sum()
+
+
+X = torch.ones(1, 300)
+ONE_LAYER = {"bucket_cap_mb": 0.3}
+
+
+@pytest.mark.parametrize("skipped", ["first", "second"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_gradients_that_were_summed_in_part_are_no_step_and_no_lost_peer(gradients, skipped, steps):
+    layers = Layers()
+    net, optimizer = Model(layers, gradients, ONE_LAYER), torch.optim.SGD(layers.parameters(), lr=0.1)
+    for _ in range(steps):
+        begin(gradients, optimizer)
+        net(X).backward()
+        assert gradients.unsummed([optimizer]) == []
+    begin(gradients, optimizer)
+    layers.skips = getattr(layers, skipped)
+    net(X).backward()
+    words = rf"Layers were not summed .* left out {skipped}.weight, {skipped}.bias; .* find_unused_parameters=True"
+    with pytest.raises(errors.NotCommitted, match=words):
+        gradients.unsummed([optimizer])
+    with pytest.raises(errors.NotCommitted, match=words):
+        net(X)
+    assert gradients.broken is None
+
+
+def test_gradients_of_unused_parameters_are_summed_if_ddp_looks_for_them(gradients):
+    layers = Layers()
+    net = Model(layers, gradients, {**ONE_LAYER, "find_unused_parameters": True})
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    for layers.skips in (layers.first, None, layers.second):
+        begin(gradients, optimizer)
+        net(X).backward()
+        assert gradients.summed and gradients.unsummed([optimizer]) == []
+
+
+def test_layers_that_are_frozen_and_trained_again_get_a_ddp_of_their_own(gradients):
+    layers = Layers()
+    net, optimizer = Model(layers, gradients, ONE_LAYER), torch.optim.SGD(layers.parameters(), lr=0.1)
+    for frozen, other in [(None, None), (layers.first, layers.second), (layers.second, layers.first), (None, None)]:
+        layers.requires_grad_(True)
+        if frozen is not None:
+            frozen.requires_grad_(False)
+        begin(gradients, optimizer)
+        net(X).backward()
+        assert gradients.summed and gradients.unsummed([optimizer]) == []
+        assert frozen is None or (frozen.weight.grad is None and other.weight.grad is not None)
+
+
+def test_a_ddp_outlives_steps_in_which_all_of_its_parameters_are_frozen(gradients):
+    layers, other = Layers(), torch.nn.Linear(1, 1)
+    net, optimizer = Model(layers, gradients, {}), torch.optim.SGD([*layers.parameters(), *other.parameters()], lr=0.1)
+    ddps = []
+    for is_trained in (True, False, True):
+        layers.requires_grad_(is_trained)
+        begin(gradients, optimizer)
+        (net(X) + other(torch.ones(1, 1)).sum()).backward()
+        assert bool(gradients.summed) is is_trained
+        assert gradients.unsummed([optimizer])[-2:] == list(other.parameters())
+        ddps.append(net._ddp[0])
+    assert ddps[0] is ddps[2]
+
+
+def test_gradients_of_a_module_that_no_model_has_are_found(gradients):
+    models = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
+    optimizer = torch.optim.SGD([{"params": model.parameters()} for model in models], lr=0.1)
+    nets = [Model(model, gradients, {}) for model in models]
+    x = torch.ones(1, 2)
+    begin(gradients, optimizer)
+    (nets[0](x) + nets[1](x)).backward()
+    assert gradients.unsummed([optimizer]) == []
+    begin(gradients, optimizer)
+    (nets[0](x) + models[1](x)).backward()
+    assert gradients.unsummed([optimizer]) == list(models[1].parameters())
+    begin(gradients, optimizer)
+    nets[0](x).backward()
+    assert gradients.unsummed([optimizer]) == []
+
+
+def test_the_last_pass_of_a_step_has_to_be_summed_and_only_the_last_one_if_gradients_are_sums(gradients):
+    model = torch.nn.Linear(2, 1)
+    net, optimizer = Model(model, gradients, {}), torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(1, 2)
+
+    def passes(*are_last):
+        begin(gradients, optimizer)
+        for is_last in are_last:
+            if is_last:
+                net(x).backward()
+            else:
+                with net.no_sync():
+                    net(x).backward()
+        return bool(gradients.summed), gradients.is_summed_twice
+
+    assert passes(False, False, True) == (True, False)
+    assert passes(False, False) == (False, False)
+    assert passes(True, False) == (False, False)
+    assert passes(True, True) == (True, True)
+    begin(gradients, optimizer)
+    net(x).backward()
+    with torch.no_grad():
+        net(x)
+    net(x)  # Without a backward pass, as for a metric.
+    assert gradients.summed and gradients.unsummed([optimizer]) == []
+
+
+class Centered(torch.nn.Module):
+    """It puts a new tensor in the place of a buffer in each pass, and has one that grows."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.zeros(3, dtype=torch.bool))
+        self.register_buffer("center", torch.zeros(2))
+        self.register_buffer("cache", torch.zeros(2), persistent=False)
+        self.register_buffer("late", None, persistent=False)
+
+    def forward(self, x, length=2):
+        self.center = self.center * 0.5 + x
+        self.cache = torch.full((length,), x)
+        self.late = self.center
+
+
+def test_a_buffer_that_a_module_replaces_is_restored():
+    module = Centered()
+    buffers = Buffers([module])
+    for step in (1.0, 2.0):
+        buffers.remember()
+        module(step)
+    buffers.restore()
+    assert module.center.tolist() == [1.0, 1.0] and module.cache.tolist() == [1.0, 1.0] and module.late is not None
+    buffers.restore()
+    assert module.center.tolist() == [1.0, 1.0]
+
+
+def test_buffers_that_were_replaced_are_those_of_one_rank_on_all_others():
+    network = Network(torch.device("cpu"), {}, [])
+    store = network.host("127.0.0.1", 0, 30.0)
+    stores = [store, network.dial("127.0.0.1", store.port, 30.0)]
+    modules = [Centered(), Centered()]
+    buffers = [Buffers([module]) for module in modules]
+    with concurrent.futures.ThreadPoolExecutor() as ranks:
+        groups = list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 30.0, "127.0.0.1", None), range(2)))
+        for lengths, cache in [((2, 2), [1.0, 1.0]), ((3, 2), [2.0, 2.0]), ((2, 3), [2.0, 2.0, 2.0])]:
+            for rank, module in enumerate(modules):
+                module(1.0 + rank, lengths[rank])
+            modules[0].mask.fill_(True)
+            list(ranks.map(lambda rank: buffers[rank].share(groups[rank], 0, Gradients()), range(2)))
+            assert torch.equal(modules[0].center, modules[1].center) and modules[1].mask.all()
+            assert modules[1].cache.tolist() == cache
+    modules[1].center = torch.zeros(3)
+    with pytest.raises(errors.StateError, match="the buffer center of Centered has changed"):
+        buffers[1].share(groups[1], 0, Gradients())
+    for group in groups:
+        group.close()
