@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 /// What a script saves its weights as.
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
 /// Enough for all kills.
-const STEPS: u64 = 1_500;
+const STEPS: u64 = 800;
 const POINTS: [&str; 5] = ["Forward", "Backward", "Agree", "Update", "Commit"];
 /// Milliseconds added to each step until a rank is killed, and until its successor trains: it needs seconds to import PyTorch.
 const PAUSE: u64 = 20;
-const PAUSE_OF_SUCCESSOR: u64 = 300;
+const PAUSE_OF_SUCCESSOR: u64 = 500;
 /// Of the largest weight of a tensor.
 const TOLERANCE: f32 = 1e-6;
 

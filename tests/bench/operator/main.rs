@@ -35,9 +35,9 @@ struct Arguments {
     /// Other projects are measured up to this number of pods.
     #[arg(long, default_value_t = 400)]
     peers: u32,
-    /// Largest number of jobs that train.
-    #[arg(long, default_value_t = 1_000)]
-    training: u32,
+    /// Numbers of jobs that train.
+    #[arg(long, value_delimiter = ',', default_value = "125,250,500,1000")]
+    training: Vec<u32>,
     /// Jobs that cannot get on, beside one that can.
     #[arg(long, default_value_t = 200)]
     broken: u32,
@@ -75,7 +75,7 @@ async fn main() -> anyhow::Result<()> {
     }
     if is_wanted("training") {
         println!("{}", training::Figures::head());
-        for jobs in doubled(125, arguments.training) {
+        for jobs in arguments.training {
             println!("{}", training::run(&arguments.operator, jobs).await?.row());
         }
         println!();
