@@ -172,7 +172,7 @@ async fn tell(
     key: &Job,
     job: &ValidatedJob,
     action: &Action,
-    pod: &str,
+    (pod, says): (&str, u64),
     patch: serde_json::Value,
 ) -> Result<(), CallError> {
     let wake = ObjectRef::new(&job.key.name).within(&key.0);
@@ -181,7 +181,7 @@ async fn tell(
     let write = |deadline| {
         async move { annotate(&beside, &key_beside, &pod, patch, deadline).await }.boxed()
     };
-    let what = (name(action), &what);
+    let what = (name(action), &what, says);
     context.making.change(key, wake, what, write).await
 }
 
@@ -204,7 +204,7 @@ async fn remove<K: Child>(
         }
         .boxed()
     };
-    let what = (name(action), &what);
+    let what = (name(action), &what, 0);
     context.making.change(key, wake, what, write).await
 }
 
@@ -272,16 +272,17 @@ async fn one(
                 // Many documents take their time; a worker's patience begins with its own.
                 document.issued_at = status::time(Timestamp::now()).0.to_string();
             }
-            let document = document.to_json()?;
-            let patch = annotation(resource_version, (labels::MEMBERSHIP, &document));
-            tell(context, key, job, action, pod, patch).await
+            let text = document.to_json()?;
+            let patch = annotation(resource_version, (labels::MEMBERSHIP, &text));
+            let says = document.generation << 16 | u64::from(document.repeats);
+            tell(context, key, job, action, (pod, says), patch).await
         }
         Action::EndGroup {
             pod,
             resource_version,
         } => {
             let patch = annotation(resource_version, (gang::KUEUE_RETRIABLE, "false"));
-            tell(context, key, job, action, pod, patch).await
+            tell(context, key, job, action, (pod, 0), patch).await
         }
         Action::DeletePod { pod, uid, reason } => {
             tracing::info!(job = %job.key.name, pod, ?reason, "deleting a pod");

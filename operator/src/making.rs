@@ -26,8 +26,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// A result that nobody has asked for in this time is not wanted any more.
 const FORGOTTEN: Duration = CREATE_DEADLINE.saturating_mul(2);
 
-/// An action on an object of a job.
-type Key = (Job, &'static str, Written);
+/// A write: its job, its action, its object, and what it says. The result of one is not that of a later one that says something
+/// else.
+type Key = (Job, &'static str, Written, u64);
 
 /// Writes that a reconcile did not wait for.
 #[derive(Debug)]
@@ -71,12 +72,13 @@ impl Making {
     where
         F: Future<Output = Result<(), CallError>> + Send + 'static,
     {
-        let key = (job.clone(), action, what.clone());
+        let key = (job.clone(), action, what.clone(), 0);
         self.run(key, wake, creation).await
     }
 
     /// Changes or deletes an object, unless that is under way or its result is at hand. `write` is given its deadline: a
-    /// short one first, because an answer may be lost, and the next time one that the slowest admission webhook keeps.
+    /// short one first, because an answer may be lost, and the next time one that the slowest admission webhook keeps. `says`:
+    /// a number that differs from that of other writes of this action on the object.
     ///
     /// # Errors
     /// That of the write, or [`CallError::Pending`] if it continues.
@@ -84,13 +86,13 @@ impl Making {
         &self,
         job: &Job,
         wake: ObjectRef<TrainingJob>,
-        (action, what): (&'static str, &Written),
+        (action, what, says): (&'static str, &Written, u64),
         write: impl FnOnce(Duration) -> F,
     ) -> Result<(), CallError>
     where
         F: Future<Output = Result<(), CallError>> + Send + 'static,
     {
-        let key = (job.clone(), action, what.clone());
+        let key = (job.clone(), action, what.clone(), says);
         let was_silent = lock(&self.silent).contains_key(&key);
         let deadline = if was_silent {
             CREATE_DEADLINE
@@ -266,7 +268,7 @@ mod tests {
                 let answered = timeout(deadline, webhook).await;
                 answered.map_err(|_| CallError::Deadline(deadline))
             };
-            making.change(&job(), wake, (action, &what), slow).await
+            making.change(&job(), wake, (action, &what, 1), slow).await
         };
         let mut took = Vec::new();
         for _ in 0..2 {
@@ -284,5 +286,29 @@ mod tests {
         let [(5, Err(CallError::Deadline(_))), (10, Ok(()))] = took[..] else {
             panic!("{took:?}");
         };
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_result_of_a_slow_change_is_not_that_of_another_one() {
+        let (making, mut wakes) = making();
+        let what = Written::Pod("digits-0".to_owned());
+        let written = std::sync::Mutex::new(Vec::new());
+        let change = async |generation, seconds| {
+            let wake = ObjectRef::new("digits").within("ml");
+            let write = |_| {
+                written.lock().unwrap().push(generation);
+                async move {
+                    sleep(Duration::from_secs(seconds)).await;
+                    Ok(())
+                }
+            };
+            let what = ("IssueMembership", &what, generation);
+            making.change(&job(), wake, what, write).await
+        };
+        change(2, 3).await.unwrap_err();
+        wakes.recv().await.unwrap();
+        // Nobody has asked for the result: the caches have shown it before.
+        assert!(change(3, 0).await.is_ok());
+        assert_eq!(*written.lock().unwrap(), [2, 3]);
     }
 }
