@@ -1,11 +1,15 @@
 """Where the package is: as it was installed, or staged by ``make test``."""
 
 import pathlib
+import signal
 import sys
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so would the processes that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
