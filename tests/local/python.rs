@@ -16,8 +16,9 @@ const POINTS: [&str; 5] = ["Forward", "Backward", "Agree", "Update", "Commit"];
 /// Milliseconds added to each step until a rank is killed, and until its successor trains: it needs seconds to import PyTorch.
 const PAUSE: u64 = 20;
 const PAUSE_OF_SUCCESSOR: u64 = 500;
-/// Of the largest weight of a tensor.
-const TOLERANCE: f32 = 1e-6;
+/// Of the largest weight of a tensor: sums over two and three ranks round in another order than one process does, in hundreds of
+/// steps. A sample more or less changes weights a hundred times as much.
+const TOLERANCE: f32 = 1e-5;
 
 /// A job of a script of the Python package's tests.
 pub(crate) fn job(workers: u32, steps: u64) -> anyhow::Result<Value> {
