@@ -5,6 +5,7 @@
 //! version that was observed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::iter;
 use futures::{FutureExt, StreamExt};
@@ -37,74 +38,131 @@ const AT_ONCE: usize = 16;
 /// is no reason for the other three to wait.
 ///
 /// # Errors
-/// A write was refused or got no answer: the first one. Those that do not depend on it are done all the same.
+/// A write was refused, got no answer or continues: the first one that failed, or the one that has continued for the longest
+/// time. Those that do not depend on it are done all the same.
 pub async fn apply(
     context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
     actions: &[Action],
 ) -> Result<bool, Error> {
-    let (mut failed, mut as_observed, mut all_made) = (None, true, true);
+    let mut outcome = Outcome::default();
+    let (mut all_made, mut all_told) = (true, true);
     for group in actions.chunk_by(|one, next| name(one) == name(next)) {
-        let makes = group.first().is_some_and(is_making);
-        // No pod without the Service that names it, the NetworkPolicy that keeps others from it, and its group.
-        if makes && !all_made {
+        let Some(first) = group.first() else { continue };
+        // No pod without the Service that names it, the NetworkPolicy that keeps others from it, and its group. Nobody leaves
+        // before those who stay have been told of their generation.
+        let waits = if is_making(first) {
+            !all_made
+        } else {
+            matches!(first, Action::DeletePod { .. }) && !all_told
+        };
+        if waits {
             continue;
         }
         let done = in_turn(context, key, job, group).await;
-        all_made &= !makes || matches!(done, Ok(true));
-        match done {
-            Ok(was_as_observed) => as_observed &= was_as_observed,
-            Err(error) => {
-                failed.get_or_insert(error);
-            }
+        match first {
+            Action::IssueMembership { .. } => all_told &= done.is_all(),
+            first if is_making(first) => all_made &= done.is_all(),
+            _ => {}
         }
+        outcome = outcome.and(done);
     }
-    failed.map_or(Ok(as_observed), Err)
+    outcome.result()
 }
 
-/// The first one alone: what is refused once would be refused as often as there are workers. What takes long and is made
-/// in the end is made for all at once.
+/// What became of some writes.
+#[derive(Default)]
+struct Outcome {
+    looks_again: bool,
+    failed: Option<Error>,
+    /// The one that has continued for the longest time, and how many there are.
+    pending: Option<Error>,
+    num_pending: usize,
+}
+
+impl Outcome {
+    fn of(result: Result<(), Error>) -> Self {
+        let mut outcome = Self::default();
+        match result {
+            Ok(()) => {}
+            Err(Error::Apply { source, action, .. }) if source.is_look_again() => {
+                tracing::debug!(action, %source, "look again");
+                outcome.looks_again = true;
+            }
+            Err(error) if error.is_pending() => {
+                outcome.num_pending = 1;
+                outcome.pending = Some(error);
+            }
+            Err(error) => outcome.failed = Some(error),
+        }
+        outcome
+    }
+
+    fn and(self, next: Self) -> Self {
+        let longer = |one: &Error, other: &Error| one.elapsed() >= other.elapsed();
+        let pending = match (self.pending, next.pending) {
+            (Some(one), Some(other)) => Some(if longer(&one, &other) { one } else { other }),
+            (one, other) => one.or(other),
+        };
+        Self {
+            looks_again: self.looks_again || next.looks_again,
+            failed: self.failed.or(next.failed),
+            pending,
+            num_pending: self.num_pending + next.num_pending,
+        }
+    }
+
+    const fn is_all(&self) -> bool {
+        !self.looks_again && self.failed.is_none() && self.pending.is_none()
+    }
+
+    fn result(self) -> Result<bool, Error> {
+        let error = self.failed.or(self.pending);
+        error.map_or(Ok(!self.looks_again), Err)
+    }
+}
+
+/// The first one alone: what is refused once would be refused as often as there are workers. A creation that takes long may be
+/// refused in the end, so the others wait for it, unless one has been made so. Other writes that take long go on together.
 async fn in_turn(
     context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
     group: &[Action],
-) -> Result<bool, Error> {
-    let all_at_once = group.first().is_some_and(is_making) && context.making.is_slow_and_sure(key);
+) -> Outcome {
+    let makes = group.first().filter(|action| is_making(action));
+    let all_at_once =
+        makes.is_some_and(|action| context.making.is_slow_and_sure(key, name(action)));
     let (first, rest) = group.split_at(if all_at_once { group.len() } else { 1 });
-    let first = together(context, key, job, first).await?;
-    let rest = together(context, key, job, rest).await?;
-    Ok(first && rest)
+    let first = together(context, key, job, first).await;
+    let is_refused = first.failed.is_some() || (makes.is_some() && first.pending.is_some());
+    if is_refused {
+        return first;
+    }
+    first.and(together(context, key, job, rest).await)
 }
 
-/// All are tried, whatever becomes of the others, so that none is left half done.
+/// All are tried, whatever becomes of the others, so that none is left half done. While as many continue as may go on at one
+/// time, no more begin: each that ends wakes the job.
 async fn together(
     context: &Arc<Context>,
     key: &Job,
     job: &ValidatedJob,
     actions: &[Action],
-) -> Result<bool, Error> {
+) -> Outcome {
     let writes: Vec<_> = actions
         .iter()
         .map(|action| one(context, key, job, action).boxed())
         .collect();
-    let results: Vec<_> = iter(writes).buffered(AT_ONCE).collect().await;
-    let mut as_observed = true;
-    for (action, result) in actions.iter().zip(results) {
-        let (is_creation, action) = (is_making(action), name(action));
-        match result {
-            // What is made is counted when it is done, however late that is.
-            Ok(()) if is_creation => {}
-            Ok(()) => context.metrics.work.acted(action),
-            Err(Error::Apply { source, .. }) if source.is_look_again() => {
-                tracing::debug!(job = %job.key.name, action, %source, "look again");
-                as_observed = false;
-            }
-            Err(error) => return Err(error),
-        }
+    let mut results = iter(writes).buffered(AT_ONCE);
+    let mut outcome = Outcome::default();
+    while outcome.num_pending < AT_ONCE
+        && let Some(result) = results.next().await
+    {
+        outcome = outcome.and(Outcome::of(result));
     }
-    Ok(as_observed)
+    outcome
 }
 
 const fn name(action: &Action) -> &'static str {
@@ -166,7 +224,34 @@ where
         .await
 }
 
-/// Gives a pod an annotation, beside the reconcile if that takes long.
+/// Changes or deletes an object, beside the reconcile if that takes long. `says`: see [`Making::change`].
+async fn change<F>(
+    context: &Arc<Context>,
+    key: &Job,
+    job: &ValidatedJob,
+    action: &Action,
+    (what, says): (&Written, u64),
+    write: impl FnOnce(Arc<Context>, Job, Duration) -> F,
+) -> Result<(), CallError>
+where
+    F: Future<Output = Result<(), CallError>> + Send + 'static,
+{
+    let wake = ObjectRef::new(&job.key.name).within(&key.0);
+    let (name, beside) = (name(action), Arc::clone(context));
+    let write = |deadline| {
+        let write = write(Arc::clone(context), key.clone(), deadline);
+        async move {
+            write.await?;
+            beside.metrics.work.acted(name);
+            Ok(())
+        }
+        .boxed()
+    };
+    let what = (name, what, says);
+    context.making.change(key, wake, what, write).await
+}
+
+/// Gives a pod an annotation.
 async fn tell(
     context: &Arc<Context>,
     key: &Job,
@@ -175,17 +260,15 @@ async fn tell(
     (pod, says): (&str, u64),
     patch: serde_json::Value,
 ) -> Result<(), CallError> {
-    let wake = ObjectRef::new(&job.key.name).within(&key.0);
     let what = Written::Pod(pod.to_owned());
-    let (beside, key_beside, pod) = (Arc::clone(context), key.clone(), pod.to_owned());
-    let write = |deadline| {
-        async move { annotate(&beside, &key_beside, &pod, patch, deadline).await }.boxed()
+    let pod = pod.to_owned();
+    let write = |context: Arc<Context>, key: Job, deadline| async move {
+        annotate(&context, &key, &pod, patch, deadline).await
     };
-    let what = (name(action), &what, says);
-    context.making.change(key, wake, what, write).await
+    change(context, key, job, action, (&what, says), write).await
 }
 
-/// Deletes an object, beside the reconcile if that takes long.
+/// Deletes an object.
 async fn remove<K: Child>(
     context: &Arc<Context>,
     key: &Job,
@@ -194,18 +277,27 @@ async fn remove<K: Child>(
     (object, uid): (&str, &str),
     what: Written,
 ) -> Result<(), CallError> {
-    let wake = ObjectRef::new(&job.key.name).within(&key.0);
-    let (beside, key_beside, written) = (Arc::clone(context), key.clone(), what.clone());
-    let (object, uid) = (object.to_owned(), uid.to_owned());
-    let write = |deadline| {
-        async move {
-            let which = (&*object, &*uid);
-            delete::<K>(&beside, &key_beside, which, written, deadline).await
-        }
-        .boxed()
+    let (object, uid, written) = (object.to_owned(), uid.to_owned(), what.clone());
+    let write = |context: Arc<Context>, key: Job, deadline| async move {
+        delete::<K>(&context, &key, (&object, &uid), written, deadline).await
     };
-    let what = (name(action), &what, 0);
-    context.making.change(key, wake, what, write).await
+    change(context, key, job, action, (&what, 0), write).await
+}
+
+/// Makes an object of ours what it was.
+async fn repair<K: Child>(
+    context: &Arc<Context>,
+    key: &Job,
+    job: &ValidatedJob,
+    action: &Action,
+    object: K,
+    (what, version): (Written, u64),
+) -> Result<(), CallError> {
+    let (name, written) = (name(action), what.clone());
+    let write = move |context: Arc<Context>, key: Job, deadline| async move {
+        mend(&context, &key, name, object, (written, version), deadline).await
+    };
+    change(context, key, job, action, (&what, version), write).await
 }
 
 async fn one(
@@ -228,12 +320,12 @@ async fn one(
         Action::MendService { version } => {
             let object: Service = service::build(&job.key);
             let written = Written::Service;
-            mend(context, key, name(action), object, written, *version).await
+            repair(context, key, job, action, object, (written, *version)).await
         }
         Action::MendNetworkPolicy { version } => {
             let object: NetworkPolicy = network_policy::build(&job.key, scrapers);
             let written = Written::NetworkPolicy;
-            mend(context, key, name(action), object, written, *version).await
+            repair(context, key, job, action, object, (written, *version)).await
         }
         Action::ApplyPodGroup { gang, group, uid } => {
             let what = (*gang, group, uid.as_deref());
@@ -295,7 +387,11 @@ async fn one(
         } => {
             let name = &job.key.name;
             tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished are over");
-            delete_job(context, key, name, uid, resource_version).await
+            let which = (name.clone(), uid.clone(), resource_version.clone());
+            let write = |context: Arc<Context>, key: Job, deadline| async move {
+                delete_job(&context, &key, which, deadline).await
+            };
+            change(context, key, job, action, (&Written::Status, 0), write).await
         }
     };
     written.map_err(|source| Error::Apply {

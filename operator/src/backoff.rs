@@ -23,8 +23,8 @@ const LOOK_AGAIN: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_delay(Duration::from_secs(5))
     .without_max_times()
     .with_jitter();
-/// The API server is not obeyed for longer, should it ask for that.
-const LONGEST: Duration = Duration::from_mins(5);
+/// The API server is not obeyed for longer, should it ask for that: an outage may be over long before.
+const LONGEST: Duration = Duration::from_secs(30);
 /// A job that has not come back so long after it was due is gone.
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
@@ -146,7 +146,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_job_waits_for_as_long_as_the_api_server_asks_it_to() {
         let backoff = Backoff::default();
-        let asked = Duration::from_secs(40);
+        let asked = Duration::from_secs(20);
         assert_eq!(backoff.after_error(&job(0), Some(asked)), asked);
         let day = Duration::from_hours(24);
         assert_eq!(backoff.after_error(&job(0), Some(day)), LONGEST);

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use kube::api::PatchParams;
+use kube::api::{PatchParams, PostParams};
 use roundhouse_contract::labels;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -64,6 +64,15 @@ pub fn patch_params() -> PatchParams {
     PatchParams {
         field_manager: Some(labels::FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
+    }
+}
+
+/// Parameters of a creation or a replacement, which names who writes.
+#[must_use]
+pub fn post_params() -> PostParams {
+    PostParams {
+        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use crate::cordoned::Cordoned;
 use crate::events::Events;
 use crate::expectations::Expectations;
+use crate::fresh::ClockTold;
 use crate::groups::Groups;
 use crate::lost_nodes::LostNodes;
 use crate::making::Making;
@@ -72,6 +73,8 @@ pub struct Context {
     pub policies: Policies,
     /// Where events go.
     pub events: Events,
+    /// When it was last said that the clock is not that of the API server.
+    pub clock_told: ClockTold,
     /// Events of writes that got no answer.
     pub untold: Untold,
     /// When all caches were filled for the first time.
@@ -115,6 +118,7 @@ impl Context {
             progress: Progress::default(),
             restarts: Restarts::default(),
             policies,
+            clock_told: ClockTold::default(),
             untold: Untold::default(),
             synced_at: SetOnce::new(),
             led_since: SetOnce::new(),

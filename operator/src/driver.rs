@@ -17,7 +17,7 @@ use crate::apply::apply;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::Error;
-use crate::fresh::is_fresh;
+use crate::fresh::{Confirmed, confirm};
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::panics::caught;
@@ -99,7 +99,10 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let stale = context.stale();
     let is_doubtful = stale.is_some() && plan.is_irrevocable(&observed.status);
     if plan.needs_fresh || is_doubtful {
-        observed.fresh = is_fresh(context, &key, job, &observed.pods).await?;
+        let pods = &observed.pods;
+        let Confirmed { fresh, clock_off } =
+            confirm(context, &key, job, pods, !is_doubtful).await?;
+        (observed.fresh, observed.clock_off) = (fresh, clock_off);
         plan = decide(&observed);
     }
     if let Some((kind, age)) = stale
@@ -130,32 +133,40 @@ async fn carry_out(
     plan: &Plan,
 ) -> Result<Option<Duration>, Error> {
     tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
-    match apply(context, key, examined, &plan.actions).await {
-        Ok(true) => {}
+    let done = match apply(context, key, examined, &plan.actions).await {
+        Ok(true) => report(context, key, job, plan).await,
         Ok(false) => return Ok(Some(context.backoff.look_again(key))),
         Err(error) => {
             let before = job.status.clone().unwrap_or_default();
             let told = || error.is_pending().then(|| Obstacle::told_in(&before))?;
-            if let Some(obstacle) = error.obstacle().or_else(told) {
-                let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
-                report(context, key, job, &refused).await?;
-            } else if error.is_making() {
-                // The next generation is not held up by a pod that cannot be made.
-                report(context, key, job, plan).await?;
-            }
+            // What the plan has decided holds also if something cannot be made yet, or nobody has answered yet.
+            let reported = match error.obstacle().or_else(told) {
+                Some(obstacle) => {
+                    let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
+                    report(context, key, job, &refused).await
+                }
+                None if error.is_making() || error.is_pending() => {
+                    report(context, key, job, plan).await
+                }
+                None => Ok(Reported::Stored),
+            };
+            reported.and(Err(error))
+        }
+    };
+    let later = match done {
+        Ok(Reported::Stored) => None,
+        Ok(Reported::Later(left)) => Some(left),
+        Ok(Reported::LookAgain) => return Ok(Some(context.backoff.look_again(key))),
+        Err(error) if error.is_pending() => {
             follow(context, key, job, plan.reason);
-            if error.is_pending() {
-                // The call wakes the job when it ends.
-                let after = plan.requeue_after.unwrap_or(PENDING);
-                return Ok(Some(after.min(PENDING)));
-            }
+            // The call wakes the job when it ends.
+            let after = plan.requeue_after.unwrap_or(PENDING);
+            return Ok(Some(after.min(PENDING)));
+        }
+        Err(error) => {
+            follow(context, key, job, plan.reason);
             return Err(error);
         }
-    }
-    let later = match report(context, key, job, plan).await? {
-        Reported::Stored => None,
-        Reported::Later(left) => Some(left),
-        Reported::LookAgain => return Ok(Some(context.backoff.look_again(key))),
     };
     context.backoff.done(key);
     follow(context, key, job, plan.reason);

@@ -144,16 +144,23 @@ impl Error {
         Some(Obstacle::NoAnswer(words))
     }
 
+    /// For how long a call continues that has not been answered yet.
+    #[must_use]
+    pub const fn elapsed(&self) -> Option<Duration> {
+        match self {
+            Self::Apply {
+                source: CallError::Pending(elapsed),
+                ..
+            }
+            | Self::Report(CallError::Pending(elapsed)) => Some(*elapsed),
+            _ => None,
+        }
+    }
+
     /// Whether a call continues, and wakes the job when it ends.
     #[must_use]
     pub const fn is_pending(&self) -> bool {
-        matches!(
-            self,
-            Self::Apply {
-                source: CallError::Pending(_),
-                ..
-            }
-        )
+        self.elapsed().is_some()
     }
 
     /// Whether it is only that something could not be made: what was decided else holds.

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::events::v1::{Event as FullEvent, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::api::{Patch, PostParams};
+use kube::api::Patch;
 use kube::{Api, Client, Resource};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{Event, EventType};
 use serde_json::json;
 
-use crate::calls::{call, patch_params};
+use crate::calls::{call, patch_params, post_params};
 use crate::error::CallError;
 
 /// Longest note of an event.
@@ -124,7 +124,7 @@ impl Events {
             type_: Some(told.kind.to_owned()),
             ..FullEvent::default()
         };
-        let parameters = PostParams::default();
+        let parameters = post_params();
         match call(|| events.create(&parameters, &event)).await {
             Ok(_) => {}
             // Ours: the answer to an earlier try was lost.

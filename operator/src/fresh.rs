@@ -1,8 +1,12 @@
 //! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended or deleted because
 //! its time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
-//! while a watch says nothing. If the operator's clock is not that of the API server, nothing is over. A read of metadata and a list of them for such a job, and none for others.
+//! while a watch says nothing. A read of metadata and a list of them for such a job, and none for others.
+//!
+//! The answers tell what time the API server has. If the operator's clock is another one, nothing is over.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod as FullPod;
 use kube::api::ListParams;
@@ -18,18 +22,46 @@ use crate::error::Error;
 
 /// Clocks that differ by more than this many seconds are not those of one cluster.
 const MAX_CLOCK_SECONDS: u64 = 30;
+/// Between two words about it.
+const CLOCK_PAUSE: Duration = Duration::from_mins(5);
 
-/// Asks the API server for the versions of the job and its pods, and compares them with what was observed. Its answer tells
-/// what time it has.
+/// When it was last said that the clocks differ.
+#[derive(Debug, Default)]
+pub struct ClockTold(Mutex<Option<Instant>>);
+
+impl ClockTold {
+    /// Whether to say it again: it is so for each job whose time is over.
+    fn is_due(&self) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = told.is_none_or(|at| at.elapsed() >= CLOCK_PAUSE);
+        if is_due {
+            *told = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
+/// What the API server has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirmed {
+    /// It has the versions that were observed.
+    pub fresh: bool,
+    /// Its clock is another one.
+    pub clock_off: bool,
+}
+
+/// Asks the API server for the versions of the job and its pods, and compares them with what was observed. `only_time`: the
+/// versions do not matter if the clocks differ.
 ///
 /// # Errors
 /// It refused, or did not answer.
-pub async fn is_fresh(
+pub async fn confirm(
     context: &Context,
     key: &Job,
     job: &TrainingJob,
     observed: &[Pod],
-) -> Result<bool, Error> {
+    only_time: bool,
+) -> Result<Confirmed, Error> {
     let (namespace, uid) = key;
     let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), namespace);
     let name = job.name_any();
@@ -38,8 +70,18 @@ pub async fn is_fresh(
         Err(error) if error.code() == Some(404) => false,
         Err(error) => return Err(Error::Confirm(error)),
     };
-    if !is_same {
-        return Ok(false);
+    let ahead = context.metrics.api.clock_ahead();
+    let clock_off = ahead.unsigned_abs() > MAX_CLOCK_SECONDS;
+    if clock_off && context.clock_told.is_due() {
+        tracing::error!(
+            ahead,
+            "the clock differs from that of the API server by more than {MAX_CLOCK_SECONDS} s: no job is ended or deleted because \
+             its time is over; set the clock of this node"
+        );
+    }
+    let confirmed = |fresh| Confirmed { fresh, clock_off };
+    if !is_same || (clock_off && only_time) {
+        return Ok(confirmed(false));
     }
     let pods: Api<FullPod> = Api::namespaced(context.client.clone(), namespace);
     let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
@@ -48,19 +90,10 @@ pub async fn is_fresh(
     let live = call(|| pods.list_metadata(&parameters))
         .await
         .map_err(Error::Confirm)?;
-    let ahead = context.metrics.api.clock_ahead();
-    if ahead.unsigned_abs() > MAX_CLOCK_SECONDS {
-        tracing::error!(
-            ahead,
-            "the clock differs from that of the API server by more than {MAX_CLOCK_SECONDS} s: nothing is ended or deleted because \
-             its time is over; set the clock of this node"
-        );
-        return Ok(false);
-    }
     let live = live
         .iter()
         .map(|pod| (pod.name_any(), pod.resource_version()));
-    Ok(are_same(observed, live))
+    Ok(confirmed(are_same(observed, live)))
 }
 
 fn are_same(observed: &[Pod], live: impl Iterator<Item = (String, Option<String>)>) -> bool {

@@ -4,8 +4,9 @@
 //! The holder renews the Lease. Another takes it when it has seen no renewal for the Lease's whole duration, by its own
 //! clock: clocks are never compared. The holder writes nothing more when its last renewal is older than a part of that
 //! duration, also if it was stopped in between and does not know yet that time has passed ([`fence`]). What it has sent by
-//! then arrives before anybody else may begin, but for creations, which an admission webhook may hold up longer; their
-//! names say what they are, so the next operator finds them.
+//! then arrives before anybody else may begin, unless an admission webhook holds it up for longer. Names say what a creation is
+//! of, so the next operator finds it. Other writes name the version or the UID that they are for, so a late one changes no
+//! other object than it was meant for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -67,6 +67,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         formed: context.progress.formed(key),
         progress_interval: Some(context.progress.interval()),
         fresh: false,
+        clock_off: false,
         // The caches do not know; the driver draws it.
         nonce: String::new(),
         watched_since: context.looks_after_jobs_since(),

@@ -2,7 +2,7 @@
 //! before another one. The decision is the planner's.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -10,7 +10,7 @@ use kube::runtime::reflector::Store;
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::labels;
 use roundhouse_planner::policy::Policy;
-use roundhouse_planner::{Rejection, ValidatedJob};
+use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine};
 
 use self::namespaces::Namespaces;
 use crate::unreadable::Guarded;
@@ -106,10 +106,19 @@ impl Policies {
             return refused;
         }
         let all = self.jobs.get().map(Store::state).unwrap_or_default();
-        let all = all.iter().map(|guarded| &guarded.job);
-        let is_there = |other: &&TrainingJob| other.metadata.namespace == job.metadata.namespace;
-        let ahead = all.filter(|other| is_there(other) && counts(other));
-        let ahead = ahead.filter(|other| place(other) < place(job)).count();
+        // One that is refused for another reason cannot begin. It waits for a change of its own, and not for a place. What was
+        // said of it may be old.
+        let cannot_begin = |other: &Guarded| {
+            let Examined { job, refusal } = examine(&other.job);
+            other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
+        };
+        let is_ahead = |other: &&Arc<Guarded>| {
+            other.job.metadata.namespace == job.metadata.namespace
+                && counts(&other.job)
+                && place(&other.job) < place(job)
+                && !(is_refused(&other.job) && cannot_begin(other))
+        };
+        let ahead = all.iter().filter(is_ahead).count();
         limits.refuse_one_more(u32::try_from(ahead).unwrap_or(u32::MAX))
     }
 }
@@ -126,16 +135,19 @@ fn counts(job: &TrainingJob) -> bool {
         .status
         .as_ref()
         .is_some_and(TrainingJobStatus::is_terminal);
-    // One that is refused for another reason cannot begin. It waits for a change of its own, and not for a place.
+    let is_ours = job.spec.managed_by == labels::DEFAULT_MANAGER;
+    let is_going = job.metadata.deletion_timestamp.is_some();
+    is_ours && !has_ended && !is_going && !job.spec.suspend
+}
+
+/// Whether its status says that a job has not begun for another reason than the number of jobs.
+fn is_refused(job: &TrainingJob) -> bool {
     let too_many = ConditionReason::TooManyJobs.as_str();
-    let is_refused = job.status.as_ref().is_some_and(|status| {
+    job.status.as_ref().is_some_and(|status| {
         let accepted = status.condition(ConditionType::Accepted);
         status.start_time.is_none()
             && accepted.is_some_and(|it| it.status == "False" && it.reason != too_many)
-    });
-    let is_ours = job.spec.managed_by == labels::DEFAULT_MANAGER;
-    let is_going = job.metadata.deletion_timestamp.is_some();
-    is_ours && !has_ended && !is_refused && !is_going && !job.spec.suspend
+    })
 }
 
 /// The order of jobs: those that run, then the oldest.

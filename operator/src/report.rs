@@ -1,15 +1,18 @@
 //! Step 5, effects: one patch of the status if it differs, then events.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use kube::Api;
 use kube::api::Patch;
+use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::{TrainingJob, TrainingJobStatus};
 use roundhouse_planner::{Event, Plan};
 use serde_json::{Map, Value, json};
 
 use crate::cache::Job;
-use crate::calls::{self, call};
+use crate::calls::{call_within, patch_params};
 use crate::context::Context;
 use crate::error::Error;
 use crate::expectations::Written;
@@ -27,12 +30,13 @@ pub enum Reported {
     LookAgain,
 }
 
-/// Writes the status and tells the events.
+/// Writes the status and tells the events. A write that takes long goes on beside the reconciles; its events are told when the
+/// caches show it.
 ///
 /// # Errors
-/// The write was refused or got no answer.
+/// The write was refused, got no answer, or continues.
 pub async fn report(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &TrainingJob,
     plan: &Plan,
@@ -59,15 +63,13 @@ pub async fn report(
                 };
             }
         }
-        let now = jiff::Timestamp::now();
-        context.metrics.jobs.stored(key, &before, &plan.status, now);
     }
     tell(context, job, &plan.events).await;
     Ok(Reported::Stored)
 }
 
 async fn write(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Job,
     job: &TrainingJob,
     before: &TrainingJobStatus,
@@ -78,15 +80,31 @@ async fn write(
         "metadata": {"resourceVersion": job.metadata.resource_version},
         "status": status,
     });
-    // The answer may have parts that cannot be read.
-    let api: Api<Guarded> = Api::namespaced(context.client.clone(), &key.0);
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let (parameters, patch) = (calls::patch_params(), Patch::Merge(&patch));
-    let written = call(|| api.patch_status(name, &parameters, &patch)).await;
-    let written = written.map_err(Error::Report)?;
-    let at = version(written.job.metadata.resource_version.as_deref());
-    context.expectations.wrote(key, Written::Status, at);
-    Ok(())
+    let name = job.metadata.name.clone().unwrap_or_default();
+    let wake = ObjectRef::new(&name).within(&key.0);
+    let (beside, key_beside) = (Arc::clone(context), key.clone());
+    let (before, after) = (before.clone(), after.clone());
+    let write = |deadline| {
+        async move {
+            // The answer may have parts that cannot be read.
+            let api: Api<Guarded> = Api::namespaced(beside.client.clone(), &key_beside.0);
+            let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
+            let request = || api.patch_status(&name, &parameters, &patch);
+            let written = call_within(deadline, request).await?;
+            let at = version(written.job.metadata.resource_version.as_deref());
+            beside.expectations.wrote(&key_beside, Written::Status, at);
+            let now = jiff::Timestamp::now();
+            beside
+                .metrics
+                .jobs
+                .stored(&key_beside, &before, &after, now);
+            Ok(())
+        }
+        .boxed()
+    };
+    let what = ("Report", &Written::Status, 0);
+    let written = context.making.change(key, wake, what, write).await;
+    written.map_err(Error::Report)
 }
 
 /// RFC 7386: what is no more must be said as null, at every depth.

@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -13,7 +13,7 @@ use roundhouse_tests::cluster::until;
 use roundhouse_tests::manifests::repository;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, Stage};
+use crate::stage::{NAMESPACE, SOON, Stage, job};
 
 const DEFINITION: &str = "trainingjobs.roundhouse.dev";
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -82,7 +82,7 @@ test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
             .split("\n---\n")
             .filter(|object| object.contains("\nkind: "))
             .collect();
-        assert!(objects.len() >= 8, "{what}: {rendered}");
+        assert!(objects.len() >= 10, "{what}: {rendered}");
         let answer = shell.kubectl(
             &[
                 "apply",
@@ -185,6 +185,86 @@ async fn the_owner_of_a_namespace_can_install_the_chart_for_that_namespace() {
     install(&["--set=watchNamespace=ml,crds.enabled=false"]).unwrap();
 }
 
+/// A job whose container has these variables and arguments.
+fn job_with(name: &str, environment: &serde_json::Value, arguments: &[&str]) -> String {
+    let mut made = job(1);
+    made["metadata"]["name"] = json!(name);
+    let container = json!({"name": "trainer", "env": environment, "args": arguments});
+    made["spec"]["workers"]["template"] = json!({"spec": {"containers": [container]}});
+    made.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_in_a_job_is_warned_of_and_the_job_is_taken() {
+    let stage = Stage::new().await;
+    let shell = Shell::new(&stage);
+    let arguments = ["install", "rh", CHART, "-n", NAMESPACE, "--take-ownership"];
+    shell.helm(&arguments, "").unwrap();
+    let apply = |job: &str| {
+        let (input, more) = (job, ["-n", NAMESPACE, "-f", "-"]);
+        shell.kubectl_says(&["apply"], &more, input).unwrap()
+    };
+    let plain = |name: &str| json!([{"name": name, "value": "hf_12345"}]);
+    let secret = job_with(
+        "secret",
+        &plain("HF_TOKEN"),
+        &["train", "--wandb.api-key=1"],
+    );
+    // The API server takes a moment to learn of a policy.
+    until("policies of admission work", SOON, || async {
+        let more = ["-n", NAMESPACE, "--dry-run=server", "-f", "-"];
+        let says = shell.kubectl_says(&["create"], &more, &secret);
+        Ok(says.ok().filter(|says| says.contains("Warning")))
+    })
+    .await
+    .unwrap();
+    let warning = apply(&secret);
+    let words = "the variable HF_TOKEN, the argument --wandb.api-key: whoever may read jobs can read the value. If it is \
+        secret, keep it in a Secret and use valueFrom.secretKeyRef";
+    assert!(warning.contains(words), "{warning}");
+    assert!(!warning.contains("hf_12345"), "{warning}");
+    stage.jobs(NAMESPACE).get("secret").await.unwrap();
+
+    let names = ["PGPASSWORD", "aws_secret_access_key", "DB.PASSWD"];
+    for (number, name) in names.into_iter().enumerate() {
+        let job = job_with(&format!("job-{number}"), &plain(name), &[]);
+        let says = apply(&job);
+        assert!(says.contains(&format!("the variable {name}:")), "{says}");
+    }
+    let key = json!({"secretKeyRef": {"name": "roundhouse-hub", "key": "token"}});
+    let harmless = json!([
+        {"name": "HF_TOKEN", "valueFrom": key}, {"name": "API_KEY", "value": ""},
+        {"name": "WANDB_API_KEY", "value": "$(HF_TOKEN)"}, {"name": "TOKENIZERS_PARALLELISM", "value": "false"},
+        {"name": "MAX_TOKENS", "value": "8"}, {"name": "MONKEY", "value": "8"},
+        {"name": "TOKEN_FILE", "value": "/run/token"},
+    ]);
+    let arguments = [
+        "--token=$(HF_TOKEN)",
+        "--tokens=8",
+        "--secret-dir=/s",
+        "token=8",
+    ];
+    let says = apply(&job_with("harmless", &harmless, &arguments));
+    assert_eq!(says.trim(), "trainingjob.roundhouse.dev/harmless created");
+    // Neither a job without a template nor one of the largest is kept from the API server.
+    let mut bare = job(1);
+    bare["metadata"]["name"] = json!("bare");
+    let says = apply(&bare.to_string());
+    assert_eq!(says.trim(), "trainingjob.roundhouse.dev/bare created");
+    let many = (0..1_024).map(|n| json!({"name": format!("V{n}"), "value": "x"}));
+    let many = json!(many.collect::<Vec<_>>());
+    let says = shell.kubectl_says(
+        &["create"],
+        &["-n", NAMESPACE, "-f", "-"],
+        &job_with("many", &many, &[]),
+    );
+    let says = says.unwrap();
+    assert!(
+        says.contains("trainingjob.roundhouse.dev/many created"),
+        "{says}"
+    );
+}
+
 /// The chart's directory, from the repository's root.
 const CHART: &str = "charts/roundhouse";
 
@@ -224,8 +304,32 @@ impl Shell {
         self.run("kubectl", &[verb, &cluster, more].concat(), input)
     }
 
+    /// As [`Self::kubectl`], warnings first.
+    fn kubectl_says(&self, verb: &[&str], more: &[&str], input: &str) -> Result<String, String> {
+        let server = format!("--server={}", self.server);
+        let cluster = [&*server, "--token=test", "--insecure-skip-tls-verify"];
+        let output = self.output("kubectl", &[verb, &cluster, more].concat(), input);
+        let says = [output.stderr, output.stdout].concat();
+        let says = String::from_utf8_lossy(&says).into_owned();
+        if output.status.success() {
+            Ok(says)
+        } else {
+            Err(says)
+        }
+    }
+
     /// What the program prints, or what it complains about.
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
+        let output = self.output(program, arguments, input);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(text(&output.stderr))
+        }
+    }
+
+    fn output(&self, program: &str, arguments: &[&str], input: &str) -> Output {
         let mut child = Command::new(Path::new(&binaries()).join(program))
             .args(arguments)
             .current_dir(repository())
@@ -242,12 +346,6 @@ impl Shell {
             .unwrap()
             .write_all(input.as_bytes())
             .unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() {
-            Ok(text(&output.stdout))
-        } else {
-            Err(text(&output.stderr))
-        }
+        child.wait_with_output().unwrap()
     }
 }

@@ -11,7 +11,7 @@ mod rest;
 mod restored;
 mod scenario;
 mod told;
-mod traffic;
+pub(crate) mod traffic;
 mod trouble;
 
 use std::collections::HashMap;

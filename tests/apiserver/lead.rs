@@ -1,13 +1,16 @@
 //! Several operators on one API server, of which one leads.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
+use roundhouse_contract::labels::FIELD_MANAGER;
 use roundhouse_operator::lead::Terms;
 use roundhouse_tests::cluster::until;
 
+use crate::events::told;
 use crate::stage::{NAMESPACE, Operator, SOON, Stage};
 
 /// Short, but a busy machine keeps them.
@@ -67,6 +70,17 @@ async fn holder(stage: &Stage) -> Option<String> {
         .holder_identity
 }
 
+/// Who has written the Lease and the events, as the API server has recorded it.
+async fn writers(stage: &Stage) -> BTreeSet<Option<String>> {
+    let leases: Api<Lease> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let lease = leases.get("roundhouse").await.unwrap();
+    let events = told(stage).await;
+    assert!(!events.is_empty());
+    let events = events.iter().flat_map(ResourceExt::managed_fields);
+    let all = lease.managed_fields().iter().chain(events);
+    all.map(|entry| entry.manager.clone()).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_is_stopped_hands_over_at_once() {
     let stage = Stage::new().await;
@@ -83,6 +97,8 @@ async fn an_operator_that_is_stopped_hands_over_at_once() {
     is_looked_after(&stage).await;
     second.stop().await;
     assert_eq!(holder(&stage).await, None, "it is free for the next one");
+    let manager = Some(FIELD_MANAGER.to_owned());
+    assert_eq!(writers(&stage).await, BTreeSet::from([manager]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ mod lifecycle;
 mod lost_nodes;
 mod metrics;
 mod network;
+mod outage;
 mod policy;
 mod process;
 mod quota;

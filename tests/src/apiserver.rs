@@ -75,14 +75,40 @@ impl ApiServer {
         self.serve(Path::new(&bin), revision).await
     }
 
+    /// Asks etcd itself, through its JSON gateway.
+    ///
+    /// # Errors
+    /// etcd does not answer, or refuses.
+    pub async fn ask_etcd(&self, path: &str, body: Value) -> anyhow::Result<Value> {
+        let uri = format!("http://127.0.0.1:{}", self.etcd_ports[0]).parse()?;
+        let etcd = Client::try_from(Config::new(uri))?;
+        let request = http::Request::post(path).body(serde_json::to_vec(&body)?)?;
+        Ok(etcd.request::<Value>(request).await?)
+    }
+
+    /// The process of etcd, to be stopped and continued.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn etcd_process(&self) -> anyhow::Result<u32> {
+        let children = self.children();
+        let etcd = children.first().context("etcd does not run")?;
+        Ok(etcd.id())
+    }
+
+    /// Replaces the token of the operator, as a rotation does: the one before is refused from now on. Both processes start anew.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn rotate(&self, token: &str) -> anyhow::Result<()> {
+        let tokens = TOKENS.replace("operator,operator", &format!("{token},operator"));
+        std::fs::write(self.path("tokens.csv"), tokens)?;
+        self.restart(|_| Ok(()), 0).await
+    }
+
     /// Lets etcd go on from a revision, and forget what was before.
     async fn bump(&self, revision: u64) -> anyhow::Result<()> {
-        let uri = format!("http://127.0.0.1:{}", self.etcd_ports[0]).parse()?;
-        let etcd = &Client::try_from(Config::new(uri))?;
-        let ask = |path: &'static str, body: Value| async move {
-            let request = http::Request::post(path).body(serde_json::to_vec(&body)?)?;
-            anyhow::Ok(etcd.request::<Value>(request).await?)
-        };
+        let ask = |path: &'static str, body: Value| self.ask_etcd(path, body);
         // Base64 of "bump".
         let put = json!({"key": "YnVtcA==", "value": ""});
         until("etcd serves", STARTS_WITHIN, || async {

@@ -85,7 +85,8 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
         children::make(draft);
     }
     let reason = form::form(draft);
-    // Those who stay hear of their generation before others are asked to leave.
+    // Last: those who stay are told first, if one plan does both. A plan that raises a generation asks others to leave at
+    // once, because who is too many is known by the generation before: its straggler, for one.
     if !draft.recorded {
         children::remove_surplus(draft);
         if reason == PlanReason::Training {

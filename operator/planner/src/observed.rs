@@ -36,6 +36,9 @@ pub struct Observed {
     /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
     /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
     pub fresh: bool,
+    /// The clock differs from that of the API server, so nothing is over because of its time. Known only when a plan asks for it
+    /// ([`crate::Plan::needs_fresh`]).
+    pub clock_off: bool,
     /// Random text, drawn for each plan. A generation that is raised keeps that of its plan, in the status: whoever issues the
     /// rest of it, also after a crash, issues the same.
     pub nonce: String,

@@ -68,6 +68,22 @@ fn old_news_of_members_whose_generation_has_formed_is_no_incident() {
 }
 
 #[test]
+fn a_new_operator_gives_members_time_before_it_takes_old_news_for_an_incident() {
+    let mut world = stranded_once();
+    // The generation was issued long ago. This operator has just begun to look, and knows nothing of what rank 0 said.
+    world.seconds_pass(60);
+    world.observed.watched_since = Some(world.now);
+    world.settle();
+    assert_eq!(
+        (world.generation(), world.observed.status.incidents.total),
+        (2, 1)
+    );
+    world.seconds_pass(16);
+    world.settle();
+    assert_eq!(world.generation(), 3);
+}
+
+#[test]
 fn a_member_that_never_gets_ready_in_a_generation_that_has_formed_gets_the_next_one() {
     let mut world = stranded_once();
     world.observed.formed = Some(2);

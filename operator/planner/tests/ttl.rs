@@ -57,7 +57,15 @@ fn a_job_is_deleted_only_as_the_api_server_has_confirmed_it() {
     let plan = world.plan();
     assert!(plan.needs_fresh && plan.requeue_after.is_some());
     assert_eq!(deletion(&plan), None);
-    world.observed.fresh = true;
+    // Nothing is over by a clock that is not that of the API server, and nobody asks for it every few seconds.
+    (world.observed.fresh, world.observed.clock_off) = (true, true);
+    let plan = world.plan();
+    assert!(plan.actions.is_empty() && plan.needs_fresh);
+    assert!(
+        plan.requeue_after
+            .is_some_and(|after| after.as_secs() >= 60)
+    );
+    world.observed.clock_off = false;
     assert!(deletion(&world.plan()).is_some());
 }
 

@@ -9,9 +9,9 @@ use roundhouse_contract::names;
 use roundhouse_planner::{Action, PodGroup, ValidatedJob};
 use serde_json::json;
 
-use super::make;
+use super::{change, make};
 use crate::cache::Job;
-use crate::calls::{call, patch_params};
+use crate::calls::{call_within, patch_params};
 use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
@@ -81,11 +81,15 @@ async fn put<K: GroupKind + Child>(
     };
     let said = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
     let patch = json!({"metadata": {"uid": uid}, "spec": said["spec"]});
-    let groups: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let name = names::pod_group(&job.key.name);
-    let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
-    let written = call(|| groups.patch_metadata(&name, &parameters, &patch)).await?;
-    let at = version(written.metadata.resource_version.as_deref());
-    context.expectations.wrote(key, Written::PodGroup, at);
-    Ok(())
+    let write = |context: Arc<Context>, key: Job, deadline| async move {
+        let groups: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+        let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
+        let request = || groups.patch_metadata(&name, &parameters, &patch);
+        let written = call_within(deadline, request).await?;
+        let at = version(written.metadata.resource_version.as_deref());
+        context.expectations.wrote(&key, Written::PodGroup, at);
+        Ok(())
+    };
+    change(context, key, job, action, (&Written::PodGroup, 0), write).await
 }

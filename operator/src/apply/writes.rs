@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::{Api, ResourceExt};
 use roundhouse_contract::labels;
 use serde_json::json;
 
 use crate::cache::Job;
-use crate::calls::{CREATE_DEADLINE, call, call_within, patch_params};
+use crate::calls::{CREATE_DEADLINE, call, call_within, patch_params, post_params};
 use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
@@ -26,10 +26,7 @@ pub(super) async fn create<K: Child>(
     written: Written,
 ) -> Result<(), CallError> {
     let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
-    let parameters = PostParams {
-        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    };
+    let parameters = post_params();
     let result = call_within(CREATE_DEADLINE, || api.create(&parameters, object)).await;
     match result {
         Ok(made) => {
@@ -61,8 +58,8 @@ pub(super) async fn mend<K: Child>(
     key: &Job,
     action: &'static str,
     mut object: K,
-    written: Written,
-    observed: u64,
+    (written, observed): (Written, u64),
+    deadline: Duration,
 ) -> Result<(), CallError> {
     let name = object.name_any();
     tracing::info!(job = %name, action, "it is not what was made");
@@ -70,7 +67,7 @@ pub(super) async fn mend<K: Child>(
     let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
     let patch = Patch::Apply(&object);
-    let answer = call(|| api.patch(&name, &parameters, &patch)).await;
+    let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
     // One that is refused is not tried again at once either.
     let is_outdated = |error: &CallError| error.code() == Some(409) && error.is_look_again();
     if !answer.as_ref().is_err_and(is_outdated) {
@@ -78,7 +75,6 @@ pub(super) async fn mend<K: Child>(
     }
     let at = version(answer?.meta().resource_version.as_deref());
     context.expectations.wrote(key, written, at);
-    context.metrics.work.acted(action);
     Ok(())
 }
 
@@ -143,20 +139,19 @@ pub(super) async fn delete<K: Child>(
 pub(super) async fn delete_job(
     context: &Context,
     key: &Job,
-    name: &str,
-    uid: &str,
-    resource_version: &str,
+    (name, uid, resource_version): (String, String, String),
+    deadline: Duration,
 ) -> Result<(), CallError> {
     let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = DeleteParams {
         preconditions: Some(Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: Some(resource_version.to_owned()),
+            uid: Some(uid),
+            resource_version: Some(resource_version),
         }),
         propagation_policy: Some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
     };
-    match call(|| jobs.delete(name, &parameters)).await {
+    match call_within(deadline, || jobs.delete(&name, &parameters)).await {
         Ok(answer) => {
             let at = answer
                 .left()

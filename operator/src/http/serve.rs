@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Most connections at a time.
 pub(super) const MAX_CONNECTIONS: usize = 128;
@@ -24,15 +24,26 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Pause after an accept that failed, as for want of descriptors.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
+/// Between two words about such errors.
+const TELL_AGAIN: Duration = Duration::from_mins(1);
+
 /// Serves until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, router: Router) -> Infallible {
     // All end with the set.
     let mut connections = JoinSet::new();
     let mut oldest_first = VecDeque::new();
+    let mut told = None;
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            sleep(AFTER_ERROR).await;
-            continue;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if told.is_none_or(|at: Instant| at.elapsed() >= TELL_AGAIN) {
+                    tracing::error!(%error, "no connection is accepted: probes and metrics have no answer");
+                    told = Some(Instant::now());
+                }
+                sleep(AFTER_ERROR).await;
+                continue;
+            }
         };
         while connections.try_join_next().is_some() {}
         oldest_first.retain(|connection: &tokio::task::AbortHandle| !connection.is_finished());

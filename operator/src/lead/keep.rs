@@ -5,11 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
-use kube::api::{Api, ObjectMeta, PostParams};
+use kube::api::{Api, ObjectMeta};
 use tokio::time::{sleep, timeout};
 
 use super::record::{Seen, Turn, given_back, held, is_held_by, turn};
 use super::{Leadership, Terms, now};
+use crate::calls::post_params;
 use crate::settings::Settings;
 
 /// An operator that wants a Lease.
@@ -93,7 +94,7 @@ impl Candidate {
         }
         let begun = now();
         let renewed = held(&lease, &self.identity, self.terms);
-        let parameters = PostParams::default();
+        let parameters = post_params();
         let written = self.leases.replace(&self.name, &parameters, &renewed);
         match written.await {
             Ok(lease) => {
@@ -125,7 +126,7 @@ impl Candidate {
             },
             spec: None,
         };
-        match self.leases.create(&PostParams::default(), &lease).await {
+        match self.leases.create(&post_params(), &lease).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 self.leases.get(&self.name).await
             }
@@ -141,7 +142,7 @@ impl Candidate {
             let lease = self.leases.get(&self.name).await?;
             if is_held_by(&lease, &self.identity) {
                 let free = given_back(&lease);
-                let parameters = PostParams::default();
+                let parameters = post_params();
                 self.leases.replace(&self.name, &parameters, &free).await?;
             }
             Ok::<_, kube::Error>(())

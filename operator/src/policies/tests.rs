@@ -75,14 +75,17 @@ fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
     assert!(!waits(&first, &others), "the oldest has the place");
     assert!(waits(&second, &others));
     assert!(!waits(&suspended, &others), "it runs nothing");
-    assert!(
-        !waits(&second, &[&second, &refused("InvalidSpec")]),
-        "it cannot begin"
-    );
+    let mut forbidden = serde_json::to_value(refused("ForbiddenByPolicy")).unwrap();
+    let privileged = json!({"name": "trainer", "securityContext": {"privileged": true}});
+    forbidden["spec"]["workers"]["template"] = json!({"spec": {"containers": [privileged]}});
+    let forbidden = serde_json::from_value(forbidden).unwrap();
+    assert!(!waits(&second, &[&second, &forbidden]), "it cannot begin");
     assert!(
         waits(&second, &[&second, &refused("TooManyJobs")]),
         "it is older"
     );
+    let stale = refused("ForbiddenByPolicy");
+    assert!(waits(&second, &[&second, &stale]), "it is allowed by now");
     let with_one_that_runs = [&first, &second, &running];
     assert!(waits(&first, &with_one_that_runs));
     assert!(!waits(&running, &with_one_that_runs));

@@ -9,6 +9,9 @@ use tokio::time::Instant;
 use super::asked::Asked;
 use super::trouble::{Fate, Part, Trouble};
 
+/// Code, reason and seconds of a refusal.
+pub(crate) type Refusal = (u16, &'static str, Option<u32>);
+
 /// What an operator watches in any case.
 const WATCHED: [&str; 4] = ["networkpolicies", "pods", "services", "trainingjobs"];
 
@@ -18,6 +21,8 @@ struct Now {
     trouble: Option<Trouble>,
     /// Nothing that is asked of this kind succeeds.
     refused: Option<&'static str>,
+    /// Nothing at all succeeds. Code, reason and seconds of the answer.
+    outage: Option<Refusal>,
     /// Watches that are open, and parts of what they tell that are under way.
     watches: BTreeMap<String, u32>,
     under_way: u32,
@@ -29,6 +34,7 @@ impl Traffic {
         Arc::new(Self(Mutex::new(Now {
             trouble: None,
             refused: None,
+            outage: None,
             watches: BTreeMap::new(),
             under_way: 0,
             last: Instant::now(),
@@ -49,6 +55,11 @@ impl Traffic {
     /// From now on whatever is asked of this kind is answered with 500.
     pub(crate) fn refuse(&self, resource: &'static str) {
         self.now().refused = Some(resource);
+    }
+
+    /// From now on everything is refused, and what watches say is cut; `None`: nothing any more.
+    pub(crate) fn refuse_all(&self, with: Option<Refusal>) {
+        self.now().outage = with;
     }
 
     /// No more trouble begins. How often it struck.
@@ -74,6 +85,9 @@ impl Traffic {
 
     pub(crate) fn request(&self, asked: &Asked) -> Fate {
         let mut now = self.now();
+        if let Some((code, reason, seconds)) = now.outage {
+            return Fate::Refused(code, reason, seconds);
+        }
         if now.refused == Some(asked.resource.as_str()) {
             return Fate::Refused(500, "InternalError", None);
         }
@@ -83,6 +97,9 @@ impl Traffic {
 
     pub(crate) fn part(&self, resource: &str) -> Part {
         let mut now = self.now();
+        if now.outage.is_some() {
+            return Part::Cut;
+        }
         let trouble = now.trouble.as_mut();
         trouble.map_or(Part::Passes, |trouble| trouble.part(resource))
     }

@@ -53,7 +53,8 @@ pub(crate) fn of(facts: &Facts) -> Vec<String> {
         all.extend(until_training(facts, status));
     }
     all.extend(active_deadline(facts, status));
-    for avoided in &status.avoid_nodes {
+    let now = facts.now;
+    for avoided in status.avoid_nodes.iter().filter(|it| it.until.0 > now) {
         let left = until(avoided.until.0, facts.now);
         all.push(format!(
             "In {left} new pods of the job may use node {} again ({}).",

@@ -93,7 +93,7 @@ fn unschedulable(facts: &Facts, workers: &[Worker]) -> Option<Diagnosis> {
     if some_fit && min_replicas.is_none_or(|min| min >= replicas) {
         diagnosis = diagnosis.do_("To train with fewer workers meanwhile, set workers.minReplicas below workers.replicas.");
     }
-    for node in avoided {
+    for node in avoided.iter().filter(|node| node.until.0 > facts.now) {
         diagnosis = diagnosis.shown_by(format!(
             "node {} is avoided after {}",
             node.node, node.reason

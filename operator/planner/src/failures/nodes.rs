@@ -21,7 +21,12 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         .iter()
         .filter(|failure| failure.action == FailureAction::ReplaceAndAvoidNode)
         .filter(|failure| is_recent(failure, draft.job.avoid_node, draft.now));
+    let now = draft.now;
     for failure in wanted {
+        // One whose time is over may be kept for a pod that waits. It gives way to one that is avoided now.
+        if draft.status.avoid_nodes.len() >= MAX_NODES {
+            draft.status.avoid_nodes.retain(|node| node.until.0 > now);
+        }
         let Some(node) = failure.pod.node.clone() else {
             continue;
         };

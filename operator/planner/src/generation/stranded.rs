@@ -63,8 +63,9 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             PATIENCE
         };
         let since_then = since.is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
-        // It may not have heard of its generation, or be forming it.
-        let patience = time_left(issued_at, span, now).filter(|_| !since_then);
+        // It may not have heard of its generation, or be forming it. Nobody has told this operator before it looked after jobs.
+        let told_at = issued_at.max(draft.observed.watched_since.unwrap_or(issued_at));
+        let patience = time_left(told_at, span, now).filter(|_| !since_then);
         let belief = since.and_then(|at| time_left(at, BELIEF, now));
         match patience.max(belief) {
             Some(left) => draft.requeue(left),

@@ -11,14 +11,28 @@ use crate::plan::PlanReason;
 use crate::told::waiting;
 
 /// When to look again if the API server did not confirm what was observed.
-pub(crate) const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
+const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
+/// The same while clocks differ: somebody has to set one.
+const CLOCK_AGAIN: Duration = Duration::from_mins(5);
+
+/// Whether the API server has confirmed what was observed, and its clock is that by which time is over; else looks again.
+pub(crate) fn is_confirmed(draft: &mut Draft<'_>) -> bool {
+    if draft.observed.fresh && !draft.observed.clock_off {
+        return true;
+    }
+    draft.needs_fresh = true;
+    draft.requeue(if draft.observed.clock_off {
+        CLOCK_AGAIN
+    } else {
+        CONFIRM_AGAIN
+    });
+    false
+}
 
 /// Gives up the job that has passed one of them; else looks again at the next.
 pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let (reason, message) = active_too_long(draft).or_else(|| started_too_late(draft))?;
-    if !draft.observed.fresh {
-        draft.needs_fresh = true;
-        draft.requeue(CONFIRM_AGAIN);
+    if !is_confirmed(draft) {
         return None;
     }
     Some(draft.fail(reason, message))

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::draft::Draft;
-use crate::life::deadlines::CONFIRM_AGAIN;
+use crate::life::deadlines::is_confirmed;
 use crate::plan::Action;
 use crate::told::status::time_left;
 
@@ -21,9 +21,8 @@ pub(crate) fn expire(draft: &mut Draft<'_>) {
     if let Some(left) = time_left(ended.0, ttl, draft.now) {
         return draft.requeue(left.min(LONGEST_SLEEP));
     }
-    if !draft.observed.fresh {
-        draft.needs_fresh = true;
-        return draft.requeue(CONFIRM_AGAIN);
+    if !is_confirmed(draft) {
+        return;
     }
     draft.actions.push(Action::DeleteJob {
         uid: draft.job.key.uid.clone(),

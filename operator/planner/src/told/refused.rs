@@ -74,7 +74,9 @@ pub fn plan_refused(
         }
     }
     tell_state(status);
-    if !told {
+    // Nothing waits for a pod of a job that has ended, and its status has no room to say that this was told.
+    let is_noise = matches!(obstacle, Obstacle::NoAnswer(_)) && refused.status.is_terminal();
+    if !told && !is_noise {
         refused.events.push(event(EventReason::Refused, words));
     }
     refused
