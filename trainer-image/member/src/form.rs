@@ -183,6 +183,7 @@ impl<R: Rendezvous> Member<'_, R> {
             chain_bytes: self.held.words().len(),
             first_generation: keeping.map_or(0, crate::Keeping::first_generation),
             evaluated: self.held.evaluated,
+            evaluation_counts: self.held.evaluation_counts,
             learned: self
                 .peers
                 .as_ref()
@@ -260,10 +261,17 @@ impl<R: Rendezvous> Member<'_, R> {
         let claim = agreed.source.claim;
         match claim.origin {
             _ if is_source => Role::Sends,
-            Origin::Live if self.held.claim() == claim => Role::Keeps,
+            Origin::Live if self.held.claim() == claim && self.was_evaluated_as(agreed) => {
+                Role::Keeps
+            }
             Origin::Fresh if self.held.claim() == claim => Role::Compares,
             Origin::Live | Origin::Fresh | Origin::Loaded | Origin::Torn => Role::Receives,
         }
+    }
+
+    /// Whether what the last evaluation changed in the state is in this one, too.
+    const fn was_evaluated_as(&self, agreed: &Agreed) -> bool {
+        !agreed.evaluation_counts || self.held.evaluated == agreed.evaluated
     }
 
     fn state_moves(&mut self, num_bytes: u64) {

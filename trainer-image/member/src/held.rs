@@ -13,6 +13,8 @@ pub struct Held {
     pub mark: Mark,
     /// Committed samples at the last evaluation; 0 before the first.
     pub evaluated: u64,
+    /// Whether an evaluation changes the state, so that of two equal ones that which was evaluated is the better.
+    pub evaluation_counts: bool,
     /// What the last evaluation found, and of which step.
     pub(crate) scores: Option<(u64, Scores)>,
     /// The end of the ledger, with the lines that may not be durable.
@@ -31,6 +33,7 @@ impl Held {
         Self {
             mark,
             evaluated: 0,
+            evaluation_counts: false,
             scores: None,
             chain,
             origin: Origin::Fresh,

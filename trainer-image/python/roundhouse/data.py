@@ -41,6 +41,11 @@ class Sampler:
         for name, number in (("num_samples", num_samples), ("global_batch_size", global_batch_size)):
             if number < 1:
                 raise ConfigError(f"job.sampler: {name} is {number}; it has to be at least 1")
+        for name, number in (("epochs", epochs), ("steps", steps)):
+            if number is not None and number < 1:
+                raise ConfigError(f"job.sampler: {name} is {number}; it has to be at least 1")
+        if not 0 <= seed < 2**64:
+            raise ConfigError(f"job.sampler: seed is {seed}; it has to be from 0 to 2**64 - 1")
         if (epochs is None) == (steps is None):
             raise ConfigError("job.sampler needs either epochs=N or steps=N: how long the training is")
         if reduction not in ("mean", "sum"):

@@ -27,7 +27,8 @@ class Evaluation:
     of this rank's part of ``dataset``. It returns **sums** over the samples of the batch, such as
     ``{"loss": ..., "accuracy": number of samples that are right}``, and calls no collective. The means over the whole data set
     are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are reported, too. ``then(means)`` is called on all
-    ranks of the generation.
+    ranks of the generation, before the evaluation counts as done. A rank that has lost its peers right before is sent the state
+    of one that has called it: keep in ``rh.join(state=...)`` what it changes.
     """
 
     dataset: Any
@@ -77,7 +78,7 @@ def evaluate(
     evaluation: Evaluation, process: Process, modules: Sequence[torch.nn.Module], place: Place
 ) -> None:
     """Evaluates the state on all ranks. One that breaks off is due again in the next generation."""
-    process.begin_evaluation()
+    process.begin_evaluation(counts=evaluation.then is not None)
     were_training = [(module, module.training) for own in modules for module in own.modules()]
     for own in modules:
         own.eval()
@@ -94,9 +95,9 @@ def evaluate(
         return
     number = len(evaluation.dataset)
     means = {name: value / number for name, value in zip(names, total)}
-    process.end_evaluation(num_samples=number, loss=means["loss"], **_reported(means))
     if evaluation.then is not None:
         evaluation.then(means)
+    process.end_evaluation(num_samples=number, loss=means["loss"], **_reported(means))
 
 
 def _reported(means: dict[str, float]) -> dict[str, float]:

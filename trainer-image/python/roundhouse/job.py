@@ -249,6 +249,8 @@ class Job:
         optimizers = self._chosen(optimizer)
         for entry in (scheduler, scaler):
             self._check_entry(entry)
+        # As usual in scripts that can train with and without: one that is switched off scales nothing.
+        scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
         self._check_summed(optimizers)
         gradients = self._gradients
@@ -282,7 +284,8 @@ class Job:
             skipped = update(optimizers, scheduler, scaler)
         finally:
             self._is_committing = False
-        forget_gradients(optimizers)
+        # Also of the optimizers that this step does not use: a pass through a discriminator leaves gradients for its next step.
+        forget_gradients([*self._optimizers, *optimizers])
         computed = gradients.computed_at or ended_at
         spent = [
             max(self._loaded_at - self._began_at, 0.0),
@@ -423,6 +426,9 @@ class Job:
                 yield step
             except GeneratorExit:
                 self._has_left = True
+                if self._step is step:
+                    # The training is complete with the last committed step.
+                    self._forget_step()
                 raise
             if self._step is step:
                 raise NotCommitted(
@@ -456,6 +462,11 @@ class Job:
             self._process.tell(loss, finite=is_finite)
 
     def _drop(self) -> None:
+        """The step is as if it had not been, and the generation is over."""
+        self._forget_step()
+        self._generations.leave()
+
+    def _forget_step(self) -> None:
         """The step is as if it had not been."""
         for scaler in self._scalers:
             # That the script has unscaled the gradients is forgotten with them.
@@ -464,7 +475,6 @@ class Job:
         self._buffers.restore()
         # Also of the optimizers that the step does not use: its passes come again.
         forget_gradients(self._optimizers)
-        self._generations.leave()
 
     def _collective_failed(self, error: BaseException) -> bool:
         """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from .data import Step
 from .errors import ConfigError
@@ -34,12 +35,18 @@ def gradient_norm(optimizers: Sequence[torch.optim.Optimizer], most: float | Non
 
 def unscaled_norm(optimizers: Sequence[torch.optim.Optimizer], most: float | None, scaler: Any, scaled: float) -> float:
     """The norm without the scale of a GradScaler; ``scaled`` is that of the gradients as they are."""
-    norm = scaled / scaler.get_scale()
-    if most is None:
-        return norm
-    for one in optimizers:
+    still_scaled = [one for one in optimizers if not _is_unscaled(scaler, one)]
+    if most is None and len(still_scaled) == len(optimizers):
+        return scaled / scaler.get_scale()
+    for one in still_scaled:
         scaler.unscale_(one)
     return gradient_norm(optimizers, most)
+
+
+def _is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the script has called ``scaler.unscale_`` in this step; a scaler refuses the second call."""
+    state = scaler._per_optimizer_states.get(id(optimizer))
+    return state is not None and state["stage"] is not OptState.READY
 
 
 def update(optimizers: Sequence[torch.optim.Optimizer], scheduler: Any, scaler: Any) -> bool:

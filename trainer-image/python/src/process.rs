@@ -273,10 +273,12 @@ impl Process {
         }
     }
 
-    /// An evaluation begins: the watchdogs are patient meanwhile.
-    fn begin_evaluation(&mut self, py: Python<'_>) -> PyResult<()> {
+    /// An evaluation begins: the watchdogs are patient meanwhile. `counts`: it changes the state.
+    #[pyo3(signature = (*, counts))]
+    fn begin_evaluation(&mut self, py: Python<'_>, counts: bool) -> PyResult<()> {
         let training = self.training()?;
-        py.detach(|| training.begin_evaluation()).map_err(raised)
+        py.detach(|| training.begin_evaluation(counts))
+            .map_err(raised)
     }
 
     /// The state was evaluated on `num_samples`, with the same result on all ranks. False: the generation broke after that.

@@ -46,6 +46,14 @@ with rh.join(state=state, checkpoint_dir=tempfile.mkdtemp(), checkpoint_every_st
         if job.commit(loss):
             losses.all.append(loss.item())
 """
+SWITCHED_OFF = """
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+with rh.join(state={"model": model, "opt": opt, "scaler": scaler}) as job:
+    for batch in job.steps(data, job.sampler(40, 8, epochs=1)):
+        loss = loss_of(job.model(model)(batch.x), batch.y)
+        scaler.scale(loss).backward()
+        job.commit(loss * float("nan"), opt, scaler=scaler)
+"""
 
 
 def run(source, *arguments):
@@ -83,6 +91,7 @@ def run(source, *arguments):
         (HEAD + LOOP + "job.save_result('weights')", "NotCommitted: job.save_result before the last step"),
         (HEAD + LOOP + "job.commit(loss, opt); job.save_result('w')", "NotCommitted: job.save_result before the last step"),
         (HEAD + "rh.join(state={'model': model}).sum([1])", "ConfigError: job.sum before the loop over job.steps"),
+        (HEAD + SWITCHED_OFF, "Diverged: step 1"),
     ],
 )
 def test_a_mistake_is_an_exception_that_says_what_to_do(source, words):
@@ -119,6 +128,41 @@ def test_a_loop_that_is_left_has_a_result(tmp_path, held):
     ended = run(HEAD + source + 'print("saved after", job.steps_done, job.save_result(sys.argv[1]))', tmp_path / "weights")
     assert ended.returncode == 0 and "saved after 3" in ended.stdout, ended.stderr
     assert sorted(load(tmp_path / "weights")) == ["bias", "weight"]
+
+
+def test_what_a_step_that_is_not_committed_has_left_is_not_in_the_result(tmp_path):
+    source = """
+model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+with rh.join(state={"model": model, "opt": opt}) as job:
+    for batch in job.steps(data, job.sampler(40, 8, epochs=1)):
+        loss = loss_of(job.model(model)(batch.x), batch.y)
+        loss.backward()
+        if batch.step.number == 3:
+            break
+        job.commit(loss, opt)
+        committed = model[0].running_mean.clone()
+    job.save_result(sys.argv[1])
+assert torch.equal(model[0].running_mean, committed) and model[1].weight.grad is None
+"""
+    ended = run(HEAD + source, tmp_path / "weights")
+    assert ended.returncode == 0, ended.stderr
+    assert load(tmp_path / "weights")["0.num_batches_tracked"] == 2
+
+
+def test_optimizers_that_take_turns_use_the_gradients_of_their_own_steps_alone():
+    source = """
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+opts = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
+with rh.join(state={"model": model, "first": opts[0], "second": opts[1]}) as job:
+    for batch in job.steps(data, job.sampler(40, 8, epochs=1)):
+        loss = loss_of(job.model(model)(batch.x), batch.y)
+        loss.backward()
+        job.commit(loss, opts[batch.step.number % 2])
+        assert all(parameter.grad is None for parameter in model.parameters())
+"""
+    ended = run(HEAD + source)
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize(

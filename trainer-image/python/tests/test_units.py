@@ -25,6 +25,7 @@ from roundhouse.packed import Packed
 from roundhouse.seeding import mixed
 from roundhouse.state import Row
 from roundhouse.streams import Shard
+from roundhouse.updates import gradient_norm, unscaled_norm
 from world import until
 
 OPTIMIZERS = {
@@ -442,3 +443,35 @@ def test_connections_to_peers_are_cut_and_others_stay():
         left.setblocking(False)
         with pytest.raises(BlockingIOError):
             left.recv(1)
+
+
+@pytest.mark.parametrize("most", [None, 0.5])
+@pytest.mark.parametrize("unscales", [False, True])
+def test_the_norm_is_that_of_gradients_without_a_scale_whoever_takes_it_away(unscales, most):
+    model, opt, _ = trained(OPTIMIZERS["plain sgd"], 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    loss = model(torch.randn(9, 6)).square().sum()
+    loss.backward(retain_graph=True)
+    expected = gradient_norm([opt], None)
+    opt.zero_grad()
+    scaler.scale(loss).backward()
+    if unscales:
+        scaler.unscale_(opt)
+    norm = unscaled_norm([opt], most, scaler, gradient_norm([opt], None))
+    assert norm == pytest.approx(expected)
+    if most is not None:
+        assert gradient_norm([opt], None) == pytest.approx(most, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": 0}, "steps is 0; it has to be at least 1"),
+        ({"epochs": 0}, "epochs is 0; it has to be at least 1"),
+        ({"epochs": 1, "seed": -1}, "seed is -1; it has to be from 0"),
+        ({"epochs": 1, "seed": 2**64}, "it has to be from 0"),
+    ],
+)
+def test_a_sampler_refuses_numbers_that_mean_nothing(options, words):
+    with pytest.raises(errors.ConfigError, match=words):
+        Sampler(40, 8, **options)

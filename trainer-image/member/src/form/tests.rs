@@ -200,6 +200,24 @@ fn a_rank_without_the_state_gets_it_and_those_that_have_it_keep_their_own() {
 }
 
 #[test]
+fn of_equal_states_that_which_was_evaluated_is_sent_if_evaluations_change_the_state() {
+    for (counts, expected) in [(true, [2, 2, 2]), (false, [1, 2, 1])] {
+        let ranks = [(1, 0), (2, 30), (1, 0)].map(|(bytes, evaluated)| {
+            let mut held = live(4, 3);
+            // One rank alone may know that it does.
+            (held.evaluated, held.evaluation_counts) = (evaluated, counts && evaluated > 0);
+            process(held, bytes)
+        });
+        let formed = form(ranks.into(), &[]);
+        for (one, byte) in formed.iter().zip(expected) {
+            assert_eq!(one.origin(), Origin::Live);
+            assert_eq!(one.bytes, Bytes::filled(byte), "{counts}");
+            assert_eq!(one.held.evaluated, if counts { 30 } else { 0 });
+        }
+    }
+}
+
+#[test]
 fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
     // In the chunk, and in the words after it.
     for call in [2, 3] {

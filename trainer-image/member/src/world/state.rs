@@ -18,6 +18,8 @@ pub struct Own {
     pub first_generation: u64,
     /// Committed samples at its last evaluation.
     pub evaluated: u64,
+    /// Whether an evaluation changes the state.
+    pub evaluation_counts: bool,
     /// What it knows of steps.
     pub learned: Learned,
 }
@@ -34,12 +36,14 @@ pub struct Agreed {
     pub first_generation: u64,
     /// Committed samples at the last evaluation of the rank that has the state.
     pub evaluated: u64,
+    /// Whether an evaluation changes the state, as any rank says.
+    pub evaluation_counts: bool,
     /// What the ranks know of steps: the longest that any of them has seen.
     pub learned: Learned,
 }
 
 /// Numbers that an [`Own`] takes.
-const OWN: usize = 8;
+const OWN: usize = 9;
 
 impl<G: Group> World<G> {
     /// Which rank has the state to continue with and what goes with it, and from where the job's generations are
@@ -58,6 +62,7 @@ impl<G: Group> World<G> {
             chain_bytes,
             first_generation,
             evaluated,
+            evaluation_counts,
             learned,
         } = *own;
         let [first_step, longest_step] = learned.in_world_of(self.size).to_millis();
@@ -72,6 +77,7 @@ impl<G: Group> World<G> {
             evaluated,
             first_step,
             longest_step,
+            u64::from(evaluation_counts),
         ];
         let own = numbers.map(|value| value as f64);
         values[OWN * self.rank as usize..][..OWN].copy_from_slice(&own);
@@ -88,12 +94,39 @@ impl<G: Group> World<G> {
             let of_ranks = sums.iter().skip(place).step_by(OWN);
             of_ranks.copied().max().unwrap_or_default()
         };
-        Ok(StateSource::of(&claims).map(|source| Agreed {
+        let evaluation_counts = highest(8) > 0;
+        let evaluated: Vec<u64> = sums.iter().skip(5).step_by(OWN).copied().collect();
+        let source = StateSource::of(&claims).map(|source| {
+            if evaluation_counts {
+                of_evaluated(source, &claims, &evaluated)
+            } else {
+                source
+            }
+        });
+        Ok(source.map(|source| Agreed {
             source,
+            evaluation_counts,
             chain_bytes: usize::try_from(sums[OWN * source.rank + 3]).unwrap_or_default(),
             first_generation: highest(4),
             evaluated: sums[OWN * source.rank + 5],
             learned: Learned::of_millis([highest(6), highest(7)], self.size),
         }))
+    }
+}
+
+/// Of the ranks that have the best state, one that was evaluated last: a collective can succeed on one rank and fail on another, so
+/// an evaluation can have changed the state of some of them alone.
+fn of_evaluated(source: StateSource, claims: &[Claim], evaluated: &[u64]) -> StateSource {
+    let holders = || {
+        let all = claims.iter().zip(evaluated).enumerate();
+        all.filter(|(_, (claim, _))| **claim == source.claim)
+    };
+    let last = holders().map(|(_, (_, at))| *at).max();
+    let of_last = holders().find(|(_, (_, at))| Some(**at) == last);
+    let differ = holders().any(|(_, (_, at))| Some(*at) != last);
+    StateSource {
+        rank: of_last.map_or(source.rank, |(rank, _)| rank),
+        must_send: source.must_send || differ,
+        ..source
     }
 }

@@ -49,6 +49,7 @@ fn a_world_of_one_agrees_with_itself() {
         chain_bytes: 48,
         first_generation: 9,
         evaluated: 64,
+        evaluation_counts: false,
         learned: Learned::of_millis([5_000, 0], 1),
     };
     let agreed = world.agree_on_state(&own).unwrap().unwrap();

@@ -409,7 +409,8 @@ impl Training {
     }
 
     /// What comes now takes ranks differently long.
-    pub(super) fn begin_evaluation(&mut self) -> Result<(), Failure> {
+    pub(super) fn begin_evaluation(&mut self, counts: bool) -> Result<(), Failure> {
+        self.member.held.evaluation_counts = counts;
         (self.begun, self.told) = (None, None);
         self.member.enter(Phase::Evaluating);
         if let Some(group) = self.member.world()?.group() {

@@ -70,7 +70,5 @@ with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as 
                 dist.all_reduce(torch.ones(1))
             chosen = [opts[number % 2]] if "alternate" in USES else opts
             most = 0.5 if "clip" in USES else None
-            if job.commit(loss, chosen, scaler=scaler if "scaler" in USES else None, max_grad_norm=most):
-                for opt in opts:
-                    opt.zero_grad()
+            job.commit(loss, chosen, scaler=scaler if "scaler" in USES else None, max_grad_norm=most)
     job.save_result(WEIGHTS)
