@@ -329,12 +329,17 @@ class Job:
                 "job.save_result before the last step: call it after the loop over job.steps; an iterator of a loop that was "
                 "left early must not be kept"
             )
+        if module is None and not self._modules:
+            raise ConfigError("job.save_result without a module, and none is in rh.join(state=...): give it the module")
+        module = self._modules[0] if module is None else module
+        # The names of a result are those of the module itself.
+        module = module.module if isinstance(module, Model) else module
         self._finish()
         directory = self._process.checkpoint_dir
         file = Path(path) if directory is None else Path(directory) / path
         while True:
             if self.rank == 0:
-                write_result(file, module or self._modules[0])
+                write_result(file, module)
             if self._process.sum([0.0]) is not None:
                 return file
             self._finish_again()

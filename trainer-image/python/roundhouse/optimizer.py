@@ -54,8 +54,19 @@ class OptimizerState:
         return views
 
     def flags(self) -> torch.Tensor:
-        """One byte for each parameter: whether it keeps something for it."""
+        """One byte for each parameter: whether it keeps something for it.
+
+        Raises StateError if it keeps what it had not made in its first step: that has no place in a checkpoint, and ranks that
+        were sent the rest would train on without it.
+        """
         state = self.optimizer.state
+        for parameter, known in zip(self.parameters, self._templates):
+            later = [key for key, value in state.get(parameter, {}).items() if value is not None and key not in known]
+            if later:
+                raise StateError(
+                    f"{self.name} of rh.join(state=...), a {type(self.optimizer).__name__}, keeps {', '.join(later)} since a step "
+                    "after its first: switch on what you change later, such as momentum or amsgrad, before rh.join"
+                )
         kept = [1 if state.get(parameter) else 0 for parameter in self.parameters]
         return torch.tensor(kept, dtype=torch.uint8)
 

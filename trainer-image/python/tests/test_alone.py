@@ -142,7 +142,8 @@ with rh.join(state={"model": model, "opt": opt}) as job:
             break
         job.commit(loss, opt)
         committed = model[0].running_mean.clone()
-    job.save_result(sys.argv[1])
+    # The names in the file are those of the module, whatever it was given as.
+    job.save_result(sys.argv[1], job.model(model))
 assert torch.equal(model[0].running_mean, committed) and model[1].weight.grad is None
 """
     ended = run(HEAD + source, tmp_path / "weights")

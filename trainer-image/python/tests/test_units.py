@@ -475,3 +475,16 @@ def test_the_norm_is_that_of_gradients_without_a_scale_whoever_takes_it_away(uns
 def test_a_sampler_refuses_numbers_that_mean_nothing(options, words):
     with pytest.raises(errors.ConfigError, match=words):
         Sampler(40, 8, **options)
+
+
+def test_what_an_optimizer_keeps_since_a_later_step_is_an_error_and_not_left_out():
+    parts = trained(OPTIMIZERS["plain sgd"], 1)
+    row = row_of(parts)
+    memory = (ctypes.c_uint8 * row.num_bytes)()
+    copy = lambda: row.copy_out(0, row.num_bytes, ctypes.addressof(memory))  # noqa: E731
+    step(*parts, 1)
+    copy()
+    parts[1].param_groups[0]["momentum"] = 0.9
+    step(*parts, 2)
+    with pytest.raises(errors.StateError, match="opt of rh.join.*SGD, keeps momentum_buffer since a step after its first"):
+        copy()
