@@ -20,7 +20,8 @@ const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
     rules:\n- {level: Metadata, users: [operator]}\n- {level: None}\n";
 /// Token, user, uid, groups.
-const TOKENS: &str = "test,test,1,\"system:masters\"\noperator,operator,2,\"system:masters\"\n";
+const TOKENS: &str = "test,test,1,\"system:masters\"\noperator,operator,2,\"system:masters\"\n\
+    operator-2,operator,2,\"system:masters\"\n";
 
 /// The two processes; they end with the value.
 pub struct ApiServer {
@@ -96,13 +97,14 @@ impl ApiServer {
         Ok(etcd.id())
     }
 
-    /// Replaces the token of the operator, as a rotation does: the one before is refused from now on. Both processes start anew.
+    /// From now on the operator's first token is refused, and `operator-2` alone is its own. Both processes start anew.
     ///
     /// # Errors
     /// As [`Self::start`].
-    pub async fn rotate(&self, token: &str) -> anyhow::Result<()> {
-        let tokens = TOKENS.replace("operator,operator", &format!("{token},operator"));
-        std::fs::write(self.path("tokens.csv"), tokens)?;
+    pub async fn refuse_old_token(&self) -> anyhow::Result<()> {
+        let tokens = TOKENS.lines().filter(|line| !line.starts_with("operator,"));
+        let tokens: Vec<_> = tokens.collect();
+        std::fs::write(self.path("tokens.csv"), tokens.join("\n"))?;
         self.restart(|_| Ok(()), 0).await
     }
 
