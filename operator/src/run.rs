@@ -153,7 +153,7 @@ pub async fn run_with(
             Ok(())
         }
     };
-    // Who is asked to stop does not start anew.
+    // An operator that is asked to stop does not start anew.
     let is_asked = stop.peek().is_some();
     let outcome = match outcome {
         Err(RunError::LeaseLost(_)) if is_asked => Ok(()),

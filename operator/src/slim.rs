@@ -22,7 +22,7 @@ const COMMON_CONDITIONS: [&str; 5] = [
 /// Where `kubectl apply` keeps the object as it was applied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Who controls an object, and which job its labels name.
+/// The controller of an object, and the job that its labels name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// UID of the controller, if there is one.

@@ -14,7 +14,7 @@ use serde_path_to_error::{Path, Segment};
 /// Most parts of one object that are left out. With more of them, only its metadata and its main switches are read.
 const MAX_PARTS: usize = 32;
 const MANAGER: &str = "managedBy";
-/// Who manages a job of which that cannot be read: not we.
+/// The manager of a job whose `managedBy` cannot be read: not this operator.
 const NOBODY: &str = "?";
 /// Switches of the spec that are read even if nothing else can be.
 const SWITCHES: [&str; 3] = [MANAGER, "suspend", "cleanPodPolicy"];

@@ -30,7 +30,7 @@ pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
         }
     });
     if let Some(spec) = schema.pointer_mut("/properties/spec") {
-        // Who only wants an affinity need not name a container.
+        // A template that only wants an affinity need not name a container.
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("required");
         }

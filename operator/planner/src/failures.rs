@@ -55,7 +55,7 @@ fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(Conditi
 }
 
 /// One incident per generation: a member failed. Its number in the status says that it is counted.
-/// Who lost a peer may be seen before the peer: the failure that explains the others takes its place. A
+/// A worker that lost a peer may be seen before the peer: the failure that explains the others takes its place. A
 /// process that hangs is ended long after its peers, and when they have the next generation already.
 fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;

@@ -56,7 +56,7 @@ pub(super) fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
     let last = draft.status.last_failure.as_ref();
     !failure.is_collateral()
         && words.is_some_and(|words| {
-            // Whoever forms its first generation speaks of none.
+            // A process that forms its first generation speaks of none.
             words.generation > 0 && counted.is_some_and(|counted| words.generation <= counted)
         })
         && last.is_some_and(stranded::is_told)

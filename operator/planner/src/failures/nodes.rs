@@ -42,7 +42,7 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         match known {
             Some(known) if known.until >= time(until) => {}
             Some(known) => known.until = time(until),
-            // Whoever finds no room is replaced all the same.
+            // A worker for whose node there is no room is replaced all the same.
             None if !has_room => {}
             None => {
                 draft.recorded = true;

@@ -22,16 +22,16 @@ const PATIENCE_UNTOLD: Duration = Duration::from_secs(120);
 /// The same for a member of a generation that has formed, as its rank 0 says: what is known of the member is older than that,
 /// as after an outage of the API server, or it has lost its peers at once.
 const PATIENCE_FORMED: Duration = Duration::from_secs(120);
-/// How long somebody must not have been Ready: the kubelet may tell of the death that explains it a moment later.
+/// How long a member must not have been Ready: the kubelet may tell of the death that explains it a moment later.
 const BELIEF: Duration = Duration::from_secs(2);
-/// Who stops being Ready so soon after may be late with the news of the generation before.
+/// A member that stops being Ready so soon after may be late with the news of the generation before.
 const LATE_NEWS: SignedDuration = SignedDuration::from_secs(5);
 
 /// A member of the newest generation that has lost it, if there is one.
 pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     let now = draft.now;
     let members = draft.members.that_live();
-    // Who has lost somebody is explained by that.
+    // A member is gone: that explains why others are not Ready.
     if fingerprint(&members) != draft.members.raised_for {
         return None;
     }

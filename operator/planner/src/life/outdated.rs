@@ -11,7 +11,7 @@ use crate::plan::{DeleteReason, PlanReason};
 use crate::told::status::counted;
 use crate::workers::delete::delete;
 
-/// Whoever was away while the job was suspended, edited and resumed finds pods of the spec before. They leave, as for a
+/// An operator that was away while the job was suspended, edited and resumed finds pods of the spec before. They leave, as for a
 /// suspension, and the job is resumed when they have left.
 pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
     // A job that is not accepted gets no new pods, so it keeps those that it has.

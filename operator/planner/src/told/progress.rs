@@ -41,7 +41,7 @@ pub(crate) fn is_complete(draft: &Draft<'_>) -> bool {
     })
 }
 
-/// Who has ended may have left the last progress in its termination message.
+/// Shows the last progress. A worker that has ended may have left it in its termination message.
 pub(crate) fn show_last(draft: &mut Draft<'_>) {
     let before = draft.status.progress.as_ref();
     let told = draft.observed.pods.iter().filter_map(|pod| {
