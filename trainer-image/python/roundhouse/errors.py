@@ -69,6 +69,11 @@ class Left(RoundhouseError):
     exit_code = 143
 
 
+def words_of(error: BaseException) -> str:
+    """Its type and first line: PyTorch's errors of connections go on with a stack trace."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 _BY_CODE: dict[int, type[RoundhouseError]] = {
     kind.exit_code: kind for kind in (ConfigError, DataError, VolumeError, PeerLost, DeviceError, Left)
 }

@@ -9,10 +9,14 @@ import torch
 
 from ._native import Process
 from .data import Sampler, Step, plan
-from .errors import ConfigError, PeerLost, RoundhouseError
+from .errors import ConfigError, PeerLost, RoundhouseError, words_of
 from .gradients import Gradients, Model
 from .groups import Group, Network
 from .state import Row
+
+# Generations, one after the other, in which a step fails with the same words before that is no lost peer. Some may be: peers that
+# are lost one after the other within a long step can leave the same words, such as those of a timeout.
+_SAME_FAILURES = 5
 
 
 class Place(NamedTuple):
@@ -45,6 +49,9 @@ class Generations:
         self._models: dict[int, Model] = {}
         # The words of the last collective of the script's own that has failed in a callback.
         self._last_failure: str | None = None
+        # Of the last step that was dropped: the committed steps before it, why, and how often in succession.
+        self._last_drop: tuple[int, str | None] = (0, None)
+        self._num_drops = 0
 
     def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model:
         """The module with gradients that are summed over the ranks of each generation; for the same one the same object."""
@@ -110,9 +117,16 @@ class Generations:
         if self.group is None or is_own:
             return False
         self._last_failure = str(error)
-        self._process.lose(f"{type(error).__name__}: {error}".splitlines()[0])
+        self._process.lose(words_of(error))
         self.leave()
         return True
+
+    def fails_again(self, words: str | None) -> bool:
+        """The open step is dropped: whether it fails with the same words in generation after generation."""
+        drop = (self.steps_done, words)
+        self._num_drops = self._num_drops + 1 if drop == self._last_drop else 1
+        self._last_drop = drop
+        return words is not None and self._num_drops >= _SAME_FAILURES
 
     def next_step(self) -> Step:
         """The step that is due, as this rank does it."""

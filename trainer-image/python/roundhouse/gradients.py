@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ._native import fault_point
-from .errors import NotCommitted
+from .errors import NotCommitted, words_of
 
 if TYPE_CHECKING:
     from .data import Step
@@ -90,7 +90,7 @@ class Gradients:
     def broke(self, error: BaseException) -> None:
         """A collective has failed: this step will be dropped."""
         if self.broken is None:
-            self.broken = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.broken = words_of(error)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """DDP's hook: the sum over the ranks of a bucket of gradients."""
@@ -147,13 +147,16 @@ class Model(torch.nn.Module):
         try:
             with ddp.no_sync() if accumulates else contextlib.nullcontext():
                 return ddp(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            # Its second pass tells the ranks how gradients are packed, also in no_sync. An error of the model comes again
-            # below.
-            self.drop()
-            result = self.module(*args, **kwargs)
-            self._gradients.broke(error)
-            return result
+            # Its second pass tells the ranks how gradients are packed, also in no_sync.
+            words = words_of(error)
+        # An error of the model comes again. Not in the handler: there `error` keeps what the first pass has computed.
+        self.drop()
+        result = self.module(*args, **kwargs)
+        self._gradients.broken = self._gradients.broken or words
+        return result
 
     def check(self) -> None:
         """Raises NotCommitted if a backward pass has left parameters out: DDP waits for all gradients of a bucket, and sums the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from ._native import Process, fault_point
 from .buffers import Buffers
 from .data import Batch, Loader, Sampler, Step
 from .ending import exit_with, explained, write_result
-from .errors import AlreadyJoined, ConfigError, Diverged, NotCommitted, PeerLost, RoundhouseError
+from .errors import AlreadyJoined, ConfigError, Diverged, NotCommitted, PeerLost
 from .evaluation import Evaluation, evaluate
 from .generations import Generations
 from .gradients import Model, shortened
@@ -75,8 +76,9 @@ def join(
     )
     try:
         _joined = Job(process, state, device, gradients == "manual", seed_each_step)
-    except RoundhouseError as error:
-        process.fail(error.exit_code, str(error))
+    except Exception as error:
+        # Also one of the script's own, such as that of a state_dict().
+        process.fail(*explained(error))
         raise
     return _joined
 
@@ -268,6 +270,11 @@ class Job:
         agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
         agreed_at = time.perf_counter()
         if agreed is None:
+            if self._generations.fails_again(gradients.broken):
+                error = RuntimeError(f"step {step.number} fails with the same error in each generation: {gradients.broken}")
+                # `with batch:` does not take it for a lost peer.
+                self._last_failure = (self._generations.steps_done, True, str(error))
+                raise error
             self._drop()
             return False
         mean_loss, all_finite = agreed
@@ -358,13 +365,18 @@ class Job:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        global _joined
         self._over = True
+        if not self._process.has_agent:
+            _joined = None  # A notebook joins again, and has no use for this model.
         for hook in self._hooks:
             hook.remove()
         self._step = None
         if isinstance(error, KeyboardInterrupt):
             if self._generations.group is not None:
                 self._generations.group.abort()  # A collective may wait for its peers.
+            # It also lets go of the state: a notebook goes on.
+            self._process.fail(128 + signal.SIGINT, "interrupted")
             self._generations.leave()
             return
         exits = isinstance(error, SystemExit) and not error.code

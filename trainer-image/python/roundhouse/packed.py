@@ -14,8 +14,9 @@ import torch
 
 from .errors import StateError
 
-_NUMBER_BYTES = 17  # A tag, and 16 bytes: a float as a double, an integer of up to 127 bits.
-_NONE, _FALSE, _TRUE, _INT, _FLOAT = range(5)
+_NUMBER_BYTES = 17  # A tag, and 16 bytes: a float as a double, an integer of up to 128 bits.
+# The last one is for integers that need all bits, such as the state of NumPy's generators.
+_NONE, _FALSE, _TRUE, _INT, _FLOAT, _UNSIGNED = range(6)
 
 
 class Packed:
@@ -96,6 +97,8 @@ def _skeleton(structure: Any) -> Any:
 def _size(path: str, leaf: Any) -> int:
     if isinstance(leaf, torch.Tensor):
         return leaf.numel() * leaf.element_size()
+    if isinstance(leaf, int) and not -(2**127) <= leaf < 2**128:
+        raise StateError(f"{path} of rh.join(state=...) is an integer of {leaf.bit_length()} bits: at most 128 can be kept")
     if leaf is None or isinstance(leaf, (bool, int, float)):
         return _NUMBER_BYTES
     raise StateError(
@@ -113,7 +116,8 @@ def _bytes_of(leaf: Any) -> bytes:
     if isinstance(leaf, bool):
         return bytes([_TRUE if leaf else _FALSE]).ljust(_NUMBER_BYTES, b"\0")
     if isinstance(leaf, int):
-        return bytes([_INT]) + leaf.to_bytes(16, "little", signed=True)
+        tag = _INT if leaf < 2**127 else _UNSIGNED
+        return bytes([tag]) + leaf.to_bytes(16, "little", signed=tag == _INT)
     return bytes([_FLOAT]) + struct.pack("<d", leaf).ljust(16, b"\0")
 
 
@@ -128,6 +132,6 @@ def _of_bytes(row: bytes, old: Any) -> Any:
         return None
     if tag in (_FALSE, _TRUE):
         return tag == _TRUE
-    if tag == _INT:
-        return int.from_bytes(value, "little", signed=True)
+    if tag in (_INT, _UNSIGNED):
+        return int.from_bytes(value, "little", signed=tag == _INT)
     return struct.unpack("<d", value[:8])[0]

@@ -197,6 +197,35 @@ def test_ctrl_c_ends_a_script_as_any_other(tmp_path):
     assert script.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors, errors
 
 
+def test_a_notebook_that_was_interrupted_keeps_no_state_and_joins_again(tmp_path):
+    source = """
+import gc, weakref
+
+def train(steps):
+    model = torch.nn.Linear(4, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=sys.argv[1], checkpoint_every_steps=1) as job:
+        for batch in job.steps(data, job.sampler(40, 8, steps=steps)):
+            loss = loss_of(job.model(model)(batch.x), batch.y)
+            loss.backward()
+            job.commit(loss, opt)
+            if not kept:
+                kept.append(weakref.ref(model))
+                raise KeyboardInterrupt
+
+kept = []
+for _ in range(2):
+    try:
+        train(5)
+    except KeyboardInterrupt:
+        print("interrupted")
+    gc.collect()
+assert [model() for model in kept] == [None], kept
+"""
+    ended = run(HEAD + source, tmp_path)
+    assert ended.returncode == 0 and ended.stdout.count("interrupted") == 1, ended.stdout + ended.stderr
+
+
 def test_ctrl_c_while_the_state_is_copied_is_not_taken_for_an_error_of_the_state(tmp_path):
     interrupted = """
 from roundhouse.state import Row

@@ -215,6 +215,30 @@ def test_a_job_whose_ranks_were_all_killed_continues_from_its_checkpoint(tmp_pat
     assert difference(undisturbed(STEPS), load(world.state / "weights")) <= ROUNDING
 
 
+def test_an_error_of_the_scripts_own_in_rh_join_is_in_the_last_words(tmp_path):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"NO_STATE": "1"}) as world:
+        worker = world.start(0)
+        world.ends([worker], 1)
+        words = worker.words()
+        assert words["reason"] == "Crashed" and "ValueError: invalid literal" in words["message"], words
+
+
+def test_a_step_that_fails_on_all_ranks_in_each_generation_ends_them(tmp_path):
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"FAIL_AT": "7"}) as world:
+        workers = world.begin(2)
+        for _ in range(4):
+            for worker in workers:
+                def is_lost(worker=worker):
+                    status = worker.status()
+                    return (status.get("phase"), status.get("generation")) == ("Stranded", world.generation)
+
+                until("the generation is lost", is_lost)
+            world.form(workers)
+        world.ends(workers, 1)
+        message = workers[0].words()["message"]
+        assert "step 7 fails with the same error in each generation: RuntimeError: a type that the group" in message, message
+
+
 def test_a_bug_of_the_script_on_one_rank_ends_that_rank_alone_and_is_named(tmp_path, undisturbed):
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"RAISE_AT": "1:31"}) as world:
         workers = world.begin(2)

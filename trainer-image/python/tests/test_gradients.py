@@ -1,6 +1,7 @@
 """What a step does to gradients and buffers, in a group whose ranks are in this process."""
 
 import concurrent.futures
+import weakref
 
 import pytest
 import torch
@@ -147,6 +148,37 @@ def test_the_last_pass_of_a_step_has_to_be_summed_and_only_the_last_one_if_gradi
         net(x)
     net(x)  # Without a backward pass, as for a metric.
     assert gradients.summed and gradients.unsummed([optimizer]) == []
+
+
+class FailsOnce(torch.nn.Module):
+    """Its first pass raises an error while it holds a tensor."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.kind, self.held = torch.nn.Linear(2, 1), kind, None
+
+    def forward(self, x):
+        activation = x + 1
+        if self.held is None:
+            self.held = weakref.ref(activation)
+            raise self.kind("closed by peer\nat its line")
+        assert self.held() is None
+        return self.layer(x)
+
+
+def test_a_pass_that_has_failed_is_made_again_without_what_the_first_one_held(gradients):
+    net = Model(FailsOnce(RuntimeError), gradients, {})
+    begin(gradients, torch.optim.SGD(net.module.parameters(), lr=0.1))
+    net(torch.ones(1, 2))
+    assert gradients.broken == "RuntimeError: closed by peer"
+
+
+def test_too_little_memory_in_a_pass_is_no_lost_peer(gradients):
+    net = Model(FailsOnce(torch.OutOfMemoryError), gradients, {})
+    begin(gradients, torch.optim.SGD(net.module.parameters(), lr=0.1))
+    with pytest.raises(torch.OutOfMemoryError):
+        net(torch.ones(1, 2))
+    assert gradients.broken is None
 
 
 class Centered(torch.nn.Module):

@@ -32,7 +32,20 @@ def right(batch):
     return {"loss": float(loss), "accuracy": float((scores.argmax(1) == y).sum())}
 
 
+def fail(*_):
+    """As an error of DDP: the module alone makes the pass."""
+    if torch.nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None and job.steps_done + 1 == int(FAIL_AT):
+        raise RuntimeError("a type that the group does not know")
+
+
+FAIL_AT = os.environ.get("FAIL_AT")
+if FAIL_AT:
+    model.register_forward_pre_hook(fail)
+
 evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EVALUATE") else None
+
+if os.environ.get("NO_STATE"):
+    schedule.state_dict = lambda: int("no number")
 
 with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
     sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5, in_order=bool(os.environ.get("STREAM")))
