@@ -295,20 +295,16 @@ impl Shell {
             "--kube-token=test",
             "--kube-insecure-skip-tls-verify",
         ];
-        self.run("helm", &[arguments, &cluster].concat(), input)
+        printed(self.output("helm", &[arguments, &cluster].concat(), input))
     }
 
     fn kubectl(&self, verb: &[&str], more: &[&str], input: &str) -> Result<String, String> {
-        let server = format!("--server={}", self.server);
-        let cluster = [&*server, "--token=test", "--insecure-skip-tls-verify"];
-        self.run("kubectl", &[verb, &cluster, more].concat(), input)
+        printed(self.kubectl_output(verb, more, input))
     }
 
     /// As [`Self::kubectl`], warnings first.
     fn kubectl_says(&self, verb: &[&str], more: &[&str], input: &str) -> Result<String, String> {
-        let server = format!("--server={}", self.server);
-        let cluster = [&*server, "--token=test", "--insecure-skip-tls-verify"];
-        let output = self.output("kubectl", &[verb, &cluster, more].concat(), input);
+        let output = self.kubectl_output(verb, more, input);
         let says = [output.stderr, output.stdout].concat();
         let says = String::from_utf8_lossy(&says).into_owned();
         if output.status.success() {
@@ -318,15 +314,10 @@ impl Shell {
         }
     }
 
-    /// What the program prints, or what it complains about.
-    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
-        let output = self.output(program, arguments, input);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() {
-            Ok(text(&output.stdout))
-        } else {
-            Err(text(&output.stderr))
-        }
+    fn kubectl_output(&self, verb: &[&str], more: &[&str], input: &str) -> Output {
+        let server = format!("--server={}", self.server);
+        let cluster = [&*server, "--token=test", "--insecure-skip-tls-verify"];
+        self.output("kubectl", &[verb, &cluster, more].concat(), input)
     }
 
     fn output(&self, program: &str, arguments: &[&str], input: &str) -> Output {
@@ -347,5 +338,15 @@ impl Shell {
             .write_all(input.as_bytes())
             .unwrap();
         child.wait_with_output().unwrap()
+    }
+}
+
+/// What a program has printed, or what it has complained about.
+fn printed(output: Output) -> Result<String, String> {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    if output.status.success() {
+        Ok(text(output.stdout))
+    } else {
+        Err(text(output.stderr))
     }
 }

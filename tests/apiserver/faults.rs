@@ -4,14 +4,14 @@
 
 mod asked;
 mod course;
-mod fault;
+pub(crate) mod fault;
 mod history;
 pub(crate) mod proxy;
 mod rest;
 mod restored;
 mod scenario;
 mod told;
-pub(crate) mod traffic;
+mod traffic;
 mod trouble;
 
 use std::collections::HashMap;

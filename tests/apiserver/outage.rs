@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use crate::faults::fault::Refusal;
 use crate::faults::proxy::Proxy;
-use crate::faults::traffic::Refusal;
 use crate::stage::{NAMESPACE, SOON, Stage, restarted};
 
 /// From the end of the trouble until the job trains again.

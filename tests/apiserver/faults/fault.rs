@@ -1,5 +1,8 @@
 //! The faults, by name.
 
+/// Code, reason and seconds of a refusal.
+pub(crate) type Refusal = (u16, &'static str, Option<u32>);
+
 /// One kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
@@ -59,8 +62,8 @@ impl Fault {
         }
     }
 
-    /// Code, reason and seconds of a refusal.
-    pub(crate) const fn refusal(self) -> Option<(u16, &'static str, Option<u32>)> {
+    /// What it answers, if it refuses.
+    pub(crate) const fn refusal(self) -> Option<Refusal> {
         match self {
             Self::Conflict => Some((409, "Conflict", None)),
             Self::Busy => Some((429, "TooManyRequests", Some(1))),

@@ -7,10 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::asked::Asked;
+use super::fault::Refusal;
 use super::trouble::{Fate, Part, Trouble};
-
-/// Code, reason and seconds of a refusal.
-pub(crate) type Refusal = (u16, &'static str, Option<u32>);
 
 /// What an operator watches in any case.
 const WATCHED: [&str; 4] = ["networkpolicies", "pods", "services", "trainingjobs"];
