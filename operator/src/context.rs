@@ -15,19 +15,19 @@ use crate::expectations::Expectations;
 use crate::fresh::ClockTold;
 use crate::groups::Groups;
 use crate::lost_nodes::LostNodes;
-use crate::making::Making;
-use crate::mended::Mended;
+use crate::mends::Mends;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::policies::Policies;
 use crate::progress::Progress;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
-use crate::settling::Settling;
 use crate::slim::Surrounding;
-use crate::taken::Taken;
+use crate::slow_writes::SlowWrites;
+use crate::status_delay::StatusDelay;
+use crate::taken_names::TakenNames;
 use crate::topology::Topology;
-use crate::untold::Untold;
+use crate::unconfirmed_events::UnconfirmedEvents;
 
 /// Clients, caches and memory that may be lost at any time.
 pub struct Context {
@@ -54,17 +54,17 @@ pub struct Context {
     /// Nodes of pods that are not Ready, as far as these do not answer.
     pub lost_nodes: LostNodes,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
-    pub taken: Taken,
+    pub taken_names: TakenNames,
     /// Objects that were mended, and when: somebody may undo it each time.
-    pub mended: Mended,
-    /// Creations that continue beside the reconciles.
-    pub making: Making,
+    pub mends: Mends,
+    /// Writes that go on beside the reconciles.
+    pub slow_writes: SlowWrites,
     /// Writes that the caches have not seen yet.
     pub expectations: Expectations,
     /// Jobs that got nowhere, and when each is looked at again.
     pub backoff: Backoff,
     /// Statuses that are not written yet because they only describe.
-    pub settling: Settling,
+    pub status_delay: StatusDelay,
     /// What rank 0 of each job last told.
     pub progress: Progress,
     /// What agents of workers that are not Ready last told of their processes.
@@ -76,7 +76,7 @@ pub struct Context {
     /// When it was last said that the clock is not that of the API server.
     pub clock_told: ClockTold,
     /// Events of writes that got no answer.
-    pub untold: Untold,
+    pub unconfirmed_events: UnconfirmedEvents,
     /// When all caches were filled for the first time.
     pub synced_at: SetOnce<Timestamp>,
     /// When this operator began to lead.
@@ -91,11 +91,11 @@ impl Context {
         watching: Client,
         metrics: Metrics,
         policies: Policies,
-        making: Making,
+        slow_writes: SlowWrites,
         settings: Settings,
     ) -> Self {
         let instance = std::env::var("HOSTNAME").ok();
-        let mended = Mended::new(settings.pauses);
+        let mends = Mends::new(settings.pauses);
         Self {
             events: Events::new(client.clone(), instance),
             client,
@@ -109,17 +109,17 @@ impl Context {
             cordoned: Cordoned::default(),
             topology: Topology::default(),
             lost_nodes: LostNodes::default(),
-            taken: Taken::default(),
-            mended,
-            making,
+            taken_names: TakenNames::default(),
+            mends,
+            slow_writes,
             expectations: Expectations::default(),
             backoff: Backoff::default(),
-            settling: Settling::default(),
+            status_delay: StatusDelay::default(),
             progress: Progress::default(),
             restarts: Restarts::default(),
             policies,
             clock_told: ClockTold::default(),
-            untold: Untold::default(),
+            unconfirmed_events: UnconfirmedEvents::default(),
             synced_at: SetOnce::new(),
             led_since: SetOnce::new(),
         }
@@ -134,7 +134,7 @@ impl Context {
     /// The watch that was not heard for too long, and for how long.
     #[must_use]
     pub fn stale(&self) -> Option<(Watched, Duration)> {
-        let oldest = self.metrics.heard.oldest();
+        let oldest = self.metrics.watch_ages.oldest();
         oldest.filter(|(_, age)| *age >= self.settings.patience.stale)
     }
 

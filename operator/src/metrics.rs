@@ -11,17 +11,17 @@ use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 pub mod api;
-pub mod heard;
 pub mod jobs;
 pub mod labels;
 mod process;
 pub mod queue;
+pub mod watch_ages;
 pub mod work;
 
 use api::Api;
-use heard::Heard;
 use jobs::Jobs;
 use queue::Queue;
+use watch_ages::WatchAges;
 use work::Work;
 
 /// What tells the time: the operator's own clock, or a test's.
@@ -37,7 +37,7 @@ pub struct Metrics {
     /// Calls to the API server.
     pub api: Api,
     /// When watches were heard.
-    pub heard: Heard,
+    pub watch_ages: WatchAges,
     /// How the jobs fare.
     pub jobs: Jobs,
 }
@@ -59,7 +59,7 @@ impl Metrics {
             work: Work::new(registry)?,
             queue: Queue::new(registry, Arc::clone(&clock))?,
             api: Api::new(registry)?,
-            heard: Heard::new(registry, Arc::clone(&clock))?,
+            watch_ages: WatchAges::new(registry, Arc::clone(&clock))?,
             jobs: Jobs::new(registry, clock)?,
         })
     }

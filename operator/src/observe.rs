@@ -11,7 +11,7 @@ use roundhouse_planner::{Mend, Observed, Pod, Presence};
 use crate::cache::{Entry, Job, OfJob};
 use crate::context::Context;
 use crate::expectations::{Seen, Written};
-use crate::mended::Harm;
+use crate::mends::Harm;
 use crate::slim::Surrounding;
 
 /// How long to wait at most until the caches have seen what was written; `None` if they have.
@@ -47,10 +47,10 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         status: job.status.clone().unwrap_or_default(),
         resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
         service: presence(&context.services.of(key), &name, key, |harm| {
-            context.mended.next(key, Written::Service, harm)
+            context.mends.next(key, Written::Service, harm)
         }),
         network_policy: presence(&context.network_policies.of(key), &name, key, |harm| {
-            context.mended.next(key, Written::NetworkPolicy, harm)
+            context.mends.next(key, Written::NetworkPolicy, harm)
         }),
         pods: context
             .pods
@@ -62,7 +62,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
                 ..pod
             })
             .collect(),
-        taken: context.taken.of(key),
+        taken: context.taken_names.of(key),
         progress: context.progress.of(key),
         formed: context.progress.formed(key),
         progress_interval: Some(context.progress.interval()),

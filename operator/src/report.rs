@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::expectations::Written;
 use crate::observe::version;
+use crate::slow_writes::Write;
 use crate::unreadable::Guarded;
 
 /// What came of a report.
@@ -43,18 +44,25 @@ pub async fn report(
 ) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
     context.metrics.jobs.show(key, &plan.status);
-    tell(context, job, &context.untold.stored(key, &before)).await;
+    tell(
+        context,
+        job,
+        &context.unconfirmed_events.stored(key, &before),
+    )
+    .await;
     if before != plan.status {
-        if let Some(left) = context.settling.wait(key, &before, &plan.status)
+        if let Some(left) = context.status_delay.wait(key, &before, &plan.status)
             && plan.events.is_empty()
         {
             return Ok(Reported::Later(left));
         }
         match write(context, key, job, &before, &plan.status).await {
-            Ok(()) => context.untold.told(key),
+            Ok(()) => context.unconfirmed_events.told(key),
             Err(error) => {
                 // It may be stored all the same: of two tries only the second may have an answer.
-                context.untold.keep(key, &plan.status, &plan.events);
+                context
+                    .unconfirmed_events
+                    .keep(key, &plan.status, &plan.events);
                 let looks_again = matches!(&error, Error::Report(error) if error.is_look_again());
                 return if looks_again {
                     Ok(Reported::LookAgain)
@@ -102,8 +110,14 @@ async fn write(
         }
         .boxed()
     };
-    let what = ("Report", &Written::Status, 0);
-    let written = context.making.change(key, wake, what, write).await;
+    let of_status = Write {
+        job: key.clone(),
+        action: "Report",
+        creates: false,
+        object: Written::Status,
+        says: 0,
+    };
+    let written = context.slow_writes.run(of_status, wake, write).await;
     written.map_err(Error::Report)
 }
 

@@ -25,19 +25,19 @@ use crate::driver::reconcile;
 use crate::fair::Name;
 use crate::gangs::{coscheduling, volcano};
 use crate::groups::watch::watch_groups;
-use crate::heard::listening;
 use crate::lane::{Cause, Wake, lane};
 use crate::lead::Leadership;
 use crate::lead::fence::fenced;
 use crate::lead::keep::Candidate;
-use crate::making::Making;
 use crate::metered::metered;
 use crate::metrics::Metrics;
 use crate::policies::namespaces::watch_namespaces;
 use crate::policies::{Policies, PolicyError};
 use crate::settings::Settings;
+use crate::slow_writes::SlowWrites;
 use crate::tasks::{Ended as TaskEnded, Tasks};
 use crate::unreadable::Guarded;
+use crate::watch_client::listening;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 use crate::{http, lost_nodes, progress, restarts};
 
@@ -112,11 +112,15 @@ pub async fn run_with(
         || Arc::new(Leadership::alone()),
         |candidate| Arc::clone(&candidate.leadership),
     );
-    let watching = listening(client.clone(), metrics.heard.clone(), settings.patience);
+    let watching = listening(
+        client.clone(),
+        metrics.watch_ages.clone(),
+        settings.patience,
+    );
     let client = fenced(client, Arc::clone(&leadership));
     let (wake, wakes) = channel(4_096);
-    let making = Making::new(wake.clone());
-    let context = Context::new(client, watching, metrics, policies, making, settings);
+    let slow_writes = SlowWrites::new(wake.clone());
+    let context = Context::new(client, watching, metrics, policies, slow_writes, settings);
     let context = Arc::new(context);
     let settings = &context.settings;
     let listener = http::listen(settings.http_address).await;
@@ -159,7 +163,7 @@ pub async fn run_with(
         Err(RunError::LeaseLost(_)) if is_asked => Ok(()),
         outcome => outcome,
     };
-    context.making.stop();
+    context.slow_writes.stop();
     context.metrics.work.lead(false);
     // Nothing is written any more.
     drop(background);

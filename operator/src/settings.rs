@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
-use crate::heard::Patience;
 use crate::lead;
 use crate::lost_nodes::Terms;
-use crate::mended::Pauses;
+use crate::mends::Pauses;
 use crate::resources::network_policy::Peers;
+use crate::watch_client::Patience;
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///

@@ -39,7 +39,7 @@ where
 
 /// The watch begins: its age counts from here, heard or not.
 pub(crate) fn begin(context: &Context, kind: Watched) -> WatchConfig {
-    context.metrics.heard.hear(kind);
+    context.metrics.watch_ages.hear(kind);
     WatchConfig::default().timeout(context.settings.patience.watch)
 }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use roundhouse_operator::mended::Pauses;
+use roundhouse_operator::mends::Pauses;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 

@@ -1,27 +1,36 @@
-//! A network between an operator and the API server that can swallow what the watch of the pods tells, or the answer to one
-//! write: the connection stays open, and nothing comes.
+//! A network between an operator and the API server. It can swallow what the watch of the pods tells, or the answer to one
+//! write: the connection stays open, and nothing comes. It can let the API server's clock be another one.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures::future::{BoxFuture, FutureExt};
+use http::header::DATE;
 use http::{Method, Request, Response};
 use http_body::{Body as HttpBody, Frame};
+use jiff::fmt::rfc2822::DateTimePrinter;
+use jiff::{SignedDuration, Timestamp};
 use kube::client::Body;
 use tower::{Layer, Service};
 
-/// What is swallowed.
+/// What it does.
 #[derive(Clone, Default)]
 pub(crate) struct Network {
     swallows: Arc<AtomicBool>,
     /// End of a path.
     to_lose: Arc<Mutex<Option<&'static str>>>,
     has_lost: Arc<AtomicBool>,
+    seconds_behind: Arc<AtomicI64>,
 }
 
 impl Network {
+    /// From now on answers say that the API server's clock is so many seconds behind.
+    pub(crate) fn set_clock_behind(&self, seconds: i64) {
+        self.seconds_behind.store(seconds, Ordering::SeqCst);
+    }
+
     /// From now on.
     pub(crate) fn swallow_pods(&self, swallows: bool) {
         self.swallows.store(swallows, Ordering::SeqCst);
@@ -88,9 +97,14 @@ where
             .is_some();
         drop(to_lose);
         let has_lost = Arc::clone(&self.network.has_lost);
+        let behind = SignedDuration::from_secs(self.network.seconds_behind.load(Ordering::SeqCst));
         let answer = self.inner.call(request);
         async move {
-            let answer = answer.await?;
+            let mut answer = answer.await?;
+            let date =
+                DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() - behind));
+            let date = date.unwrap().parse().unwrap();
+            answer.headers_mut().insert(DATE, date);
             if loses {
                 has_lost.store(true, Ordering::SeqCst);
                 return std::future::pending().await;

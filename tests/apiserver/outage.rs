@@ -4,8 +4,6 @@
 use std::time::Duration;
 
 use kube::Config;
-use kube::api::{Patch, PatchParams};
-use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -13,22 +11,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::faults::fault::Refusal;
 use crate::faults::proxy::Proxy;
-use crate::stage::{NAMESPACE, SOON, Stage, restarted};
+use crate::stage::{NAMESPACE, SOON, Stage};
 
+/// The worker that crashes.
+const CRASHES: &str = "digits-worker-1-0";
 /// From the end of the trouble until the job trains again.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
 /// Asks to come back later than anybody should.
 const NEVER: u32 = u32::MAX;
-
-/// A worker crashes, and its kubelet starts it again.
-async fn crashes(stage: &Stage) {
-    let (pods, name) = (stage.pods(NAMESPACE), "digits-worker-1-0");
-    stage.ends(name, 1, Reason::Crashed).await;
-    let pod = pods.get(name).await.unwrap();
-    let again = Patch::Merge(restarted(&pod).unwrap());
-    let parameters = PatchParams::default();
-    pods.patch_status(name, &parameters, &again).await.unwrap();
-}
 
 /// The job trains in its second generation soon, with one incident and these pods.
 async fn goes_on(stage: &Stage, pods: &[Option<String>]) {
@@ -58,7 +48,7 @@ async fn is_refused(stage: &Stage, time: Duration, refusals: &[Refusal]) {
     for (number, refusal) in refusals.iter().enumerate() {
         proxy.traffic.refuse_all(Some(*refusal));
         if number == 0 {
-            crashes(stage).await;
+            stage.crashes(CRASHES).await;
         }
         sleep(time).await;
     }
@@ -102,7 +92,7 @@ async fn what_a_full_etcd_does_not_store_is_stored_when_it_has_room_again() {
     // The operator hears of the crash when there is no room any more to write what follows from it.
     let unavailable = (503, "ServiceUnavailable", None);
     proxy.traffic.refuse_all(Some(unavailable));
-    crashes(&stage).await;
+    stage.crashes(CRASHES).await;
     // What etcd itself does when its file has reached the quota: it reads, and stores nothing.
     let alarm = |action: &str| json!({"action": action, "alarm": "NOSPACE"});
     let (server, path) = (&stage.server, "/v3/maintenance/alarm");
@@ -126,7 +116,7 @@ async fn a_job_goes_on_although_each_write_of_etcd_takes_long() {
     let pods = training(&stage).await;
     let etcd = stage.server.etcd_process().unwrap();
     let etcd = Pid::from_raw(etcd.try_into().unwrap()).unwrap();
-    crashes(&stage).await;
+    stage.crashes(CRASHES).await;
     let until = Instant::now() + Duration::from_secs(20);
     while Instant::now() < until {
         kill_process(etcd, Signal::STOP).unwrap();
@@ -153,7 +143,7 @@ async fn an_operator_whose_token_is_replaced_reads_the_new_one() {
     std::fs::write(&token, "operator-2").unwrap();
     sleep(Duration::from_secs(65)).await;
     stage.server.refuse_old_token().await.unwrap();
-    crashes(&stage).await;
+    stage.crashes(CRASHES).await;
     goes_on(&stage, &pods).await;
     let refused =
         "roundhouse_operator_api_calls_total{code=\"401\",resource=\"pods\",verb=\"watch\"}";

@@ -11,7 +11,7 @@ use roundhouse_operator::observe::version;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, SOON, Stage, ended, restarted};
+use crate::stage::{NAMESPACE, SOON, Stage, ended};
 
 /// A directory in the place of another one.
 pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
@@ -44,9 +44,8 @@ async fn crashes_and_trains_on(stage: &Stage, follows: u64) {
     *message = json!(words.to_string());
     let name = pod.name_any();
     let end = Patch::Merge(end);
-    let pod = pods.patch_status(&name, &parameters, &end).await.unwrap();
-    let again = Patch::Merge(restarted(&pod).unwrap());
-    pods.patch_status(&name, &parameters, &again).await.unwrap();
+    pods.patch_status(&name, &parameters, &end).await.unwrap();
+    stage.starts_again(&name).await;
     let trains_on = until("it trains on", SOON, || async {
         let all = generations(stage).await;
         Ok((all.len() == 2 && all.iter().all(|it| *it > follows)).then_some(()))

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
-/// A job of two workers completes.
+/// A job completes.
 async fn completes(stage: &Stage, namespace: &str) -> TrainingJob {
     stage.trains(namespace).await;
     stage.kubelet(namespace, Some((0, Reason::Completed))).await;
@@ -74,4 +74,47 @@ async fn a_finished_job_of_another_manager_is_not_deleted() {
     let theirs = stage.job(NAMESPACE).await;
     assert_eq!(theirs.metadata.deletion_timestamp, None);
     operator.stop().await;
+}
+
+/// An edit after which the operator looks at the job.
+async fn touch(stage: &Stage) {
+    let now = jiff::Timestamp::now().to_string();
+    let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": now}}}));
+    let (jobs, parameters) = (stage.jobs(NAMESPACE), PatchParams::default());
+    let patched = jobs.patch("digits", &parameters, &touched).await;
+    patched.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_job_expires_by_a_clock_that_differs_from_that_of_the_api_server() {
+    const AHEAD: &str = "roundhouse_operator_clock_ahead_seconds";
+    const READS: &str =
+        "roundhouse_operator_api_calls_total{code=\"200\",resource=\"trainingjobs\",verb=\"get\"}";
+    for behind in [90_i32, -90] {
+        let stage = Stage::new().await;
+        let operator = stage.operator(None);
+        operator.network.set_clock_behind(behind.into());
+        let mut short = job(1);
+        short["spec"]["ttlSecondsAfterFinished"] = json!(0);
+        stage.create(NAMESPACE, short).await;
+        completes(&stage, NAMESPACE).await;
+        // The clocks are compared when the API server is asked for the job. The second time all writes of the first are done.
+        for times in [1.0, 2.0] {
+            touch(&stage).await;
+            until("it is asked for", SOON, || async {
+                Ok(operator.metric(READS).filter(|reads| *reads >= times))
+            })
+            .await
+            .unwrap();
+        }
+        let ahead = operator.metric(AHEAD).unwrap();
+        assert!((ahead - f64::from(behind)).abs() < 10.0, "{ahead}");
+        let kept = stage.job(NAMESPACE).await;
+        assert_eq!(kept.metadata.deletion_timestamp, None);
+
+        operator.network.set_clock_behind(0);
+        touch(&stage).await;
+        is_deleted(&stage, NAMESPACE).await;
+        operator.stop().await;
+    }
 }

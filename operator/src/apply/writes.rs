@@ -9,11 +9,11 @@ use roundhouse_contract::labels;
 use serde_json::json;
 
 use crate::cache::Job;
-use crate::calls::{CREATE_DEADLINE, call, call_within, patch_params, post_params};
+use crate::calls::{call, call_within, patch_params, post_params};
 use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
-use crate::mended::Harm;
+use crate::mends::Harm;
 use crate::observe::version;
 use crate::resources::Child;
 use crate::slim;
@@ -24,15 +24,16 @@ pub(super) async fn create<K: Child>(
     key: &Job,
     object: &K,
     written: Written,
+    deadline: Duration,
 ) -> Result<(), CallError> {
     let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = post_params();
-    let result = call_within(CREATE_DEADLINE, || api.create(&parameters, object)).await;
+    let result = call_within(deadline, || api.create(&parameters, object)).await;
     match result {
         Ok(made) => {
             let at = version(made.meta().resource_version.as_deref());
             if matches!(written, Written::Service | Written::NetworkPolicy) {
-                context.mended.note(key, written.clone(), Harm::Deleted);
+                context.mends.note(key, written.clone(), Harm::Deleted);
             }
             context.expectations.wrote(key, written, at);
             Ok(())
@@ -43,7 +44,7 @@ pub(super) async fn create<K: Child>(
             // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
             if !slim::is_child(&other.metadata, &key.1) {
                 context
-                    .taken
+                    .taken_names
                     .insert(key, format!("{} {name}", K::kind(&())));
             }
             Err(error)
@@ -71,7 +72,7 @@ pub(super) async fn mend<K: Child>(
     // One that is refused is not tried again at once either.
     let is_outdated = |error: &CallError| error.code() == Some(409) && error.is_look_again();
     if !answer.as_ref().is_err_and(is_outdated) {
-        context.mended.note(key, written.clone(), Harm::Changed);
+        context.mends.note(key, written.clone(), Harm::Changed);
     }
     let at = version(answer?.meta().resource_version.as_deref());
     context.expectations.wrote(key, written, at);

@@ -65,13 +65,13 @@ pub fn touch(metrics: &Metrics) {
         work,
         queue,
         api,
-        heard,
+        watch_ages,
         jobs,
     } = metrics;
     work.reconciled("Training", Duration::from_millis(2));
     work.acted("CreateWorker");
     work.watch_broke(Watched::Pods);
-    heard.hear(Watched::Pods);
+    watch_ages.hear(Watched::Pods);
     work.lead(true);
     queue.due("ml", "digits", Duration::ZERO);
     queue.begun("ml", "digits");

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
     SeccompProfile, SecurityContext, VolumeMount,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_api::Gang;
 use roundhouse_contract::{BuiltFrom, gang, labels, names, paths, ports};
@@ -39,14 +40,34 @@ pub struct Place<'a> {
 /// # Errors
 /// The trainer's configuration cannot be written as JSON.
 pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Error> {
-    let Place {
-        index,
-        attempt,
-        avoid,
-        lost,
-        trainer_image,
-        pull_policy: _,
-    } = place;
+    let mut spec = job.template.spec.clone().unwrap_or_default();
+    complete_pod(&mut spec, job, place.index);
+    let first = spec.init_containers.iter_mut().flatten();
+    first.chain(&mut spec.containers).for_each(restrict);
+    if job.program.own_command().is_some() {
+        let first = script::installer(place);
+        spec.init_containers
+            .get_or_insert_default()
+            .insert(0, first);
+    }
+    affinity::keep_from(&mut spec, place.avoid);
+    affinity::prefer_others(&mut spec, place.lost);
+    affinity::pack(&mut spec, job);
+    for container in &mut spec.containers {
+        if container.name == labels::TRAINER_CONTAINER {
+            complete_trainer(container, job, place);
+        }
+    }
+    Ok(Pod {
+        metadata: described(job, place)?,
+        spec: Some(spec),
+        status: None,
+    })
+}
+
+/// Name, labels and annotations. The template's own stay, unless they have the names of ours.
+fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_json::Error> {
+    let Place { index, attempt, .. } = place;
     let name = &job.key.name;
     let mut meta = metadata(&job.key, names::worker_pod(name, index, attempt));
     let theirs = job.template.metadata.clone().unwrap_or_default();
@@ -72,7 +93,6 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
         let role = annotations.entry(gang::KUEUE_ROLE.to_owned());
         role.or_insert_with(|| labels::WORKER.to_owned());
     }
-    meta.labels = Some(all_labels);
     if let Some(trainer) = job.program.trainer() {
         let config = serde_json::to_string(trainer)?;
         annotations.insert(labels::TRAINER_CONFIG.to_owned(), config);
@@ -80,34 +100,12 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
     let built_from = BuiltFrom {
         job_generation: job.generation,
         spec: job.built_from.clone(),
-        trainer_image: trainer_image.to_owned(),
+        trainer_image: place.trainer_image.to_owned(),
     };
     annotations.insert(labels::BUILT_FROM.to_owned(), built_from.to_json()?);
+    meta.labels = Some(all_labels);
     meta.annotations = Some(annotations);
-
-    let mut spec = job.template.spec.clone().unwrap_or_default();
-    complete_pod(&mut spec, job, index);
-    let first = spec.init_containers.iter_mut().flatten();
-    first.chain(&mut spec.containers).for_each(restrict);
-    if job.program.own_command().is_some() {
-        let first = script::installer(place);
-        spec.init_containers
-            .get_or_insert_default()
-            .insert(0, first);
-    }
-    affinity::keep_from(&mut spec, avoid);
-    affinity::prefer_others(&mut spec, lost);
-    affinity::pack(&mut spec, job);
-    for container in &mut spec.containers {
-        if container.name == labels::TRAINER_CONTAINER {
-            complete_trainer(container, job, place);
-        }
-    }
-    Ok(Pod {
-        metadata: meta,
-        spec: Some(spec),
-        status: None,
-    })
+    Ok(meta)
 }
 
 /// What belongs to the pod. The template's word counts where it may have one.

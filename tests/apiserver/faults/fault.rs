@@ -10,6 +10,8 @@ pub(crate) enum Fault {
     Cut,
     /// Watches tell everything ten seconds late.
     Late,
+    /// Watches tell everything half a minute late: the operator does not wait that long for its own writes.
+    VeryLate,
     /// A watch breaks off, and the cache from which the API server answers the next list and watch is older.
     Older,
     /// A watch breaks off, and begins again with a list only: what was between is never told.
@@ -32,9 +34,10 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// Those that a proxy makes, at places that a seed chooses.
-    pub(crate) const OF_PROXY: [Self; 9] = [
+    pub(crate) const OF_PROXY: [Self; 10] = [
         Self::Cut,
         Self::Late,
+        Self::VeryLate,
         Self::Older,
         Self::Skipped,
         Self::Conflict,
@@ -48,6 +51,7 @@ impl Fault {
         match self {
             Self::Cut => "watches are cut",
             Self::Late => "watches tell everything 10 s late",
+            Self::VeryLate => "watches tell everything 30 s late",
             Self::Older => "lists and watches are those of an older cache",
             Self::Skipped => "events are dropped between a watch and the next list",
             Self::Conflict => "409",
@@ -71,6 +75,7 @@ impl Fault {
             Self::Unavailable => Some((503, "ServiceUnavailable", None)),
             Self::Cut
             | Self::Late
+            | Self::VeryLate
             | Self::Older
             | Self::Skipped
             | Self::Lost

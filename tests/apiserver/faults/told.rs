@@ -15,9 +15,6 @@ use super::proxy::Problem;
 use super::traffic::{Open, Traffic, UnderWay};
 use super::trouble::Part;
 
-/// By how much a watch is late.
-const LATE: Duration = Duration::from_secs(10);
-
 /// Part by part: read when it comes, and told when it is due.
 pub(crate) fn told(
     traffic: Arc<Traffic>,
@@ -36,7 +33,7 @@ pub(crate) fn told(
             let Some(Ok(frame)) = frame else { return };
             let (late, told) = match traffic.part(&resource) {
                 Part::Passes => (Duration::ZERO, Ok(frame)),
-                Part::Late => (LATE, Ok(frame)),
+                Part::Late(by) => (by, Ok(frame)),
                 Part::Cut => (Duration::ZERO, Err("the watch is cut".into())),
             };
             let is_cut = told.is_err();

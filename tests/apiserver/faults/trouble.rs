@@ -27,7 +27,8 @@ pub(crate) enum Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Passes,
-    Late,
+    /// By so much.
+    Late(Duration),
     /// The connection breaks, and the part is lost.
     Cut,
 }
@@ -61,7 +62,7 @@ impl Trouble {
         let mut random = fastrand::Rng::with_seed(seed);
         let after = random.u32(0..4);
         let times = match fault {
-            Fault::Late => u32::MAX,
+            Fault::Late | Fault::VeryLate => u32::MAX,
             Fault::Older | Fault::Skipped | Fault::Lost => random.u32(1..=2),
             _ => random.u32(1..=4),
         };
@@ -109,6 +110,7 @@ impl Trouble {
             Fault::Busy | Fault::Broken | Fault::Unavailable => !is_event,
             Fault::Cut
             | Fault::Late
+            | Fault::VeryLate
             | Fault::Older
             | Fault::Skipped
             | Fault::Dies
@@ -150,13 +152,14 @@ impl Trouble {
         let fits = self.only.is_none_or(|only| only == resource);
         let is_of_watches = matches!(
             self.fault,
-            Fault::Cut | Fault::Late | Fault::Older | Fault::Skipped
+            Fault::Cut | Fault::Late | Fault::VeryLate | Fault::Older | Fault::Skipped
         );
         if !fits || !is_of_watches || !self.strike() {
             return Part::Passes;
         }
         match self.fault {
-            Fault::Late => return Part::Late,
+            Fault::Late => return Part::Late(Duration::from_secs(10)),
+            Fault::VeryLate => return Part::Late(Duration::from_secs(30)),
             Fault::Older | Fault::Skipped => {
                 self.stages.insert(resource.to_owned(), Stage::Cut);
             }

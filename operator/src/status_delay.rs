@@ -16,9 +16,9 @@ const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// Since when each job's counts and words differ from what is stored.
 #[derive(Debug, Default)]
-pub struct Settling(Mutex<HashMap<Job, Instant>>);
+pub struct StatusDelay(Mutex<HashMap<Job, Instant>>);
 
-impl Settling {
+impl StatusDelay {
     /// How long to wait before `after` is written; `None`: now.
     pub fn wait(
         &self,
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn counts_wait_and_decisions_do_not() {
-        let (settling, job) = (Settling::default(), ("ns".to_owned(), "uid".to_owned()));
+        let (settling, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
         let before = TrainingJobStatus::default();
         let mut counted = before.clone();
         counted.workers = Some(WorkersStatus {

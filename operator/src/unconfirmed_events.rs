@@ -14,7 +14,7 @@ const FORGOTTEN: Duration = Duration::from_mins(5);
 
 /// The events, by job.
 #[derive(Debug, Default)]
-pub struct Untold(Mutex<HashMap<Job, Write>>);
+pub struct UnconfirmedEvents(Mutex<HashMap<Job, Write>>);
 
 #[derive(Debug)]
 struct Write {
@@ -23,7 +23,7 @@ struct Write {
     at: Instant,
 }
 
-impl Untold {
+impl UnconfirmedEvents {
     /// This status may have been stored; these events tell of it.
     pub fn keep(&self, job: &Job, status: &TrainingJobStatus, events: &[Event]) {
         let mut all = self.lock();
@@ -74,7 +74,10 @@ mod tests {
 
     #[test]
     fn events_are_told_once_and_only_when_their_status_is_stored() {
-        let (untold, job) = (Untold::default(), ("ml".to_owned(), "uid".to_owned()));
+        let (untold, job) = (
+            UnconfirmedEvents::default(),
+            ("ml".to_owned(), "uid".to_owned()),
+        );
         let events = [Event {
             kind: EventType::Warning,
             reason: "Incident".to_owned(),

@@ -14,13 +14,13 @@ use super::labels::Watched;
 
 /// The watches that have begun.
 #[derive(Clone)]
-pub struct Heard {
+pub struct WatchAges {
     at: Arc<Mutex<BTreeMap<Watched, Instant>>>,
     clock: Clock,
     age: GaugeVec,
 }
 
-impl Heard {
+impl WatchAges {
     pub(super) fn new(registry: &Registry, clock: Clock) -> Result<Self, prometheus::Error> {
         let age = Opts::new(
             "roundhouse_operator_watch_age_seconds",
@@ -56,7 +56,7 @@ impl Heard {
     }
 }
 
-impl Collector for Heard {
+impl Collector for WatchAges {
     fn desc(&self) -> Vec<&Desc> {
         self.age.desc()
     }
@@ -72,9 +72,9 @@ impl Collector for Heard {
     }
 }
 
-impl fmt::Debug for Heard {
+impl fmt::Debug for WatchAges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Heard")
+        f.debug_struct("WatchAges")
             .field("at", &self.at)
             .finish_non_exhaustive()
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn the_watch_that_was_not_heard_for_the_longest_time_is_named() {
         let (registry, clock) = (Registry::new(), ManualClock::new());
-        let heard = Heard::new(&registry, clock.clock()).unwrap();
+        let heard = WatchAges::new(&registry, clock.clock()).unwrap();
         assert_eq!(heard.oldest(), None, "none has begun");
         let age = |kind: &str| {
             let series = format!("roundhouse_operator_watch_age_seconds{{kind=\"{kind}\"}}");

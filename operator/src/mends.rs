@@ -48,7 +48,7 @@ type Object = (Job, Written, Harm);
 
 /// The last mend of each object.
 #[derive(Debug)]
-pub struct Mended {
+pub struct Mends {
     pauses: Pauses,
     last: Mutex<HashMap<Object, Last>>,
 }
@@ -59,7 +59,7 @@ struct Last {
     pause: Duration,
 }
 
-impl Mended {
+impl Mends {
     /// Of an operator that has just started.
     #[must_use]
     pub fn new(pauses: Pauses) -> Self {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     /// All that was mended was mended so long before.
-    fn pass(mended: &Mended, span: Duration) {
+    fn pass(mended: &Mends, span: Duration) {
         for last in mended.lock().values_mut() {
             last.at = last.at.checked_sub(span).unwrap();
         }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_pause_between_two_repairs_doubles_up_to_one_hour() {
         let (mended, job) = (
-            Mended::new(Pauses::default()),
+            Mends::new(Pauses::default()),
             ("ml".to_owned(), "uid".to_owned()),
         );
         let next = || mended.next(&job, Written::Service, Harm::Changed);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn an_object_that_is_deleted_each_time_is_made_at_once_only_twice() {
         let (mended, job) = (
-            Mended::new(Pauses::default()),
+            Mends::new(Pauses::default()),
             ("ml".to_owned(), "uid".to_owned()),
         );
         let next = || mended.next(&job, Written::Service, Harm::Deleted);

@@ -15,8 +15,8 @@ use kube::client::Body;
 use tokio::time::timeout;
 
 use crate::metered::{describe, group};
-use crate::metrics::heard::Heard;
 use crate::metrics::labels::Watched;
+use crate::metrics::watch_ages::WatchAges;
 
 /// How long what is waited for. The API server ends a watch after a minute, and the operator begins it anew: so a watch that
 /// is well is heard once a minute, although nothing changes and no bookmark comes.
@@ -52,7 +52,7 @@ type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 /// The same client, for watches.
 #[must_use]
-pub fn listening(client: Client, heard: Heard, patience: Patience) -> Client {
+pub fn listening(client: Client, heard: WatchAges, patience: Patience) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (_, resource) = describe(request.method(), request.uri());
@@ -75,7 +75,7 @@ pub fn listening(client: Client, heard: Heard, patience: Patience) -> Client {
 fn parts(
     body: Body,
     pause: Duration,
-    heard: Heard,
+    heard: WatchAges,
     kind: Option<Watched>,
 ) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
     StreamBody::new(unfold(Some(body), move |body| {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     /// A client of an API server that has one behaviour for each namespace.
-    fn client() -> (Api<Pod>, Api<Pod>, Api<Pod>, Api<Pod>, Heard) {
+    fn client() -> (Api<Pod>, Api<Pod>, Api<Pod>, Api<Pod>, WatchAges) {
         let server = tower::service_fn(|request: Request<Body>| async move {
             let path = request.uri().path().to_owned();
             let (status, body) = match path.split('/').nth(4).unwrap_or_default() {
@@ -133,7 +133,7 @@ mod tests {
             Ok::<_, Problem>(answer.body(body).unwrap())
         });
         let metrics = Metrics::new(&Registry::new(), ManualClock::new().clock()).unwrap();
-        let heard = metrics.heard;
+        let heard = metrics.watch_ages;
         let server = Client::new(server, "default");
         let client = listening(server, heard.clone(), Patience::default());
         let of = |namespace: &str| Api::namespaced(client.clone(), namespace);

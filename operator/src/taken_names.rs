@@ -15,9 +15,9 @@ type Names = BTreeMap<String, Instant>;
 
 /// Taken names by job.
 #[derive(Debug, Default)]
-pub struct Taken(Mutex<HashMap<Job, Names>>);
+pub struct TakenNames(Mutex<HashMap<Job, Names>>);
 
-impl Taken {
+impl TakenNames {
     /// A name turned out to be taken.
     pub fn insert(&self, job: &Job, what: String) {
         let mut all = self.lock();
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn each_taken_name_is_tried_again_after_a_while() {
-        let (taken, job) = (Taken::default(), ("ns".to_owned(), "uid".to_owned()));
+        let (taken, job) = (TakenNames::default(), ("ns".to_owned(), "uid".to_owned()));
         taken.insert(&job, "Service digits".to_owned());
         taken.insert(&job, "Pod digits-worker-0-0".to_owned());
         assert_eq!(taken.of(&job), ["Pod digits-worker-0-0", "Service digits"]);

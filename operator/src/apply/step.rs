@@ -1,0 +1,250 @@
+//! One action of a plan as a write: it is counted, and it goes on beside the reconcile if it takes long.
+//!
+//! Children are created, not applied: server-side apply would merge our fields and our owner
+//! reference into a stranger's object of the same name. What is known to be ours is mended by server-side apply, at the
+//! version that was observed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use roundhouse_contract::{Membership, gang, labels};
+use roundhouse_planner::{Action, ValidatedJob, status};
+
+use super::groups;
+use super::writes::{annotate, annotation, create, delete, delete_job, mend};
+use crate::cache::Job;
+use crate::context::Context;
+use crate::error::{CallError, Error};
+use crate::expectations::Written;
+use crate::resources::{Child, network_policy, service, worker};
+use crate::slow_writes::{Answer, Write};
+
+pub(super) const fn name(action: &Action) -> &'static str {
+    match action {
+        Action::ApplyService => "ApplyService",
+        Action::ApplyNetworkPolicy => "ApplyNetworkPolicy",
+        Action::MendService { .. } => "MendService",
+        Action::MendNetworkPolicy { .. } => "MendNetworkPolicy",
+        Action::ApplyPodGroup { .. } => "ApplyPodGroup",
+        Action::DeletePodGroup { .. } => "DeletePodGroup",
+        Action::CreateWorker { .. } => "CreateWorker",
+        Action::IssueMembership { .. } => "IssueMembership",
+        Action::EndGroup { .. } => "EndGroup",
+        Action::DeletePod { .. } => "DeletePod",
+        Action::DeleteJob { .. } => "DeleteJob",
+    }
+}
+
+pub(super) const fn is_making(action: &Action) -> bool {
+    match action {
+        Action::ApplyService
+        | Action::ApplyNetworkPolicy
+        | Action::MendService { .. }
+        | Action::MendNetworkPolicy { .. }
+        | Action::ApplyPodGroup { .. }
+        | Action::CreateWorker { .. } => true,
+        Action::IssueMembership { .. }
+        | Action::EndGroup { .. }
+        | Action::DeletePod { .. }
+        | Action::DeletePodGroup { .. }
+        | Action::DeleteJob { .. } => false,
+    }
+}
+
+/// An action of a job's plan.
+#[derive(Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) context: &'a Arc<Context>,
+    pub(super) key: &'a Job,
+    pub(super) job: &'a ValidatedJob,
+    pub(super) action: &'a Action,
+}
+
+impl Step<'_> {
+    pub(super) async fn run(self) -> Result<(), Error> {
+        let job = &self.job.key;
+        let scrapers = &self.context.settings.worker_metrics_from;
+        let answer = match self.action {
+            Action::ApplyService => {
+                let object: Service = service::build(job);
+                self.create(object, Written::Service).await
+            }
+            Action::ApplyNetworkPolicy => {
+                let object: NetworkPolicy = network_policy::build(job, scrapers);
+                self.create(object, Written::NetworkPolicy).await
+            }
+            Action::MendService { version } => {
+                let object: Service = service::build(job);
+                self.mend(object, Written::Service, *version).await
+            }
+            Action::MendNetworkPolicy { version } => {
+                let object: NetworkPolicy = network_policy::build(job, scrapers);
+                self.mend(object, Written::NetworkPolicy, *version).await
+            }
+            Action::ApplyPodGroup { gang, group, uid } => {
+                groups::keep(self, *gang, group, uid.as_deref()).await
+            }
+            Action::DeletePodGroup { gang, uid } => groups::remove(self, *gang, uid).await,
+            Action::CreateWorker {
+                index,
+                attempt,
+                avoid,
+                lost,
+                trainer_image,
+            } => {
+                let settings = &self.context.settings;
+                let place = worker::Place {
+                    index: *index,
+                    attempt: *attempt,
+                    avoid,
+                    lost,
+                    trainer_image: trainer_image.as_ref().unwrap_or(&settings.trainer_image),
+                    pull_policy: &settings.trainer_pull_policy,
+                };
+                let pod: Pod = worker::build(self.job, place)?;
+                let written = Written::Pod(pod.name_any());
+                self.create(pod, written).await
+            }
+            Action::IssueMembership {
+                pod,
+                resource_version,
+                membership,
+            } => {
+                let says = membership.generation << 16 | u64::from(membership.repeats);
+                let text = dated(membership).to_json()?;
+                let patch = annotation(resource_version, (labels::MEMBERSHIP, &text));
+                self.annotate(pod, says, patch).await
+            }
+            Action::EndGroup {
+                pod,
+                resource_version,
+            } => {
+                let patch = annotation(resource_version, (gang::KUEUE_RETRIABLE, "false"));
+                self.annotate(pod, 0, patch).await
+            }
+            Action::DeletePod { pod, uid, reason } => {
+                tracing::info!(job = %job.name, pod, ?reason, "deleting a pod");
+                self.delete::<Pod>(pod, uid, Written::Pod(pod.clone()))
+                    .await
+            }
+            Action::DeleteJob {
+                uid,
+                resource_version,
+            } => {
+                let name = &job.name;
+                tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished are over");
+                let which = (name.clone(), uid.clone(), resource_version.clone());
+                let deletion = |context: Arc<Context>, key: Job, deadline| async move {
+                    delete_job(&context, &key, which, deadline).await
+                };
+                self.change(Written::Status, 0, deletion).await
+            }
+        };
+        answer.map_err(|source| Error::Apply {
+            action: name(self.action),
+            is_making: is_making(self.action),
+            source,
+        })
+    }
+
+    /// Creates an object.
+    pub(super) async fn create<K: Child>(self, object: K, written: Written) -> Answer {
+        let write = self.write(true, written.clone(), 0);
+        let creation = |context: Arc<Context>, key: Job, deadline| async move {
+            create(&context, &key, &object, written, deadline).await
+        };
+        self.call(write, creation).await
+    }
+
+    /// Changes or deletes an object. `says`: see [`Write::says`].
+    pub(super) async fn change<F>(
+        self,
+        object: Written,
+        says: u64,
+        call: impl FnOnce(Arc<Context>, Job, Duration) -> F,
+    ) -> Answer
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        self.call(self.write(false, object, says), call).await
+    }
+
+    /// Deletes an object.
+    pub(super) async fn delete<K: Child>(self, name: &str, uid: &str, written: Written) -> Answer {
+        let (name, uid, object) = (name.to_owned(), uid.to_owned(), written.clone());
+        let deletion = |context: Arc<Context>, key: Job, deadline| async move {
+            delete::<K>(&context, &key, (&name, &uid), written, deadline).await
+        };
+        self.change(object, 0, deletion).await
+    }
+
+    /// Makes an object of ours what it was.
+    async fn mend<K: Child>(self, object: K, written: Written, version: u64) -> Answer {
+        let (action, what) = (name(self.action), written.clone());
+        let call = move |context: Arc<Context>, key: Job, deadline| async move {
+            let which = (written, version);
+            mend(&context, &key, action, object, which, deadline).await
+        };
+        self.change(what, version, call).await
+    }
+
+    /// Gives a pod an annotation.
+    async fn annotate(self, pod: &str, says: u64, patch: serde_json::Value) -> Answer {
+        let pod = pod.to_owned();
+        let what = Written::Pod(pod.clone());
+        let call = |context: Arc<Context>, key: Job, deadline| async move {
+            annotate(&context, &key, &pod, patch, deadline).await
+        };
+        self.change(what, says, call).await
+    }
+
+    fn write(self, creates: bool, object: Written, says: u64) -> Write {
+        Write {
+            job: self.key.clone(),
+            action: name(self.action),
+            creates,
+            object,
+            says,
+        }
+    }
+
+    async fn call<F>(
+        self,
+        write: Write,
+        call: impl FnOnce(Arc<Context>, Job, Duration) -> F,
+    ) -> Result<(), CallError>
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let wake = ObjectRef::new(&self.job.key.name).within(&self.key.0);
+        let counted = |deadline| {
+            let (action, context) = (write.action, Arc::clone(self.context));
+            let call = call(Arc::clone(self.context), self.key.clone(), deadline);
+            async move {
+                call.await?;
+                context.metrics.work.acted(action);
+                Ok(())
+            }
+            .boxed()
+        };
+        self.context
+            .slow_writes
+            .run(write.clone(), wake, counted)
+            .await
+    }
+}
+
+/// Many documents take their time; a worker's patience begins with its own.
+fn dated(membership: &Membership) -> Membership {
+    let mut document = membership.clone();
+    if document.repeats == 0 {
+        document.issued_at = status::time(Timestamp::now()).0.to_string();
+    }
+    document
+}
