@@ -7,8 +7,10 @@ here=$repo/tests/cluster
 module_sources() { (cd "$here/modules/$1" && find . -name go.mod -o -name '*.go' | LC_ALL=C sort | xargs cat); }
 modules_hash=$(for module in "$here"/modules/*/; do module_sources "$(basename "$module")"; done | sha256sum | cut -c1-12)
 : "${RH_BIN:=$ROUNDHOUSE_CACHE/bin-$modules_hash}"  # binaries                       (kept by down)
-: "${RH_IMAGES:=$ROUNDHOUSE_CACHE/images}"          # image archives                 (kept by down)
+: "${RH_IMAGES:=$ROUNDHOUSE_CACHE/images}"          # archives of base images        (kept by down)
 : "${RH_TARGET:=$repo/target/cluster}"              # kubeconfig, bin/ and the state (removed by down)
+# What another checkout builds never passes for this one's.
+: "${RH_BUILT:=$RH_TARGET/images}"                  # archives of all other images   (kept by down)
 RH_STATE=$RH_TARGET/state
 : "${RH_NAME:=roundhouse}"             # cgroup name; one cluster per name
 : "${RH_NODES:=${NODES:-1}}"           # real nodes: node 1 in the control plane's box, each other in a box of its own
@@ -23,7 +25,7 @@ RH_STATE=$RH_TARGET/state
 : "${RH_SVC_CIDR:=10.96.0.0/16}" "${RH_SVC_API:=10.96.0.1}" "${RH_SVC_DNS:=10.96.0.10}"
 : "${RH_PROXY_MODE:=iptables}"         # or nftables
 : "${RH_CNI_BIN:=/usr/lib/cni}"        # Debian's containernetworking-plugins
-export ROUNDHOUSE_CACHE RH_BIN RH_IMAGES RH_TARGET RH_NAME RH_NODES RH_NODE RH_GPUS RH_NODE_GRACE RH_EVICT_AFTER RH_LINK \
+export ROUNDHOUSE_CACHE RH_BIN RH_IMAGES RH_TARGET RH_BUILT RH_NAME RH_NODES RH_NODE RH_GPUS RH_NODE_GRACE RH_EVICT_AFTER RH_LINK \
   RH_HOST_IP RH_BOX_IP RH_LINK_BITS RH_LAN RH_POD_NET RH_SVC_CIDR RH_SVC_API RH_SVC_DNS RH_PROXY_MODE RH_CNI_BIN
 export KUBECONFIG=$RH_STATE/admin.kubeconfig KUBECACHEDIR=$RH_STATE/cache
 case ":$PATH:" in *":$RH_BIN:"*) ;; *) export PATH=$RH_BIN:$PATH ;; esac

@@ -10,8 +10,8 @@ with_workspace() { # COMMAND...: with a throw-away image store
   echo '{"default": [{"type": "insecureAcceptAnything"}]}' > "$work/policy.json"
   "$@"
 }
-make_image() { # NAME TAG CONTEXT DOCKERFILE: localhost/NAME:TAG as an archive
-  local ref=localhost/$1:$2 archive=$RH_IMAGES/$1.tar
+make_image() { # NAME TAG CONTEXT DOCKERFILE [DIR]: localhost/NAME:TAG as an archive
+  local ref=localhost/$1:$2 archive=${5:-$RH_IMAGES}/$1.tar
   buildah_here bud -q --isolation chroot --signature-policy "$work/policy.json" -t "$ref" -f "$4" "$3" > /dev/null
   rm -f "$archive.new"
   buildah_here push -q --signature-policy "$work/policy.json" "$ref" "docker-archive:$archive.new:$ref"
@@ -44,11 +44,13 @@ cluster_images() {
   with_workspace base_images
 }
 cluster_image() { # NAME CONTEXT [DOCKERFILE]
-  with_workspace make_image "$1" dev "$2" "${3:-$2/Dockerfile}"
+  mkdir -p "$RH_BUILT"
+  with_workspace make_image "$1" dev "$2" "${3:-$2/Dockerfile}" "$RH_BUILT"
 }
 cluster_load() { # ARCHIVE: into every node
-  local node
+  local node archive
+  archive=$(readlink -e "$1") || { echo "there is no archive $1: run make images"; return 1; }
   for node in $(all_nodes); do
-    cluster_exec -n "$node" ctr images import "$1" || return 1
+    cluster_exec -n "$node" ctr images import "$archive" || return 1
   done
 }

@@ -72,14 +72,18 @@ wait_for() { # SECONDS WHAT COMMAND...
   explain
   return 1
 }
-check_place() {
-  local binary
-  box_alive && { echo "already up: $RH_STATE"; return 1; }
+cluster_free() { # whether this machine has room for the cluster
+  box_alive && return 0
   if ip link show "$RH_LINK" > /dev/null 2>&1; then
     echo "another cluster holds the link $RH_LINK ($(cat "/run/roundhouse-$RH_NAME.owner" 2>/dev/null || echo 'its owner is unknown')):"
     echo "run make cluster-down there, or ip link del $RH_LINK if it is long gone"
     return 1
   fi
+}
+check_place() {
+  local binary
+  box_alive && { echo "already up: $RH_STATE"; return 1; }
+  cluster_free || return 1
   case "$RH_STATE/" in
     /var/lib/* | /var/log/* | /run/* | /var/run/* | /sys/* | /proc/*) echo "the cluster cannot live under $RH_STATE"; return 1 ;;
   esac

@@ -8,7 +8,7 @@ descendants() { local child; echo "$1"; for child in $(ps -o pid= --ppid "$1"); 
 # together NAME FUNCTION [NAME FUNCTION]...: runs the functions at the same time. While they run, the last line of each
 # one's log is shown: in place on a terminal, else twice a minute. The first that fails ends the others.
 together() {
-  local names=() files=() pids=() started index status=0 told=0 failed='' alive line
+  local names=() files=() pids=() started index status=0 told=$SECONDS failed='' alive line
   started=$(now)
   say "==> $(local text='' i; for ((i = 1; i <= $#; i += 2)); do text+="${text:+, }${!i}"; done; echo "$text")"
   while [ $# -gt 0 ]; do

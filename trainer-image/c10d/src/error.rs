@@ -4,9 +4,7 @@ use std::ffi::{CStr, CString, c_int};
 
 use crate::ffi;
 
-mod kind;
-
-pub use kind::ErrorKind;
+pub use roundhouse_torch_errors::ErrorKind;
 
 /// Result of a call into libtorch.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -63,12 +61,46 @@ pub(crate) fn check(status: c_int) -> Result<()> {
     let text = unsafe { CStr::from_ptr(ffi::rh_error_message()) };
     let message = text.to_string_lossy().into_owned();
     Err(Error {
-        kind: ErrorKind::of_call(status, &message),
+        kind: of_call(status, &message),
         message,
     })
+}
+
+/// Kind of a bridge call's error: by its class, if that decides, else by its text.
+fn of_call(class: c_int, message: &str) -> ErrorKind {
+    match (class, ErrorKind::of_message(message)) {
+        (ffi::OUT_OF_MEMORY, _) => ErrorKind::OutOfMemory,
+        // Only a distributed call throws these: a peer is gone, or the group was aborted because one is.
+        (ffi::DISTRIBUTED, ErrorKind::Other) if !message.contains("ncclInvalid") => {
+            ErrorKind::ConnectionLost
+        }
+        (_, kind) => kind,
+    }
 }
 
 /// Text for C++.
 pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::refused(format!("{text:?} has a NUL character")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ErrorKind::{ConnectionLost, Device, Other, OutOfMemory};
+    use super::*;
+
+    #[test]
+    fn the_class_of_an_exception_decides_before_its_text() {
+        let words = "NCCL error: some words that nobody knows";
+        assert_eq!(of_call(ffi::DISTRIBUTED, words), ConnectionLost);
+        assert_eq!(of_call(ffi::ERROR, words), Other);
+        assert_eq!(of_call(ffi::OUT_OF_MEMORY, words), OutOfMemory);
+        let usage = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.";
+        assert_eq!(of_call(ffi::DISTRIBUTED, usage), Other);
+        let misread = "ncclInvalidArgument: Invalid value for an argument.";
+        assert_eq!(of_call(ffi::DISTRIBUTED, misread), Other);
+        let ecc = "ncclUnhandledCudaError: uncorrectable ECC error encountered";
+        assert_eq!(of_call(ffi::DISTRIBUTED, ecc), Device);
+        let assertion = "CUDA error: device-side assert triggered";
+        assert_eq!(of_call(ffi::ACCELERATOR, assertion), Other);
+    }
 }

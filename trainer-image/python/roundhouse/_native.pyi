@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+__all__ = ["Course", "Process", "fault_point", "own_failure"]
+
+@final
 class Course:
     """The course of a training over the samples of a data set."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         num_samples: int,
         global_batch_size: int,
         *,
         steps: int | None = None,
         epochs: int | None = None,
         seed: int = 0,
-    ) -> None: ...
+    ) -> Course: ...
     @property
     def total_steps(self) -> int: ...
     def batch(self, steps: int, samples: int) -> tuple[int, int, int, bool] | None: ...
@@ -23,6 +26,7 @@ class Course:
     def part(start: int, end: int, rank: int, world_size: int) -> tuple[int, int]: ...
     def samples(self, epoch: int, start: int, end: int) -> list[int]: ...
 
+@final
 class Process:
     """One process of a training."""
 
@@ -60,7 +64,7 @@ class Process:
     def tell(self, loss_sum: float, *, finite: bool) -> None: ...
     def agree(self, *, finite: bool = True, broke: str | None = None) -> tuple[float, bool] | None: ...
     def conclude(
-        self, *, skipped: bool, gradient_norm: float, learning_rate: float, spent: Sequence[float]
+        self, *, skipped: bool, gradient_norm: float, learning_rate: float, spent: tuple[float, float, float, float, float] | list[float]
     ) -> None: ...
     def lose(self, why: str) -> None: ...
     def sum(self, values: Sequence[float]) -> list[float] | None: ...
@@ -81,3 +85,4 @@ class Process:
     def fail(self, code: int | None, words: str, newer: int | None = None) -> None: ...
 
 def fault_point(name: str, rank: int, step: int) -> None: ...
+def own_failure(words: str) -> int | None: ...

@@ -41,9 +41,9 @@ class Sampler:
         for name, number in (("num_samples", num_samples), ("global_batch_size", global_batch_size)):
             if number < 1:
                 raise ConfigError(f"job.sampler: {name} is {number}; it has to be at least 1")
-        for name, number in (("epochs", epochs), ("steps", steps)):
-            if number is not None and number < 1:
-                raise ConfigError(f"job.sampler: {name} is {number}; it has to be at least 1")
+        for name, length in (("epochs", epochs), ("steps", steps)):
+            if length is not None and length < 1:
+                raise ConfigError(f"job.sampler: {name} is {length}; it has to be at least 1")
         if not 0 <= seed < 2**64:
             raise ConfigError(f"job.sampler: seed is {seed}; it has to be from 0 to 2**64 - 1")
         if (epochs is None) == (steps is None):
@@ -113,8 +113,13 @@ class Batch:
     def __getitem__(self, key: Any) -> Any:
         return self.data[key]
 
-    def to(self, device: Any, *, non_blocking: bool = True) -> Batch:
-        """The same batch with its tensors on a device."""
+    def to(self, device: Any, *, non_blocking: bool | None = None) -> Batch:
+        """The same batch with its tensors on a device.
+
+        ``non_blocking``: return before they are there; by default if the device is not the CPU, which would use them at once.
+        """
+        if non_blocking is None:
+            non_blocking = torch.device(device).type != "cpu"
         return Batch(self.step, _moved(self.data, device, non_blocking), self._job)
 
     def __enter__(self) -> Batch:
@@ -260,8 +265,8 @@ class Loader:
             options.setdefault("persistent_workers", True)
             options["worker_init_fn"] = Worker(options.get("worker_init_fn"))
         seed = sampler.seed if seeds else None
-        source = Streamed(dataset, seed) if isinstance(dataset, Shard) else _Seeded(dataset, seed)
-        self._loader = DataLoader(source, batch_sampler=self._feed, **options)
+        source: Any = Streamed(dataset, seed) if isinstance(dataset, Shard) else _Seeded(dataset, seed)
+        self._loader: DataLoader[Any] = DataLoader(source, batch_sampler=self._feed, **options)
         self._batches: Iterator[Any] | None = None
 
     def _next_keys(self) -> list[tuple[int, int]] | None:

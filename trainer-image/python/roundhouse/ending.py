@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .errors import Left, RoundhouseError
+from .errors import Left, RoundhouseError, exit_code_of
 
 
 def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:
@@ -26,10 +26,9 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
 
 
 def _code_of(error: BaseException) -> int:
-    if isinstance(error, RoundhouseError):
-        return error.exit_code
     # As a shell says it.
-    return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    other = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return exit_code_of(error) or other
 
 
 def explained(error: BaseException) -> tuple[int | None, str]:
@@ -40,9 +39,9 @@ def explained(error: BaseException) -> tuple[int | None, str]:
         return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {error.code}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
-    last = (own or frames or [None])[-1]
-    place = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
-    return None, f"{type(error).__name__}: {error}{place}"
+    last = (own or list(frames))[-1:]
+    place = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in last)
+    return exit_code_of(error), f"{type(error).__name__}: {error}{place}"
 
 
 def write_result(file: Path, module: torch.nn.Module) -> None:

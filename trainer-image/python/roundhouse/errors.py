@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ._native import own_failure
+
 
 class RoundhouseError(Exception):
     """Something that keeps this process from training on.
@@ -72,6 +74,22 @@ class Left(RoundhouseError):
 def words_of(error: BaseException) -> str:
     """Its type and first line: PyTorch's errors of connections go on with a stack trace."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def is_own(error: BaseException) -> bool:
+    """Whether an error of PyTorch is no peer's: too little memory, or a device that has failed. The next generation has it, too."""
+    # Not by its class: this module does not wait for PyTorch.
+    if type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and own_failure(str(error)) is not None
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """The exit code that an error asks for; None if it is that of any error of the script."""
+    if isinstance(error, RoundhouseError):
+        return error.exit_code
+    code = own_failure(str(error)) if isinstance(error, RuntimeError) else None
+    return code if code == DeviceError.exit_code else None
 
 
 _BY_CODE: dict[int, type[RoundhouseError]] = {

@@ -10,13 +10,10 @@ import torch
 from ._native import Process
 from .data import Sampler, Step, plan
 from .errors import ConfigError, PeerLost, RoundhouseError, words_of
+from .failures import Failures
 from .gradients import Gradients, Model
 from .groups import Group, Network
 from .state import Row
-
-# Generations, one after the other, in which a step fails with the same words before that is no lost peer. Some may be: peers that
-# are lost one after the other within a long step can leave the same words, such as those of a timeout.
-_SAME_FAILURES = 5
 
 
 class Place(NamedTuple):
@@ -47,11 +44,7 @@ class Generations:
         self._device = device
         self._network: Network | None = None
         self._models: dict[int, Model] = {}
-        # The words of the last collective of the script's own that has failed in a callback.
-        self._last_failure: str | None = None
-        # Of the last step that was dropped: the committed steps before it, why, and how often in succession.
-        self._last_drop: tuple[int, str | None] = (0, None)
-        self._num_drops = 0
+        self._failures = Failures()
 
     def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model:
         """The module with gradients that are summed over the ranks of each generation; for the same one the same object."""
@@ -104,7 +97,7 @@ class Generations:
                 if not self._callback_failed(error):
                     raise
                 continue
-            self._last_failure = None
+            self._failures.formed()
             return is_due
 
     def _callback_failed(self, error: BaseException) -> bool:
@@ -112,21 +105,22 @@ class Generations:
         if isinstance(error, PeerLost):
             # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
             return error.newer is None
-        # An error that comes again in the next generation is the script's.
-        is_own = isinstance(error, torch.OutOfMemoryError) or str(error) == self._last_failure
-        if self.group is None or is_own:
+        if self.group is None or self.is_of_script(error, is_open=None):
             return False
-        self._last_failure = str(error)
         self._process.lose(words_of(error))
         self.leave()
         return True
 
-    def fails_again(self, words: str | None) -> bool:
-        """The open step is dropped: whether it fails with the same words in generation after generation."""
-        drop = (self.steps_done, words)
-        self._num_drops = self._num_drops + 1 if drop == self._last_drop else 1
-        self._last_drop = drop
-        return words is not None and self._num_drops >= _SAME_FAILURES
+    def is_of_script(self, error: BaseException, *, is_open: bool | None) -> bool:
+        """A collective of the script's own has failed: whether the next generation would not mend that.
+
+        ``is_open``: in a step, or, if False, after its commit. None: in a callback.
+        """
+        return self._failures.is_of_script(error, self.steps_done, is_open)
+
+    def check_drop(self, step: Step, gradients: Gradients) -> None:
+        """A step is dropped. Raises an error that no lost peer explains."""
+        self._failures.check_drop(step.number, gradients)
 
     def next_step(self) -> Step:
         """The step that is due, as this rank does it."""
@@ -135,6 +129,25 @@ class Generations:
         step = plan(self.sampler, place.steps, place.samples, (place.generation, place.rank, place.world_size))
         assert step is not None
         return step
+
+    def meet_at_end(self) -> None:
+        """Waits for all ranks where they have left the loop before the last step.
+
+        Raises :class:`~roundhouse.errors.PeerLost` when one of them is still in it.
+        """
+        if self.group is None:
+            return
+        try:
+            if self.group.meet(f"left after {self.steps_done}"):
+                return
+        except RuntimeError as error:
+            # A rank is lost.
+            self._process.lose(words_of(error))
+            self.leave()
+            return
+        self._process.lose("a rank is still in the loop")
+        self.leave()
+        raise PeerLost(f"this rank has left the loop after step {self.steps_done}, and another one has not: all have to leave it there")
 
     def leave(self) -> None:
         """The generation is over: nothing uses its group any more."""

@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ._native import fault_point
-from .errors import NotCommitted, words_of
+from .errors import NotCommitted, is_own, words_of
 
 if TYPE_CHECKING:
     from .data import Step
@@ -53,6 +53,8 @@ class Gradients:
         self.weight = 1.0
         # Why a collective of this step has failed.
         self.broken: str | None = None
+        # That error, if no peer is its cause.
+        self.own_error: BaseException | None = None
         # When this rank had computed its own last gradients.
         self.computed_at = 0.0
         self.accumulates = False
@@ -67,7 +69,7 @@ class Gradients:
     def begin(self, step: Step) -> None:
         """A step begins."""
         self.step = step
-        self.broken = None
+        self.broken = self.own_error = None
         self.computed_at = 0.0
         self.summed.clear()
         self.is_summed_twice = False
@@ -91,6 +93,7 @@ class Gradients:
         """A collective has failed: this step will be dropped."""
         if self.broken is None:
             self.broken = words_of(error)
+            self.own_error = error if is_own(error) else None
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """DDP's hook: the sum over the ranks of a bucket of gradients."""
@@ -104,8 +107,8 @@ class Gradients:
             elif self.weight != 1.0:
                 buffer.mul_(self.weight)
             try:
-                work = self.group.process_group.allreduce([buffer])
-                return work.get_future().then(lambda future: self._summed(future, buffer))
+                summed: torch.futures.Future[Any] = self.group.process_group.allreduce([buffer]).get_future()
+                return summed.then(lambda future: self._summed(future, buffer))
             except RuntimeError as error:
                 self.broke(error)
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -147,9 +150,9 @@ class Model(torch.nn.Module):
         try:
             with ddp.no_sync() if accumulates else contextlib.nullcontext():
                 return ddp(*args, **kwargs)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if is_own(error):
+                raise
             # Its second pass tells the ranks how gradients are packed, also in no_sync.
             words = words_of(error)
         # An error of the model comes again. Not in the handler: there `error` keeps what the first pass has computed.
@@ -225,7 +228,7 @@ class Model(torch.nn.Module):
     def drop(self) -> None:
         """The generation is over: nothing of its group is left on the gradients."""
         while self._ddp:
-            ddp = self._ddp.pop()
+            ddp: Any = self._ddp.pop()
             ddp.reducer._remove_autograd_hooks()
             ddp.reducer = None
             ddp.logger = None

@@ -13,6 +13,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from .errors import DataMismatch, RoundhouseError, StateError
 
 _NAME = "roundhouse"
 # Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take a socket over.
-_HAS_LISTENING_LIBUV = torch.__version__ >= (2, 8)
+_HAS_LISTENING_LIBUV = torch.__version__ >= "2.8"
 # Seconds for the collectives of a group that is left.
 _PATIENCE = 1.0
 # What the next call of the creator hands to PyTorch.
@@ -171,7 +172,8 @@ def _first_difference(own: list[str], theirs: list[str]) -> tuple[str, str]:
 
 
 def _gloo(store: dist.Store, rank: int, size: int, seconds: float, address: str) -> Any:
-    options = dist.ProcessGroupGloo._Options()
+    kind: Any = dist.ProcessGroupGloo
+    options = kind._Options()
     options._timeout = _seconds(seconds)
     # Without it Gloo would listen where the host's name leads.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
@@ -190,6 +192,8 @@ class Wires(NamedTuple):
 def _nccl(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = _seconds(seconds)
+    # A communicator whose calls return at once, so that connecting has a timeout (TORCH_NCCL_NONBLOCKING_TIMEOUT).
+    options.config.blocking = 0
     return dist.ProcessGroupNCCL(store, rank, size, options)
 
 
@@ -210,6 +214,8 @@ class Group:
         self.device = device
         self.generation, self.rank, self.size = place
         self._seconds = seconds
+        # Of its collectives, now.
+        self._timeout = seconds
         self._wires = wires
         # Of groups that the script has made of some of its ranks: connections over Gloo, groups over NCCL.
         self._parts: list[Any] = []
@@ -250,9 +256,24 @@ class Group:
 
     def set_timeout(self, seconds: float) -> None:
         """How long its collectives wait for their peers from now on."""
+        self._timeout = seconds
         change = getattr(self.backend, "set_timeout", None) or getattr(self.backend, "_set_default_timeout", None)
         if change is not None:
             change(_seconds(seconds))
+
+    def meet(self, place: str) -> bool:
+        """Waits until all ranks are at a place, which has a name. False: they were not in the time of a collective.
+
+        It is no collective. Gloo ends the process of a rank that is in one with others who are in another one.
+        """
+        ends_at = time.monotonic() + self._timeout
+        here = self._store.add(place, 1)
+        while here < self.size:
+            if time.monotonic() > ends_at:
+                return False
+            time.sleep(0.01)
+            here = self._store.add(place, 0)
+        return True
 
     def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
         """A group of some of its ranks, for a script that calls ``torch.distributed.new_group``. It breaks with this one."""
@@ -286,6 +307,12 @@ class Group:
                 part.cut()
             else:
                 _abort(part)
+
+    def has_failed(self) -> bool:
+        """Whether NCCL has noted that a collective failed. That collective itself does not return."""
+        # PyTorch 2.7 and newer.
+        error = getattr(self.backend, "get_error", None)
+        return error is not None and error().name != "SUCCESS"
 
     def shutdown(self) -> None:
         """Ends it in order, when all ranks have left it."""
@@ -326,13 +353,17 @@ class Group:
         _prepared.append(self.backend)
         # PyTorch replaces it by one under which nothing is printed before it returns: ours ends the process.
         hook = sys.excepthook
-        dist.init_process_group(
-            _NAME,
-            store=self._store.store,
-            rank=self.rank,
-            world_size=self.size,
-        )
-        sys.excepthook = hook
+        try:
+            dist.init_process_group(
+                _NAME,
+                store=self._store.store,
+                rank=self.rank,
+                world_size=self.size,
+            )
+        finally:
+            sys.excepthook = hook
+            # A group that the script makes later is another one.
+            _prepared.clear()
         self.process_group = dist.group.WORLD
 
 
@@ -341,6 +372,8 @@ def leave_default() -> None:
     global _default
     _default = None
     if dist.is_initialized():
+        # It would shut them down. Over NCCL that is not due before all ranks have left: see Group.shutdown.
+        dist.distributed_c10d._world.pg_names.clear()
         dist.destroy_process_group()
 
 

@@ -114,9 +114,6 @@ class Job:
         # The script has left the loop over the steps before the last one.
         self._has_left = False
         self._over = False
-        # Of the last collective of the script's own that has failed: its words, and the step in which they would come again,
-        # before or after the commit.
-        self._last_failure: tuple[int, bool, str] | None = None
         self._began_at = self._loaded_at = 0.0
         self._hooks = [register_optimizer_step_pre_hook(self._check_step)]
         if process.has_agent:
@@ -270,11 +267,7 @@ class Job:
         agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
         agreed_at = time.perf_counter()
         if agreed is None:
-            if self._generations.fails_again(gradients.broken):
-                error = RuntimeError(f"step {step.number} fails with the same error in each generation: {gradients.broken}")
-                # `with batch:` does not take it for a lost peer.
-                self._last_failure = (self._generations.steps_done, True, str(error))
-                raise error
+            self._generations.check_drop(step, gradients)
             self._drop()
             return False
         mean_loss, all_finite = agreed
@@ -341,6 +334,7 @@ class Job:
         module = self._modules[0] if module is None else module
         # The names of a result are those of the module itself.
         module = module.module if isinstance(module, Model) else module
+        module = getattr(module, "_orig_mod", module)
         self._finish()
         directory = self._process.checkpoint_dir
         file = Path(path) if directory is None else Path(directory) / path
@@ -411,6 +405,7 @@ class Job:
     def _finish(self) -> None:
         """A loop that all ranks have left at the same step is complete, too."""
         while not self._is_finished:
+            self._generations.meet_at_end()
             self._is_finished = self._process.finish()
             if not self._is_finished and self._generations.advance():
                 raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
@@ -499,12 +494,8 @@ class Job:
             # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
             return error.newer is None
         is_open = self._step is not None
-        steps = self._generations.steps_done
-        # An error that comes again in the next generation is the script's.
-        is_own = isinstance(error, torch.OutOfMemoryError) or (steps, is_open, str(error)) == self._last_failure
-        if self._generations.group is None or is_own:
+        if self._generations.group is None or self._generations.is_of_script(error, is_open=is_open):
             return False
-        self._last_failure = (steps if is_open else steps + 1, is_open, str(error))
         self._gradients.broke(error)
         if is_open:
             self._process.agree(broke=self._gradients.broken)

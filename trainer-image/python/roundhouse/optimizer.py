@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .errors import StateError
+from .errors import StateError, is_own
 
 # Bytes of the parameters with which an optimizer makes a step that is undone: it takes a few times that much memory.
 _PORTION = 64 << 20
@@ -189,12 +189,12 @@ def _templates(
         try:
             learned = _learned(name, optimizer, portions)
         except Exception as error:
-            if len(portions) < 2 or isinstance(error, torch.OutOfMemoryError):
+            if len(portions) < 2 or is_own(error):
                 raise
             # It may need the gradients of all parameters in each step.
             learned = _learned(name, optimizer, [missing])
     except (TypeError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if is_own(error):
             raise
         raise StateError(
             f"{name} of rh.join(state=...) is a {type(optimizer).__name__}, which cannot make a step with gradients of zero "
@@ -265,7 +265,7 @@ def _step_and_undo(optimizer: torch.optim.Optimizer, missing: list[torch.Tensor]
             group.update(old)
         made = {key: optimizer.state.pop(key) for key in list(optimizer.state) if key not in known}
         optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
-        for attribute, value in zip(("_step_count", "_opt_called"), counted):
-            if value is not None:
-                setattr(optimizer, attribute, value)
+        for attribute, count in zip(("_step_count", "_opt_called"), counted):
+            if count is not None:
+                setattr(optimizer, attribute, count)
     return made

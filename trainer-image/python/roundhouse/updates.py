@@ -37,7 +37,7 @@ def unscaled_norm(optimizers: Sequence[torch.optim.Optimizer], most: float | Non
     """The norm without the scale of a GradScaler; ``scaled`` is that of the gradients as they are."""
     still_scaled = [one for one in optimizers if not _is_unscaled(scaler, one)]
     if most is None and len(still_scaled) == len(optimizers):
-        return scaled / scaler.get_scale()
+        return scaled / float(scaler.get_scale())
     for one in still_scaled:
         scaler.unscale_(one)
     return gradient_norm(optimizers, most)

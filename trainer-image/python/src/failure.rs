@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use roundhouse_contract::environment::EnvironmentInvalid;
 use roundhouse_member::failure::{Ending, Failure};
+use roundhouse_torch_errors::ErrorKind;
 
 /// Where the package's exceptions are made.
 const ERRORS: &str = "roundhouse.errors";
@@ -31,6 +32,15 @@ pub(crate) fn raised(failure: Failure) -> PyErr {
     exception(code.code(), &words, newer)
 }
 
+/// The result of a call into the native part. Ctrl-C may have come in a call of Python whose error nobody wants, such as that of a
+/// change of a timeout.
+pub(crate) fn returned<T>(result: Result<T, Failure>) -> PyResult<T> {
+    match INTERRUPT.take() {
+        Some(interrupt) => Err(interrupt),
+        None => result.map_err(raised),
+    }
+}
+
 /// A wrong environment is a wrong configuration.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn misled(error: EnvironmentInvalid) -> PyErr {
@@ -51,19 +61,39 @@ fn exception(code: i32, words: &str, newer: Option<u64>) -> PyErr {
 /// What an exception of a process group or a store means: what torch raises for a connection is a `RuntimeError`.
 pub(crate) fn lost(py: Python<'_>, error: &PyErr) -> Failure {
     let words = words(py, error);
-    if is_of(py, error, "OutOfMemoryError") {
-        Failure::OutOfMemory(words)
-    } else if error.is_instance_of::<PyRuntimeError>(py) || error.is_instance_of::<PyOSError>(py) {
-        Failure::PeerLost(words)
-    } else {
-        Failure::Internal(words)
+    let is_of_torch =
+        error.is_instance_of::<PyRuntimeError>(py) || error.is_instance_of::<PyOSError>(py);
+    if is_of_memory(py, error) {
+        return Failure::OutOfMemory(words);
     }
+    match own(&words) {
+        Some(failure) if is_of_torch => failure(words),
+        None if is_of_torch => Failure::PeerLost(words),
+        _ => Failure::Internal(words),
+    }
+}
+
+/// The failure that words of PyTorch tell of if no peer is its cause.
+fn own(words: &str) -> Option<fn(String) -> Failure> {
+    match ErrorKind::of_message(words) {
+        ErrorKind::OutOfMemory => Some(Failure::OutOfMemory),
+        ErrorKind::Device => Some(Failure::Device),
+        // Of the program: the device is of no use to this process any more.
+        ErrorKind::Other if words.starts_with("CUDA error") => Some(Failure::Internal),
+        ErrorKind::Other | ErrorKind::ConnectionLost | ErrorKind::Timeout => None,
+    }
+}
+
+/// The exit code of a process in which PyTorch has raised a `RuntimeError` with these words; None if a peer may be its cause.
+#[pyfunction]
+pub(crate) fn own_failure(words: &str) -> Option<i32> {
+    own(words).map(|failure| failure(String::new()).exit_code().code())
 }
 
 /// What an exception means where the bytes of the state are copied.
 pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
     let words = words(py, error);
-    if is_of(py, error, "OutOfMemoryError") {
+    if is_of_memory(py, error) {
         Failure::OutOfMemory(words)
     } else {
         REFUSAL.set(Some(error.clone_ref(py)));
@@ -73,8 +103,13 @@ pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
 
 /// An exception where there should be none, in its words.
 pub(crate) fn told(error: &PyErr) -> String {
-    Python::attach(|py| note_interrupt(py, error));
+    unwanted(error);
     error.to_string()
+}
+
+/// Notes an interrupt in a call whose error nobody wants.
+pub(crate) fn unwanted(error: &PyErr) {
+    Python::attach(|py| note_interrupt(py, error));
 }
 
 fn note_interrupt(py: Python<'_>, error: &PyErr) {
@@ -83,9 +118,10 @@ fn note_interrupt(py: Python<'_>, error: &PyErr) {
     }
 }
 
-fn is_of(py: Python<'_>, error: &PyErr, name: &str) -> bool {
+/// Memory of the GPU: that of the host is told by words alone.
+fn is_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     let found = error.get_type(py).name();
-    found.is_ok_and(|found| found == name)
+    found.is_ok_and(|found| found == "OutOfMemoryError")
 }
 
 /// The first line: torch's errors of connections go on with a stack trace.

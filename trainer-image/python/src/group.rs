@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use roundhouse_member::failure::Failure;
 use roundhouse_member::group::{Abort, Group};
 
-use crate::failure::lost;
+use crate::failure::{lost, unwanted};
 
 /// A `roundhouse.groups.Group`: what its methods do is said there.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl PyGroup {
         let mut known = self.timeout.lock().unwrap_or_else(PoisonError::into_inner);
         if known.replace(timeout) != Some(timeout) {
             let seconds = timeout.as_secs_f64();
-            let _ = Python::attach(|py| self.group.call_method1(py, "set_timeout", (seconds,)));
+            tell(|py| self.group.call_method1(py, "set_timeout", (seconds,)));
         }
     }
 
@@ -88,16 +88,34 @@ impl PyGroup {
     }
 }
 
+/// Tells the library something. Whether it could be done makes no difference.
+fn tell(call: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>>) {
+    if let Err(error) = Python::attach(call) {
+        unwanted(&error);
+    }
+}
+
 impl Abort for PyGroup {
     fn abort(&self) {
         self.aborted.get_or_init(|| {
             // It is over, whatever the library says.
-            let _ = Python::attach(|py| self.group.call_method0(py, "abort"));
+            tell(|py| self.group.call_method0(py, "abort"));
         });
     }
 
     fn shutdown(&self) {
-        let _ = Python::attach(|py| self.group.call_method0(py, "shutdown"));
+        tell(|py| self.group.call_method0(py, "shutdown"));
+    }
+
+    fn has_failed(&self) -> bool {
+        // Errors of Gloo return from the collectives.
+        let has_failed = || {
+            Python::attach(|py| {
+                let failed = self.group.call_method0(py, "has_failed");
+                failed.and_then(|failed| failed.extract(py))
+            })
+        };
+        !self.tells_lost_peers && has_failed().unwrap_or(false)
     }
 }
 

@@ -19,7 +19,7 @@ use roundhouse_member::report::{Evaluation, Reporter};
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Failure, Launch, process};
 
-use crate::failure::{misled, raised};
+use crate::failure::{misled, raised, returned};
 use crate::network::PyNetwork;
 use crate::sampler::Course;
 use crate::state::PyState;
@@ -185,7 +185,7 @@ impl Process {
     /// Forms generations until a step is due: True. False when all steps are committed.
     fn advance(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
-        py.detach(|| training.advance()).map_err(raised)
+        returned(py.detach(|| training.advance()))
     }
 
     /// The group of the generation that it trains in; None in a world of one.
@@ -217,7 +217,7 @@ impl Process {
         broke: Option<String>,
     ) -> PyResult<Option<(f64, bool)>> {
         let training = self.training()?;
-        py.detach(|| training.agree(finite, broke)).map_err(raised)
+        returned(py.detach(|| training.agree(finite, broke)))
     }
 
     /// All ranks have agreed to commit, and this one has updated its weights unless `skipped`: the step counts.
@@ -238,7 +238,7 @@ impl Process {
             learning_rate,
             spent,
         };
-        py.detach(|| training.conclude(told)).map_err(raised)
+        returned(py.detach(|| training.conclude(told)))
     }
 
     /// The generation broke outside of a step's end.
@@ -255,13 +255,13 @@ impl Process {
     /// Sums finite numbers over the ranks; None when the generation broke, now or before.
     fn sum(&mut self, py: Python<'_>, values: Vec<f64>) -> PyResult<Option<Vec<f64>>> {
         let training = self.training()?;
-        py.detach(|| training.sum(&values)).map_err(raised)
+        returned(py.detach(|| training.sum(&values)))
     }
 
     /// All steps are committed: the state is saved. False when the generation broke, now or before.
     fn finish(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
-        py.detach(|| training.finish()).map_err(raised)
+        returned(py.detach(|| training.finish()))
     }
 
     /// Committed samples at the last evaluation, the same on all ranks; 0 before the first.
@@ -277,8 +277,7 @@ impl Process {
     #[pyo3(signature = (*, counts))]
     fn begin_evaluation(&mut self, py: Python<'_>, counts: bool) -> PyResult<()> {
         let training = self.training()?;
-        py.detach(|| training.begin_evaluation(counts))
-            .map_err(raised)
+        returned(py.detach(|| training.begin_evaluation(counts)))
     }
 
     /// The state was evaluated on `num_samples`, with the same result on all ranks. False: the generation broke after that.

@@ -331,6 +331,22 @@ def test_a_loop_that_all_ranks_leave_at_the_same_step_has_a_result(tmp_path, und
     assert difference(undisturbed(30), load(tmp_path / "weights")) <= ROUNDING
 
 
+def test_a_rank_that_leaves_the_loop_alone_is_a_lost_peer_to_the_others(tmp_path, undisturbed):
+    variables = {"STOP_AT": "0:31", "ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS": "2"}
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        workers = world.begin(3)
+        world.ends(workers[:1], 75)
+        assert "left the loop after step 30, and another one has not" in workers[0].words()["message"]
+        others = workers[1:]
+        del world.variables["STOP_AT"]
+        again = world.start(0)
+        world.prepared([again])
+        # The others are ranks 1 and 2 again: rank 0 alone would leave.
+        world.form([again, *others])
+        world.ends([again, *others])
+    assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
 def test_sys_exit_before_the_last_step_is_a_failure(tmp_path):
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"EXIT_AT": "0:7"}) as world:
         workers = world.begin(1)

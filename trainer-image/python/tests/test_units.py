@@ -16,8 +16,9 @@ from roundhouse import errors, optimizer
 from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
 from roundhouse.data import Batch, Loader, Sampler, plan
-from roundhouse.ending import write_result
+from roundhouse.ending import explained, write_result
 from roundhouse.evaluation import Evaluation
+from roundhouse.failures import Failures
 from roundhouse.generations import Generations
 from roundhouse.gradients import Gradients, Model
 from roundhouse.groups import Network
@@ -374,12 +375,40 @@ def test_an_error_of_a_callback_that_comes_again_in_the_next_generation_is_the_s
 
 
 def test_a_step_that_fails_in_generation_after_generation_with_the_same_words_is_an_error_of_the_script():
-    generations = Generations(Generation(), None, torch.device("cpu"))
+    failures, gradients = Failures(), Gradients()
+
+    def drop(words, step=1):
+        gradients.broken = words
+        failures.check_drop(step, gradients)
+
     for words in ("closed by peer 1", "closed by peer 1", "closed by peer 2", "timed out", "timed out", None, None, None):
-        assert not generations.fails_again(words)
-    assert [generations.fails_again("invalid type") for _ in range(5)] == [False] * 4 + [True]
-    generations.steps_done += 1
-    assert not generations.fails_again("invalid type")
+        drop(words)
+    for _ in range(4):
+        drop("invalid type")
+    with pytest.raises(RuntimeError, match="in each generation: invalid type") as raised:
+        drop("invalid type")
+    assert failures.is_of_script(raised.value, 0, True), "`with batch:` lets it pass"
+    drop("invalid type", step=2)
+
+
+def test_a_device_that_has_failed_is_no_lost_peer():
+    broken = RuntimeError("CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later")
+    assertion = RuntimeError("CUDA error: device-side assert triggered")
+    memory = RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory")
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:46733")
+    for error, is_own, code in ((broken, True, 77), (assertion, True, None), (memory, True, None), (lost, False, None)):
+        assert errors.is_own(error) == is_own
+        assert explained(error)[0] == code
+        assert Failures().is_of_script(error, 0, True) == is_own
+        # In a sum of DDP: `commit` raises it in this generation.
+        gradients, failures = Gradients(), Failures()
+        gradients.broke(error)
+        if is_own:
+            with pytest.raises(RuntimeError) as raised:
+                failures.check_drop(1, gradients)
+            assert raised.value is error
+        else:
+            failures.check_drop(1, gradients)
 
 
 def test_random_numbers_depend_on_every_part():

@@ -53,7 +53,7 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
         dataset = job.shard_of(list(dataset), len(dataset))
     net = job.model(model)
     for batch in job.steps(dataset, sampler, evaluation=evaluation, num_workers=int(os.environ.get("LOADERS", "0"))):
-        if os.environ.get("STOP_AT") == str(batch.step.number):
+        if os.environ.get("STOP_AT") in (str(batch.step.number), f"{job.rank}:{batch.step.number}"):
             break
         x, y = batch
         loss = torch.nn.functional.cross_entropy(net(x), y)

@@ -1,11 +1,7 @@
-//! Which kind of failure libtorch's words tell of. Gloo, cuDNN, cuBLAS and the CPU allocator throw plain runtime
-//! errors, so their kind is only in their text; so is that of an error that tch returns.
+//! Which kind of failure PyTorch's words tell of. Gloo, cuDNN, cuBLAS and the CPU allocator throw plain runtime
+//! errors, so their kind is only in their text; so is that of an error that tch returns, and that of a `RuntimeError` in Python.
 
-use std::ffi::c_int;
-
-use crate::ffi;
-
-/// Kind of an [`Error`](crate::Error): what the caller can do about it.
+/// Kind of an error: what the caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// A peer or the store is gone; a new group without it can continue.
@@ -78,7 +74,7 @@ const CONNECTION_LOST: [&str; 13] = [
 ];
 
 impl ErrorKind {
-    /// Kind of an error by its text, for errors that come from tch. Memory comes before the device and the device
+    /// Kind of an error by its text, whoever returned it. Memory comes before the device and the device
     /// before peers, for a message may name an effect beside its cause.
     #[must_use]
     pub fn of_message(message: &str) -> Self {
@@ -95,18 +91,6 @@ impl ErrorKind {
             Self::ConnectionLost
         } else {
             Self::Other
-        }
-    }
-
-    /// Kind of a bridge call's error: by its class, if that decides, else by its text.
-    pub(crate) fn of_call(class: c_int, message: &str) -> Self {
-        match (class, Self::of_message(message)) {
-            (ffi::OUT_OF_MEMORY, _) => Self::OutOfMemory,
-            // Only a distributed call throws these: a peer is gone, or the group was aborted because one is.
-            (ffi::DISTRIBUTED, Self::Other) if !message.contains("ncclInvalid") => {
-                Self::ConnectionLost
-            }
-            (_, kind) => kind,
         }
     }
 }
@@ -203,21 +187,5 @@ mod tests {
         ] {
             assert_eq!(ErrorKind::of_message(message), kind, "{message}");
         }
-    }
-
-    #[test]
-    fn the_class_of_an_exception_decides_before_its_text() {
-        let words = "NCCL error: some words that nobody knows";
-        assert_eq!(ErrorKind::of_call(ffi::DISTRIBUTED, words), ConnectionLost);
-        assert_eq!(ErrorKind::of_call(ffi::ERROR, words), Other);
-        assert_eq!(ErrorKind::of_call(ffi::OUT_OF_MEMORY, words), OutOfMemory);
-        let usage = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.";
-        assert_eq!(ErrorKind::of_call(ffi::DISTRIBUTED, usage), Other);
-        let misread = "ncclInvalidArgument: Invalid value for an argument.";
-        assert_eq!(ErrorKind::of_call(ffi::DISTRIBUTED, misread), Other);
-        let ecc = "ncclUnhandledCudaError: uncorrectable ECC error encountered";
-        assert_eq!(ErrorKind::of_call(ffi::DISTRIBUTED, ecc), Device);
-        let assertion = "CUDA error: device-side assert triggered";
-        assert_eq!(ErrorKind::of_call(ffi::ACCELERATOR, assertion), Other);
     }
 }
