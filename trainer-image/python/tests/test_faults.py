@@ -364,6 +364,10 @@ def test_sys_exit_before_the_last_step_is_a_failure(tmp_path):
         ("scaler-clip-alternate-apart", 2, 1, "31:Agree"),
         ("small-frozen", 3, 1, "31:Backward"),
         ("manual-clip", 2, 1, "31:Collective"),
+        # A layer that every third step leaves out, such as the one in which the rank is killed, and the one after.
+        ("unused", 3, 1, "33:Backward"),
+        ("unused-accumulate", 2, 0, "32:Agree"),
+        ("autocast-scaler-clip", 3, 2, "31:Backward"),
     ],
 )
 def test_what_a_script_uses_trains_what_one_process_trains_when_a_rank_is_killed(tmp_path, uses, workers, killed, at):
@@ -382,4 +386,6 @@ def test_what_a_script_uses_trains_what_one_process_trains_when_a_rank_is_killed
         others = [rank for rank in ranks if rank is not ranks[killed]]
         world.form(others)
         world.ends(alone + others)
-    assert difference(*(load(directory / "weights") for directory in directories)) <= ROUNDING
+    # Sums of half precision depend on which samples are summed first.
+    tolerance = 0.01 if "autocast" in uses else ROUNDING
+    assert difference(*(load(directory / "weights") for directory in directories)) <= tolerance

@@ -15,11 +15,25 @@ STEPS, WEIGHTS, USES = int(sys.argv[1]), sys.argv[2], sys.argv[3].split("-")
 torch.manual_seed(3)
 points = torch.randn(100, 8)
 dataset = torch.utils.data.TensorDataset(points, (points[:, 0] * points[:, 1] > 0).long())
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+
+class Layers(torch.nn.Sequential):
+    """The last layer is left out now and then."""
+
+    skips = False
+
+    def forward(self, x):
+        return super().forward(x) if len(self) < 4 else self[2](self[1](self[0](x))) + (0 if self.skips else self[3](x))
+
+
+model = Layers(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+if "unused" in USES:
+    model.append(torch.nn.Linear(8, 2))
 reduction = "sum" if "sum" in USES else "mean"
 batch_size = 2 if "small" in USES else 32
 rate = 0.05 / batch_size if "sum" in USES else 0.05
-opts = [torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9) for layer in (model[0], model[2])]
+parameters = [[*model[0].parameters()], [*model[2:].parameters()]]
+opts = [torch.optim.SGD(some, lr=rate, momentum=0.9) for some in parameters]
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=10)
 state = {"model": model, "first": opts[0], "second": opts[1], "scaler": scaler}
 
@@ -30,7 +44,9 @@ def passes(net, x, y):
     total = 0.0
     for index, (part_x, part_y) in enumerate(parts):
         with contextlib.nullcontext() if index == len(parts) - 1 else net.no_sync():
-            loss = torch.nn.functional.cross_entropy(net(part_x), part_y, reduction="sum")
+            with torch.autocast("cpu", dtype=torch.float16, enabled="autocast" in USES):
+                scores = net(part_x)
+            loss = torch.nn.functional.cross_entropy(scores.float(), part_y, reduction="sum")
             loss = loss if reduction == "sum" else loss / len(x)
             (scaler.scale(loss) if "scaler" in USES else loss).backward()
         total += loss.item()
@@ -46,7 +62,7 @@ def summed_gradients(step):
 
 
 with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as job:
-    net = model if "manual" in USES else job.model(model)
+    net = model if "manual" in USES else job.model(model, find_unused_parameters="unused" in USES)
     if "apart" in USES:
         first, second = job.model(model[0]), job.model(model[2])
         net = lambda x: second(torch.tanh(first(x)))  # noqa: E731
@@ -55,8 +71,9 @@ with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as 
         number = batch.step.number
         if "frozen" in USES:
             model[2].requires_grad_(number % 20 < 10)
-        # Only collectives of the script's own need it.
-        with batch if {"manual", "collective"} & set(USES) else contextlib.nullcontext():
+        # Only collectives of the script's own need it, and parameters that are found to be unused.
+        model.skips = number % 3 == 0
+        with batch if {"manual", "collective", "unused"} & set(USES) else contextlib.nullcontext():
             loss = passes(net, *batch)
             if "manual" in USES:
                 summed_gradients(batch.step)
