@@ -229,6 +229,22 @@ fn a_member_that_never_ends_does_not_hold_up_success() {
 }
 
 #[test]
+fn a_member_of_which_only_the_news_are_late_is_not_taken_for_one_that_never_ends() {
+    let mut world = world(2).training();
+    world.ends(0, 0, 100);
+    // All was told half a minute late: the others have ended, too.
+    world.seconds_pass(31);
+    world.observed.fresh = false;
+    let plan = world.plan();
+    assert_eq!(plan.reason, PlanReason::Finishing);
+    assert!(plan.needs_fresh && plan.requeue_after.is_some());
+    world.ends(1, 0, 100);
+    world.settle();
+    assert_eq!(world.state(), "Completed");
+    assert_eq!(world.observed.pods.len(), 2);
+}
+
+#[test]
 fn clean_pod_policy_all_deletes_the_completed_too() {
     let mut world = world(1).training();
     world.job.clean_pod_policy = CleanPodPolicy::All;

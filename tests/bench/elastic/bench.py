@@ -15,6 +15,7 @@ import sys
 import local
 import pods
 import python
+import python_pods
 import scripts
 import torchrun
 
@@ -27,6 +28,7 @@ SYSTEMS = {
     "local": "Roundhouse, local executor",
     "python": "PyTorch script with roundhouse, local executor",
     "pods": "Roundhouse, pods",
+    "python-pods": "PyTorch script with roundhouse, pods",
     "restart": "PyTorch script on Roundhouse's pods",
     "defaults": "torchrun, defaults",
     "tuned": "torchrun, tuned",
@@ -42,7 +44,7 @@ class Setting:
     at_step: int
 
 
-OURS = {"local": local, "python": python, "pods": pods, "restart": scripts}
+OURS = {"local": local, "python": python, "pods": pods, "python-pods": python_pods, "restart": scripts}
 
 
 def measure(setting, system, event, repeat):

@@ -19,6 +19,24 @@ def shared_directory(name):
     return shared
 
 
+# An image would hold Python and PyTorch, 5 GB of them. The pods of this machine's cluster see its own instead.
+SYSTEM = ["/usr", "/lib", "/lib64"]
+
+
+def of_python(python):
+    """What an interpreter needs. A virtual environment points at the Python that it was made with."""
+    return [*SYSTEM, str(python.parents[1]), str(python.resolve().parents[1])]
+
+
+def mount(template, paths):
+    """Gives a pod's one container directories of its node, at the same places; `paths`: each, and whether it is only read."""
+    paths = list(dict(paths).items())
+    template["volumes"] = [{"name": f"path-{number}", "hostPath": {"path": path}} for number, (path, _) in enumerate(paths)]
+    template["containers"][0]["volumeMounts"] = [
+        {"name": f"path-{number}", "mountPath": path, "readOnly": read_only} for number, (path, read_only) in enumerate(paths)
+    ]
+
+
 class Namespace:
     """A namespace, gone again when it is deleted."""
 

@@ -10,16 +10,21 @@ from steps import children, until
 JOB = "digits"
 
 
+def trainer(_setting, workers, volume):
+    """The job of the built-in trainer."""
+    manifest = job(workers, volume)
+    manifest["spec"]["trainer"]["data"]["volume"] = {"configMap": {"name": "digits-data"}}
+    return manifest
+
+
 class Run:
     """A TrainingJob in a namespace of its own."""
 
-    def __init__(self, setting, workers):
+    def __init__(self, setting, workers, job=trainer):
         self.programs = setting.programs
         self.space = Namespace("bench-elastic-pods")
         self.volume = shared_directory(self.space.name)
-        manifest = job(workers, self.volume)
-        manifest["spec"]["trainer"]["data"]["volume"] = {"configMap": {"name": "digits-data"}}
-        self.space.apply(*self.space.example_data(), manifest)
+        self.space.apply(*self.space.example_data(), job(setting, workers, self.volume))
         self.ledger = Ledger(self.volume / self.space.name / JOB)
         if not self.wait(setting.limit, lambda: self.ledger.steps and self.ledger.steps[-1].number >= setting.at_step):
             self.fail(f"step {setting.at_step}")
@@ -53,14 +58,14 @@ class Run:
         return shown
 
 
-def kill(setting, repeat, whole_agent):
+def kill(setting, repeat, whole_agent, job=trainer):
     """kill -9 of a rank's process, or of its agent, which is the container's first process."""
-    run = Run(setting, 3)
+    run = Run(setting, 3, job)
     agent = run.space.process(f"{JOB}-worker-{repeat % 3}-0")
     return ledger.kill(run, setting, [agent] if whole_agent else children(agent))
 
 
-def grow(setting, _repeat):
+def grow(setting, _repeat, job=trainer):
     """A third worker, by kubectl scale."""
-    run = Run(setting, 2)
+    run = Run(setting, 2, job)
     return ledger.grow(run, setting, lambda: run.space.kubectl("scale", f"tj/{JOB}", "--replicas=3"))

@@ -4,20 +4,15 @@ import shutil
 import time
 
 import lines
-from cluster import REPOSITORY, Namespace, shared_directory
+from cluster import REPOSITORY, Namespace, mount, of_python, shared_directory
 from steps import children, until
 
 JOB = "script"
-# An image would hold Python and PyTorch, 5 GB of them. The pods of this machine's cluster see its own instead.
-SYSTEM = ["/usr", "/lib", "/lib64"]
 
 
 def manifest(setting, workers, out):
     """The script's job. Collectives may take ten seconds, as in torchrun's tuned run."""
-    # A virtual environment points at the Python that it was made with.
-    home, base = setting.python.parents[1], setting.python.resolve().parents[1]
-    read_only = [*SYSTEM, str(home), str(base), str(setting.data.resolve()), str(REPOSITORY / "tests/bench/elastic")]
-    paths = [(path, True) for path in dict.fromkeys(read_only)] + [(str(out), False)]
+    read_only = [*of_python(setting.python), str(setting.data.resolve()), str(REPOSITORY / "tests/bench/elastic")]
     script = [str(setting.python), "-u", str(REPOSITORY / "tests/bench/elastic/train.py")]
     container = {
         "name": "trainer",
@@ -25,12 +20,9 @@ def manifest(setting, workers, out):
         "command": script,
         "args": [f"--data={setting.data.resolve()}", f"--out={out}", "--timeout=10"],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "OMP_NUM_THREADS", "value": "1"}],
-        "volumeMounts": [
-            {"name": f"path-{number}", "mountPath": path, "readOnly": read_only}
-            for number, (path, read_only) in enumerate(paths)
-        ],
     }
-    volumes = [{"name": f"path-{number}", "hostPath": {"path": path}} for number, (path, _) in enumerate(paths)]
+    template = {"containers": [container]}
+    mount(template, [(path, True) for path in read_only] + [(str(out), False)])
     return {
         "apiVersion": "roundhouse.dev/v1alpha1",
         "kind": "TrainingJob",
@@ -40,7 +32,7 @@ def manifest(setting, workers, out):
             "workers": {
                 "replicas": workers,
                 "minReplicas": 2,
-                "template": {"spec": {"containers": [container], "volumes": volumes}},
+                "template": {"spec": template},
             },
         },
     }

@@ -32,7 +32,8 @@ from .errors import (
     VolumeError,
 )
 from .evaluation import Evaluation
-from .job import Job, join
+from .job import Job
+from .joining import join
 
 __all__ = [
     "AlreadyJoined",

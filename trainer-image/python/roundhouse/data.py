@@ -92,10 +92,10 @@ class Batch:
     ``x, y = batch``, ``batch[0]``, ``batch.x`` and ``batch.y`` are the parts of a sample that is a tuple; ``data`` is all of it.
     """
 
-    def __init__(self, step: Step, data: Any, job: Any):
+    def __init__(self, step: Step, data: Any, open_step: Any):
         self.step = step
         self.data = data
-        self._job = job
+        self._open_step = open_step
 
     @property
     def x(self) -> Any:
@@ -120,14 +120,14 @@ class Batch:
         """
         if non_blocking is None:
             non_blocking = torch.device(device).type != "cpu"
-        return Batch(self.step, _moved(self.data, device, non_blocking), self._job)
+        return Batch(self.step, _moved(self.data, device, non_blocking), self._open_step)
 
     def __enter__(self) -> Batch:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
         # An error of a collective of the script's own: the step is done again, in the next generation.
-        return isinstance(error, (RuntimeError, PeerLost)) and self._job._collective_failed(error)
+        return isinstance(error, (RuntimeError, PeerLost)) and self._open_step.collective_failed(error)
 
 
 def _moved(data: Any, device: Any, non_blocking: bool) -> Any:

@@ -1,7 +1,7 @@
 //! The native part of the Python package `roundhouse`: what a process does as a member of generations, for scripts that
 //! train with a PyTorch of their own. It links no libtorch.
 //!
-//! [`process`] is the member, driven by `roundhouse/job.py`. What it needs of PyTorch it asks of objects of the package:
+//! [`process`] is the member, driven by `roundhouse/loops.py` and `roundhouse/open_step.py`. What it needs of PyTorch it asks of objects of the package:
 //! [`network`] and [`group`] of stores and process groups, [`state`] of the bytes that are trained. [`sampler`] says which
 //! samples belong to which step; [`failure`] how errors cross.
 

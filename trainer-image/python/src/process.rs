@@ -1,4 +1,4 @@
-//! One process as a member of generations, as `roundhouse/job.py` drives it.
+//! One process as a member of generations, as `roundhouse/loops.py` and `roundhouse/open_step.py` drive it.
 //!
 //! What blocks runs without Python's lock, which callbacks take for themselves: threads of the script, and the one that
 //! ends waits for lost peers, continue meanwhile.

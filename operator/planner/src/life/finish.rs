@@ -137,9 +137,13 @@ fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
 /// (A process of a script ends when it likes, also of one that has joined: what it does after its last step is its own.
 /// There, all members must complete.)
 fn trainer_is_ending(draft: &mut Draft<'_>, first: Option<Timestamp>) -> bool {
-    let left = first.and_then(|first| time_left(first, ENDING, draft.now));
-    let Some(left) = left.filter(|_| has_running_member(draft)) else {
+    if !has_running_member(draft) {
         return false;
+    }
+    let left = first.and_then(|first| time_left(first, ENDING, draft.now));
+    let Some(left) = left else {
+        // The caches may be as old as that: all may have ended long ago.
+        return !deadlines::is_confirmed(draft);
     };
     draft.requeue(left);
     true

@@ -1,0 +1,102 @@
+"""``rh.join``: how a process becomes a member of its job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ._native import Process
+from .ending import exit_with, explained
+from .errors import AlreadyJoined, ConfigError
+from .job import Job
+
+# This process is a member of a job, or was a worker's.
+_is_member = False
+
+
+def join(
+    state: dict[str, Any],
+    *,
+    device: torch.device | str | None = None,
+    gradients: str = "ddp",
+    seed_each_step: bool = True,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every_steps: int | None = None,
+    checkpoint_every_seconds: int | None = None,
+    checkpoint_keep: int | None = None,
+) -> Job:
+    """This process becomes a member of its job; use it as ``with rh.join(...) as job:``.
+
+    ``state`` names what a new worker has to be sent and a checkpoint has to hold: modules, optimizers, schedulers, tensors,
+    anything with ``state_dict`` and ``load_state_dict``. ``device``: where the modules are; by default that of the first
+    tensor. ``gradients="manual"``: the script sums its gradients itself, over ``job.group``. ``seed_each_step=False`` leaves
+    the random number generators alone; a step that is done again then draws other numbers.
+
+    In a worker of a TrainingJob everything else comes from the job. Outside of one the process is a world of one, and the
+    ``checkpoint_*`` arguments say where checkpoints and the ledger are kept, if at all.
+
+    Raises :class:`~roundhouse.errors.StateError` for an entry that cannot be kept, and
+    :class:`~roundhouse.errors.AlreadyJoined` the second time.
+    """
+    global _is_member
+    if _is_member:
+        raise AlreadyJoined("rh.join was called twice: a process is a member of one job; put both models in one state")
+    if gradients not in ("ddp", "manual"):
+        raise ConfigError(f'rh.join: gradients is {gradients!r}; give "ddp" or "manual"')
+    if os.environ.get("ROUNDHOUSE_GENERATION"):
+        sys.excepthook = exit_with
+        raise ConfigError(
+            "rh.join in a job with elastic.mode: Restart, which ends and starts the script for every generation: set "
+            "elastic.mode: InProcess"
+        )
+    if os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"):
+        sys.excepthook = exit_with
+    process = Process.start(
+        None if checkpoint_dir is None else Path(checkpoint_dir),
+        checkpoint_every_steps,
+        checkpoint_every_seconds,
+        checkpoint_keep,
+    )
+    try:
+        job = Job(
+            process,
+            state,
+            _chosen_device(state, device),
+            is_manual=gradients == "manual",
+            seeds=seed_each_step,
+            ended=lambda: _ended(process),
+        )
+    except Exception as error:
+        # Also one of the script's own, such as that of a state_dict().
+        process.fail(*explained(error))
+        raise
+    _is_member = True
+    return job
+
+
+def _ended(process: Process) -> None:
+    global _is_member
+    # A worker's process that has trained leaves the job; another lobby would wait for ever. A notebook joins again.
+    _is_member = process.has_agent
+
+
+def _chosen_device(state: dict[str, Any], device: torch.device | str | None) -> torch.device:
+    chosen = _device_of(state) if device is None else torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        # Other threads have another current device.
+        return torch.device("cuda", torch.cuda.current_device())
+    return chosen
+
+
+def _device_of(state: dict[str, Any]) -> torch.device:
+    for entry in state.values() if isinstance(state, dict) else ():
+        if isinstance(entry, torch.nn.Module):
+            for tensor in entry.parameters():
+                return tensor.device
+        if isinstance(entry, torch.Tensor):
+            return entry.device
+    return torch.device("cpu")

@@ -1,0 +1,129 @@
+"""The loops over the steps, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ._native import Process
+from .data import Batch, Loader, Sampler, Step
+from .errors import NotCommitted, PeerLost
+from .evaluation import Evaluation, evaluate
+from .generations import Generations
+from .open_step import OpenStep
+from .seeding import mixed, seed_all
+
+
+class Loop:
+    """The steps of a ``for``. Each ``for`` has an iterator of its own: that it is let go says that the loop was left."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]):
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
+
+class Loops:
+    """What the loops of one job share."""
+
+    def __init__(
+        self,
+        process: Process,
+        generations: Generations,
+        open_step: OpenStep,
+        modules: Sequence[torch.nn.Module],
+        *,
+        seeds: bool,
+    ):
+        self._process = process
+        self._generations = generations
+        self._open = open_step
+        self._modules = modules
+        self._seeds = seeds
+        self.is_finished = False
+        # The script has left the loop over the steps before the last one.
+        self.has_left = False
+
+    def batches(
+        self, dataset: Any, sampler: Sampler, evaluation: Evaluation | None, options: dict[str, Any]
+    ) -> Iterator[Batch]:
+        """Of :meth:`Job.steps <roundhouse.job.Job.steps>`."""
+        loader = Loader(dataset, sampler, seeds=self._seeds, **options)
+        try:
+            for step in self._steps(sampler, evaluation):
+                data = loader.load(step, self._generations.place.samples)
+                # Not before: reading in this process has drawn random numbers.
+                self._seed(step)
+                self._open.loaded()
+                yield Batch(step, data, self._open)
+        except GeneratorExit:
+            loader.close()
+            raise
+        # Not after an error, which ends the process and with it the workers: to end in order may take them seconds.
+        loader.close()
+
+    def indices(self, sampler: Sampler, evaluation: Evaluation | None) -> Iterator[Step]:
+        """Of :meth:`Job.indices <roundhouse.job.Job.indices>`."""
+        for step in self._steps(sampler, evaluation):
+            self._seed(step)
+            yield step
+
+    def _steps(self, sampler: Sampler, evaluation: Evaluation | None) -> Iterator[Step]:
+        generations = self._generations
+        generations.prepare(sampler, self._modules, self._open.optimizers)
+        while True:
+            is_due = generations.advance()
+            if is_due and self.is_finished:
+                raise NotCommitted("a loop over job.steps after job.save_result: the training that was left is complete")
+            place = generations.place
+            if evaluation is not None and evaluation.is_due(place.samples, self._process.evaluated, sampler):
+                try:
+                    evaluate(evaluation, self._process, self._modules, place)
+                except PeerLost as error:
+                    # Of job.sum in its function `then`. A process that a newer generation has superseded ends.
+                    if error.newer is not None:
+                        raise
+                continue
+            if not is_due:
+                if self._process.finish():
+                    break
+                continue
+            step = generations.next_step()
+            self._open.begin(step, sampler)
+            self.has_left = False
+            try:
+                yield step
+            except GeneratorExit:
+                self.has_left = True
+                if self._open.step is step:
+                    # The training is complete with the last committed step.
+                    self._open.forget()
+                raise
+            if self._open.step is step:
+                raise NotCommitted(
+                    f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
+                )
+        self.is_finished = True
+
+    def _seed(self, step: Step) -> None:
+        if self._seeds and self._generations.sampler is not None:
+            seed_all(mixed(self._generations.sampler.seed, step.number, step.rank, 1))
+
+    def finish(self) -> None:
+        """A loop that all ranks have left at the same step is complete, too."""
+        while not self.is_finished:
+            self._generations.meet_at_end()
+            self.is_finished = self._process.finish()
+            if not self.is_finished and self._generations.advance():
+                raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
+
+    def finish_again(self) -> None:
+        """The generation broke after the last step. All ranks of the next one do the same, whatever they had done before."""
+        while True:
+            if self._generations.advance():
+                raise PeerLost("the state was lost with all ranks that had it: another start continues from a checkpoint")
+            if self._process.finish():
+                return

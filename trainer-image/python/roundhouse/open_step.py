@@ -1,0 +1,238 @@
+"""One step, from its begin to its commit, or until it is dropped."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ._native import Process, fault_point
+from .buffers import Buffers
+from .data import Sampler, Step
+from .errors import ConfigError, Diverged, NotCommitted, PeerLost
+from .generations import Generations
+from .gradients import shortened
+from .state import Row
+from .updates import forget_gradients, gradient_norm, loss_sum, unscaled_norm, update
+
+
+class OpenStep:
+    """The step that has begun, if one has, and what a step changes."""
+
+    def __init__(self, process: Process, row: Row, generations: Generations, *, is_manual: bool):
+        entries = row.entries.values()
+        self.optimizers = [entry for entry in entries if isinstance(entry, torch.optim.Optimizer)]
+        self.step: Step | None = None
+        self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
+        self._buffers = Buffers([entry for entry in entries if isinstance(entry, torch.nn.Module)])
+        self._process = process
+        self._row = row
+        self._generations = generations
+        self._gradients = generations.gradients
+        self._is_manual = is_manual
+        self._is_committing = False
+        self._began_at = self._loaded_at = 0.0
+        self._hook = register_optimizer_step_pre_hook(self._check_step)
+
+    def close(self) -> None:
+        """No step begins any more."""
+        self._hook.remove()
+        self.step = None
+
+    def begin(self, step: Step, sampler: Sampler) -> None:
+        """A step begins."""
+        gradients = self._gradients
+        gradients.begin(step)
+        is_mean = sampler.reduction == "mean"
+        gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
+        self._buffers.remember()
+        self.step = step
+        self._began_at = self._loaded_at = time.perf_counter()
+        fault_point("Forward", step.rank, step.number)
+
+    def loaded(self) -> None:
+        """Its samples are there."""
+        self._loaded_at = time.perf_counter()
+
+    def commit(
+        self, loss: torch.Tensor | float, optimizer: Any, scheduler: Any, *, scaler: Any, max_grad_norm: float | None
+    ) -> bool:
+        """See :meth:`Job.commit <roundhouse.job.Job.commit>`."""
+        step = self.step
+        if step is None:
+            raise NotCommitted("job.commit outside of a step: call it once in the body of `for batch in job.steps(...)`")
+        optimizers = self._chosen(optimizer)
+        for entry in (scheduler, scaler):
+            self._check_entry(entry)
+        # As usual in scripts that can train with and without: one that is switched off scales nothing.
+        scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        ended_at = time.perf_counter()
+        self._check_summed(optimizers)
+        gradients = self._gradients
+        clipped_to = max_grad_norm if scaler is None else None
+        assert self._generations.sampler is not None
+        total = loss_sum(loss, step, self._generations.sampler.reduction)
+        # All that can fail on one rank alone comes first: what it has told is what the others commit. The norm of summed
+        # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
+        # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
+        # cannot be done again.
+        norm = gradient_norm(optimizers, clipped_to) if self._is_manual else 0.0
+        self._tell(step, total, is_finite=math.isfinite(norm) or scaler is not None)
+        if not self._is_manual:
+            norm = gradient_norm(optimizers, clipped_to)
+        agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
+        agreed_at = time.perf_counter()
+        if agreed is None:
+            self._generations.check_drop(step, gradients)
+            self.drop()
+            return False
+        mean_loss, all_finite = agreed
+        if scaler is not None:
+            norm = unscaled_norm(optimizers, max_grad_norm, scaler, norm)
+        elif not (all_finite and math.isfinite(mean_loss)):
+            raise Diverged(
+                f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
+                "rate, add a warm-up, or give job.commit max_grad_norm"
+            )
+        self._apply(step, optimizers, scheduler, scaler, norm, ended_at=ended_at, agreed_at=agreed_at)
+        return True
+
+    def _apply(
+        self,
+        step: Step,
+        optimizers: list[torch.optim.Optimizer],
+        scheduler: Any,
+        scaler: Any,
+        norm: float,
+        *,
+        ended_at: float,
+        agreed_at: float,
+    ) -> None:
+        """All have agreed on the step: the optimizers make it, and it counts."""
+        learning_rate = float(optimizers[0].param_groups[0]["lr"]) if optimizers else 0.0
+        self._is_committing = True
+        try:
+            skipped = update(optimizers, scheduler, scaler)
+        finally:
+            self._is_committing = False
+        # Also of the optimizers that this step does not use: a pass through a discriminator leaves gradients for its next step.
+        forget_gradients([*self.optimizers, *optimizers])
+        computed = self._gradients.computed_at or ended_at
+        spent = [
+            max(self._loaded_at - self._began_at, 0.0),
+            0.0,
+            max(computed - self._loaded_at, 0.0),
+            max(ended_at - computed, 0.0) + agreed_at - ended_at,
+            time.perf_counter() - agreed_at,
+        ]
+        self.step = None
+        self._generations.steps_done = step.number
+        self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=learning_rate, spent=spent)
+
+    def _tell(self, step: Step, loss: float, *, is_finite: bool) -> None:
+        """Begins what the ranks send each other at the end of a step."""
+        gradients, group = self._gradients, self._generations.group
+        if group is not None:
+            # Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples.
+            source = 0 if step.global_size >= step.world_size else step.world_size - 1
+            self._buffers.share(group, source, gradients)
+        if gradients.broken is None:
+            self._process.tell(loss, finite=is_finite)
+
+    def drop(self) -> None:
+        """The step is as if it had not been, and the generation is over."""
+        self.forget()
+        self._generations.leave()
+
+    def forget(self) -> None:
+        """The step is as if it had not been."""
+        for scaler in self._scalers:
+            # That the script has unscaled the gradients is forgotten with them.
+            scaler._per_optimizer_states.clear()
+        self.step = None
+        self._buffers.restore()
+        # Also of the optimizers that the step does not use: its passes come again.
+        forget_gradients(self.optimizers)
+
+    def collective_failed(self, error: BaseException) -> bool:
+        """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""
+        if isinstance(error, PeerLost):
+            # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
+            return error.newer is None
+        is_open = self.step is not None
+        if self._generations.group is None or self._generations.is_of_script(error, is_open=is_open):
+            return False
+        self._gradients.broke(error)
+        if is_open:
+            self._process.agree(broke=self._gradients.broken)
+            self.drop()
+        else:
+            self._process.lose(str(self._gradients.broken))
+            self._generations.leave()
+        return True
+
+    def _chosen(self, optimizer: Any) -> list[torch.optim.Optimizer]:
+        if optimizer is None:
+            if not self.optimizers:
+                raise ConfigError(
+                    'job.commit without an optimizer, and none is in rh.join(state=...): add it, as in state={..., "opt": opt}; '
+                    "a script that changes its tensors itself after the commit gives job.commit(loss, [])"
+                )
+            return self.optimizers
+        chosen = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        for one in chosen:
+            self._check_entry(one)
+        return chosen
+
+    def _check_entry(self, entry: Any) -> None:
+        if entry is not None and not any(entry is own for own in self._row.entries.values()):
+            name = type(entry).__name__
+            raise ConfigError(
+                f"job.commit got a {name} that is not in rh.join(state=...): new workers would begin with a fresh one; "
+                f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
+            )
+
+    def _check_summed(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        gradients = self._gradients
+        if self._is_manual or self._generations.group is None or gradients.broken is not None:
+            return
+        unsummed = gradients.unsummed(optimizers)
+        if not gradients.summed:
+            raise NotCommitted(
+                "no gradients were summed over the ranks in this step: compute the loss with job.model(model), in training mode, "
+                "and call loss.backward() before job.commit, the last time outside of no_sync(); a script that sums them itself "
+                'gives rh.join(gradients="manual")'
+            )
+        if unsummed:
+            raise NotCommitted(
+                f"the gradients of {self._named(unsummed)} were not summed over the ranks in this step: compute the loss with "
+                "job.model(...) of the modules that have them, in training mode, and the last pass of each outside of no_sync()"
+            )
+        assert self._generations.sampler is not None
+        if gradients.is_summed_twice and self._generations.sampler.reduction == "sum":
+            raise NotCommitted(
+                "gradients were summed over the ranks twice in this step: put all passes but the last one into "
+                "`with net.no_sync()`"
+            )
+
+    def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Called before each step of every optimizer in this process."""
+        if self.step is None or self._is_committing:
+            return
+        stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if any(optimizer is own for own in self.optimizers):
+            raise NotCommitted(
+                "optimizer.step() outside of job.commit: the ranks have not agreed on the step; remove it, job.commit does it"
+            )
+        if self._row.names_of(stepped):
+            raise NotCommitted(
+                f"{type(optimizer).__name__}.step() of an optimizer that is not in rh.join(state=...) would change "
+                f"{self._named(stepped)}: add it to the state, and remove the call, job.commit does it"
+            )
+
+    def _named(self, parameters: Sequence[torch.Tensor]) -> str:
+        return shortened(self._row.names_of(parameters)) or "parameters that are not in rh.join(state=...)"

@@ -1,0 +1,81 @@
+//! Between steps: sums of the script's own, evaluations, and the end.
+
+use roundhouse_contract::Phase;
+use roundhouse_elastic::Event;
+use roundhouse_member::Failure;
+use roundhouse_member::report::Evaluation;
+
+use super::Training;
+
+impl Training {
+    /// `None`: the generation broke, now or before.
+    pub(in crate::process) fn sum(&mut self, values: &[f64]) -> Result<Option<Vec<f64>>, Failure> {
+        let Ok(world) = self.member.world() else {
+            return Ok(None);
+        };
+        let sums = world.sum_signed(values);
+        self.lost_or(sums)
+    }
+
+    /// Committed samples at the last evaluation; 0 before the first. All ranks of a generation have the same.
+    pub(in crate::process) const fn evaluated(&self) -> u64 {
+        self.member.held.evaluated
+    }
+
+    /// The state was evaluated on all ranks, with the same result: it is reported, and the end of the evaluation is a
+    /// boundary, as a step's end is. False: the generation broke after that; the state need not be evaluated again.
+    pub(in crate::process) fn evaluated_as(
+        &mut self,
+        evaluation: &Evaluation,
+    ) -> Result<bool, Failure> {
+        (self.begun, self.told) = (None, None);
+        self.member.reporter.evaluated(evaluation);
+        self.member.held.evaluated = self.member.held.mark.samples;
+        if self.course.batch_at(&self.member.held.mark).is_none() {
+            // Only the last save is left to do, which needs no newcomer.
+            return Ok(true);
+        }
+        self.member.look();
+        let newest = self.member.newest_for_all();
+        let is_leaving = self.member.is_leaving();
+        let world = self.member.world()?;
+        let agreed = world.agree(newest, is_leaving);
+        let Some(agreed) = self.lost_or(agreed)? else {
+            return Ok(false);
+        };
+        if agreed.all_leave {
+            self.member.save_before_leaving(&self.state)?;
+        } else {
+            self.member.enter(Phase::Training);
+        }
+        self.member.apply(Event::Boundary {
+            agreed_generation: agreed.newest_generation,
+            all_leave: agreed.all_leave,
+        });
+        Ok(true)
+    }
+
+    /// What comes now takes ranks differently long.
+    pub(in crate::process) fn begin_evaluation(&mut self, counts: bool) -> Result<(), Failure> {
+        self.member.held.evaluation_counts = counts;
+        (self.begun, self.told) = (None, None);
+        self.member.enter(Phase::Evaluating);
+        if let Some(group) = self.member.world()?.group() {
+            group.set_timeout(self.timeouts.beside_steps(None));
+        }
+        Ok(())
+    }
+
+    /// The state is saved, on all ranks; false: the generation broke, now or before.
+    pub(in crate::process) fn finish(&mut self) -> Result<bool, Failure> {
+        let Ok(world) = self.member.world() else {
+            return Ok(false);
+        };
+        if let Some(group) = world.group() {
+            group.set_timeout(self.timeouts.beside_steps(None));
+        }
+        let saved = self.member.save_result(&self.state);
+        let saved = saved.and_then(|()| self.member.world()?.barrier());
+        Ok(self.lost_or(saved)?.is_some())
+    }
+}
