@@ -50,16 +50,33 @@ impl Files {
         self.handle(number)?
             .read_exact_at(into, offset)
             .map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => DataError::corrupt(
-                    path,
-                    Place::Byte(offset),
-                    format!(
-                        "the file ends within the {} bytes of the record",
-                        into.len()
-                    ),
-                ),
+                std::io::ErrorKind::UnexpectedEof => ends_within(path, offset, into.len()),
                 _ => DataError::io(path)(error),
             })
+    }
+
+    /// Fills a buffer with so many bytes from a position. Memory is not taken for more than the file has.
+    ///
+    /// # Errors
+    /// As [`Self::read_at`].
+    pub fn read_record(
+        &self,
+        number: usize,
+        offset: u64,
+        length: u64,
+        into: &mut Vec<u8>,
+    ) -> Result<(), DataError> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > into.capacity() {
+            let path = self.path(number);
+            let metadata = self.handle(number)?.metadata();
+            let available = metadata.map_err(DataError::io(path))?.len();
+            if offset.saturating_add(length as u64) > available {
+                return Err(ends_within(path, offset, length));
+            }
+        }
+        into.resize(length, 0);
+        self.read_at(number, offset, into)
     }
 
     /// An open file.
@@ -113,6 +130,11 @@ pub fn find(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DataError> {
         return Err(DataError::invalid(path, reason));
     }
     Ok(found)
+}
+
+fn ends_within(path: &Path, offset: u64, length: usize) -> DataError {
+    let reason = format!("the file ends within the {length} bytes of the record");
+    DataError::corrupt(path, Place::Byte(offset), reason)
 }
 
 #[cfg(test)]

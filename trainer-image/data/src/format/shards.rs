@@ -144,9 +144,8 @@ impl<S: Shard> Records for Shards<S> {
         };
         let (before, after) = self.shard.margins();
         let length = u64::from(length) + before + after;
-        into.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
-        self.files
-            .read_at(file, offset.saturating_sub(before), into)?;
+        let offset_of_all = offset.saturating_sub(before);
+        self.files.read_record(file, offset_of_all, length, into)?;
         let label = self.shard.open(into, label).map_err(|reason| {
             DataError::corrupt(self.files.path(file), Place::Byte(offset), reason)
         })?;

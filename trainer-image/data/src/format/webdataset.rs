@@ -215,6 +215,21 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_promises_more_than_the_file_has_takes_no_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut header = tar::Header::new_gnu();
+        header.set_path("1.jpg").unwrap();
+        header.set_size(700 << 20);
+        header.set_cksum();
+        std::fs::write(directory.path().join("a.tar"), header.as_bytes()).unwrap();
+        let shards = Shards::open(WebDataset, directory.path(), &Cache::default()).unwrap();
+        let mut bytes = Vec::new();
+        let error = shards.read(0, &mut bytes).unwrap_err().to_string();
+        assert!(error.contains("the file ends within"), "{error}");
+        assert_eq!(bytes.capacity(), 0);
+    }
+
+    #[test]
     fn what_is_no_tar_file_is_named() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("a.tar"), [9; 2_000]).unwrap();
