@@ -161,7 +161,7 @@ async fn whenever_etcd_is_restored_from_an_older_backup_all_jobs_go_on() {
     assert_eq!(table.wrong, [""; 0]);
 }
 
-#[ignore = "takes ten minutes: make test-long"]
+#[ignore = "takes a quarter of an hour: make test-long"]
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_courses_of_faults_before_the_api_server_leave_jobs_where_they_would_be() {
     let seeds = std::env::var("ROUNDHOUSE_FAULT_SEEDS");

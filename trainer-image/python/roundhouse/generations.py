@@ -12,7 +12,8 @@ from .data import Sampler, Step, plan
 from .errors import ConfigError, PeerLost, RoundhouseError, words_of
 from .failures import Failures
 from .gradients import Gradients, Model
-from .groups import Group, Network
+from .groups import Group
+from .network import Network
 from .state import Row
 
 

@@ -12,11 +12,11 @@ use roundhouse_member::rendezvous::{Network, Ranks, Store};
 use crate::failure::lost;
 use crate::group::PyGroup;
 
-/// The module `roundhouse.groups`, or an object like it.
+/// The module `roundhouse.network`, or an object like it.
 #[derive(Clone, Debug)]
 pub(crate) struct PyNetwork(Arc<Py<PyAny>>);
 
-/// A `roundhouse.groups.Store`.
+/// A `roundhouse.network.Store`.
 #[derive(Debug)]
 pub(crate) struct PyStore {
     store: Py<PyAny>,

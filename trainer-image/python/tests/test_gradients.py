@@ -9,7 +9,7 @@ from roundhouse import errors
 from roundhouse.buffers import Buffers
 from roundhouse.data import Step
 from roundhouse.gradients import Gradients, Model
-from roundhouse.groups import Network
+from roundhouse.network import Network
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from roundhouse.evaluation import Evaluation
 from roundhouse.failures import Failures
 from roundhouse.generations import Generations
 from roundhouse.gradients import Gradients, Model
-from roundhouse.groups import Network
+from roundhouse.network import Network
 from roundhouse.packed import Packed
 from roundhouse.seeding import mixed
 from roundhouse.state import Row

@@ -1,0 +1,149 @@
+"""How ranks meet: stores, and the group that those who have met connect to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .connections import Connections, opened_to, open_sockets
+from .errors import DataMismatch, RoundhouseError, StateError
+from .groups import Group, Wires, duration, gloo, nccl
+
+# Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take a socket over.
+_HAS_LISTENING_LIBUV = torch.__version__ >= "2.8"
+
+
+class Store:
+    """A connection to a key-value store, or to the part of its keys that begin with a prefix."""
+
+    def __init__(self, root: dist.Store, port: int, prefix: str = "", socket: int | None = None):
+        self.root = root
+        self.store = dist.PrefixStore(prefix, root) if prefix else root
+        self.port = port
+        self.prefix = prefix
+        # Of a connection to a store that another process serves, or this one: its socket's inode.
+        self.socket = socket
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a counter and returns its new value."""
+        return self.store.add(key, amount)
+
+    def part(self, name: str) -> Store:
+        """The keys that begin with a name."""
+        return Store(self.root, self.port, f"{self.prefix}/{name}" if self.prefix else name, self.socket)
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long a key that is not set is waited for."""
+        self.root.set_timeout(duration(seconds))
+
+    def clear(self) -> None:
+        """Deletes the keys of this part. Versions of PyTorch that cannot list keys keep them."""
+        if self.prefix and hasattr(self.root, "list_keys"):
+            for key in self.root.list_keys():
+                if key.startswith(self.prefix + "/"):
+                    self.root.delete_key(key)
+
+
+class Network:
+    """Builds stores and groups for ranks that compute on ``device``.
+
+    ``identity``: what has to be equal on all ranks, by the names that a message uses. ``tensors``: names, types and shapes
+    of the state, which have to be equal, too.
+    """
+
+    def __init__(self, device: torch.device, identity: dict[str, Any], tensors: list[str]):
+        self.device = device
+        self.tensors = tensors
+        digest = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
+        self._identity = {**identity, "tensors": digest}
+        # Why the ranks cannot train together. It is raised where the script sees it.
+        self.mismatch: RoundhouseError | None = None
+
+    def host(self, address: str, port: int, seconds: float) -> Store:
+        """Serves a store on one address and port of this host; other addresses of the host do not answer."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(1024)
+        except OSError:
+            listener.close()
+            raise
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            address,
+            port,
+            is_master=True,
+            timeout=duration(seconds),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+            use_libuv=_HAS_LISTENING_LIBUV,
+        )
+        return Store(store, port)
+
+    def dial(self, address: str, port: int, seconds: float) -> Store:
+        """Connects to the store that a process serves."""
+        before = open_sockets()
+        store = dist.TCPStore(address, port, is_master=False, timeout=duration(seconds), wait_for_workers=False)
+        return Store(store, port, socket=opened_to(port, before))
+
+    def connect(
+        self,
+        store: Store,
+        generation: int,
+        rank: int,
+        size: int,
+        seconds: float,
+        address: str,
+        own_store_port: int | None,
+    ) -> Group:
+        """Connects the ranks that have gathered at the store; returns when all are connected."""
+        place = (generation, rank, size)
+        self._compare(store.store, rank)
+        if self.device.type == "cuda":
+            backend = nccl(store.store, rank, size, seconds)
+            # NCCL connects in its first collective, and holds the lock meanwhile that an abort needs. Here nobody else has
+            # the group yet. This thread may be a new one, whose device is the first one.
+            with torch.cuda.device(self.device):
+                backend.allreduce([torch.zeros(1, device=self.device)]).wait()
+            return Group(backend, store, self.device, place, seconds, None)
+        before = open_sockets()
+        store.store.set(f"address/{rank}", address)
+        backend = gloo(store.store, rank, size, seconds, address)
+        peers = {found.decode() for found in store.store.multi_get([f"address/{peer}" for peer in range(size)])}
+        ports = {store.port} | ({own_store_port} if own_store_port else set())
+        wires = Wires(Connections(before, peers, ports), address, peers, ports)
+        return Group(backend, store, self.device, place, seconds, wires)
+
+    def _compare(self, store: dist.Store, rank: int) -> None:
+        """Before any collective: ranks whose rows have different lengths would wait for each other for ever."""
+        if rank == 0:
+            store.set("tensors", json.dumps(self.tensors))
+            store.set("identity", json.dumps(self._identity))
+            return
+        first = json.loads(store.get("identity"))
+        for name, own in self._identity.items():
+            theirs = first.get(name)
+            if theirs == own:
+                continue
+            if name == "tensors":
+                own, theirs = _first_difference(self.tensors, json.loads(store.get("tensors")))
+            kind = DataMismatch if name == "samples of the data set" else StateError
+            self.mismatch = kind(
+                f"rank {rank} has other {name} than rank 0: {own}, not {theirs}; all ranks need the same script, arguments and "
+                "data"
+            )
+            raise self.mismatch
+
+
+def _first_difference(own: list[str], theirs: list[str]) -> tuple[str, str]:
+    for mine, other in zip(own, theirs):
+        if mine != other:
+            return mine, other
+    return f"{len(own)} of them", str(len(theirs))
