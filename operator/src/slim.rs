@@ -118,8 +118,10 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|condition| condition.last_transition_time.as_ref())
             .map(|time| time.0),
         phase,
-        // A sidecar that is not ready is nothing to those who train.
-        ready: own.is_some_and(|container| container.ready) && !silent,
+        // A sidecar that is not ready is nothing to those who train; but until it has begun the pod is Pending.
+        ready: own.is_some_and(|container| container.ready)
+            && !silent
+            && phase == PodPhase::Running,
         // Containers have no such time; the later one is right for a node that comes back, too.
         ready_at: ["Ready", "ContainersReady"]
             .into_iter()

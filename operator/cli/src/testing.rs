@@ -159,6 +159,22 @@ impl Case {
         )
     }
 
+    /// A worker whose sidecar waits, and whose trainer is ready.
+    pub(crate) fn sidecar_waits(self, index: u32, reason: &str, message: &str) -> Self {
+        let mut case = self.lobby(index, true);
+        let status = &mut case.pods.last_mut().unwrap()["status"];
+        status["phase"] = json!("Pending");
+        let sidecar = json!({
+            "name": "proxy", "ready": false, "restartCount": 0, "image": "i", "imageID": "",
+            "state": {"waiting": {"reason": reason, "message": message}},
+        });
+        status["containerStatuses"]
+            .as_array_mut()
+            .unwrap()
+            .push(sidecar);
+        case
+    }
+
     /// A worker whose container has ended five times, the last time so.
     pub(crate) fn crashes(self, index: u32, code: i32, reason: &str, words: &str) -> Self {
         let message = json!({

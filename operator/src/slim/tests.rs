@@ -83,6 +83,24 @@ fn a_worker_is_ready_when_its_trainer_is_whatever_its_sidecars_are() {
 }
 
 #[test]
+fn a_worker_whose_sidecar_cannot_begin_is_not_ready() {
+    let pod = pod_of(json!({
+        "metadata": {"name": "digits-worker-1-2"},
+        "status": {
+            "phase": "Pending", "conditions": conditions("False", "False"),
+            "containerStatuses": [
+                {"name": "proxy", "ready": false, "image": "i", "imageID": "", "restartCount": 0,
+                    "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}},
+                {"name": "trainer", "ready": true, "image": "i", "imageID": "i", "restartCount": 0,
+                    "state": {"running": {}}},
+            ],
+        },
+    }));
+    assert!(!pod.ready);
+    assert_eq!(pod.container.waiting.unwrap().reason, "ImagePullBackOff");
+}
+
+#[test]
 fn the_time_of_a_workers_readiness_is_that_of_the_later_condition() {
     let at = |second: u32| format!("1970-01-01T00:00:0{second}Z");
     let cases = [

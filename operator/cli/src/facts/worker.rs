@@ -82,7 +82,7 @@ impl Worker {
             index: number(pod, labels::WORKER_INDEX),
             attempt: number(pod, labels::ATTEMPT),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
-            is_ready: trainer.is_some_and(|it| it.ready),
+            is_ready: trainer.is_some_and(|it| it.ready) && phase == "Running",
             is_running: trainer.is_some_and(|it| state(it).running.is_some()),
             is_leaving: pod.metadata.deletion_timestamp.is_some(),
             // The node controller says so of pods whose containers are ready as far as was told last.
@@ -93,7 +93,11 @@ impl Worker {
                     .as_ref()
                     .is_none_or(|it| it.readiness_gates.is_none()),
             restarts: trainer.map_or(0, |it| u32::try_from(it.restart_count).unwrap_or(0)),
-            waiting: inits.iter().chain(trainer).find_map(waiting),
+            waiting: inits
+                .iter()
+                .chain(trainer)
+                .find_map(waiting)
+                .or_else(|| containers.iter().filter_map(waiting).find(never_began)),
             unschedulable: (phase == "Pending")
                 .then(|| unschedulable(&conditions))
                 .flatten(),
@@ -147,6 +151,11 @@ fn waiting(container: &ContainerStatus) -> Option<(String, String)> {
     // What every container goes through is no news.
     let is_ordinary = matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
     (!is_ordinary).then(|| (reason, waiting.message.unwrap_or_default()))
+}
+
+/// A sidecar that crashes is nothing to the trainer; until it has begun for the first time the pod is Pending.
+fn never_began((reason, _): &(String, String)) -> bool {
+    reason != "CrashLoopBackOff"
 }
 
 fn end(container: &ContainerStatus) -> Option<End> {
