@@ -111,18 +111,22 @@ fn before_training() -> Vec<Row> {
                 .waits("ImagePullFailed", "0 of 2 workers ready"),
             &["r/t:nope", "imagePullSecrets"],
         ),
-        (
-            Situation::ImagePullFailed,
-            job()
-                .sidecar_waits(0, "ImagePullBackOff", "Back-off pulling image \"r/proxy:nope\"")
-                .waits("ImagePullFailed", "1 of 2 workers ready"),
-            &["r/proxy:nope", "imagePullSecrets"],
-        ),
     ]
 }
 
 fn while_containers_are_created() -> Vec<Row> {
     vec![
+        (
+            Situation::ImagePullFailed,
+            job()
+                .sidecar_waits(
+                    0,
+                    "ImagePullBackOff",
+                    "Back-off pulling image \"r/proxy:nope\"",
+                )
+                .waits("ImagePullFailed", "1 of 2 workers ready"),
+            &["r/proxy:nope", "imagePullSecrets"],
+        ),
         (
             Situation::ContainerCreating,
             {
