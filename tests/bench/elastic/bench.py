@@ -1,4 +1,4 @@
-"""Recovery and growth of Roundhouse and of torchrun, in one run; prints a Markdown table.
+"""Recovery and growth of Roundhouse, torchft and torchrun, in one run; prints a Markdown table.
 
 Pods are those of the local cluster, on which Roundhouse is installed.
 
@@ -17,6 +17,7 @@ import pods
 import python
 import python_pods
 import scripts
+import torchft_world
 import torchrun
 
 EVENTS = {
@@ -30,6 +31,7 @@ SYSTEMS = {
     "pods": "Roundhouse, pods",
     "python-pods": "PyTorch script with roundhouse, pods",
     "restart": "PyTorch script on Roundhouse's pods",
+    "torchft": "torchft, tuned",
     "defaults": "torchrun, defaults",
     "tuned": "torchrun, tuned",
 }
@@ -44,7 +46,7 @@ class Setting:
     at_step: int
 
 
-OURS = {"local": local, "python": python, "pods": pods, "python-pods": python_pods, "restart": scripts}
+OURS = {"local": local, "python": python, "pods": pods, "python-pods": python_pods, "restart": scripts, "torchft": torchft_world}
 
 
 def measure(setting, system, event, repeat):

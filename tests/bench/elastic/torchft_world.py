@@ -1,0 +1,101 @@
+"""One run of torchft on this machine: a lighthouse and a replica group of one process for each worker."""
+import atexit
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+
+import lines
+from steps import until
+from torchrun import free_port, listens
+
+SCRIPT = pathlib.Path(__file__).with_name("torchft_script.py")
+# Short waits, as for torchrun tuned. A worker of which nothing is heard for a second is dead (5 s by default; it says so ten
+# times a second), and those who are alive are waited for two seconds (60 s by default).
+LIGHTHOUSE = ["--min_replicas=2", "--quorum_tick_ms=20", "--join_timeout_ms=2000", "--heartbeat_timeout_ms=1000"]
+
+
+class Run:
+    """The lighthouse and the workers."""
+
+    def __init__(self, setting, workers):
+        self.setting = setting
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchft-"))
+        installed = os.environ["TORCHFT"]
+        self.port, self.processes = free_port(), {}
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": installed,
+            "OMP_NUM_THREADS": "1",
+            "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}",
+        }
+        # Whatever ends this program: they would continue, and take the machine from the next one.
+        atexit.register(self.end)
+        self.start("lighthouse", f"{installed}/bin/torchft_lighthouse", f"--bind=127.0.0.1:{self.port}", *LIGHTHOUSE)
+        if not self.wait(setting.limit, lambda: listens(self.port)):
+            self.fail("the lighthouse")
+        for worker in range(workers):
+            self.add_worker(worker)
+        reached = lambda: [s for s in self.steps() if s.number >= setting.at_step and s.world == workers]
+        if not self.wait(setting.limit, reached):
+            self.fail(f"step {setting.at_step} of {workers} workers")
+        self.known = {step.life for step in self.steps()}
+        self.before = [step for step in self.steps() if step.life.startswith("0-")]
+
+    def start(self, name, *command):
+        with open(self.home / f"{name}.log", "wb") as log:
+            command = [self.setting.python, *command]
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
+
+    def add_worker(self, worker):
+        data = f"--data={self.setting.data.resolve()}"
+        self.start(f"worker-{worker}", SCRIPT, data, f"--out={self.home}", f"--worker={worker}", "--timeout=10")
+
+    def steps(self):
+        return lines.steps(self.home)
+
+    def wait(self, limit, condition):
+        """What it is when it comes to be true; falsy if it does not in so many seconds."""
+        return until(limit, condition, 0.02)
+
+    def fail(self, what):
+        self.end()
+        raise SystemExit(f"{what} did not come within {self.setting.limit} s; {self.home} has the logs")
+
+    def end(self):
+        """Ends all that this run has started."""
+        atexit.unregister(self.end)
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    def result(self, since, first, pause=None):
+        """Ends it, and says what it showed."""
+        time.sleep(2)
+        ended = [name for name, process in self.processes.items() if process.poll() is not None]
+        shown = lines.outcome(self.home, self.known, since, first, self.before, f"ended: {ended}", pause)
+        self.end()
+        if first:
+            shutil.rmtree(self.home, ignore_errors=True)
+        return shown
+
+
+def kill(setting, repeat, _whole_agent):
+    """kill -9 of a worker, which is one process: nothing starts it again."""
+    run = Run(setting, 3)
+    since = time.time()
+    run.processes[f"worker-{repeat % 3}"].kill()
+    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.life not in run.known and step.at > since])
+    return run.result(since, first and first[0])
+
+
+def grow(setting, _repeat):
+    """A third worker."""
+    run = Run(setting, 2)
+    since = time.time()
+    run.add_worker(2)
+    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.world == 3])
+    pause = first and first[0].at - max(step.at for step in run.steps() if step.life in run.known)
+    return run.result(since, first and first[0], pause)
