@@ -8,7 +8,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use roundhouse_contract::ports;
-use serde::de::DeserializeOwned;
+
+pub(crate) mod questions;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_BYTES: usize = 64 << 10;
@@ -24,12 +25,7 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// What the agent at an address tells under a path.
-    pub async fn ask<T: DeserializeOwned>(&self, address: &str, path: &str) -> Option<T> {
-        serde_json::from_slice(&self.answer(address, path).await?).ok()
-    }
-
-    /// The body of its answer.
+    /// What the agent at an address answers under a path.
     pub async fn answer(&self, address: &str, path: &str) -> Option<Bytes> {
         let host = if address.contains(':') {
             format!("[{address}]")

@@ -11,6 +11,7 @@ use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::cordoned::Cordoned;
 use crate::events::Events;
+use crate::events::queue::EventQueue;
 use crate::expectations::Expectations;
 use crate::fresh::ClockTold;
 use crate::groups::Groups;
@@ -73,6 +74,8 @@ pub struct Context {
     pub policies: Policies,
     /// Where events go.
     pub events: Events,
+    /// Events that are to be told.
+    pub event_queue: EventQueue,
     /// When it was last said that the clock is not that of the API server.
     pub clock_told: ClockTold,
     /// Events of writes that got no answer.
@@ -98,6 +101,7 @@ impl Context {
         let mends = Mends::new(settings.pauses);
         Self {
             events: Events::new(client.clone(), instance),
+            event_queue: EventQueue::default(),
             client,
             watching,
             settings,

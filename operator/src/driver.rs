@@ -26,11 +26,14 @@ use crate::report::{Reported, report};
 use crate::topology::learn::learn;
 use crate::unreadable::Guarded;
 
-/// While a creation continues. It wakes the job when it ends; until then it is told once that it takes long.
+/// While a write continues. It wakes the job when it ends; until then it is told once that it takes long.
 const PENDING: Duration = Duration::from_secs(5);
 
 /// Until the API server has said whether it knows PodGroups. It wakes the job then.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Until the labels of the job's namespace are known. They wake the job then.
+const LABELS_OF_NAMESPACE: Duration = Duration::from_secs(5);
 
 /// Until labels of nodes are read, for which a call has its deadline.
 const LABELS: Duration = Duration::from_millis(100);
@@ -73,6 +76,10 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let Some(mut observed) = observe(context, &key, job) else {
         return Ok(Some(LOOK_AGAIN));
     };
+    if !context.policies.can_judge(job) {
+        tracing::debug!(job = ?key, "the labels of its namespace are not known yet");
+        return Ok(Some(LABELS_OF_NAMESPACE));
+    }
     if let Some(key) = &job.spec.scheduling.topology_key
         && learn(context, &observed.pods, key)
     {

@@ -6,17 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event as FullEvent, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::Patch;
-use kube::{Api, Client, Resource};
-use roundhouse_api::TrainingJob;
+use kube::{Api, Client};
 use roundhouse_contract::labels;
 use roundhouse_planner::{Event, EventType};
 use serde_json::json;
 
 use crate::calls::{call, patch_params, post_params};
 use crate::error::CallError;
+
+pub(crate) mod queue;
 
 /// Longest note of an event.
 const MAX_NOTE_BYTES: usize = 1_000;
@@ -57,11 +59,16 @@ impl Events {
         }
     }
 
-    /// Tells an event about a job.
+    /// Tells an event about a job that was decided at this time.
     ///
     /// # Errors
     /// The API server refused, or did not answer.
-    pub async fn publish(&self, job: &TrainingJob, event: &Event) -> Result<(), CallError> {
+    pub async fn publish(
+        &self,
+        job: &ObjectReference,
+        event: &Event,
+        at: Timestamp,
+    ) -> Result<(), CallError> {
         let Event {
             kind,
             reason,
@@ -69,7 +76,7 @@ impl Events {
         } = event;
         let end = message.floor_char_boundary(MAX_NOTE_BYTES);
         let told = Told {
-            job_uid: job.metadata.uid.clone().unwrap_or_default(),
+            job_uid: job.uid.clone().unwrap_or_default(),
             kind: match kind {
                 EventType::Normal => "Normal",
                 EventType::Warning => "Warning",
@@ -77,11 +84,11 @@ impl Events {
             reason: reason.clone(),
             note: message[..end].to_owned(),
         };
-        let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = job.namespace.as_deref().unwrap_or_default();
         let events: Api<FullEvent> = Api::namespaced(self.client.clone(), namespace);
         let series = match self.again(&told) {
-            Some(series) if count_up(&events, &series).await? => series,
-            _ => self.begin(&events, job, &told).await?,
+            Some(series) if count_up(&events, &series, at).await? => series,
+            _ => self.begin(&events, job, &told, at).await?,
         };
         self.lock().insert(told, series);
         Ok(())
@@ -102,23 +109,23 @@ impl Events {
     async fn begin(
         &self,
         events: &Api<FullEvent>,
-        job: &TrainingJob,
+        job: &ObjectReference,
         told: &Told,
+        at: Timestamp,
     ) -> Result<Series, CallError> {
-        let now = Timestamp::now();
-        let job_name = job.metadata.name.as_deref().unwrap_or_default();
-        let name = format!("{job_name}.{:x}", now.as_nanosecond());
+        let job_name = job.name.as_deref().unwrap_or_default();
+        let name = format!("{job_name}.{:x}", at.as_nanosecond());
         let event = FullEvent {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
-                namespace: job.metadata.namespace.clone(),
+                namespace: job.namespace.clone(),
                 ..ObjectMeta::default()
             },
             action: Some("Reconcile".to_owned()),
-            event_time: Some(MicroTime(now)),
+            event_time: Some(MicroTime(at)),
             note: Some(told.note.clone()),
             reason: Some(told.reason.clone()),
-            regarding: Some(job.object_ref(&())),
+            regarding: Some(job.clone()),
             reporting_controller: Some(labels::FIELD_MANAGER.to_owned()),
             reporting_instance: Some(self.instance.clone()),
             type_: Some(told.kind.to_owned()),
@@ -144,10 +151,14 @@ impl Events {
 }
 
 /// `false`: the event is gone, since the API server keeps it for an hour only.
-async fn count_up(events: &Api<FullEvent>, series: &Series) -> Result<bool, CallError> {
+async fn count_up(
+    events: &Api<FullEvent>,
+    series: &Series,
+    at: Timestamp,
+) -> Result<bool, CallError> {
     let series_of_event = EventSeries {
         count: series.count,
-        last_observed_time: MicroTime(Timestamp::now()),
+        last_observed_time: MicroTime(at),
     };
     let (parameters, patch) = (patch_params(), json!({"series": series_of_event}));
     let patch = Patch::Merge(&patch);

@@ -22,6 +22,8 @@ use crate::error::Error;
 
 /// Clocks that differ by more than this many seconds are not those of one cluster.
 const MAX_CLOCK_SECONDS: u64 = 30;
+/// Pods of one answer: their metadata is up to 5 kB each, and each call has a deadline.
+const PAGE: u32 = 500;
 /// Between two words about it.
 const CLOCK_PAUSE: Duration = Duration::from_mins(5);
 
@@ -86,14 +88,18 @@ pub async fn confirm(
     let pods: Api<FullPod> = Api::namespaced(context.client.clone(), namespace);
     let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
     let of_job = format!("{manager}={ours},{}={uid}", labels::JOB_UID);
-    let parameters = ListParams::default().labels(&of_job);
-    let live = call(|| pods.list_metadata(&parameters))
-        .await
-        .map_err(Error::Confirm)?;
-    let live = live
-        .iter()
-        .map(|pod| (pod.name_any(), pod.resource_version()));
-    Ok(confirmed(are_same(observed, live)))
+    let mut parameters = ListParams::default().labels(&of_job).limit(PAGE);
+    let mut live = Vec::new();
+    loop {
+        let page = call(|| pods.list_metadata(&parameters)).await;
+        let page = page.map_err(Error::Confirm)?;
+        let versions = page.items.iter();
+        live.extend(versions.map(|pod| (pod.name_any(), pod.resource_version())));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(confirmed(are_same(observed, live.into_iter()))),
+        }
+    }
 }
 
 fn are_same(observed: &[Pod], live: impl Iterator<Item = (String, Option<String>)>) -> bool {

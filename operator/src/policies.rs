@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJob, TrainingJobStatus};
@@ -95,6 +94,14 @@ impl Policies {
         jobs.filter(|job| is_there(job)).cloned().collect()
     }
 
+    /// Whether the limits of the job are known. Those of a new namespace may be stricter than the others', so its jobs do not
+    /// begin before its labels are known.
+    #[must_use]
+    pub fn can_judge(&self, job: &TrainingJob) -> bool {
+        let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+        !self.reads_namespaces() || runs(job) || self.namespaces.knows(namespace)
+    }
+
     /// Why a job that can be run is not accepted, if it is not. One that runs is not refused because of how many there are.
     #[must_use]
     pub fn refuse(&self, job: &TrainingJob, valid: &ValidatedJob) -> Option<Rejection> {
@@ -118,7 +125,8 @@ impl Policies {
                 && place(&other.job) < place(job)
                 && !(is_refused(&other.job) && cannot_begin(other))
         };
-        let ahead = all.iter().filter(is_ahead).count();
+        let most = limits.max_jobs_per_namespace as usize;
+        let ahead = all.iter().filter(is_ahead).take(most).count();
         limits.refuse_one_more(u32::try_from(ahead).unwrap_or(u32::MAX))
     }
 }
@@ -151,9 +159,10 @@ fn is_refused(job: &TrainingJob) -> bool {
 }
 
 /// The order of jobs: those that run, then the oldest.
-fn place(job: &TrainingJob) -> (bool, Option<Timestamp>, String, Option<String>) {
-    let created = job.creation_timestamp().map(|created| created.0);
-    (!runs(job), created, job.name_any(), job.uid())
+fn place(job: &TrainingJob) -> impl PartialOrd {
+    let metadata = &job.metadata;
+    let created = metadata.creation_timestamp.as_ref().map(|it| it.0);
+    (!runs(job), created, &metadata.name, &metadata.uid)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::Patch;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::{TrainingJob, TrainingJobStatus};
-use roundhouse_planner::{Event, Plan};
+use roundhouse_planner::Plan;
 use serde_json::{Map, Value, json};
 
 use crate::cache::Job;
@@ -44,12 +44,8 @@ pub async fn report(
 ) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
     context.metrics.jobs.show(key, &plan.status);
-    tell(
-        context,
-        job,
-        &context.unconfirmed_events.stored(key, &before),
-    )
-    .await;
+    let confirmed = context.unconfirmed_events.stored(key, &before);
+    context.event_queue.push(job, &confirmed);
     if before != plan.status {
         if let Some(left) = context.status_delay.wait(key, &before, &plan.status)
             && plan.events.is_empty()
@@ -72,7 +68,7 @@ pub async fn report(
             }
         }
     }
-    tell(context, job, &plan.events).await;
+    context.event_queue.push(job, &plan.events);
     Ok(Reported::Stored)
 }
 
@@ -135,16 +131,6 @@ fn merge_patch(before: &Value, after: Value) -> Value {
         patch.entry(key).or_insert(Value::Null);
     }
     Value::Object(patch)
-}
-
-/// Best effort: an event that is lost changes nothing.
-async fn tell(context: &Context, job: &TrainingJob, events: &[Event]) {
-    for event in events {
-        if let Err(error) = context.events.publish(job, event).await {
-            let reason = &event.reason;
-            tracing::warn!(%error, reason, "an event was not taken");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::coalesce::coalesce;
 use crate::context::Context;
 use crate::dispatch::dispatch;
 use crate::driver::reconcile;
+use crate::events::queue::tell_all;
 use crate::fair::Name;
 use crate::gangs::{coscheduling, volcano};
 use crate::groups::watch::watch_groups;
@@ -44,6 +45,9 @@ use crate::{http, lost_nodes, progress, restarts};
 mod ending;
 mod following;
 mod logs;
+
+/// Time for the events of the last steps.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// Why the operator cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +138,7 @@ pub async fn run_with(
     let server = http::serve(listener, router).map(drop);
     background.spawn("http", server);
     watch_all(&mut background, &context, &leadership, &wake);
+    background.spawn("events", tell_all(Arc::clone(&context)));
     let restarts = restarts::pull::pull(Arc::clone(&context), wake.clone());
     background.spawn("restarts", restarts);
     let (store, writer) = reflector::store();
@@ -163,6 +168,9 @@ pub async fn run_with(
         Err(RunError::LeaseLost(_)) if is_asked => Ok(()),
         outcome => outcome,
     };
+    if outcome.is_ok() {
+        context.event_queue.drain(LAST_EVENTS).await;
+    }
     context.slow_writes.stop();
     context.metrics.work.lead(false);
     // Nothing is written any more.

@@ -5,20 +5,17 @@ use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use roundhouse_api::{TrainingJob, TrainingJobSpec};
+use roundhouse_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use roundhouse_planner::{Rejection, RejectionReason};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
 use serde_path_to_error::{Path, Segment};
 
-/// Most parts of one object that are left out. With more of them, only its metadata and its main switches are read.
+/// Most parts of one object that are left out one after the other. With more of them, whole fields are left out.
 const MAX_PARTS: usize = 32;
 const MANAGER: &str = "managedBy";
 /// The manager of a job whose `managedBy` cannot be read: not this operator.
 const NOBODY: &str = "?";
-/// Switches of the spec that are read even if nothing else can be.
-const SWITCHES: [&str; 3] = [MANAGER, "suspend", "cleanPodPolicy"];
-
 /// A job, as far as it can be read.
 #[derive(Clone, Debug)]
 pub struct Guarded {
@@ -72,7 +69,7 @@ fn read(mut object: Value) -> Result<Guarded, serde_json::Error> {
             break;
         }
     }
-    let job = serde_json::from_value(switches_only(&object))?;
+    let job = serde_json::from_value(fields_that_can_be_read(&object))?;
     Ok(Guarded { job, unreadable })
 }
 
@@ -123,22 +120,45 @@ fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// The object's metadata, and of its spec what says whether the job has pods.
-fn switches_only(object: &Value) -> Value {
-    let mut spec = Map::new();
-    for name in SWITCHES {
-        let Some(value) = object["spec"].get(name) else {
-            continue;
-        };
-        let alone = json!({"workers": {"replicas": 0}, name: value});
-        if serde_json::from_value::<TrainingJobSpec>(alone).is_ok() {
-            spec.insert(name.to_owned(), value.clone());
+/// The object's metadata, and each field of its spec and its status that can be read alone.
+fn fields_that_can_be_read(object: &Value) -> Value {
+    let Value::Object(needed) = json!({"workers": {"replicas": 0}}) else {
+        unreachable!("it is an object")
+    };
+    let mut spec = needed.clone();
+    for (name, value) in fields(&object["spec"]) {
+        let mut alone = needed.clone();
+        alone.insert(name.clone(), value.clone());
+        if serde_json::from_value::<TrainingJobSpec>(Value::Object(alone)).is_ok() {
+            spec.insert(name.clone(), value.clone());
         } else if name == MANAGER {
-            spec.insert(name.to_owned(), json!(NOBODY));
+            spec.insert(name.clone(), json!(NOBODY));
         }
     }
-    spec.insert("workers".to_owned(), json!({"replicas": 0}));
-    json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"], "spec": spec})
+    let mut status = Map::new();
+    for (name, value) in fields(&object["status"]) {
+        let is_readable = |value: &Value| {
+            let alone = json!({name.as_str(): value});
+            serde_json::from_value::<TrainingJobStatus>(alone).is_ok()
+        };
+        let readable = match value {
+            // Each condition counts: one of them says that the job has ended.
+            Value::Array(items) => {
+                let items = items.iter().filter(|item| is_readable(&json!([item])));
+                Some(items.cloned().collect())
+            }
+            _ => is_readable(value).then(|| value.clone()),
+        };
+        status.extend(readable.map(|value| (name.clone(), value)));
+    }
+    json!({
+        "apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"],
+        "spec": spec, "status": status,
+    })
+}
+
+fn fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    object.as_object().into_iter().flatten()
 }
 
 impl Resource for Guarded {

@@ -1,8 +1,9 @@
 //! What `kubectl describe` shows of a job.
 
+use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event as FullEvent;
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
+use kube::{Resource, ResourceExt};
 use roundhouse_operator::events::Events;
 use roundhouse_planner::{Event, EventType};
 use roundhouse_tests::cluster::until;
@@ -26,14 +27,15 @@ fn failed(words: &str) -> Event {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_note_is_an_event_of_its_own_and_the_same_one_again_counts_up() {
     let stage = Stage::new().await;
-    let job = stage.apply(NAMESPACE, 1).await;
+    let job = stage.apply(NAMESPACE, 1).await.object_ref(&());
     let events = Events::new(stage.client.clone(), None);
     for words in [
         "worker 0 ran out of memory",
         "worker 3 stalled",
         "worker 3 stalled",
     ] {
-        events.publish(&job, &failed(words)).await.unwrap();
+        let now = Timestamp::now();
+        events.publish(&job, &failed(words), now).await.unwrap();
     }
     let mut all: Vec<_> = told(&stage)
         .await
@@ -57,8 +59,9 @@ async fn each_note_is_an_event_of_its_own_and_the_same_one_again_counts_up() {
             .await
             .unwrap();
     }
+    let again = failed("worker 3 stalled");
     events
-        .publish(&job, &failed("worker 3 stalled"))
+        .publish(&job, &again, Timestamp::now())
         .await
         .unwrap();
     assert_eq!(told(&stage).await.len(), 1);

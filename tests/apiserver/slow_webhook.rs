@@ -11,6 +11,7 @@ use roundhouse_contract::labels;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
+use crate::events::told;
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 const NAME: &str = "silent";
@@ -23,11 +24,20 @@ struct Webhook {
 impl Webhook {
     /// For changes and deletions of these resources: the API server waits so long for each.
     async fn new(stage: &Stage, seconds: u32, resources: &[(&str, &str)]) -> Self {
+        Self::of(stage, seconds, &["UPDATE", "DELETE"], resources).await
+    }
+
+    async fn of(
+        stage: &Stage,
+        seconds: u32,
+        operations: &[&str],
+        resources: &[(&str, &str)],
+    ) -> Self {
         // Connections are taken by the kernel; nobody reads what they say.
         let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = silent.local_addr().unwrap().port();
         let rules = resources.iter().map(|(group, resource)| {
-            json!({"apiGroups": [group], "apiVersions": ["*"], "operations": ["UPDATE", "DELETE"], "resources": [resource]})
+            json!({"apiGroups": [group], "apiVersions": ["*"], "operations": operations, "resources": [resource]})
         });
         let webhook = json!({
             "metadata": {"name": NAME},
@@ -148,6 +158,31 @@ async fn a_job_whose_status_takes_long_to_be_stored_trains_all_the_same() {
     let operator = stage.operator(None);
     stage.apply(NAMESPACE, 1).await;
     stage.trains(NAMESPACE).await;
+    webhook.remove(&stage).await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_take_long_to_be_stored_hold_up_no_step_and_are_told_in_their_order() {
+    let stage = Stage::new().await;
+    let resources = [("events.k8s.io", "events")];
+    let webhook = Webhook::of(&stage, 3, &["CREATE"], &resources).await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    stage.trains(NAMESPACE).await;
+    let reasons = until("the last event is told", SOON, || async {
+        let mut all = told(&stage).await;
+        all.sort_by_key(|event| event.event_time.as_ref().map(|time| time.0));
+        let reasons = all.into_iter().filter_map(|event| event.reason);
+        let reasons: Vec<String> = reasons.collect();
+        let is_last = reasons.iter().any(|reason| reason == "GenerationIssued");
+        Ok(is_last.then_some(reasons))
+    })
+    .await
+    .unwrap();
+    assert_eq!(reasons, ["Accepted", "GenerationIssued"]);
+    let slow = operator.metric("roundhouse_operator_events_lost_total");
+    assert_eq!(slow, Some(0.0));
     webhook.remove(&stage).await;
     operator.stop().await;
 }

@@ -14,11 +14,22 @@ pub struct BuiltFrom {
     pub job_generation: i64,
     /// Fingerprint of the parts of the spec that are in the pod and may be edited while the job is suspended.
     pub spec: String,
+    /// How the fingerprint was made: those of different ways cannot be compared.
+    #[serde(default = "first_way")]
+    pub spec_version: u32,
     /// The operator's trainer image: that of a template which names none, and where the agent of other images comes from.
     pub trainer_image: String,
 }
 
+const fn first_way() -> u32 {
+    1
+}
+
 impl BuiltFrom {
+    /// How this version makes fingerprints. It is raised when the same spec gets another fingerprint, because a field was
+    /// added that has a default, say.
+    pub const SPEC_VERSION: u32 = first_way();
+
     /// Reads what [`Self::to_json`] wrote; `None` for what somebody else wrote.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -40,10 +51,11 @@ mod tests {
 
     #[test]
     fn a_document_of_a_newer_operator_is_read() {
-        let text = r#"{"jobGeneration":3,"spec":"abc","trainerImage":"trainer:1","color":"green"}"#;
+        let text = r#"{"jobGeneration":3,"spec":"abc","specVersion":2,"trainerImage":"trainer:1","color":"green"}"#;
         let expected = BuiltFrom {
             job_generation: 3,
             spec: "abc".to_owned(),
+            spec_version: 2,
             trainer_image: "trainer:1".to_owned(),
         };
         assert_eq!(BuiltFrom::parse(text), Some(expected.clone()));
@@ -52,5 +64,7 @@ mod tests {
             Some(expected)
         );
         assert_eq!(BuiltFrom::parse("somebody's"), None);
+        let older = r#"{"jobGeneration":3,"spec":"abc","trainerImage":"trainer:1"}"#;
+        assert_eq!(BuiltFrom::parse(older).unwrap().spec_version, 1);
     }
 }

@@ -39,7 +39,7 @@ pub fn plan_rejected(
     observed: &Observed,
     now: Timestamp,
 ) -> Plan {
-    let job = rejected::as_it_runs(job, &observed.status);
+    let job = rejected::as_it_runs(job, observed);
     decide(&job, Some(rejection), observed, now)
 }
 

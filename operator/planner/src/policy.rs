@@ -99,10 +99,10 @@ impl Limits {
         let most = self.max_jobs_per_namespace;
         (most > 0 && ahead >= most).then(|| Rejection {
             reason: RejectionReason::TooManyJobs,
+            // Not how many come before it: each job that ends would change the message of all others, with an event for each.
             message: format!(
-                "{} of the namespace come before this one, and policy.maxJobsPerNamespace is {most}; it begins when one of \
-                 them has ended or is suspended, or when an administrator raises that value of the operator's chart",
-                counted(ahead, "job"),
+                "policy.maxJobsPerNamespace is {most}, and so many jobs of the namespace come before this one; it begins when \
+                 enough of them have ended or are suspended, or when an administrator raises that value of the operator's chart"
             ),
         })
     }

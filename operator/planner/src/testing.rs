@@ -300,6 +300,7 @@ impl World {
             built_from: Some(BuiltFrom {
                 job_generation: self.job.generation,
                 spec: self.job.built_from.clone(),
+                spec_version: BuiltFrom::SPEC_VERSION,
                 trainer_image: trainer_image.unwrap_or(&self.trainer_image).clone(),
             }),
             ..Pod::default()

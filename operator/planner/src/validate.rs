@@ -45,7 +45,8 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
 }
 
 /// See [`ValidatedJob::built_from`]. Fields that are not set leave no trace, so that a field which a newer operator knows
-/// changes nothing for jobs that do not use it.
+/// changes nothing for jobs that do not use it. If the fingerprint of the same spec changes all the same, raise
+/// [`BuiltFrom::SPEC_VERSION`](roundhouse_contract::BuiltFrom::SPEC_VERSION).
 fn built_from(spec: &TrainingJobSpec) -> String {
     let edited = (
         &spec.workers.template,

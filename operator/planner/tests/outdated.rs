@@ -2,6 +2,7 @@
 //! upgrade.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use roundhouse_contract::BuiltFrom;
 use roundhouse_planner::testing::{TRAINER_IMAGE, World, raw_job, world};
 use roundhouse_planner::{Action, DeleteReason, PlanReason, ValidatedJob, validate};
 use serde_json::json;
@@ -100,6 +101,37 @@ fn an_operator_that_reads_the_same_spec_in_another_way_replaces_nobody() {
     let mut world = world(2).training();
     world.job.built_from = "another fingerprint".to_owned();
     assert_eq!(world.settle().reason, PlanReason::Training);
+    // An edit that touches no pod, and pods of a version that made its fingerprints in another way.
+    for pod in &mut world.observed.pods {
+        pod.built_from.as_mut().unwrap().spec_version += 1;
+    }
+    world.job.generation += 1;
+    assert_eq!(world.settle().reason, PlanReason::Training);
+}
+
+/// If this fails, an upgrade gives jobs other fingerprints, and their workers would be replaced at the next edit: raise
+/// `BuiltFrom::SPEC_VERSION`, and write the new fingerprints here.
+#[test]
+fn the_same_spec_has_the_same_fingerprint_in_each_version_of_the_operator() {
+    let plain = validate(&raw_job(2)).unwrap().built_from;
+    let mut raw = serde_json::to_value(raw_job(2)).unwrap();
+    raw["spec"]["workers"]["template"] = json!({
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"priorityClassName": "low", "containers": [{
+            "name": "trainer", "image": "mine:2", "env": [{"name": "A", "value": "b"}],
+            "resources": {"limits": {"nvidia.com/gpu": "1"}},
+        }]},
+    });
+    raw["spec"]["checkpoint"] = json!({
+        "volume": {"persistentVolumeClaim": {"claimName": "c"}}, "everySteps": 5, "everySeconds": 60,
+    });
+    raw["spec"]["scheduling"] = json!({"gang": "Volcano", "queueName": "q", "topologyKey": "rack"});
+    raw["spec"]["stallTimeoutSeconds"] = json!(600);
+    raw["spec"]["elastic"] = json!({"collateralWindowSeconds": 3});
+    let full = validate(&serde_json::from_value(raw).unwrap()).unwrap();
+    assert_eq!(BuiltFrom::SPEC_VERSION, 1);
+    let expected = ("755651389d941d6c", "4775012638996d37");
+    assert_eq!((&*plain, &*full.built_from), expected);
 }
 
 #[test]

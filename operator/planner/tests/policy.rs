@@ -360,6 +360,8 @@ fn a_job_may_have_so_many_workers_and_a_namespace_so_many_jobs() {
     let third = limits.refuse_one_more(2).unwrap();
     assert_eq!(third.reason, RejectionReason::TooManyJobs);
     assert!(third.message.contains("policy.maxJobsPerNamespace is 2"));
+    let last = limits.refuse_one_more(2_000);
+    assert_eq!(last, Some(third), "one that ends changes nobody's message");
     assert_eq!(Limits::default().refuse(&two), None);
     assert_eq!(Limits::default().refuse_one_more(9_999), None);
 }

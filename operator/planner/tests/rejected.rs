@@ -82,6 +82,18 @@ fn a_worker_that_restarts_in_its_pod_is_formed_anew_and_one_that_is_gone_is_not_
 }
 
 #[test]
+fn nobody_leaves_when_neither_the_spec_nor_the_status_says_how_many_there_are() {
+    let mut world = refused_while_training();
+    world.job.replicas = 0;
+    world.observed.status.workers = None;
+    world.settle();
+    assert_eq!(
+        (world.observed.pods.len(), world.generations()),
+        (2, vec![1, 1])
+    );
+}
+
+#[test]
 fn a_failed_pod_is_not_deleted_without_a_replacement() {
     let mut world = refused_while_training();
     world.observed.pods[1].phase = PodPhase::Failed;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::labels::Watched;
 use super::{counter, register};
@@ -19,6 +19,7 @@ pub struct Work {
     reconcile_seconds: HistogramVec,
     actions: IntCounterVec,
     watch_restarts: IntCounterVec,
+    events_lost: IntCounter,
     leader: IntGauge,
 }
 
@@ -32,6 +33,10 @@ impl Work {
         let leader = IntGauge::new(
             "roundhouse_operator_leader",
             "1 while this process works on jobs, 0 otherwise.",
+        )?;
+        let events_lost = IntCounter::new(
+            "roundhouse_operator_events_lost_total",
+            "Events that were not told because too many waited.",
         )?;
         let work = Self {
             reconciles: counter(
@@ -53,6 +58,7 @@ impl Work {
                 "Times that a watch broke and the operator began it again, by resource.",
                 &["resource"],
             )?,
+            events_lost: register(registry, events_lost)?,
             leader: register(registry, leader)?,
         };
         for resource in Watched::ALL {
@@ -79,6 +85,11 @@ impl Work {
         self.watch_restarts
             .with_label_values(&[resource.as_str()])
             .inc();
+    }
+
+    /// So many events were lost.
+    pub fn events_lost(&self, count: u64) {
+        self.events_lost.inc_by(count);
     }
 
     /// Whether this process works on jobs.

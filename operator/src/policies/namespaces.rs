@@ -37,12 +37,16 @@ impl Namespaces {
         self.lock().labels.get(name).cloned().unwrap_or_default()
     }
 
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.lock().labels.contains_key(name)
+    }
+
     pub(super) fn is_synced(&self) -> bool {
         self.lock().is_synced
     }
 
     /// Takes in an event of the watch. Returns the namespaces whose labels are others now.
-    fn take(&self, event: Event<(String, Labels)>) -> Vec<String> {
+    pub(super) fn take(&self, event: Event<(String, Labels)>) -> Vec<String> {
         let mut state = self.lock();
         match event {
             Event::Init => {

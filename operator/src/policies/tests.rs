@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use kube::runtime::reflector::store;
 use kube::runtime::watcher::Event;
 use roundhouse_planner::testing::raw_job;
@@ -89,6 +91,22 @@ fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
     let with_one_that_runs = [&first, &second, &running];
     assert!(waits(&first, &with_one_that_runs));
     assert!(!waits(&running, &with_one_that_runs));
+}
+
+#[test]
+fn a_job_does_not_begin_before_the_labels_of_its_namespace_are_known() {
+    let policies = Policies {
+        policy: file::parse("namespaces: [{selector: {a: b}, maxWorkersPerJob: 1}]").unwrap(),
+        ..Policies::default()
+    };
+    let new = job("new", 0, &json!({}));
+    assert!(!policies.can_judge(&new));
+    let running = job("running", 0, &json!({"startTime": "2026-01-01T01:00:00Z"}));
+    assert!(policies.can_judge(&running), "it is managed all the same");
+    assert!(one_place(&[]).can_judge(&new), "labels do not matter");
+    let namespace = ("ml".to_owned(), BTreeMap::new());
+    policies.namespaces.take(Event::Apply(namespace));
+    assert!(policies.can_judge(&new));
 }
 
 #[test]

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
-use futures::stream::iter;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Formed, Progress as Steps, Told, ports};
 use tokio::sync::mpsc::Sender;
+use tokio::time::MissedTickBehavior;
 
-use crate::ask::Agents;
+use crate::ask::questions::Questions;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::lane::Wake;
@@ -20,28 +19,28 @@ use crate::unreadable::Guarded;
 
 /// Between two looks at who is to be asked.
 const TICK: Duration = Duration::from_secs(1);
-const AT_ONCE: usize = 32;
 
 /// Asks all jobs, again and again; wakes those that told something new.
 pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<Guarded>) {
-    let agents = Agents::default();
+    let mut questions = Questions::new();
     let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let exists = |(_, uid): &Job, job: ObjectRef<TrainingJob>| {
+        let found = jobs.get(&job.into_kind_unchecked(()));
+        found.is_some_and(|found| found.uid().as_ref() == Some(uid))
+    };
     loop {
-        ticks.tick().await;
-        let exists = |(_, uid): &Job, job: ObjectRef<TrainingJob>| {
-            let found = jobs.get(&job.into_kind_unchecked(()));
-            found.is_some_and(|found| found.uid().as_ref() == Some(uid))
-        };
-        let asked =
-            iter(context.progress.questions(exists, Instant::now())).map(|(job, address)| {
-                let agents = &agents;
-                async move { (agents.answer(&address, ports::PROGRESS_PATH).await, job) }
-            });
-        let mut answers = asked.buffer_unordered(AT_ONCE);
-        while let Some((answer, job)) = answers.next().await {
-            let news = answer.and_then(|answer| hear(&context.progress, &job, &answer));
-            if let Some(job) = news {
-                let _ = wake.send(Wake::by_other(job)).await;
+        tokio::select! {
+            _ = ticks.tick() => {
+                for (job, address) in context.progress.questions(exists, Instant::now()) {
+                    questions.ask(job, address, ports::PROGRESS_PATH);
+                }
+            }
+            Some((job, answer)) = questions.next() => {
+                let news = answer.and_then(|answer| hear(&context.progress, &job, &answer));
+                if let Some(job) = news {
+                    let _ = wake.send(Wake::by_other(job)).await;
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A worker's pod: the user's template, and what the agent needs in it.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
+    Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
     SeccompProfile, SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -100,6 +100,7 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
     let built_from = BuiltFrom {
         job_generation: job.generation,
         spec: job.built_from.clone(),
+        spec_version: BuiltFrom::SPEC_VERSION,
         trainer_image: place.trainer_image.to_owned(),
     };
     annotations.insert(labels::BUILT_FROM.to_owned(), built_from.to_json()?);
@@ -179,16 +180,18 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
     }
 }
 
-/// What the restricted standard asks of each container, sidecars included. The template's word counts.
+/// What the restricted standard asks of each container, sidecars included. A capability that a container needs has to be
+/// added by name, so that the policy sees it.
 fn restrict(container: &mut Container) {
     let security = container.security_context.get_or_insert_default();
     if !must_escalate(security) {
         security.allow_privilege_escalation.get_or_insert(false);
     }
-    security.capabilities.get_or_insert_with(|| Capabilities {
-        drop: Some(vec!["ALL".to_owned()]),
-        add: None,
-    });
+    let capabilities = security.capabilities.get_or_insert_default();
+    let dropped = capabilities.drop.get_or_insert_default();
+    if dropped.iter().all(|name| name != "ALL") {
+        dropped.push("ALL".to_owned());
+    }
 }
 
 /// Whether the API server takes the container only with `allowPrivilegeEscalation`.

@@ -1,4 +1,4 @@
-use roundhouse_api::{CleanPodPolicy, TrainingJobStatus};
+use roundhouse_api::{CleanPodPolicy, ConditionType, TrainingJobStatus};
 
 use super::*;
 
@@ -120,15 +120,33 @@ fn a_job_whose_manager_cannot_be_read_is_not_ours() {
 }
 
 #[test]
-fn of_a_spec_that_makes_no_sense_at_all_the_switches_are_read() {
+fn with_too_many_parts_that_cannot_be_read_whole_fields_are_left_out() {
     let many: Vec<Value> = (0..100).map(|_| json!({"action": "Retry"})).collect();
-    let Guarded { job, unreadable } = read(&[("/spec/failurePolicy/rules", json!(many))]);
+    let conditions = json!([
+        {"type": "Succeeded", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+        {"type": 5},
+    ]);
+    let Guarded { job, unreadable } = read(&[
+        ("/spec/failurePolicy/rules", json!(many)),
+        ("/status/conditions", conditions),
+        ("/status/startTime", json!("yesterday")),
+    ]);
     assert!(unreadable.is_some() && job.spec.suspend);
     assert_eq!(job.spec.clean_pod_policy, CleanPodPolicy::All);
     assert_eq!(job.metadata.uid.as_deref(), Some("u"));
+    assert_eq!(job.spec.workers.replicas, 2);
+    assert_eq!(job.spec.elastic.join_window_seconds, 7);
+    let status = job.status.unwrap();
+    assert_eq!(status.workers.as_ref().map(|it| it.wanted), Some(2));
+    assert!(status.is_true(ConditionType::Succeeded) && status.start_time.is_none());
+}
+
+#[test]
+fn of_a_spec_that_is_no_object_the_metadata_and_the_status_are_read() {
     let Guarded { job, unreadable } = read(&[("/spec", json!("text"))]);
     assert_eq!(unreadable.unwrap().field, "spec");
     assert!(!job.spec.suspend);
+    assert_eq!(job.status.unwrap().replicas, 2);
 }
 
 #[test]

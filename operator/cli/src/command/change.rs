@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{bail, ensure};
 use roundhouse_api::TrainingJob;
+use roundhouse_contract::Mode;
 use roundhouse_planner::status::counted;
 use serde_json::json;
 
@@ -79,6 +80,10 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
             "its workers save a checkpoint and leave",
             "lets it continue from there",
         ),
+        (None, false) if keeps_its_own_state(&job) => (
+            "its workers leave",
+            "starts its script again, which continues from the checkpoint that it keeps itself, if it does",
+        ),
         (None, false) => (
             "its workers leave, and what they have learnt is lost, as it has no spec.checkpoint",
             "starts it again at step 0",
@@ -90,6 +95,11 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
     let sentence =
         format!("{name} is suspended: {saves}. `kubectl roundhouse resume {name}` {resumes}");
     told(&changed, *common, &sentence)
+}
+
+/// Whether Roundhouse knows nothing of the job's checkpoints, because its script starts anew with each generation.
+fn keeps_its_own_state(job: &TrainingJob) -> bool {
+    job.spec.elastic.mode == Mode::Restart
 }
 
 pub(crate) async fn resume(cluster: &Cluster, options: &One) -> Outcome {
@@ -119,6 +129,9 @@ pub(crate) async fn stop(cluster: &Cluster, options: &One) -> Outcome {
         }
         (Some(_), false) => {
             "its workers save a checkpoint and leave; a job of this name continues from there"
+        }
+        (None, false) if keeps_its_own_state(&job) => {
+            "its workers leave; checkpoints that its script keeps itself stay"
         }
         (None, false) => {
             "its workers leave; nothing of what it has learnt is kept, as it has no spec.checkpoint"

@@ -45,10 +45,14 @@ pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
     Some(PlanReason::Resuming)
 }
 
-/// The generation tells an edit from an operator that reads the same spec in another way.
+/// The generation and the version of the fingerprint tell an edit from an operator that reads the same spec in another way.
 fn is_outdated(draft: &Draft<'_>, pod: &Pod) -> bool {
     let job = draft.job;
-    let differs = |it: &BuiltFrom| it.spec != job.built_from && it.job_generation < job.generation;
+    let differs = |it: &BuiltFrom| {
+        it.spec_version == BuiltFrom::SPEC_VERSION
+            && it.spec != job.built_from
+            && it.job_generation < job.generation
+    };
     pod.ours && pod.built_from.as_ref().is_some_and(differs)
 }
 

@@ -11,7 +11,7 @@ use crate::told::status::{gist, set_condition, tell_state};
 const REFUSED: &str = "the API server refused: ";
 const NO_ANSWER: &str = "the API server does not answer: ";
 
-/// Why the API server has not made an object.
+/// Why a write was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// It refused: its words.

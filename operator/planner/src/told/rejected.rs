@@ -5,6 +5,7 @@ use std::time::Duration;
 use roundhouse_api::{ConditionType, TrainingJobStatus};
 
 use crate::draft::{Draft, event};
+use crate::observed::Observed;
 use crate::plan::PlanReason;
 use crate::rejection::{Rejection, RejectionReason};
 use crate::told::status::set_condition;
@@ -14,8 +15,16 @@ const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// The job with the numbers by which what it runs can continue: nothing new is made, so what cannot be there is not
 /// waited for, and nobody leaves because of a number that makes no sense.
-pub(crate) fn as_it_runs(job: &ValidatedJob, status: &TrainingJobStatus) -> ValidatedJob {
-    let wanted = status.workers.as_ref().map_or(1, |workers| workers.wanted);
+pub(crate) fn as_it_runs(job: &ValidatedJob, observed: &Observed) -> ValidatedJob {
+    let status = &observed.status;
+    let workers = status.workers.as_ref();
+    let wanted = workers.map_or_else(
+        || {
+            let ours = observed.pods.iter().filter(|pod| pod.ours);
+            u32::try_from(ours.count()).unwrap_or(u32::MAX)
+        },
+        |workers| workers.wanted,
+    );
     let replicas = match job.replicas {
         0 => wanted.max(1),
         replicas => replicas,

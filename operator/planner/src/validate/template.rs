@@ -127,11 +127,13 @@ mod tests {
 
     #[test]
     fn a_refused_quantity_is_named_by_its_whole_path() {
-        let gpus = json!({"limits": {"nvidia.com/gpu": "some"}});
-        let containers = json!([{"name": "sidecar"}, {"name": "trainer", "resources": gpus}]);
-        let template = json!({"spec": {"containers": containers}});
         let field = "spec.workers.template.spec.containers[1].resources.limits[nvidia.com/gpu]";
-        assert_eq!(refusal(template).as_deref(), Some(field));
+        for quantity in ["some", "", "-1", "0.5", "500m", "1e18", "4294967296"] {
+            let gpus = json!({"limits": {"nvidia.com/gpu": quantity}});
+            let containers = json!([{"name": "sidecar"}, {"name": "trainer", "resources": gpus}]);
+            let template = json!({"spec": {"containers": containers}});
+            assert_eq!(refusal(template).as_deref(), Some(field), "{quantity}");
+        }
     }
 
     #[test]

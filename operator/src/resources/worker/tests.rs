@@ -98,7 +98,7 @@ fn the_pod_is_admitted_under_the_restricted_standard() {
 }
 
 #[test]
-fn sidecars_and_init_containers_of_the_template_are_restricted_unless_it_says_otherwise() {
+fn each_container_of_the_template_is_restricted_but_for_what_it_names() {
     let spec = &built(json!({"spec": {
         "initContainers": [{"name": "fetch", "image": "fetch:1"}],
         "containers": [
@@ -116,7 +116,25 @@ fn sidecars_and_init_containers_of_the_template_are_restricted_unless_it_says_ot
     }
     let trusted = &spec["containers"][1]["securityContext"];
     assert_eq!(trusted["allowPrivilegeEscalation"], true);
-    assert_eq!(trusted["capabilities"], json!({"add": ["NET_ADMIN"]}));
+    assert_eq!(
+        trusted["capabilities"],
+        json!({"add": ["NET_ADMIN"], "drop": ["ALL"]})
+    );
+}
+
+#[test]
+fn no_container_keeps_a_capability_that_it_does_not_name() {
+    for (theirs, dropped) in [
+        (json!({}), json!(["ALL"])),
+        (json!({"drop": []}), json!(["ALL"])),
+        (json!({"drop": ["NET_RAW"]}), json!(["NET_RAW", "ALL"])),
+        (json!({"drop": ["ALL"]}), json!(["ALL"])),
+    ] {
+        let container = json!({"name": "trainer", "securityContext": {"capabilities": theirs}});
+        let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
+        let security = &spec["containers"][0]["securityContext"];
+        assert_eq!(security["capabilities"], json!({"drop": dropped}));
+    }
 }
 
 #[test]

@@ -1,0 +1,151 @@
+//! Events that are to be told. They are told beside the reconciles: where an admission webhook is slow, each takes seconds.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use roundhouse_api::TrainingJob;
+use roundhouse_planner::Event;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+
+use crate::context::Context;
+
+/// Events are told by so many tasks, those of one job by the same one, in their order.
+const LANES: usize = 8;
+/// Most events that wait in a lane. With more of them the oldest are lost.
+const MAX_WAITING: usize = 1_024;
+
+/// The events that wait.
+pub struct EventQueue {
+    lanes: [broadcast::Sender<Waiting>; LANES],
+    /// Events that are not told yet.
+    num_left: watch::Sender<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    job: ObjectReference,
+    event: Event,
+    at: Timestamp,
+}
+
+impl Default for EventQueue {
+    fn default() -> Self {
+        Self {
+            lanes: std::array::from_fn(|_| broadcast::Sender::new(MAX_WAITING)),
+            num_left: watch::Sender::new(0),
+        }
+    }
+}
+
+impl EventQueue {
+    /// Tells events about a job when it is their turn.
+    pub fn push(&self, job: &TrainingJob, events: &[Event]) {
+        let mut hasher = DefaultHasher::new();
+        job.metadata.uid.hash(&mut hasher);
+        let lane = usize::try_from(hasher.finish() % LANES as u64).unwrap_or_default();
+        for event in events {
+            let waiting = Waiting {
+                job: job.object_ref(&()),
+                event: event.clone(),
+                at: Timestamp::now(),
+            };
+            // Without anybody who tells them they are lost.
+            if self.lanes[lane].send(waiting).is_ok() {
+                self.num_left.send_modify(|left| *left += 1);
+            }
+        }
+    }
+
+    /// Waits until all are told, but no longer than this.
+    pub async fn drain(&self, at_most: Duration) {
+        let mut left = self.num_left.subscribe();
+        let told = left.wait_for(|left| *left == 0);
+        let _ = tokio::time::timeout(at_most, told).await;
+    }
+
+    fn are_over(&self, events: u64) {
+        let less = |left: &mut u64| *left = left.saturating_sub(events);
+        self.num_left.send_modify(less);
+    }
+}
+
+/// Tells events until the operator stops. What was pushed before this was called is lost.
+pub(crate) fn tell_all(context: Arc<Context>) -> impl Future<Output = ()> {
+    let lanes = context.event_queue.lanes.iter();
+    let lanes: Vec<_> = lanes.map(broadcast::Sender::subscribe).collect();
+    async move {
+        join_all(lanes.into_iter().map(|lane| tell(&context, lane))).await;
+    }
+}
+
+async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
+    loop {
+        let over = match lane.recv().await {
+            Ok(Waiting { job, event, at }) => {
+                // Best effort: an event that is lost changes nothing.
+                if let Err(error) = context.events.publish(&job, &event, at).await {
+                    let (namespace, name) = (job.namespace, job.name);
+                    let reason = &event.reason;
+                    tracing::warn!(%error, namespace, job = name, reason, "an event was not taken");
+                }
+                1
+            }
+            Err(RecvError::Lagged(lost)) => {
+                context.metrics.work.events_lost(lost);
+                tracing::warn!(
+                    lost,
+                    "events were lost: the API server takes them too slowly"
+                );
+                lost
+            }
+            Err(RecvError::Closed) => return,
+        };
+        context.event_queue.are_over(over);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_planner::EventType;
+    use roundhouse_planner::testing::raw_job;
+
+    use super::*;
+
+    fn events(count: usize) -> Vec<Event> {
+        let event = |at| Event {
+            kind: EventType::Normal,
+            reason: "It".to_owned(),
+            message: format!("{at}"),
+        };
+        (0..count).map(event).collect()
+    }
+
+    #[tokio::test]
+    async fn the_events_of_a_job_keep_their_order_and_the_oldest_are_lost() {
+        let queue = EventQueue::default();
+        let mut lanes = queue.lanes.each_ref().map(broadcast::Sender::subscribe);
+        queue.push(&raw_job(1), &events(MAX_WAITING + 2));
+        let lane = lanes.iter_mut().find(|lane| !lane.is_empty()).unwrap();
+        assert_eq!(lane.recv().await.unwrap_err(), RecvError::Lagged(2));
+        queue.are_over(2);
+        for at in 2..MAX_WAITING + 2 {
+            let waiting = lane.recv().await.unwrap();
+            assert_eq!(waiting.event.message, format!("{at}"));
+            queue.are_over(1);
+        }
+        queue.drain(Duration::MAX).await;
+    }
+
+    #[tokio::test]
+    async fn events_that_nobody_tells_are_not_waited_for() {
+        let queue = EventQueue::default();
+        queue.push(&raw_job(1), &events(1));
+        queue.drain(Duration::MAX).await;
+    }
+}
