@@ -11,7 +11,7 @@ use roundhouse_api::TrainingJob;
 pub type Job = (String, String);
 
 /// An object as it is kept.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry<T> {
     /// What is kept of it.
     pub value: T,
@@ -60,7 +60,7 @@ impl<T> Default for Cache<T> {
     }
 }
 
-impl<T> Cache<T> {
+impl<T: PartialEq> Cache<T> {
     /// Takes in an event of a watch; returns the jobs to wake.
     pub fn take(&self, event: Event<(String, String, Entry<T>)>) -> Vec<ObjectRef<TrainingJob>> {
         let mut state = self.lock();
@@ -70,6 +70,7 @@ impl<T> Cache<T> {
                 Vec::new()
             }
             Event::InitApply((namespace, name, entry)) => {
+                let entry = state.objects.shared(&namespace, &name, entry);
                 let fresh = state.fresh.get_or_insert_default();
                 fresh.insert(namespace, name, entry);
                 Vec::new()
@@ -82,10 +83,16 @@ impl<T> Cache<T> {
                 let all = before.by_job.iter().chain(&state.objects.by_job);
                 all.filter_map(wake).collect()
             }
+            Event::Apply((namespace, name, entry)) | Event::Delete((namespace, name, entry))
+                if state.objects.is_newer(&namespace, &name, entry.version) =>
+            {
+                // It was told before.
+                Vec::new()
+            }
             Event::Apply((namespace, name, entry)) => {
                 // Somebody may have edited the label that names its job.
                 let job = job_ref(&namespace, &entry.job_name);
-                let former = state.objects.insert(namespace, name, entry);
+                let former = state.objects.insert(namespace, name, Arc::new(entry));
                 former.into_iter().chain([job]).collect()
             }
             Event::Delete((namespace, name, entry)) => {
@@ -132,13 +139,33 @@ impl<T> Default for Objects<T> {
     }
 }
 
-impl<T> Objects<T> {
+impl<T: PartialEq> Objects<T> {
+    /// The object as it is kept, if it is the same: a list in progress would take as much memory as all that is kept.
+    fn shared(&self, namespace: &str, name: &str, entry: Entry<T>) -> Arc<Entry<T>> {
+        let job = (namespace.to_owned(), entry.job_uid.clone());
+        let kept = self.by_job.get(&job).and_then(|all| all.get(name));
+        match kept {
+            Some(kept) if **kept == entry => Arc::clone(kept),
+            _ => Arc::new(entry),
+        }
+    }
+
+    /// Whether an object is kept as it was after this version.
+    fn is_newer(&self, namespace: &str, name: &str, version: u64) -> bool {
+        let of = (namespace.to_owned(), name.to_owned());
+        let kept = self.jobs.get(&of).and_then(|uid| {
+            let job = (of.0.clone(), uid.clone());
+            self.by_job.get(&job)?.get(name)
+        });
+        kept.is_some_and(|kept| kept.version > version)
+    }
+
     /// Keeps an object. Returns the job that it was of before, if that is another one, to wake it.
     fn insert(
         &mut self,
         namespace: String,
         name: String,
-        entry: Entry<T>,
+        entry: Arc<Entry<T>>,
     ) -> Option<ObjectRef<TrainingJob>> {
         let known = self.jobs.get(&(namespace.clone(), name.clone()));
         let former = match known {
@@ -150,7 +177,7 @@ impl<T> Objects<T> {
         let job = (namespace, entry.job_uid.clone());
         // Copied, without the objects, if somebody is looking at it.
         let of_job = Arc::make_mut(self.by_job.entry(job).or_default());
-        of_job.insert(name, Arc::new(entry));
+        of_job.insert(name, entry);
         former
     }
 
@@ -201,6 +228,44 @@ mod tests {
         cache.take(Event::Delete(of_job("ml", "a")));
         assert!(cache.of(&job).is_empty());
         assert_eq!(look.len(), 1);
+    }
+
+    #[test]
+    fn an_event_that_is_older_than_what_is_kept_changes_nothing() {
+        let cache = Cache::default();
+        let event = |version| {
+            let (namespace, name, entry) = of_job("ml", "a");
+            (namespace, name, Entry { version, ..entry })
+        };
+        let job = ("ml".to_owned(), "a".to_owned());
+        assert_eq!(cache.take(Event::Apply(event(7))).len(), 1);
+        assert!(cache.take(Event::Apply(event(6))).is_empty());
+        assert!(cache.take(Event::Delete(event(6))).is_empty());
+        assert_eq!(cache.of(&job)["pod"].version, 7);
+        // A list is what there is, whatever was before: etcd may have been restored.
+        cache.take(Event::Init);
+        cache.take(Event::InitApply(event(5)));
+        cache.take(Event::InitDone);
+        assert_eq!(cache.of(&job)["pod"].version, 5);
+    }
+
+    #[test]
+    fn what_a_new_list_shows_unchanged_is_not_kept_twice() {
+        let cache = Cache::default();
+        cache.take(Event::Apply(of_job("ml", "a")));
+        cache.take(Event::Apply(of_job("other", "a")));
+        let job = |namespace: &str| (namespace.to_owned(), "a".to_owned());
+        let before = [job("ml"), job("other")].map(|job| cache.of(&job));
+        let (namespace, name, mut changed) = of_job("other", "a");
+        changed.version += 1;
+        cache.take(Event::Init);
+        cache.take(Event::InitApply(of_job("ml", "a")));
+        cache.take(Event::InitApply((namespace, name, changed)));
+        cache.take(Event::InitDone);
+        let after = [job("ml"), job("other")].map(|job| cache.of(&job));
+        let is_shared = |at: usize| Arc::ptr_eq(&before[at]["pod"], &after[at]["pod"]);
+        assert!(is_shared(0) && !is_shared(1));
+        assert_eq!(after[1]["pod"].version, 2);
     }
 
     #[test]

@@ -22,11 +22,11 @@ pub enum Lane {
     Rest,
 }
 
-/// Each so manieth slot is given to new jobs first, unless it is one of those of the rest.
+/// Every fourth slot goes to a new job first, except every eighth.
 const NEW_FIRST: u64 = 4;
-/// Each so manieth slot is given to the rest first.
+/// Every eighth slot goes to the rest first.
 const REST_FIRST: u64 = 8;
-/// One slot in so many is kept.
+/// One slot in eight is for incidents alone.
 const KEPT: usize = 8;
 
 /// The jobs that wait, and those that are worked on.

@@ -32,7 +32,7 @@ pub(crate) struct OfGang {
 }
 
 /// What is kept of a PodGroup.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) identity: Identity,
     pub(crate) uid: String,

@@ -29,7 +29,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// When a mend was not the last one, somebody undoes them. After so long nobody does.
+    /// How long a repair is remembered. A second repair within this time means that somebody reverts them.
     fn memory(self) -> Duration {
         self.longest * 2
     }

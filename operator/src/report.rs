@@ -111,7 +111,7 @@ async fn write(
         action: "Report",
         creates: false,
         object: Written::Status,
-        says: 0,
+        content_version: 0,
     };
     let written = context.slow_writes.run(of_status, wake, write).await;
     written.map_err(Error::Report)

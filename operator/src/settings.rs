@@ -9,7 +9,7 @@ use crate::lead;
 use crate::lost_nodes::Terms;
 use crate::mends::Pauses;
 use crate::resources::network_policy::Peers;
-use crate::watch_client::Patience;
+use crate::watch_client::WatchTimeouts;
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -55,7 +55,7 @@ pub struct Settings {
     pub lost_nodes: Terms,
     /// How long watches are waited for.
     #[arg(skip)]
-    pub patience: Patience,
+    pub patience: WatchTimeouts,
     /// Pauses between two mends of one object.
     #[arg(skip)]
     pub pauses: Pauses,

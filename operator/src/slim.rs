@@ -98,8 +98,8 @@ pub fn pod(full: &FullPod) -> Pod {
     let phase = phase(status);
     let is = |kind: &str, value: &str| condition(status, kind).is_some_and(|c| c.status == value);
     let own = containers(status).find(|container| container.name == labels::TRAINER_CONTAINER);
-    // The kubelet changes both at once. Who changes only the first is the controller that has lost touch with
-    // the node. (Gates would, too.)
+    // The kubelet changes `Ready` and `ContainersReady` together. If only `Ready` is False, the node controller has lost the
+    // node, or the pod has a readiness gate.
     let silent = is("Ready", "False") && is("ContainersReady", "True");
     Pod {
         name: metadata.name.clone().unwrap_or_default(),

@@ -42,8 +42,8 @@ pub struct Write {
     pub creates: bool,
     /// What is written.
     pub object: Written,
-    /// Another number for other contents: the error of one is not that of the other.
-    pub says: u64,
+    /// Another number for another content: the error of a write is not that of a later one with another content.
+    pub content_version: u64,
 }
 
 /// Writes that a reconcile did not wait for.

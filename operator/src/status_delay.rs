@@ -1,5 +1,5 @@
-//! Counts and words of a status change in bursts, while workers become ready one after the other:
-//! those of one moment go in one write. What decides something is written at once.
+//! Counts and words of a status change in bursts, while workers become ready one after the other: those of one moment go in
+//! one write, and the longer it lasts, the more of them. What decides something is written at once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +9,23 @@ use roundhouse_api::TrainingJobStatus;
 
 use crate::cache::Job;
 
-/// How long counts and words may lag.
+/// How long counts and words may lag the first time, and twice as long each time after.
 const LAG: Duration = Duration::from_secs(2);
-/// A job that has not come back by then is gone.
+const MAX_LAG: Duration = Duration::from_secs(10);
+/// A job that has not come back by then is gone, or has come to rest.
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
-/// Since when each job's counts and words differ from what is stored.
+/// Jobs whose counts and words have changed lately.
 #[derive(Debug, Default)]
-pub struct StatusDelay(Mutex<HashMap<Job, Instant>>);
+pub struct StatusDelay(Mutex<HashMap<Job, Changing>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Changing {
+    /// Since when they differ from what is stored.
+    since: Option<Instant>,
+    lag: Duration,
+    last: Instant,
+}
 
 impl StatusDelay {
     /// How long to wait before `after` is written; `None`: now.
@@ -26,16 +35,33 @@ impl StatusDelay {
         before: &TrainingJobStatus,
         after: &TrainingJobStatus,
     ) -> Option<Duration> {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wait_at(Instant::now(), job, before, after)
+    }
+
+    fn wait_at(
+        &self,
+        now: Instant,
+        job: &Job,
+        before: &TrainingJobStatus,
+        after: &TrainingJobStatus,
+    ) -> Option<Duration> {
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if decisive(before) != decisive(after) {
-            since.remove(job);
+            jobs.remove(job);
             return None;
         }
-        since.retain(|_, since| since.elapsed() < FORGOTTEN);
-        let begun = since.entry(job.clone()).or_insert_with(Instant::now);
-        let left = LAG.saturating_sub(begun.elapsed());
+        jobs.retain(|_, it| now.duration_since(it.last) < FORGOTTEN);
+        let changing = jobs.entry(job.clone()).or_insert(Changing {
+            since: None,
+            lag: LAG,
+            last: now,
+        });
+        changing.last = now;
+        let begun = *changing.since.get_or_insert(now);
+        let left = changing.lag.saturating_sub(now.duration_since(begun));
         if left.is_zero() {
-            since.remove(job);
+            changing.since = None;
+            changing.lag = (changing.lag * 2).min(MAX_LAG);
             return None;
         }
         Some(left)
@@ -72,8 +98,22 @@ mod tests {
         let mut decided = counted.clone();
         decided.incidents.total = 1;
         assert_eq!(settling.wait(&job, &before, &decided), None);
-        let begun = Instant::now().checked_sub(LAG).unwrap();
-        settling.0.lock().unwrap().insert(job.clone(), begun);
-        assert_eq!(settling.wait(&job, &before, &counted), None);
+    }
+
+    #[test]
+    fn counts_that_change_for_long_are_written_less_and_less_often() {
+        let (delay, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
+        let status = TrainingJobStatus::default();
+        let begun = Instant::now();
+        let mut written = Vec::new();
+        for second in 0..60 {
+            let now = begun + Duration::from_secs(second);
+            if delay.wait_at(now, &job, &status, &status).is_none() {
+                written.push(second);
+            }
+        }
+        assert_eq!(written, [2, 7, 16, 27, 38, 49]);
+        let later = begun + Duration::from_secs(60) + FORGOTTEN;
+        assert_eq!(delay.wait_at(later, &job, &status, &status), Some(LAG));
     }
 }

@@ -18,10 +18,10 @@ use crate::metered::{describe, group};
 use crate::metrics::labels::Watched;
 use crate::metrics::watch_ages::WatchAges;
 
-/// How long what is waited for. The API server ends a watch after a minute, and the operator begins it anew: so a watch that
+/// Timeouts of lists and watches. The API server ends a watch after a minute, and the operator begins it anew: so a watch that
 /// is well is heard once a minute, although nothing changes and no bookmark comes.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct WatchTimeouts {
     /// Until a list or a watch begins to be answered.
     pub answer: Duration,
     /// Longest pause in an answer.
@@ -32,7 +32,7 @@ pub struct Patience {
     pub stale: Duration,
 }
 
-impl Default for Patience {
+impl Default for WatchTimeouts {
     fn default() -> Self {
         Self {
             answer: Duration::from_secs(30),
@@ -52,7 +52,7 @@ type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 /// The same client, for watches.
 #[must_use]
-pub fn listening(client: Client, heard: WatchAges, patience: Patience) -> Client {
+pub fn listening(client: Client, heard: WatchAges, patience: WatchTimeouts) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (_, resource) = describe(request.method(), request.uri());
@@ -135,7 +135,7 @@ mod tests {
         let metrics = Metrics::new(&Registry::new(), ManualClock::new().clock()).unwrap();
         let heard = metrics.watch_ages;
         let server = Client::new(server, "default");
-        let client = listening(server, heard.clone(), Patience::default());
+        let client = listening(server, heard.clone(), WatchTimeouts::default());
         let of = |namespace: &str| Api::namespaced(client.clone(), namespace);
         (of("silent"), of("half"), of("refused"), of("well"), heard)
     }

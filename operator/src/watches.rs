@@ -1,6 +1,7 @@
 //! One watch for each kind of child, reduced to what is kept; every change wakes its job.
 
 use std::fmt::Debug;
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
@@ -8,8 +9,8 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{Config as WatchConfig, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -55,9 +56,11 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
         context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
+    let known = jobs.as_reader();
     let events = watcher(api, begin(&context, Watched::TrainingJobs))
         .default_backoff()
         .modify(|job: &mut Guarded| slim::job(&mut job.job.metadata))
+        .try_filter(|event| ready(!is_old(&known, event)))
         .inspect_ok(|event| note_job(&context, event))
         .reflect(jobs)
         .applied_objects();
@@ -72,6 +75,16 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
             Err(error) => broke(&context, Watched::TrainingJobs, &error),
         }
     }
+}
+
+/// Whether a newer version of the job is known: it was told before.
+fn is_old(known: &Store<Guarded>, event: &Event<Guarded>) -> bool {
+    let (Event::Apply(job) | Event::Delete(job)) = event else {
+        return false;
+    };
+    let of = |job: &Guarded| version(job.resource_version().as_deref());
+    let known = known.get(&ObjectRef::from_obj(job));
+    known.is_some_and(|known| of(&known) > of(job))
 }
 
 fn note_job(context: &Context, event: &Event<Guarded>) {
@@ -220,7 +233,7 @@ pub(crate) fn map_event<K: ResourceExt, T>(
     }
 }
 
-async fn feed<T: Clone>(
+async fn feed<T: Clone + PartialEq>(
     events: impl futures::Stream<Item = Result<Event<Named<T>>, watcher::Error>> + Send,
     cache: &Cache<T>,
     wake: &Sender<Wake>,

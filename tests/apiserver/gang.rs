@@ -50,7 +50,7 @@ pub(crate) fn coscheduling() -> Scheduler {
     )
 }
 
-fn volcano() -> Scheduler {
+pub(crate) fn volcano() -> Scheduler {
     scheduler(
         "Volcano",
         "volcano-definitions",

@@ -1,20 +1,20 @@
-//! Two jobs that need all GPUs each, before the scheduler with the plugin Coscheduling. Nodes are objects, and the test plays
-//! their kubelets. Without a group each job can get a part of the GPUs and wait for the other for ever.
+//! Two jobs that need all GPUs each, before a gang scheduler: the plugin Coscheduling, and Volcano's. Nodes are objects, and the
+//! test plays their kubelets. Without a group each job can get a part of the GPUs and wait for the other for ever.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::gang::coscheduling;
+use crate::gang::{Scheduler, coscheduling, volcano};
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 const GPUS: usize = 8;
 const NAMESPACES: [&str; 2] = [NAMESPACE, "other"];
 
 /// Starts a kube-scheduler with the plugin Coscheduling beside the API server.
-fn start_scheduler(stage: &Stage) {
+fn start_coscheduling(stage: &Stage) {
     let only = json!([{"name": "Coscheduling"}]);
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
@@ -37,6 +37,47 @@ fn start_scheduler(stage: &Stage) {
         "--pod-max-in-unschedulable-pods-duration=1s",
     ];
     stage.server.run("coscheduling", &arguments).unwrap();
+}
+
+/// Starts Volcano's scheduler beside the API server, with the plugins that decide by groups and by room.
+fn start_volcano(stage: &Stage) {
+    let config = json!({
+        "actions": "enqueue, allocate, backfill",
+        "tiers": [
+            {"plugins": [{"name": "priority"}, {"name": "gang"}, {"name": "conformance"}]},
+            {"plugins": [{"name": "predicates"}, {"name": "proportion"}, {"name": "nodeorder"}]},
+        ],
+    });
+    let kubeconfig = stage.server.kubeconfig("test").unwrap();
+    let path = stage.directory.path().join("volcano.yaml");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let arguments = [
+        &*format!("--kubeconfig={}", kubeconfig.display()),
+        &*format!("--scheduler-conf={}", path.display()),
+        "--leader-elect=false",
+        "--listen-address=127.0.0.1:0",
+    ];
+    stage.server.run("volcano", &arguments).unwrap();
+}
+
+/// The part of Volcano's controllers: the scheduler makes the queue, and uses it when it is open.
+async fn open_queue(stage: &Stage) {
+    let queue = ApiResource {
+        group: "scheduling.volcano.sh".to_owned(),
+        version: "v1beta1".to_owned(),
+        api_version: "scheduling.volcano.sh/v1beta1".to_owned(),
+        kind: "Queue".to_owned(),
+        plural: "queues".to_owned(),
+    };
+    let queues: Api<DynamicObject> = Api::all_with(stage.client.clone(), &queue);
+    let parameters = PatchParams::default();
+    let open = Patch::Merge(json!({"status": {"state": "Open"}}));
+    until("the scheduler has made its queue", SOON, || async {
+        let opened = queues.patch_status("default", &parameters, &open);
+        Ok(opened.await.ok())
+    })
+    .await
+    .unwrap();
 }
 
 /// Nodes with one GPU each.
@@ -99,16 +140,11 @@ async fn run_to_its_end(stage: &Stage, namespace: &str) {
     .unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "the scheduler waits for half a minute: make test-long"]
-async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other() {
-    let stage = Stage::new().await;
-    coscheduling().install(&stage).await;
-    make_nodes(&stage).await;
-    start_scheduler(&stage);
+/// Of two jobs that need all GPUs one trains to its end, and then the other.
+async fn one_trains_and_then_the_other(stage: Stage, scheduler: Scheduler) {
     let operator = stage.operator(None);
     for namespace in NAMESPACES {
-        let mut job = coscheduling().job(8);
+        let mut job = scheduler.job(8);
         let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
         let containers = json!([{"name": "trainer", "resources": limits}]);
         job["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
@@ -120,4 +156,25 @@ async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other() {
     let second = winner(&stage, &[others.next().unwrap()]).await;
     run_to_its_end(&stage, second).await;
     operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the scheduler waits for half a minute: make test-long"]
+async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other() {
+    let stage = Stage::new().await;
+    coscheduling().install(&stage).await;
+    make_nodes(&stage).await;
+    start_coscheduling(&stage);
+    one_trains_and_then_the_other(stage, coscheduling()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Volcano's scheduler: make test-long builds it"]
+async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other_before_volcano() {
+    let stage = Stage::new().await;
+    volcano().install(&stage).await;
+    make_nodes(&stage).await;
+    start_volcano(&stage);
+    open_queue(&stage).await;
+    one_trains_and_then_the_other(stage, volcano()).await;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::api::{ListParams, Patch, PatchParams};
-use roundhouse_operator::watch_client::Patience;
+use roundhouse_operator::watch_client::WatchTimeouts;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::network::Network;
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 /// As by default, in a thirtieth of the time.
-const IMPATIENT: Patience = Patience {
+const IMPATIENT: WatchTimeouts = WatchTimeouts {
     answer: Duration::from_secs(1),
     pause: Duration::from_secs(2),
     watch: 2,

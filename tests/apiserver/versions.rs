@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
-use roundhouse_contract::{Membership, labels};
+use roundhouse_contract::{BuiltFrom, Membership, labels};
 use roundhouse_tests::cluster::until;
+use serde_json::json;
 
 use crate::process::{OperatorProcess, program};
 use crate::stage::{NAMESPACE, SOON, Stage};
@@ -17,8 +19,8 @@ fn older(stage: &Stage) -> OperatorProcess {
     OperatorProcess::start(stage, "older.log", &program, &[])
 }
 
-/// Waits until all workers have been told the generation, and asserts that they were told the same.
-async fn are_told(stage: &Stage, generation: u64) {
+/// Waits until all workers have been told the generation, and asserts that they were told the same and built from the same.
+async fn are_told(stage: &Stage, workers: usize, generation: u64) {
     let told = until("all are told", SOON, || async {
         stage.kubelet(NAMESPACE, None).await;
         let pods = stage.all_pods(NAMESPACE).await;
@@ -27,22 +29,51 @@ async fn are_told(stage: &Stage, generation: u64) {
             Membership::parse(document).ok().flatten()
         });
         let told: Vec<Membership> = told.filter(|it| it.generation == generation).collect();
-        Ok((pods.len() == WORKERS && told.len() == WORKERS).then_some(told))
+        let are_all = pods.len() == workers && told.len() == workers;
+        Ok(are_all.then_some((told, pods)))
     });
-    let told = told.await.unwrap();
+    let (told, pods) = told.await.unwrap();
     let one_world: BTreeSet<_> = told.iter().map(|it| (&it.nonce, it.world_size())).collect();
     assert_eq!(one_world.len(), 1, "{told:#?}");
     let ranks: BTreeSet<u32> = told.iter().map(|it| it.node_rank).collect();
-    assert_eq!(ranks.len(), WORKERS, "{told:#?}");
+    assert_eq!(ranks.len(), workers, "{told:#?}");
+    let run: BTreeSet<_> = pods.iter().map(what_runs).collect();
+    assert_eq!(run.len(), 1, "{run:#?}");
+    // Pods of an older operator may not say.
+    let built_from: BTreeSet<_> = pods.iter().filter_map(built_from).collect();
+    assert!(built_from.len() < 2, "{built_from:#?}");
 }
 
-/// A worker is lost; returns when all have been told the next generation. The others are those that they were.
-async fn loses_one(stage: &Stage, next: u64) {
+/// Image and command of each container, and the configuration.
+fn what_runs(pod: &Pod) -> (String, Option<String>) {
+    let containers = &pod.spec.as_ref().unwrap().containers;
+    let runs = containers
+        .iter()
+        .map(|it| (&it.image, &it.command, &it.args));
+    let config = pod.annotations().get(labels::TRAINER_CONFIG).cloned();
+    (format!("{:?}", runs.collect::<Vec<_>>()), config)
+}
+
+fn built_from(pod: &Pod) -> Option<(String, String)> {
+    let text = pod.annotations().get(labels::BUILT_FROM)?;
+    let it = BuiltFrom::parse(text).unwrap();
+    Some((it.spec, it.trainer_image))
+}
+
+/// A worker is lost, and then the job grows by one and shrinks again. The others are those that they were.
+async fn changes(stage: &Stage, generation: &mut u64) {
     let before = stage.all_pods(NAMESPACE).await;
     let now = DeleteParams::default().grace_period(0);
-    let lost = before[usize::try_from(next).unwrap() % WORKERS].name_any();
+    let lost = before[usize::try_from(*generation).unwrap() % WORKERS].name_any();
     stage.pods(NAMESPACE).delete(&lost, &now).await.unwrap();
-    are_told(stage, next).await;
+    *generation += 1;
+    are_told(stage, WORKERS, *generation).await;
+    for workers in [WORKERS + 1, WORKERS] {
+        let edit = json!({"workers": {"replicas": workers}});
+        stage.edit(&edit).await.unwrap();
+        *generation += 1;
+        are_told(stage, workers, *generation).await;
+    }
     let after = stage.uids(NAMESPACE).await;
     let kept = before.iter().filter(|pod| after.contains(&pod.uid()));
     assert_eq!(kept.count(), WORKERS - 1);
@@ -54,7 +85,7 @@ async fn rests(stage: &Stage, generation: u64) {
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     let after = stage.uids(NAMESPACE).await;
     assert_eq!(before, after);
-    are_told(stage, generation).await;
+    are_told(stage, WORKERS, generation).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,19 +98,17 @@ async fn operators_of_two_versions_take_turns_at_a_job_and_no_pod_restarts() {
         .apply(NAMESPACE, u32::try_from(WORKERS).unwrap())
         .await;
     stage.trains(NAMESPACE).await;
-    are_told(&stage, generation).await;
+    are_told(&stage, WORKERS, generation).await;
     before.stop();
     for _ in 0..2 {
         let newer = stage.operator(None);
         rests(&stage, generation).await;
-        generation += 1;
-        loses_one(&stage, generation).await;
+        changes(&stage, &mut generation).await;
         newer.stop().await;
 
         let before = older(&stage);
         rests(&stage, generation).await;
-        generation += 1;
-        loses_one(&stage, generation).await;
+        changes(&stage, &mut generation).await;
         before.stop();
     }
     let newer = stage.operator(None);

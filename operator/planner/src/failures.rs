@@ -108,8 +108,8 @@ fn announce(draft: &mut Draft<'_>, failure: LastFailure) {
     draft.status.last_failure = Some(failure);
 }
 
-/// What is no incident is told all the same, if it is newer than what was told last. What came of an incident
-/// that is counted is not: it would hide the cause.
+/// A failure that is no incident becomes `lastFailure` if it is the newest one. A consequence of a counted incident does not:
+/// it would hide the cause.
 fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let newest = failures

@@ -43,10 +43,10 @@ impl Plan {
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Apply the headless Service.
-    ApplyService,
-    /// Apply the NetworkPolicy.
-    ApplyNetworkPolicy,
+    /// Create the headless Service.
+    CreateService,
+    /// Create the NetworkPolicy.
+    CreateNetworkPolicy,
     /// Make the Service what it was, if it is still the one that was observed.
     MendService {
         /// Precondition.

@@ -37,7 +37,7 @@ fn a_new_job_gets_its_service_policy_and_all_workers_at_once() {
     let plan = world(2).plan();
     assert_eq!(
         plan.actions[..2],
-        [Action::ApplyService, Action::ApplyNetworkPolicy]
+        [Action::CreateService, Action::CreateNetworkPolicy]
     );
     assert_eq!(creates(&plan.actions), [(0, 0), (1, 0)]);
     assert_eq!(plan.status.front().unwrap().reason, "WaitingForWorkers");
@@ -226,7 +226,7 @@ fn what_somebody_deletes_each_time_is_made_anew_after_a_pause_and_told() {
     let mend = Mend::Again;
     world.observed.network_policy = Presence::Deleted { mend };
     let plan = world.plan();
-    assert_eq!(plan.actions, [Action::ApplyNetworkPolicy]);
+    assert_eq!(plan.actions, [Action::CreateNetworkPolicy]);
     let [told] = plan.events.as_slice() else {
         panic!("{:?}", plan.events);
     };

@@ -22,7 +22,7 @@ fn creations(world: &World) -> usize {
     let made = |action: &&Action| {
         matches!(
             action,
-            Action::CreateWorker { .. } | Action::ApplyService | Action::ApplyNetworkPolicy
+            Action::CreateWorker { .. } | Action::CreateService | Action::CreateNetworkPolicy
         )
     };
     plan.actions.iter().filter(made).count()
@@ -104,7 +104,7 @@ fn a_failed_pod_is_not_deleted_without_a_replacement() {
 fn a_network_policy_that_is_gone_is_made_anew_for_workers_that_run() {
     let mut world = refused_while_training();
     world.observed.network_policy = Presence::Missing;
-    assert_eq!(world.plan().actions, [Action::ApplyNetworkPolicy]);
+    assert_eq!(world.plan().actions, [Action::CreateNetworkPolicy]);
 }
 
 #[test]

@@ -27,8 +27,8 @@ use crate::slow_writes::{Answer, Write};
 
 pub(super) const fn name(action: &Action) -> &'static str {
     match action {
-        Action::ApplyService => "ApplyService",
-        Action::ApplyNetworkPolicy => "ApplyNetworkPolicy",
+        Action::CreateService => "CreateService",
+        Action::CreateNetworkPolicy => "CreateNetworkPolicy",
         Action::MendService { .. } => "MendService",
         Action::MendNetworkPolicy { .. } => "MendNetworkPolicy",
         Action::ApplyPodGroup { .. } => "ApplyPodGroup",
@@ -43,8 +43,8 @@ pub(super) const fn name(action: &Action) -> &'static str {
 
 pub(super) const fn is_making(action: &Action) -> bool {
     match action {
-        Action::ApplyService
-        | Action::ApplyNetworkPolicy
+        Action::CreateService
+        | Action::CreateNetworkPolicy
         | Action::MendService { .. }
         | Action::MendNetworkPolicy { .. }
         | Action::ApplyPodGroup { .. }
@@ -71,11 +71,11 @@ impl Step<'_> {
         let job = &self.job.key;
         let scrapers = &self.context.settings.worker_metrics_from;
         let answer = match self.action {
-            Action::ApplyService => {
+            Action::CreateService => {
                 let object: Service = service::build(job);
                 self.create(object, Written::Service).await
             }
-            Action::ApplyNetworkPolicy => {
+            Action::CreateNetworkPolicy => {
                 let object: NetworkPolicy = network_policy::build(job, scrapers);
                 self.create(object, Written::NetworkPolicy).await
             }
@@ -116,10 +116,10 @@ impl Step<'_> {
                 resource_version,
                 membership,
             } => {
-                let says = membership.generation << 16 | u64::from(membership.repeats);
+                let content_version = version_of(membership);
                 let text = dated(membership).to_json()?;
                 let patch = annotation(resource_version, (labels::MEMBERSHIP, &text));
-                self.annotate(pod, says, patch).await
+                self.annotate(pod, content_version, patch).await
             }
             Action::EndGroup {
                 pod,
@@ -162,17 +162,18 @@ impl Step<'_> {
         self.call(write, creation).await
     }
 
-    /// Changes or deletes an object. `says`: see [`Write::says`].
+    /// Changes or deletes an object. `content_version`: see [`Write::content_version`].
     pub(super) async fn change<F>(
         self,
         object: Written,
-        says: u64,
+        content_version: u64,
         call: impl FnOnce(Arc<Context>, Job, Duration) -> F,
     ) -> Answer
     where
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.call(self.write(false, object, says), call).await
+        self.call(self.write(false, object, content_version), call)
+            .await
     }
 
     /// Deletes an object.
@@ -195,22 +196,22 @@ impl Step<'_> {
     }
 
     /// Gives a pod an annotation.
-    async fn annotate(self, pod: &str, says: u64, patch: serde_json::Value) -> Answer {
+    async fn annotate(self, pod: &str, content_version: u64, patch: serde_json::Value) -> Answer {
         let pod = pod.to_owned();
         let what = Written::Pod(pod.clone());
         let call = |context: Arc<Context>, key: Job, deadline| async move {
             annotate(&context, &key, &pod, patch, deadline).await
         };
-        self.change(what, says, call).await
+        self.change(what, content_version, call).await
     }
 
-    fn write(self, creates: bool, object: Written, says: u64) -> Write {
+    fn write(self, creates: bool, object: Written, content_version: u64) -> Write {
         Write {
             job: self.key.clone(),
             action: name(self.action),
             creates,
             object,
-            says,
+            content_version,
         }
     }
 
@@ -247,4 +248,9 @@ fn dated(membership: &Membership) -> Membership {
         document.issued_at = status::time(Timestamp::now()).0.to_string();
     }
     document
+}
+
+/// Documents of a worker have different ones; of the repeats of one generation the first 65,535.
+fn version_of(membership: &Membership) -> u64 {
+    membership.generation << 16 | u64::from(membership.repeats.min(u32::from(u16::MAX)))
 }

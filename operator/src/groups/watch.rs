@@ -40,7 +40,7 @@ pub(crate) async fn watch_groups<K: GroupKind>(context: Arc<Context>, wake: Send
     }
 }
 
-/// Until the kind cannot be read: in words. Whoever begins anew lists all of it.
+/// Follows the kind until it cannot be read, and returns why. The next call lists everything again.
 async fn follow<K: GroupKind>(
     context: &Context,
     groups: &OfGang,

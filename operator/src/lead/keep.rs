@@ -18,7 +18,7 @@ use crate::settings::Settings;
 pub struct Candidate {
     leases: Api<Lease>,
     name: String,
-    /// Another one each time the operator starts: what it has forgotten it does not hold.
+    /// Unique for each start of the process: after a restart it must not take the Lease of its earlier self for its own.
     identity: String,
     terms: Terms,
     /// Whether it has it.

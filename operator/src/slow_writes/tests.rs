@@ -23,7 +23,7 @@ fn write(action: &'static str, pod: &str) -> Write {
         action,
         creates: false,
         object: Written::Pod(pod.to_owned()),
-        says: 0,
+        content_version: 0,
     }
 }
 
@@ -36,7 +36,7 @@ async fn create(writes: &SlowWrites, seconds: u64, answer: Answer) -> Answer {
     let service = Write {
         creates: true,
         object: Written::Service,
-        ..write("ApplyService", "")
+        ..write("CreateService", "")
     };
     writes.run(service, wake(), creation).await
 }
@@ -80,9 +80,9 @@ async fn a_creation_that_took_long_and_was_not_refused_lets_all_others_be_made_a
     let is_sure = |action| writes.is_slow_and_sure(&job(), action);
     for (answer, expected) in [(refused(), false), (Ok(()), true)] {
         create(&writes, 20, answer).await.unwrap_err();
-        assert!(!is_sure("ApplyService"), "it is under way");
+        assert!(!is_sure("CreateService"), "it is under way");
         wakes.recv().await.unwrap();
-        assert_eq!(is_sure("ApplyService"), expected);
+        assert_eq!(is_sure("CreateService"), expected);
         let _ = create(&writes, 0, Ok(())).await;
     }
     assert!(!is_sure("CreateWorker"), "a quota may refuse these");
@@ -176,7 +176,7 @@ async fn the_error_of_a_slow_change_is_not_that_of_another_one() {
             }
         };
         let issue = Write {
-            says: generation,
+            content_version: generation,
             ..write("IssueMembership", "digits-0")
         };
         writes.run(issue, wake(), slow).await

@@ -26,8 +26,8 @@ impl Asked {
         let query = uri.query().unwrap_or_default();
         let what = match *method {
             Method::GET if query.contains("watch=") => What::Watch,
-            // Other lists are not read in pages.
-            Method::GET if query.contains("limit=") => What::List,
+            // One of the pods of a job confirms what is known.
+            Method::GET if query.contains("limit=") && !query.contains("job-uid") => What::List,
             Method::GET => What::Read,
             _ => What::Write,
         };
@@ -56,6 +56,8 @@ mod tests {
         let list = format!("{pods}?limit=500");
         assert_eq!(asked(&Method::GET, &list), of("pods", What::List));
         assert_eq!(asked(&Method::GET, pods), of("pods", What::Read));
+        let of_a_job = format!("{pods}?labelSelector=roundhouse.dev%2Fjob-uid%3Du&limit=500");
+        assert_eq!(asked(&Method::GET, &of_a_job), of("pods", What::Read));
         let status = "/apis/roundhouse.dev/v1alpha1/namespaces/ml/trainingjobs/digits/status";
         let expected = of("trainingjobs", What::Write);
         assert_eq!(asked(&Method::PATCH, status), expected);

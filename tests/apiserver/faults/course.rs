@@ -120,6 +120,10 @@ async fn run(
         }
     }
     wrong.extend(course.ends_history());
+    let (made, expected) = (course.history.num_pods(), scenario.num_pods());
+    if wrong.is_empty() && made != expected {
+        wrong.push(format!("{made} pods were made, not {expected}"));
+    }
     let strikes = course.proxy.traffic.end() + course.deaths;
     course.operator.kill().await;
     (strikes, wrong)

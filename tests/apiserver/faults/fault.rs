@@ -12,6 +12,8 @@ pub(crate) enum Fault {
     Late,
     /// Watches tell everything half a minute late: the operator does not wait that long for its own writes.
     VeryLate,
+    /// Watches tell each event once more some seconds later, when newer ones have been told.
+    Repeated,
     /// A watch breaks off, and the cache from which the API server answers the next list and watch is older.
     Older,
     /// A watch breaks off, and begins again with a list only: what was between is never told.
@@ -24,6 +26,8 @@ pub(crate) enum Fault {
     Broken,
     /// 503 for everything.
     Unavailable,
+    /// 429, 500, 503 or 504 for each tenth, each second or each hundredth request. The seed says which.
+    Often,
     /// Writes are carried out, and their answers do not arrive.
     Lost,
     /// The operator dies after a write, and another one begins. The seed says after which.
@@ -34,16 +38,18 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// Those that a proxy makes, at places that a seed chooses.
-    pub(crate) const OF_PROXY: [Self; 10] = [
+    pub(crate) const OF_PROXY: [Self; 12] = [
         Self::Cut,
         Self::Late,
         Self::VeryLate,
+        Self::Repeated,
         Self::Older,
         Self::Skipped,
         Self::Conflict,
         Self::Busy,
         Self::Broken,
         Self::Unavailable,
+        Self::Often,
         Self::Lost,
     ];
 
@@ -52,12 +58,14 @@ impl Fault {
             Self::Cut => "watches are cut",
             Self::Late => "watches tell everything 10 s late",
             Self::VeryLate => "watches tell everything 30 s late",
+            Self::Repeated => "watches tell everything again 3 s later",
             Self::Older => "lists and watches are those of an older cache",
             Self::Skipped => "events are dropped between a watch and the next list",
             Self::Conflict => "409",
             Self::Busy => "429 with Retry-After",
             Self::Broken => "500",
             Self::Unavailable => "503",
+            Self::Often => "429, 500, 503 and 504 for 1, 10 or 50 % of the requests",
             Self::Lost => "answers are lost after the write",
             Self::Dies => "the operator dies, after each write",
             Self::Restored => {
@@ -76,8 +84,10 @@ impl Fault {
             Self::Cut
             | Self::Late
             | Self::VeryLate
+            | Self::Repeated
             | Self::Older
             | Self::Skipped
+            | Self::Often
             | Self::Lost
             | Self::Dies
             | Self::Restored => None,

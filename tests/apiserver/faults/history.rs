@@ -1,7 +1,7 @@
 //! What became of the jobs and pods of a namespace, write by write, as a watcher beside the operator saw it; and what must
 //! never be in it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) enum Seen {
     Pod {
         job: String,
         uid: String,
-        place: Option<Membership>,
+        place: Option<Box<Membership>>,
     },
 }
 
@@ -113,6 +113,16 @@ impl History {
         all[fastrand::Rng::with_seed(seed).usize(..all.len())]
     }
 
+    /// Pods that were made.
+    pub(crate) fn num_pods(&self) -> usize {
+        let versions = self.versions.lock().unwrap();
+        let uids = versions.values().filter_map(|seen| match seen {
+            Seen::Pod { uid, .. } => Some(uid),
+            Seen::Job { .. } => None,
+        });
+        uids.collect::<BTreeSet<_>>().len()
+    }
+
     /// What must never be.
     pub(crate) fn violations(&self, most_incidents: u32) -> Vec<String> {
         let versions = self.versions.lock().unwrap();
@@ -145,7 +155,7 @@ fn pod(pod: &Pod) -> Seen {
     Seen::Pod {
         job: label(labels::JOB_UID),
         uid: pod.uid().unwrap_or_default(),
-        place: place.and_then(|text| Membership::parse(text).unwrap()),
+        place: place.and_then(|text| Membership::parse(text).unwrap().map(Box::new)),
     }
 }
 
@@ -271,7 +281,7 @@ mod tests {
         Seen::Pod {
             job: "job".to_owned(),
             uid: uid.to_owned(),
-            place: Some(place),
+            place: Some(Box::new(place)),
         }
     }
 

@@ -119,6 +119,16 @@ impl Scenario {
         }
     }
 
+    /// Pods that are made in all, also before the trouble.
+    pub(crate) const fn num_pods(self) -> usize {
+        match self {
+            Self::Starts | Self::Fails | Self::Shrinks | Self::Completes | Self::Expires => 2,
+            Self::Grows | Self::Replaces => 3,
+            Self::Suspends | Self::Returns => 4,
+            Self::Gang => 6,
+        }
+    }
+
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::Starts => "starts",

@@ -4,7 +4,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::asked::{Asked, What};
-use super::fault::Fault;
+use super::fault::{Fault, Refusal};
+
+/// What an API server answers that is overloaded or broken.
+const REFUSALS: [Refusal; 4] = [
+    (429, "TooManyRequests", Some(1)),
+    (500, "InternalError", None),
+    (503, "ServiceUnavailable", None),
+    (504, "Timeout", None),
+];
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +37,8 @@ pub(crate) enum Part {
     Passes,
     /// By so much.
     Late(Duration),
+    /// Now, and once more after so long.
+    Twice(Duration),
     /// The connection breaks, and the part is lost.
     Cut,
 }
@@ -51,6 +61,9 @@ pub(crate) struct Trouble {
     only: Option<&'static str>,
     pause: Duration,
     hangs: bool,
+    /// Of so many requests one is refused.
+    one_of: u32,
+    random: fastrand::Rng,
     /// The older cache.
     version: u64,
     stages: HashMap<String, Stage>,
@@ -62,18 +75,21 @@ impl Trouble {
         let mut random = fastrand::Rng::with_seed(seed);
         let after = random.u32(0..4);
         let times = match fault {
-            Fault::Late | Fault::VeryLate => u32::MAX,
+            Fault::Late | Fault::VeryLate | Fault::Repeated | Fault::Often => u32::MAX,
             Fault::Older | Fault::Skipped | Fault::Lost => random.u32(1..=2),
             _ => random.u32(1..=4),
         };
         let only = [Some("pods"), Some("trainingjobs"), None];
         Self {
             fault,
-            after,
+            // A part of the requests is refused anyway.
+            after: if fault == Fault::Often { 0 } else { after },
             times,
             only: only[random.usize(0..only.len())],
             pause: Duration::from_secs(random.u64(2..=6)),
             hangs: random.bool(),
+            one_of: [100, 10, 2][usize::try_from(seed % 3).unwrap()],
+            random,
             version,
             stages: HashMap::new(),
             strikes: 0,
@@ -108,9 +124,11 @@ impl Trouble {
         let fits = match self.fault {
             Fault::Conflict | Fault::Lost => *what == What::Write && !is_event,
             Fault::Busy | Fault::Broken | Fault::Unavailable => !is_event,
+            Fault::Often => !is_event && self.random.u32(0..self.one_of) == 0,
             Fault::Cut
             | Fault::Late
             | Fault::VeryLate
+            | Fault::Repeated
             | Fault::Older
             | Fault::Skipped
             | Fault::Dies
@@ -119,7 +137,12 @@ impl Trouble {
         if !fits || !self.strike() {
             return Fate::Passes;
         }
-        match self.fault.refusal() {
+        let refusal = if self.fault == Fault::Often {
+            self.random.choice(REFUSALS)
+        } else {
+            self.fault.refusal()
+        };
+        match refusal {
             Some((code, reason, seconds)) => Fate::Refused(code, reason, seconds),
             None => Fate::Lost { hangs: self.hangs },
         }
@@ -152,7 +175,12 @@ impl Trouble {
         let fits = self.only.is_none_or(|only| only == resource);
         let is_of_watches = matches!(
             self.fault,
-            Fault::Cut | Fault::Late | Fault::VeryLate | Fault::Older | Fault::Skipped
+            Fault::Cut
+                | Fault::Late
+                | Fault::VeryLate
+                | Fault::Repeated
+                | Fault::Older
+                | Fault::Skipped
         );
         if !fits || !is_of_watches || !self.strike() {
             return Part::Passes;
@@ -160,6 +188,7 @@ impl Trouble {
         match self.fault {
             Fault::Late => return Part::Late(Duration::from_secs(10)),
             Fault::VeryLate => return Part::Late(Duration::from_secs(30)),
+            Fault::Repeated => return Part::Twice(Duration::from_secs(3)),
             Fault::Older | Fault::Skipped => {
                 self.stages.insert(resource.to_owned(), Stage::Cut);
             }

@@ -15,7 +15,7 @@ use roundhouse_operator::lost_nodes;
 use roundhouse_operator::mends::Pauses;
 use roundhouse_operator::run::{RunError, run_with};
 use roundhouse_operator::settings::Settings;
-use roundhouse_operator::watch_client::Patience;
+use roundhouse_operator::watch_client::WatchTimeouts;
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -34,7 +34,7 @@ impl Stage {
             LENIENT,
             Network::default(),
             writes,
-            Patience::default(),
+            WatchTimeouts::default(),
             &[],
         )
     }
@@ -86,18 +86,24 @@ impl Stage {
 
     /// An operator with more arguments.
     pub(crate) fn operator_of(&self, arguments: &[&str]) -> Operator {
-        let (network, patience) = (Network::default(), Patience::default());
+        let (network, patience) = (Network::default(), WatchTimeouts::default());
         self.start(LENIENT, network, None, patience, arguments)
     }
 
     /// An operator behind a network, with other times for its watches.
-    pub(crate) fn operator_behind(&self, network: Network, patience: Patience) -> Operator {
+    pub(crate) fn operator_behind(&self, network: Network, patience: WatchTimeouts) -> Operator {
         self.start(LENIENT, network, None, patience, &[])
     }
 
     /// An operator with an administrator's policy.
     pub(crate) fn operator_with(&self, policy: &str) -> Operator {
-        self.start(policy, Network::default(), None, Patience::default(), &[])
+        self.start(
+            policy,
+            Network::default(),
+            None,
+            WatchTimeouts::default(),
+            &[],
+        )
     }
 
     fn start(
@@ -105,7 +111,7 @@ impl Stage {
         policy: &str,
         network: Network,
         writes: Option<u32>,
-        patience: Patience,
+        patience: WatchTimeouts,
         more: &[&str],
     ) -> Operator {
         let config = self.server.config("operator").unwrap();

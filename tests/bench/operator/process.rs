@@ -9,6 +9,12 @@ pub(crate) fn peak_memory(process: u32) -> anyhow::Result<f64> {
     of_status(process, "VmHWM:")
 }
 
+/// From now on the most is counted anew.
+pub(crate) fn forget_peak(process: u32) -> anyhow::Result<()> {
+    // See proc_pid_clear_refs(5).
+    Ok(std::fs::write(format!("/proc/{process}/clear_refs"), "5")?)
+}
+
 /// Resident memory now, in MiB.
 pub(crate) fn memory(process: u32) -> anyhow::Result<f64> {
     of_status(process, "VmRSS:")

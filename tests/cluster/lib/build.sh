@@ -28,6 +28,7 @@ build_module() {
     )
     # A program is named after the directory of its package, or after the module's path without the version.
     [ ! -e "$home.partial/server" ] || mv "$home.partial/server" "$home.partial/etcd"
+    [ ! -e "$home.partial/scheduler" ] || mv "$home.partial/scheduler" "$home.partial/volcano"
     rm -rf "$home"
     mv "$home.partial" "$home"
   fi
@@ -64,12 +65,15 @@ cluster_build() {
     definitions prometheus-operator prometheus-operator github.com/prometheus-operator/prometheus-operator \
       example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,servicemonitors,prometheusrules}.yaml
     definitions coscheduling coscheduling sigs.k8s.io/scheduler-plugins config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
-    definitions volcano volcano volcano.sh/volcano config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml ;;
+    definitions volcano volcano volcano.sh/volcano \
+      config/crd/volcano/bases/{scheduling.volcano.sh_{podgroups,queues},topology.volcano.sh_hypernodes,shard.volcano.sh_nodeshards}.yaml \
+      config/crd/volcano/bases/nodeinfo.volcano.sh_numatopologies.yaml ;;
   esac
   if [ "${1:-}" = peers ]; then
     local trainer=github.com/kubeflow/trainer/v2 crds=config/components/crd/bases webhooks=config/components/webhook/manifests.yaml
     build_module peers "JobSet, Kubeflow Trainer and Kueue" "jobset trainer-controller-manager kueue" \
       sigs.k8s.io/jobset $trainer/cmd/trainer-controller-manager sigs.k8s.io/kueue/cmd/kueue
+    build_module volcano "Scheduler of Volcano" volcano volcano.sh/volcano/cmd/scheduler
     definitions jobset peers sigs.k8s.io/jobset $crds/jobset.x-k8s.io_jobsets.yaml $webhooks
     definitions trainer-controller-manager peers $trainer manifests/base/webhook/manifests.yaml \
       manifests/base/crds/trainer.kubeflow.org_{clustertrainingruntimes,trainingruntimes,trainjobs}.yaml

@@ -79,8 +79,8 @@ impl Executor {
     pub(crate) fn apply(&mut self, actions: &[Action]) -> anyhow::Result<()> {
         for action in actions {
             match action {
-                Action::ApplyService
-                | Action::ApplyNetworkPolicy
+                Action::CreateService
+                | Action::CreateNetworkPolicy
                 | Action::MendService { .. }
                 | Action::MendNetworkPolicy { .. }
                 // Nothing is scheduled here: see `validated`.

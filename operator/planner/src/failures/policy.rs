@@ -39,7 +39,7 @@ pub(crate) struct Failure<'a> {
 }
 
 impl<'a> Failure<'a> {
-    /// The newest failure of a pod. Who was told to go may end as it likes.
+    /// The newest failure of a pod. The end of a pod that is being deleted is no failure.
     pub(crate) fn of(job: &ValidatedJob, pod: &'a Pod) -> Option<Self> {
         let failed = |end: &&Termination| end.exit_code != 0;
         let of_container = pod.container.termination.as_ref().filter(failed);

@@ -40,7 +40,7 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     if progress::is_complete(draft) && members.iter().any(|pod| pod.ready) {
         return None;
     }
-    // Of one whose node does not answer nothing is known; that is no failure.
+    // A member on a node that does not answer may still train, so it is not counted.
     let issued_at = last_issued(&members)?;
     let has_formed = draft.observed.formed >= Some(draft.members.generation);
     let unready = members

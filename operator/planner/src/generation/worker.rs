@@ -55,7 +55,7 @@ pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
         .filter(|end| end.restarts == restarts)
 }
 
-/// Whether a member completed. Who was told to leave has not, whatever it says.
+/// Whether a member completed. A worker that was told to leave has not, whatever its exit code is.
 #[must_use]
 pub fn has_succeeded(pod: &Pod) -> bool {
     let document = pod.membership.as_ref();

@@ -15,7 +15,7 @@ use crate::told::status::{counted, set_condition};
 use crate::workers::delete::delete;
 use crate::workers::group;
 
-/// `spec.suspend`: every pod is asked to leave. What they leave behind counts for nothing.
+/// `spec.suspend`: every pod is asked to leave. How these pods end is no failure.
 pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.job.suspend {
         return None;
@@ -48,8 +48,8 @@ fn is_news(draft: &Draft<'_>, leaving: usize, message: &str) -> bool {
     before.is_none_or(|before| leaving == 0 && before.message != message)
 }
 
-/// A suspended job that is wanted again. Who has not left yet may still be writing the checkpoint that the
-/// others are to begin with, so it is waited for, until its grace is over.
+/// A suspended job that is wanted again. A worker that has not left may still write the checkpoint from which the job
+/// continues, so the job waits for it until its grace period is over.
 pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.status.is_true(ConditionType::Suspended) {
         return None;

@@ -32,8 +32,8 @@ pub(crate) fn show(draft: &mut Draft<'_>) {
     }
 }
 
-/// Whether all steps are done, as far as was told: what is left to the members is to save the results. Nobody who
-/// joins could help, or be heard before that is over.
+/// Whether all steps are done, as far as was told. The members only save the results. A worker that joins now could not help,
+/// and the members do not look for new workers until they have saved.
 pub(crate) fn is_complete(draft: &Draft<'_>) -> bool {
     let sample = draft.observed.progress.as_ref();
     sample.is_some_and(|ProgressSample { progress, .. }| {

@@ -75,8 +75,8 @@ fn told_before(draft: &Draft<'_>, message: &str) -> Option<String> {
 /// Why a worker cannot start, as a reason and a sentence, if one cannot.
 pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let workers = || draft.members.workers.values();
-    // As long as one is in a queue, whatever keeps those that have left it: by this reason the clocks stand still.
-    // One that waits for a gate makes the job a queued one.
+    // While one worker waits in a queue the reason is SchedulingGated, whatever the others wait for: the deadlines stop by
+    // this reason.
     let mut queued = workers().filter(|pod| !pod.gates.is_empty() && draft.is_starting());
     let queued = queued.find_map(|pod| trouble(pod));
     queued.or_else(|| workers().find_map(|pod| trouble(pod)))

@@ -130,10 +130,10 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
 fn make_surroundings(draft: &mut Draft<'_>) {
     let (service, policy) = (draft.observed.service, draft.observed.network_policy);
     let mend = |version| Action::MendService { version };
-    keep(draft, service, "Service", Action::ApplyService, mend);
+    keep(draft, service, "Service", Action::CreateService, mend);
     if is_isolated(draft) {
         let mend = |version| Action::MendNetworkPolicy { version };
-        let make = Action::ApplyNetworkPolicy;
+        let make = Action::CreateNetworkPolicy;
         keep(draft, policy, "NetworkPolicy", make, mend);
     }
 }

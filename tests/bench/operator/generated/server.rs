@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
 
 use super::template::{KINDS, Template};
@@ -39,6 +39,8 @@ struct State {
     changes: broadcast::Sender<Bytes>,
     num_changes: AtomicU64,
     num_writes: AtomicUsize,
+    /// Times that all pods were listed.
+    num_lists: watch::Sender<usize>,
 }
 
 impl Server {
@@ -51,6 +53,7 @@ impl Server {
             changes: broadcast::channel(4_096).0,
             num_changes: AtomicU64::new(0),
             num_writes: AtomicUsize::new(0),
+            num_lists: watch::Sender::new(0),
         });
         let task = tokio::spawn(serve(listener, Arc::clone(&state)));
         Ok(Self {
@@ -67,6 +70,19 @@ impl Server {
     /// Calls that would have changed something.
     pub(super) fn writes(&self) -> usize {
         self.state.num_writes.load(Ordering::Relaxed)
+    }
+
+    /// The watch of pods has to begin with a list again; returns when that has been read.
+    pub(super) async fn forget_changes(&self) {
+        let mut num_lists = self.state.num_lists.subscribe();
+        let before = *num_lists.borrow_and_update();
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired",
+            "message": "too old resource version", "code": 410,
+        });
+        let event = format!("{}\n", json!({"type": "ERROR", "object": status}));
+        let _ = self.state.changes.send(event.into());
+        let _ = num_lists.wait_for(|lists| *lists > before).await;
     }
 
     /// A pod of some job has a new version.
@@ -160,6 +176,9 @@ impl State {
         } else {
             Value::from("")
         };
+        if kind == PODS && next == "" {
+            self.num_lists.send_modify(|lists| *lists += 1);
+        }
         let metadata = json!({"resourceVersion": VERSION.to_string(), "continue": next});
         format!(
             "{{\"kind\":\"{list}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[{items}]}}"
