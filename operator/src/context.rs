@@ -16,6 +16,7 @@ use crate::expectations::Expectations;
 use crate::fresh::ClockTold;
 use crate::groups::Groups;
 use crate::lost_nodes::LostNodes;
+use crate::made_pods::MadePods;
 use crate::mends::Mends;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
@@ -56,6 +57,8 @@ pub struct Context {
     pub lost_nodes: LostNodes,
     /// Names that turned out to be somebody else's, and when; only those without our labels need it.
     pub taken_names: TakenNames,
+    /// Pods that were made lately.
+    pub made_pods: MadePods,
     /// Objects that were mended, and when: somebody may undo it each time.
     pub mends: Mends,
     /// Writes that go on beside the reconciles.
@@ -114,6 +117,7 @@ impl Context {
             topology: Topology::default(),
             lost_nodes: LostNodes::default(),
             taken_names: TakenNames::default(),
+            made_pods: MadePods::default(),
             mends,
             slow_writes,
             expectations: Expectations::default(),

@@ -18,6 +18,7 @@ use crate::cache::Job;
 use crate::context::Context;
 use crate::error::Error;
 use crate::fresh::{Confirmed, confirm};
+use crate::made_pods::are_for_nobody;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::panics::caught;
@@ -34,6 +35,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Until the labels of the job's namespace are known. They wake the job then.
 const LABELS_OF_NAMESPACE: Duration = Duration::from_secs(5);
+
+/// Until the watch tells that the job is gone.
+const GONE: Duration = Duration::from_secs(5);
 
 /// Until labels of nodes are read, for which a call has its deadline.
 const LABELS: Duration = Duration::from_millis(100);
@@ -118,6 +122,10 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     {
         let kind = kind.as_str();
         return Err(Error::Stale { kind, age });
+    }
+    if are_for_nobody(context, &key, job, &plan.actions).await? {
+        tracing::info!(job = ?key, "the job is gone; its pods are not made again");
+        return Ok(Some(GONE));
     }
     let gpus = Gpus::of(
         &observed.pods,

@@ -24,6 +24,7 @@ pub mod http;
 pub mod lane;
 pub mod lead;
 pub mod lost_nodes;
+pub mod made_pods;
 pub mod mends;
 pub mod metered;
 pub mod metrics;

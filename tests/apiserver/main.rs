@@ -33,6 +33,7 @@ mod spares;
 mod stage;
 mod state;
 mod stopped;
+mod stored_version;
 mod suspension;
 mod topology;
 mod troubles;

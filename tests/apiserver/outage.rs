@@ -1,6 +1,8 @@
-//! The API server refuses everything for minutes, its etcd is slow or full, or the operator's token is replaced. Each time a
-//! worker crashes meanwhile. Thereafter the job soon goes on, with one incident and the pods that it had.
+//! The API server refuses everything for minutes, its etcd is slow or full, or the operator's token or the API server's
+//! certificate authority is replaced. Each time a worker crashes meanwhile. Thereafter the job soon goes on, with one incident
+//! and the pods that it had.
 
+use std::path::Path;
 use std::time::Duration;
 
 use kube::Config;
@@ -148,5 +150,37 @@ async fn an_operator_whose_token_is_replaced_reads_the_new_one() {
     let refused =
         "roundhouse_operator_api_calls_total{code=\"401\",resource=\"pods\",verb=\"watch\"}";
     assert_eq!(operator.metric(refused), None);
+    operator.stop().await;
+}
+
+/// Writes the certificate of the API server's authority, which it makes at its first start, to a file.
+fn write_authority(stage: &Stage, file: &Path) {
+    let chain = stage.directory.path().join("certs/apiserver.crt");
+    let chain = std::fs::read_to_string(chain).unwrap();
+    let (_, authority) = chain.rsplit_once("-----BEGIN").unwrap();
+    std::fs::write(file, format!("-----BEGIN{authority}")).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the authority is read again once a minute: make test-long runs it"]
+async fn an_operator_goes_on_when_the_api_server_has_another_certificate_authority() {
+    let stage = Stage::new().await;
+    let authority = stage.directory.path().join("ca.crt");
+    write_authority(&stage, &authority);
+    let mut config: Config = stage.server.config("operator").unwrap();
+    config.accept_invalid_certs = false;
+    config.root_cert_file = Some(authority.clone());
+    let operator = stage.operator_through(config, NAMESPACE);
+    let pods = training(&stage).await;
+    let anew = |etcd: &Path| Ok(std::fs::remove_dir_all(etcd.with_file_name("certs"))?);
+    stage.server.restart(anew, 0).await.unwrap();
+    stage.crashes(CRASHES).await;
+    // It trusts the old one alone.
+    sleep(Duration::from_secs(5)).await;
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.incidents.total, 0, "nothing came through");
+    write_authority(&stage, &authority);
+    sleep(Duration::from_secs(60)).await;
+    goes_on(&stage, &pods).await;
     operator.stop().await;
 }

@@ -35,6 +35,9 @@ pub(super) async fn create<K: Child>(
             if matches!(written, Written::Service | Written::NetworkPolicy) {
                 context.mends.note(key, written.clone(), Harm::Deleted);
             }
+            if let Written::Pod(name) = &written {
+                context.made_pods.insert(key, name.clone());
+            }
             context.expectations.wrote(key, written, at);
             Ok(())
         }

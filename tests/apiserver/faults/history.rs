@@ -1,7 +1,7 @@
 //! What became of the jobs and pods of a namespace, write by write, as a watcher beside the operator saw it; and what must
 //! never be in it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,6 +28,7 @@ pub(crate) enum Seen {
     },
     Pod {
         job: String,
+        name: String,
         uid: String,
         place: Option<Box<Membership>>,
     },
@@ -113,14 +114,15 @@ impl History {
         all[fastrand::Rng::with_seed(seed).usize(..all.len())]
     }
 
-    /// Pods that were made.
-    pub(crate) fn num_pods(&self) -> usize {
+    /// Names of the pods that were made. Some have had the name of another one before.
+    pub(crate) fn pods(&self) -> Vec<String> {
         let versions = self.versions.lock().unwrap();
-        let uids = versions.values().filter_map(|seen| match seen {
-            Seen::Pod { uid, .. } => Some(uid),
+        let pods = versions.values().filter_map(|seen| match seen {
+            Seen::Pod { name, uid, .. } => Some((uid, name)),
             Seen::Job { .. } => None,
         });
-        uids.collect::<BTreeSet<_>>().len()
+        let pods: BTreeMap<_, _> = pods.collect();
+        pods.into_values().cloned().collect()
     }
 
     /// What must never be.
@@ -154,6 +156,7 @@ fn pod(pod: &Pod) -> Seen {
     let place = pod.annotations().get(labels::MEMBERSHIP);
     Seen::Pod {
         job: label(labels::JOB_UID),
+        name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
         place: place.and_then(|text| Membership::parse(text).unwrap().map(Box::new)),
     }
@@ -216,6 +219,7 @@ fn violations<'a>(
             Seen::Pod { place: None, .. } => {}
             Seen::Pod {
                 job,
+                name: _,
                 uid,
                 place: Some(place),
             } => {
@@ -280,6 +284,7 @@ mod tests {
         };
         Seen::Pod {
             job: "job".to_owned(),
+            name: uid.to_owned(),
             uid: uid.to_owned(),
             place: Some(Box::new(place)),
         }

@@ -1,0 +1,97 @@
+//! The TrainingJob gets a second version, and is stored as that: steps 2 to 4 of docs/reference/compatibility.md.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
+use kube::{CustomResourceExt, Resource, ResourceExt};
+use roundhouse_api::TrainingJob;
+use roundhouse_tests::cluster::until;
+use serde_json::json;
+
+use crate::stage::{NAMESPACE, SOON, Stage};
+
+const NEXT: &str = "v1beta1";
+
+/// Serves the next version beside this one, with the same schema, and stores it.
+async fn store_the_next(stage: &Stage) -> Api<DynamicObject> {
+    let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+    let mut crd = crds.get(TrainingJob::crd_name()).await.unwrap();
+    let mut next = crd.spec.versions[0].clone();
+    crd.spec.versions[0].storage = false;
+    crd.spec.versions[0].deprecated = Some(true);
+    NEXT.clone_into(&mut next.name);
+    crd.spec.versions.push(next);
+    let parameters = PostParams::default();
+    crds.replace(TrainingJob::crd_name(), &parameters, &crd)
+        .await
+        .unwrap();
+    let kind = ApiResource {
+        version: NEXT.to_owned(),
+        api_version: format!("{}/{NEXT}", TrainingJob::group(&())),
+        ..ApiResource::erase::<TrainingJob>(&())
+    };
+    let jobs = Api::namespaced_with(stage.client.clone(), NAMESPACE, &kind);
+    until("the next version is served", SOON, || async {
+        Ok(jobs.list(&ListParams::default()).await.ok())
+    })
+    .await
+    .unwrap();
+    jobs
+}
+
+/// Writes the job once more, unchanged, and takes the old version out of those that are stored.
+async fn migrate(stage: &Stage, jobs: &Api<DynamicObject>) {
+    until("the job is written once more", SOON, || async {
+        let job = jobs.get("digits").await?;
+        // The operator may have written it in this moment.
+        Ok(jobs
+            .replace("digits", &PostParams::default(), &job)
+            .await
+            .ok())
+    })
+    .await
+    .unwrap();
+    let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+    let stored = Patch::Merge(json!({"status": {"storedVersions": [NEXT]}}));
+    let parameters = PatchParams::default();
+    crds.patch_status(TrainingJob::crd_name(), &parameters, &stored)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_trains_on_while_its_kind_gets_another_version_that_is_stored() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    let before = stage.uids(NAMESPACE).await;
+    let next = store_the_next(&stage).await;
+    migrate(&stage, &next).await;
+    assert_eq!(stage.uids(NAMESPACE).await, before);
+
+    let grow = Patch::Merge(json!({"spec": {"workers": {"replicas": 3}}}));
+    next.patch("digits", &PatchParams::default(), &grow)
+        .await
+        .unwrap();
+    let now = DeleteParams::default().grace_period(0);
+    stage
+        .pods(NAMESPACE)
+        .delete("digits-worker-1-0", &now)
+        .await
+        .unwrap();
+    until("three workers train", SOON, || async {
+        stage.kubelet(NAMESPACE, None).await;
+        let job = next.get("digits").await?;
+        let membership = &job.data["status"]["membership"];
+        Ok((membership["nodes"] == 3).then_some(()))
+    })
+    .await
+    .unwrap();
+    stage.trains(NAMESPACE).await;
+    let after = stage.all_pods(NAMESPACE).await;
+    let kept = after.iter().filter(|pod| before.contains(&pod.uid()));
+    assert_eq!(kept.count(), 1, "nobody left but the one that was deleted");
+    operator.stop().await;
+}
