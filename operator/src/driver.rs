@@ -17,7 +17,9 @@ use crate::apply::apply;
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::Error;
+use crate::expectations::Lag;
 use crate::fresh::{Confirmed, confirm};
+use crate::late::is_late;
 use crate::made_pods::are_for_nobody;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
@@ -35,6 +37,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Until the labels of the job's namespace are known. They wake the job then.
 const LABELS_OF_NAMESPACE: Duration = Duration::from_secs(5);
+
+/// Until a watch that is late is asked about again. What it tells wakes the job.
+const LATE: Duration = Duration::from_secs(5);
 
 /// Until the watch tells that the job is gone.
 const GONE: Duration = Duration::from_secs(5);
@@ -74,8 +79,16 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     }
     let started = Instant::now();
     let key = key(job);
-    if let Some(patience) = lag(context, &key, job) {
-        return Ok(Some(patience));
+    while let Some(lag) = lag(context, &key, job) {
+        match lag {
+            Lag::Left(left) => return Ok(Some(left)),
+            Lag::Overdue(write, seen) => {
+                if is_late(context, &key, job, &write, seen).await? {
+                    return Ok(Some(LATE));
+                }
+                context.expectations.forget(&key, &write);
+            }
+        }
     }
     let Some(mut observed) = observe(context, &key, job) else {
         return Ok(Some(LOOK_AGAIN));

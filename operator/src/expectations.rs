@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::cache::Job;
 
-/// How long a write is waited for. Longer means that the watch skipped it (made and gone between two
-/// events), so the caches are right without it.
+/// How long a write is waited for. Later either the watch is late, or it has skipped the write (made and gone between two
+/// events): the API server is asked which.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Until then a job that does not come back may be there.
+const FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +35,15 @@ pub enum Seen {
     Absent,
     /// This version of it.
     Version(u64),
+}
+
+/// Why a job waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lag {
+    /// The caches have not seen all writes: it is looked at again after this time.
+    Left(Duration),
+    /// They should have seen this write by now, and show this of it.
+    Overdue(Written, Seen),
 }
 
 /// Writes that the caches have not seen yet, by job. A job that is gone is not asked about again: what is too
@@ -81,7 +92,7 @@ impl Expectations {
 
     fn add(&self, job: &Job, what: Written, write: Write) {
         let mut by_job = self.lock();
-        by_job.retain(|_, pending| pending.since.elapsed() < PATIENCE);
+        by_job.retain(|_, pending| pending.since.elapsed() < FORGOTTEN);
         let fresh = || Pending {
             writes: HashMap::new(),
             since: Instant::now(),
@@ -91,20 +102,30 @@ impl Expectations {
         pending.writes.insert(what, write);
     }
 
-    /// How long to wait at most before looking again; `None` when the caches have seen everything.
-    pub fn wait(&self, job: &Job, seen: impl Fn(&Written) -> Seen) -> Option<Duration> {
+    /// Why to wait; `None` when the caches have seen everything.
+    pub fn wait(&self, job: &Job, seen: impl Fn(&Written) -> Seen) -> Option<Lag> {
         let mut by_job = self.lock();
         let pending = by_job.get_mut(job)?;
         pending.writes.retain(|what, write| match seen(what) {
             Seen::Absent => !write.deleted,
             Seen::Version(version) => version < write.version,
         });
-        let left = PATIENCE.saturating_sub(pending.since.elapsed());
-        if pending.writes.is_empty() || left.is_zero() {
+        let Some(first) = pending.writes.keys().next() else {
             by_job.remove(job);
             return None;
+        };
+        let left = PATIENCE.saturating_sub(pending.since.elapsed());
+        if left.is_zero() {
+            return Some(Lag::Overdue(first.clone(), seen(first)));
         }
-        Some(left)
+        Some(Lag::Left(left))
+    }
+
+    /// The caches are right without a write.
+    pub fn forget(&self, job: &Job, what: &Written) {
+        if let Some(pending) = self.lock().get_mut(job) {
+            pending.writes.remove(what);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Job, Pending>> {
@@ -133,12 +154,30 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_is_not_seen_for_long_is_asked_about_until_the_caches_are_right() {
+        let job = ("ns".to_owned(), "uid".to_owned());
+        let expectations = Expectations::default();
+        let pod = Written::Pod("a".to_owned());
+        expectations.wrote(&job, pod.clone(), 7);
+        let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+        expectations.lock().get_mut(&job).unwrap().since = long_ago;
+        // Another job's write does not make it forget.
+        expectations.wrote(&("ns".to_owned(), "other".to_owned()), Written::Status, 8);
+        for _ in 0..2 {
+            let overdue = expectations.wait(&job, |_| Seen::Absent);
+            assert_eq!(overdue, Some(Lag::Overdue(pod.clone(), Seen::Absent)));
+        }
+        expectations.forget(&job, &pod);
+        assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
+    }
+
+    #[test]
     fn a_job_that_is_gone_leaves_nothing_behind() {
         let job = |uid: &str| ("ns".to_owned(), uid.to_owned());
         let expectations = Expectations::default();
         expectations.wrote(&job("gone"), Written::Status, 7);
         expectations.wrote(&job("young"), Written::Status, 7);
-        let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+        let long_ago = Instant::now().checked_sub(FORGOTTEN).unwrap();
         expectations.lock().get_mut(&job("gone")).unwrap().since = long_ago;
         expectations.wrote(&job("here"), Written::Status, 7);
         let mut left: Vec<Job> = expectations.lock().keys().cloned().collect();

@@ -22,6 +22,7 @@ mod gangs;
 pub mod groups;
 pub mod http;
 pub mod lane;
+mod late;
 pub mod lead;
 pub mod lost_nodes;
 pub mod made_pods;

@@ -2,7 +2,6 @@
 //! of one moment.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
@@ -10,13 +9,13 @@ use roundhouse_planner::{Mend, Observed, Pod, Presence};
 
 use crate::cache::{Entry, Job, OfJob};
 use crate::context::Context;
-use crate::expectations::{Seen, Written};
+use crate::expectations::{Lag, Seen, Written};
 use crate::mends::Harm;
 use crate::slim::Surrounding;
 
-/// How long to wait at most until the caches have seen what was written; `None` if they have.
+/// Why to wait until the caches have seen what was written; `None` if they have.
 #[must_use]
-pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Duration> {
+pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Lag> {
     let pods = context.pods.of(key);
     let services = context.services.of(key);
     let policies = context.network_policies.of(key);
