@@ -83,7 +83,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         match lag {
             Lag::Left(left) => return Ok(Some(left)),
             Lag::Overdue(write, seen) => {
-                if is_late(context, &key, job, &write, seen).await? {
+                if is_late(context, &key, &write, seen).await? {
                     return Ok(Some(LATE));
                 }
                 context.expectations.forget(&key, &write);

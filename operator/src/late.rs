@@ -1,55 +1,34 @@
-//! Whether a cache is behind the API server about one object that the operator has written, and that the cache should have seen
-//! by now.
+//! Whether the watch of pods is late: it does not show a pod that the operator has made, although it should by now.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt};
-use roundhouse_api::TrainingJob;
+use kube::Api;
 
 use crate::cache::Job;
 use crate::calls::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::expectations::{Seen, Written};
-use crate::observe::version;
 use crate::slim;
 
-/// Asks the API server for the object, and compares it with what the cache shows.
+/// Asks the API server for a pod that was made and is not seen: a plan without it would make another one. All other writes name
+/// the version or the UID that was seen, so they fail if it is an old one.
 ///
 /// # Errors
 /// It refused, or did not answer.
 pub(crate) async fn is_late(
     context: &Context,
-    key: &Job,
-    job: &TrainingJob,
+    (namespace, uid): &Job,
     write: &Written,
     seen: Seen,
 ) -> Result<bool, Error> {
-    let (client, namespace) = (context.client.clone(), &key.0);
-    let live = match write {
-        Written::Status => {
-            let jobs: Api<TrainingJob> = Api::namespaced(client, namespace);
-            let name = job.name_any();
-            call(|| jobs.get_metadata(&name))
-                .await
-                .map(|it| it.metadata)
-        }
-        Written::Pod(name) => {
-            let pods: Api<Pod> = Api::namespaced(client, namespace);
-            call(|| pods.get_metadata(name)).await.map(|it| it.metadata)
-        }
-        // Each of these is made once, under one name, and changed only as it was seen.
-        Written::Service | Written::NetworkPolicy | Written::PodGroup => return Ok(false),
+    let (Written::Pod(name), Seen::Absent) = (write, seen) else {
+        return Ok(false);
     };
-    let live = match live {
-        Ok(live) => Some(live),
-        Err(error) if error.code() == Some(404) => None,
-        Err(error) => return Err(Error::Confirm(error)),
-    };
-    Ok(match seen {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    match call(|| pods.get_metadata(name)).await {
         // One that has lost our labels is not watched.
-        Seen::Absent => live.is_some_and(|live| slim::is_child(&live, &key.1)),
-        Seen::Version(seen) => {
-            live.is_none_or(|live| version(live.resource_version.as_deref()) != seen)
-        }
-    })
+        Ok(live) => Ok(slim::is_child(&live.metadata, uid)),
+        Err(error) if error.code() == Some(404) => Ok(false),
+        Err(error) => Err(Error::Confirm(error)),
+    }
 }

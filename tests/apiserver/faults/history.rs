@@ -1,7 +1,7 @@
 //! What became of the jobs and pods of a namespace, write by write, as a watcher beside the operator saw it; and what must
 //! never be in it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -114,15 +114,15 @@ impl History {
         all[fastrand::Rng::with_seed(seed).usize(..all.len())]
     }
 
-    /// Names of the pods that were made. Some have had the name of another one before.
+    /// Names of the pods that were made, one after the other. Some have had the name of another one before.
     pub(crate) fn pods(&self) -> Vec<String> {
         let versions = self.versions.lock().unwrap();
+        let mut known = HashSet::new();
         let pods = versions.values().filter_map(|seen| match seen {
-            Seen::Pod { name, uid, .. } => Some((uid, name)),
+            Seen::Pod { name, uid, .. } => known.insert(uid).then(|| name.clone()),
             Seen::Job { .. } => None,
         });
-        let pods: BTreeMap<_, _> = pods.collect();
-        pods.into_values().cloned().collect()
+        pods.collect()
     }
 
     /// What must never be.
