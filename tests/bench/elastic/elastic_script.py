@@ -1,8 +1,10 @@
 """What the Python package runs: train.py's MLP on the same digits, batch and optimizer, with roundhouse in place of its
-checkpoints and its share of the samples."""
+checkpoints and its share of the samples. With --out each process appends a line per committed step to a file of its own."""
 import argparse
 import gzip
+import os
 import pathlib
+import time
 
 import torch
 
@@ -18,7 +20,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--steps", type=int, default=10_000_000)
+    parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    out = open(options.out / f"steps-{os.getpid()}", "w", buffering=1, encoding="utf-8") if options.out else None
 
     labels = read(options.data / "train-labels-idx1-ubyte.gz", 8).long()
     images = read(options.data / "train-images-idx3-ubyte.gz", 16).view(len(labels), -1).float() / 255
@@ -34,7 +38,8 @@ def main():
             mine = torch.tensor(step.indices or (0,))
             loss = torch.nn.functional.cross_entropy(model(images[mine]), labels[mine])
             loss.backward()
-            job.commit(loss, optimizer)
+            if job.commit(loss, optimizer) and out:
+                print(time.time(), job.generation, step.number, file=out)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def outcome(run, before, first, since, world, verdict, pause=None):
     steps = run.ledger.steps
     committed = [step for step in steps if step.life == before[-1].life][-1].number
     return Outcome(
-        seconds=first.at - since,
+        seconds=run.at(first) - since,
         pause=pause,
         usual=mean(before),
         lost=committed + 1 - steps[steps.index(first)].number,
@@ -109,4 +109,4 @@ def grow(run, setting, add):
     time.sleep(0.5)
     first = ledger.newer(before[-1].life)[0]
     last = ledger.steps[ledger.steps.index(first) - 1]
-    return run.result(before, first, since, pause=first.at - last.at)
+    return run.result(before, first, since, pause=run.at(first) - run.at(last))

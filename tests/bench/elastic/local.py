@@ -43,6 +43,10 @@ class Run:
         """By worker index; in the first generation that is the rank, too."""
         return {int(variable(pid, "ROUNDHOUSE_WORKER_INDEX")): pid for pid in children(self.process.pid)}
 
+    def at(self, step):
+        """When a step was committed, as far as is known."""
+        return step.at
+
     def wait(self, limit, condition):
         """Whether it came to be true in so many seconds."""
         return until(limit, condition, 0.005, lambda: self.process.poll() is not None)

@@ -32,6 +32,10 @@ class Run:
     def worlds(self):
         return ledger.worlds(self.space.logs())
 
+    def at(self, step):
+        """When a step was committed, as far as is known."""
+        return step.at
+
     def wait(self, limit, condition):
         """Whether it came to be true in so many seconds."""
         return until(limit, condition, 0.005)

@@ -7,17 +7,26 @@ from job import joining
 SCRIPT = pathlib.Path(__file__).parent / "elastic_script.py"
 
 
-def script(setting, workers):
-    """A run of the script."""
-    command = [str(setting.python), str(SCRIPT), f"--data={setting.data.resolve()}"]
-    return local.Run(setting, workers, lambda workers, volume: joining(workers, volume, command))
+class Run(local.Run):
+    """One whose processes say when they commit: a line of the ledger is seen up to 50 ms later."""
+
+    def __init__(self, setting, workers):
+        command = [str(setting.python), str(SCRIPT), f"--data={setting.data.resolve()}"]
+        super().__init__(
+            setting, workers, lambda workers, volume: joining(workers, volume, [*command, f"--out={self.home}"])
+        )
+
+    def at(self, step):
+        lines = [line.split() for path in self.home.glob("steps-*") for line in path.read_text().splitlines()]
+        found = [float(at) for at, generation, number in lines if (generation, int(number)) == (step.life, step.number)]
+        return min(found)
 
 
 def kill(setting, repeat, whole_agent):
     """kill -9 of a rank's process, or of its agent, too."""
-    return local.kill(setting, repeat, whole_agent, script)
+    return local.kill(setting, repeat, whole_agent, Run)
 
 
 def grow(setting, repeat):
     """A third worker, by saving the file."""
-    return local.grow(setting, repeat, script)
+    return local.grow(setting, repeat, Run)
