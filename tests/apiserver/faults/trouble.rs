@@ -249,7 +249,8 @@ mod tests {
         for fault in Fault::OF_PROXY {
             for seed in 0..20 {
                 let mut trouble = Trouble::new(fault, seed, 7);
-                for what in [What::Write, What::Watch, What::List, What::Watch].repeat(40) {
+                // Enough that one request of a hundred is among them.
+                for what in [What::Write, What::Watch, What::List, What::Watch].repeat(400) {
                     let resource = "pods".to_owned();
                     trouble.request(&Asked { resource, what });
                     trouble.part("pods");
