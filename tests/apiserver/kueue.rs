@@ -12,12 +12,15 @@ use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
+mod suspend;
+
 const OTHER: &str = "other";
 /// Of the quota, and of each job.
 const GPUS: u32 = 4;
 
-/// Kueue with one quota, which both namespaces share; a job of the class `urgent` takes it from others.
-async fn stage() -> Stage {
+/// Kueue with one quota, which both namespaces share; a job of the class `urgent` takes it from others. The nodes of the quota
+/// have these labels.
+async fn stage(node_labels: Value) -> Stage {
     let stage = Stage::new().await;
     let client = stage.client.clone();
     KUEUE.install(&stage.server, &client).await.unwrap();
@@ -31,7 +34,7 @@ async fn stage() -> Stage {
     apply(
         &stage,
         None,
-        json!({"kind": "ResourceFlavor", "metadata": {"name": "gpus"}}),
+        json!({"kind": "ResourceFlavor", "metadata": {"name": "gpus"}, "spec": {"nodeLabels": node_labels}}),
     )
     .await;
     apply(&stage, None, priority("usual", 1)).await;
@@ -111,7 +114,7 @@ async fn run_to_its_end(stage: &Stage, namespace: &str) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn a_job_waits_in_kueue_until_another_has_ended() {
-    let stage = stage().await;
+    let stage = stage(json!({})).await;
     let operator = stage.operator(None);
     stage.create(NAMESPACE, queued("usual")).await;
     stage.trains(NAMESPACE).await;
@@ -125,7 +128,7 @@ async fn a_job_waits_in_kueue_until_another_has_ended() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn a_job_that_kueue_preempts_waits_and_continues_without_an_incident() {
-    let stage = stage().await;
+    let stage = stage(json!({})).await;
     let operator = stage.operator(None);
     stage.create(NAMESPACE, queued("usual")).await;
     stage.trains(NAMESPACE).await;
@@ -142,7 +145,7 @@ async fn a_job_that_kueue_preempts_waits_and_continues_without_an_incident() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn a_job_that_fails_in_kueue_gives_its_quota_to_the_next() {
-    let stage = stage().await;
+    let stage = stage(json!({})).await;
     let operator = stage.operator(None);
     stage.create(NAMESPACE, queued("usual")).await;
     stage.trains(NAMESPACE).await;

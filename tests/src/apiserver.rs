@@ -21,7 +21,8 @@ const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [Req
     rules:\n- {level: Metadata, users: [operator]}\n- {level: None}\n";
 /// Token, user, uid, groups.
 const TOKENS: &str = "test,test,1,\"system:masters\"\noperator,operator,2,\"system:masters\"\n\
-    operator-2,operator,2,\"system:masters\"\n";
+    operator-2,operator,2,\"system:masters\"\n\
+    roundhouse-kueue,system:serviceaccount:kueue-system:roundhouse-kueue,3\n";
 
 /// The two processes; they end with the value.
 pub struct ApiServer {
@@ -223,7 +224,7 @@ impl ApiServer {
         Ok(Client::try_from(self.config(user)?)?)
     }
 
-    /// The path of a kubeconfig of `test` or `operator`.
+    /// The path of a kubeconfig of `test`, `operator` or `roundhouse-kueue`.
     ///
     /// # Errors
     /// It cannot be written.

@@ -73,6 +73,7 @@ cluster_build() {
     local trainer=github.com/kubeflow/trainer/v2 crds=config/components/crd/bases webhooks=config/components/webhook/manifests.yaml
     build_module peers "JobSet, Kubeflow Trainer and Kueue" "jobset trainer-controller-manager kueue" \
       sigs.k8s.io/jobset $trainer/cmd/trainer-controller-manager sigs.k8s.io/kueue/cmd/kueue
+    build_module kueue "TrainingJobs in Kueue" roundhouse-kueue .
     build_module volcano "Scheduler of Volcano" volcano volcano.sh/volcano/cmd/scheduler
     definitions jobset peers sigs.k8s.io/jobset $crds/jobset.x-k8s.io_jobsets.yaml $webhooks
     definitions trainer-controller-manager peers $trainer manifests/base/webhook/manifests.yaml \

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/podset"
+	clientutil "sigs.k8s.io/kueue/pkg/util/client"
+)
+
+var kind = schema.GroupVersionKind{Group: "roundhouse.dev", Version: "v1alpha1", Kind: "TrainingJob"}
+
+// trainingJob is what Kueue has to know of a TrainingJob. Fields that this program does not know stay as they are.
+type trainingJob struct {
+	unstructured.Unstructured
+}
+
+var (
+	_ jobframework.GenericJob        = (*trainingJob)(nil)
+	_ jobframework.JobWithCustomStop = (*trainingJob)(nil)
+)
+
+func newJob() jobframework.GenericJob {
+	job := &trainingJob{}
+	job.SetGroupVersionKind(kind)
+	return job
+}
+
+func (j *trainingJob) Object() client.Object { return &j.Unstructured }
+
+func (j *trainingJob) GVK() schema.GroupVersionKind { return kind }
+
+func (j *trainingJob) IsSuspended() bool {
+	suspended, _, _ := unstructured.NestedBool(j.Unstructured.Object, "spec", "suspend")
+	return suspended
+}
+
+func (j *trainingJob) Suspend() { j.set(true, "spec", "suspend") }
+
+// IsActive tells whether there are pods: Kueue gives their quota away when there are none.
+func (j *trainingJob) IsActive() bool { return j.number("status", "workers", "active") > 0 }
+
+func (j *trainingJob) PodsReady(context.Context) bool {
+	return apimeta.IsStatusConditionTrue(j.conditions(), "Running")
+}
+
+func (j *trainingJob) Finished(context.Context) (message string, success, finished bool) {
+	for _, condition := range j.conditions() {
+		if condition.Status == metav1.ConditionTrue && (condition.Type == "Succeeded" || condition.Type == "Failed") {
+			return condition.Message, condition.Type == "Succeeded", true
+		}
+	}
+	return "", false, false
+}
+
+// PodSets asks for one pod per worker and spare. An elastic job may be admitted with fewer workers, but not below minReplicas.
+func (j *trainingJob) PodSets(context.Context) ([]kueue.PodSet, error) {
+	template, err := j.template()
+	if err != nil {
+		return nil, err
+	}
+	if len(template.Spec.Containers) == 0 {
+		// As the operator names it. A pod set needs one.
+		template.Spec.Containers = []corev1.Container{{Name: "trainer"}}
+	}
+	set := kueue.PodSet{Name: "workers", Template: *template, Count: j.count()}
+	if least := j.number("spec", "workers", "minReplicas"); least > 0 {
+		set.MinCount = ptr.To(int32(least + j.spares()))
+	}
+	return []kueue.PodSet{set}, nil
+}
+
+// RunWithPodSetsInfo resumes the job with what Kueue has chosen: how many workers, and the nodes of a flavor. TrainingJobs take
+// it in one update.
+func (j *trainingJob) RunWithPodSetsInfo(_ context.Context, infos []podset.PodSetInfo) error {
+	if len(infos) != 1 {
+		return podset.BadPodSetsInfoLenError(1, len(infos))
+	}
+	template, err := j.template()
+	if err != nil {
+		return err
+	}
+	if err := podset.Merge(&template.ObjectMeta, &template.Spec, infos[0]); err != nil {
+		return err
+	}
+	j.set(int64(infos[0].Count)-j.spares(), "spec", "workers", "replicas")
+	j.set(false, "spec", "suspend")
+	return j.setTemplate(template)
+}
+
+// RestorePodSetsInfo gives the job back what its owner wrote, and tells whether that is a change.
+func (j *trainingJob) RestorePodSetsInfo(infos []podset.PodSetInfo) bool {
+	template, err := j.template()
+	if err != nil || len(infos) != 1 {
+		return false
+	}
+	changed := podset.RestorePodSpec(&template.ObjectMeta, &template.Spec, infos[0]) || infos[0].Count != j.count()
+	if changed {
+		j.set(int64(infos[0].Count)-j.spares(), "spec", "workers", "replicas")
+		changed = j.setTemplate(template) == nil
+	}
+	return changed
+}
+
+// Stop suspends the job. A template can be changed only while its job is suspended, so it is restored in a second update.
+func (j *trainingJob) Stop(
+	ctx context.Context, c client.Client, infos []podset.PodSetInfo, reason jobframework.StopReason, _ string,
+) (bool, error) {
+	if reason == jobframework.StopReasonNoMatchingWorkload && len(infos) == 1 {
+		// Its owner has scaled it: that is what it waits for now.
+		infos[0].Count = j.count()
+	}
+	stops := !j.IsSuspended()
+	if stops {
+		suspend := func() (bool, error) { j.Suspend(); return true, nil }
+		if err := clientutil.Patch(ctx, c, j.Object(), suspend); err != nil {
+			return false, fmt.Errorf("suspend: %w", err)
+		}
+	}
+	restore := func() (bool, error) { return j.RestorePodSetsInfo(infos), nil }
+	if err := clientutil.Patch(ctx, c, j.Object(), restore); err != nil {
+		return stops, fmt.Errorf("restore the template: %w", err)
+	}
+	return stops, nil
+}
+
+// count is the number of pods.
+func (j *trainingJob) count() int32 {
+	return int32(j.number("spec", "workers", "replicas") + j.spares())
+}
+
+func (j *trainingJob) spares() int64 { return j.number("spec", "workers", "spares") }
+
+func (j *trainingJob) conditions() []metav1.Condition {
+	var status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	}
+	whole, _, _ := unstructured.NestedMap(j.Unstructured.Object, "status")
+	// A job without a status has none.
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(whole, &status)
+	return status.Conditions
+}
+
+func (j *trainingJob) template() (*corev1.PodTemplateSpec, error) {
+	template := &corev1.PodTemplateSpec{}
+	whole, _, err := unstructured.NestedMap(j.Unstructured.Object, "spec", "workers", "template")
+	if err == nil && whole != nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(whole, template)
+	}
+	return template, err
+}
+
+// setTemplate writes the fields that Kueue changes, and no other. What is empty then goes: the owner may not have written it.
+func (j *trainingJob) setTemplate(template *corev1.PodTemplateSpec) error {
+	whole, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
+	if err != nil {
+		return err
+	}
+	for _, path := range [][]string{
+		{"metadata", "labels"}, {"metadata", "annotations"},
+		{"spec", "nodeSelector"}, {"spec", "tolerations"}, {"spec", "schedulingGates"},
+	} {
+		own := append([]string{"spec", "workers", "template"}, path...)
+		if value, found, _ := unstructured.NestedFieldCopy(whole, path...); found {
+			j.set(value, own...)
+		} else {
+			unstructured.RemoveNestedField(j.Unstructured.Object, own...)
+		}
+	}
+	for _, path := range [][]string{{"metadata"}, {"spec"}, {}} {
+		own := append([]string{"spec", "workers", "template"}, path...)
+		if left, found, _ := unstructured.NestedMap(j.Unstructured.Object, own...); found && len(left) == 0 {
+			unstructured.RemoveNestedField(j.Unstructured.Object, own...)
+		}
+	}
+	return nil
+}
+
+func (j *trainingJob) number(path ...string) int64 {
+	number, _, _ := unstructured.NestedInt64(j.Unstructured.Object, path...)
+	return number
+}
+
+func (j *trainingJob) set(value any, path ...string) {
+	// It fails only where a field on the path is no object, which the API server refuses.
+	_ = unstructured.SetNestedField(j.Unstructured.Object, value, path...)
+}

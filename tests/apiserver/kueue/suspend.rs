@@ -1,0 +1,131 @@
+//! Jobs that Kueue resumes and suspends, by way of the program in examples/kueue.
+
+use kube::ResourceExt;
+use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::core::discovery::ApiResource;
+use roundhouse_tests::cluster::until;
+use roundhouse_tests::manifests::{documents, repository};
+use serde_json::{Value, json};
+
+use super::{GPUS, OTHER, run_to_its_end, stage};
+use crate::stage::{NAMESPACE, SOON, Stage, job};
+
+/// Kueue and the program, with the rights that its manifest gives it.
+async fn queue() -> Stage {
+    let stage = stage(json!({"accelerator": "h100"})).await;
+    for document in documents(&repository().join("examples/kueue/deploy.yaml")).unwrap() {
+        let kind = document["kind"].as_str().unwrap();
+        if !kind.starts_with("ClusterRole") {
+            continue;
+        }
+        let kind = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> = Api::all_with(stage.client.clone(), &resource);
+        let object = serde_json::from_value(document).unwrap();
+        api.create(&PostParams::default(), &object).await.unwrap();
+    }
+    let kubeconfig = stage.server.kubeconfig("roundhouse-kueue").unwrap();
+    let environment = [("KUBECONFIG", kubeconfig.as_path())];
+    let arguments = ["--health-probe-bind-address=0"];
+    stage
+        .server
+        .run_with("roundhouse-kueue", &arguments, &environment)
+        .unwrap();
+    stage
+}
+
+/// A suspended job of the queue, as the guide says. Each worker needs a GPU.
+fn queued(workers: u32, class: &str) -> Value {
+    let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
+    let mut job = job(workers);
+    job["metadata"]["labels"] = json!({
+        "kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/priority-class": class,
+    });
+    job["spec"]["suspend"] = json!(true);
+    let containers = json!([{"name": "trainer", "resources": limits}]);
+    job["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
+    job
+}
+
+/// The nodes that the pods of a namespace may run on.
+async fn selectors(stage: &Stage, namespace: &str) -> Vec<Option<String>> {
+    let pods = stage.all_pods(namespace).await;
+    let selector = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let labels = pod.spec.as_ref()?.node_selector.as_ref()?;
+        labels.get("accelerator").cloned()
+    };
+    pods.iter().map(selector).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kueue: make test-long"]
+async fn kueue_resumes_a_suspended_job_on_the_nodes_of_its_flavor_when_another_has_ended() {
+    let stage = queue().await;
+    let operator = stage.operator(None);
+    stage.create(NAMESPACE, queued(GPUS, "usual")).await;
+    stage.trains(NAMESPACE).await;
+    let on_h100 = vec![Some("h100".to_owned()); GPUS as usize];
+    assert_eq!(selectors(&stage, NAMESPACE).await, on_h100);
+    stage.create(OTHER, queued(GPUS, "usual")).await;
+    stage.reaches(OTHER, "Suspended").await;
+    assert!(stage.all_pods(OTHER).await.is_empty());
+    run_to_its_end(&stage, NAMESPACE).await;
+    run_to_its_end(&stage, OTHER).await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kueue: make test-long"]
+async fn a_job_that_kueue_preempts_is_suspended_with_the_template_of_its_owner_and_continues() {
+    let stage = queue().await;
+    let operator = stage.operator(None);
+    let created = stage.create(NAMESPACE, queued(GPUS, "usual")).await;
+    stage.trains(NAMESPACE).await;
+    stage.create(OTHER, queued(GPUS, "urgent")).await;
+    until("the job is suspended and restored", SOON, || async {
+        let spec = stage.job(NAMESPACE).await.spec;
+        let is_restored = spec.workers.template == created.spec.workers.template;
+        Ok((spec.suspend && is_restored).then_some(()))
+    })
+    .await
+    .unwrap();
+    run_to_its_end(&stage, OTHER).await;
+    stage.trains(NAMESPACE).await;
+    let status = stage.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.incidents.total, 0);
+    run_to_its_end(&stage, NAMESPACE).await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kueue: make test-long"]
+async fn kueue_admits_an_elastic_job_with_the_workers_that_the_quota_has_room_for() {
+    let stage = queue().await;
+    let operator = stage.operator(None);
+    stage.create(NAMESPACE, queued(1, "usual")).await;
+    stage.trains(NAMESPACE).await;
+    let mut elastic = queued(GPUS, "usual");
+    elastic["spec"]["workers"]["minReplicas"] = json!(2);
+    stage.create(OTHER, elastic).await;
+    stage.trains(OTHER).await;
+    let job = stage.job(OTHER).await;
+    assert_eq!(job.spec.workers.replicas, GPUS - 1);
+    assert_eq!(stage.all_pods(OTHER).await.len(), GPUS as usize - 1);
+    // A scale is a new wish, for which the job queues again.
+    let fewer = Patch::Merge(json!({"spec": {"workers": {"replicas": 2}}}));
+    let (name, parameters) = (job.name_any(), PatchParams::default());
+    let jobs = stage.jobs(OTHER);
+    jobs.patch(&name, &parameters, &fewer).await.unwrap();
+    until("it trains with two", SOON, || async {
+        stage.kubelet(OTHER, None).await;
+        let job = stage.job(OTHER).await;
+        let membership = job.status.unwrap().membership;
+        let has_two = membership.is_some_and(|it| it.world_size == 2);
+        Ok((has_two && !job.spec.suspend && job.spec.workers.replicas == 2).then_some(()))
+    })
+    .await
+    .unwrap();
+    run_to_its_end(&stage, NAMESPACE).await;
+    run_to_its_end(&stage, OTHER).await;
+    operator.stop().await;
+}
