@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +21,13 @@ import (
 )
 
 var kind = schema.GroupVersionKind{Group: "roundhouse.dev", Version: "v1alpha1", Kind: "TrainingJob"}
+
+const (
+	// The job is suspended, and its template is not yet what its owner wrote. The same as of a batch Job.
+	stopping = "kueue.x-k8s.io/stopping"
+	// How many pods the job was admitted with. Its template is Kueue's as long as it has this.
+	admitted = "roundhouse.dev/admitted-pods"
+)
 
 // trainingJob is what Kueue has to know of a TrainingJob. Fields that this program does not know stay as they are.
 type trainingJob struct {
@@ -41,14 +50,16 @@ func (j *trainingJob) Object() client.Object { return &j.Unstructured }
 func (j *trainingJob) GVK() schema.GroupVersionKind { return kind }
 
 func (j *trainingJob) IsSuspended() bool {
-	suspended, _, _ := unstructured.NestedBool(j.Unstructured.Object, "spec", "suspend")
-	return suspended
+	return j.isPaused() && j.GetAnnotations()[stopping] == ""
 }
 
 func (j *trainingJob) Suspend() { j.set(true, "spec", "suspend") }
 
-// IsActive tells whether there are pods: Kueue gives their quota away when there are none.
-func (j *trainingJob) IsActive() bool { return j.number("status", "workers", "active") > 0 }
+// IsActive tells whether there may be pods: Kueue gives their quota away when there are none. Those of a job that the operator
+// has not looked at since it was changed are not known.
+func (j *trainingJob) IsActive() bool {
+	return j.number("status", "observedGeneration") != j.GetGeneration() || j.number("status", "workers", "pods") > 0
+}
 
 func (j *trainingJob) PodsReady(context.Context) bool {
 	return apimeta.IsStatusConditionTrue(j.conditions(), "Running")
@@ -73,6 +84,8 @@ func (j *trainingJob) PodSets(context.Context) ([]kueue.PodSet, error) {
 		// As the operator names it. A pod set needs one.
 		template.Spec.Containers = []corev1.Container{{Name: "trainer"}}
 	}
+	setDefaults(template.Spec.InitContainers)
+	setDefaults(template.Spec.Containers)
 	set := kueue.PodSet{Name: "workers", Template: *template, Count: j.count()}
 	if least := j.number("spec", "workers", "minReplicas"); least > 0 {
 		set.MinCount = ptr.To(int32(least + j.spares()))
@@ -95,6 +108,7 @@ func (j *trainingJob) RunWithPodSetsInfo(_ context.Context, infos []podset.PodSe
 	}
 	j.set(int64(infos[0].Count)-j.spares(), "spec", "workers", "replicas")
 	j.set(false, "spec", "suspend")
+	j.annotate(admitted, strconv.Itoa(int(infos[0].Count)))
 	return j.setTemplate(template)
 }
 
@@ -112,26 +126,57 @@ func (j *trainingJob) RestorePodSetsInfo(infos []podset.PodSetInfo) bool {
 	return changed
 }
 
-// Stop suspends the job. A template can be changed only while its job is suspended, so it is restored in a second update.
+// Stop suspends the job. A template can be changed only while its job is suspended, so it is restored in a second update. If
+// that fails the annotation is still there, and the job does not count as suspended: Kueue stops it again.
 func (j *trainingJob) Stop(
-	ctx context.Context, c client.Client, infos []podset.PodSetInfo, reason jobframework.StopReason, _ string,
+	ctx context.Context, c client.Client, infos []podset.PodSetInfo, _ jobframework.StopReason, _ string,
 ) (bool, error) {
-	if reason == jobframework.StopReasonNoMatchingWorkload && len(infos) == 1 {
-		// Its owner has scaled it: that is what it waits for now.
+	if count, found := j.GetAnnotations()[admitted]; found && len(infos) == 1 && count != strconv.Itoa(int(j.count())) {
+		// Its owner has scaled it since: that is what it waits for now.
 		infos[0].Count = j.count()
 	}
-	stops := !j.IsSuspended()
+	stops := !j.isPaused()
 	if stops {
-		suspend := func() (bool, error) { j.Suspend(); return true, nil }
+		suspend := func() (bool, error) {
+			j.Suspend()
+			j.annotate(stopping, "true")
+			return true, nil
+		}
 		if err := clientutil.Patch(ctx, c, j.Object(), suspend); err != nil {
 			return false, fmt.Errorf("suspend: %w", err)
 		}
 	}
-	restore := func() (bool, error) { return j.RestorePodSetsInfo(infos), nil }
+	restore := func() (bool, error) {
+		if _, found := j.GetAnnotations()[admitted]; found {
+			j.RestorePodSetsInfo(infos)
+		}
+		j.annotate(admitted, "")
+		j.annotate(stopping, "")
+		return true, nil
+	}
 	if err := clientutil.Patch(ctx, c, j.Object(), restore); err != nil {
 		return stops, fmt.Errorf("restore the template: %w", err)
 	}
 	return stops, nil
+}
+
+// isPaused tells whether the operator has to suspend the job.
+func (j *trainingJob) isPaused() bool {
+	paused, _, _ := unstructured.NestedBool(j.Unstructured.Object, "spec", "suspend")
+	return paused
+}
+
+// annotate sets an annotation, or removes it if it is to be empty.
+func (j *trainingJob) annotate(name, value string) {
+	annotations := j.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[name] = value
+	if value == "" {
+		delete(annotations, name)
+	}
+	j.SetAnnotations(annotations)
 }
 
 // count is the number of pods.
@@ -149,6 +194,21 @@ func (j *trainingJob) conditions() []metav1.Condition {
 	// A job without a status has none.
 	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(whole, &status)
 	return status.Conditions
+}
+
+// setDefaults sets what the API server sets in a Workload and not in a TrainingJob. Kueue compares the two.
+func setDefaults(containers []corev1.Container) {
+	for i := range containers {
+		container := &containers[i]
+		for port := range container.Ports {
+			container.Ports[port].Protocol = cmp.Or(container.Ports[port].Protocol, corev1.ProtocolTCP)
+		}
+		for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe, container.StartupProbe} {
+			if probe != nil && probe.GRPC != nil && probe.GRPC.Service == nil {
+				probe.GRPC.Service = ptr.To("")
+			}
+		}
+	}
 }
 
 func (j *trainingJob) template() (*corev1.PodTemplateSpec, error) {

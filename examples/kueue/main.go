@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	configapi "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 )
@@ -25,29 +26,32 @@ func main() {
 	probes := flag.String("health-probe-bind-address", ":8081", "`address` of /healthz; 0 for none")
 	metrics := flag.String("metrics-bind-address", "0", "`address` of /metrics; 0 for none")
 	elect := flag.Bool("leader-elect", false, "for more than one replica: only one of them acts")
+	leases := flag.String("leader-elect-namespace", "", "`namespace` of the Lease; default: that of the pod")
+	wait := flag.Bool("wait-for-pods-ready", false, "tell Kueue when a job trains; give it if Kueue's configuration has waitForPodsReady")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
-	if err := run(ctrl.SetupSignalHandler(), *probes, *metrics, *elect); err != nil {
+	options := ctrl.Options{
+		HealthProbeBindAddress:  *probes,
+		Metrics:                 metricsserver.Options{BindAddress: *metrics},
+		LeaderElection:          *elect,
+		LeaderElectionID:        "roundhouse-kueue",
+		LeaderElectionNamespace: *leases,
+	}
+	if err := run(ctrl.SetupSignalHandler(), options, *wait); err != nil {
 		ctrl.Log.Error(err, "cannot go on")
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, probes, metrics string, elect bool) error {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(kueue.AddToScheme(scheme))
+func run(ctx context.Context, options ctrl.Options, waitForPodsReady bool) error {
+	options.Scheme = runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(options.Scheme))
+	utilruntime.Must(kueue.AddToScheme(options.Scheme))
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return err
 	}
-	manager, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                 scheme,
-		HealthProbeBindAddress: probes,
-		Metrics:                metricsserver.Options{BindAddress: metrics},
-		LeaderElection:         elect,
-		LeaderElectionID:       "roundhouse-kueue",
-	})
+	manager, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return err
 	}
@@ -59,7 +63,11 @@ func run(ctx context.Context, probes, metrics string, elect bool) error {
 	}
 	events := manager.GetEventRecorderFor("roundhouse-kueue")
 	newReconciler := jobframework.NewGenericReconcilerFactory(newJob)
-	reconciler, err := newReconciler(ctx, manager.GetClient(), manager.GetFieldIndexer(), events)
+	var own []jobframework.Option
+	if waitForPodsReady {
+		own = append(own, jobframework.WithWaitForPodsReady(&configapi.WaitForPodsReady{}))
+	}
+	reconciler, err := newReconciler(ctx, manager.GetClient(), manager.GetFieldIndexer(), events, own...)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::expectations::Lag;
 use crate::fresh::{Confirmed, confirm};
 use crate::late::is_late;
-use crate::made_pods::are_for_nobody;
+use crate::made_pods::job_is_gone;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::observe::{lag, observe};
 use crate::panics::caught;
@@ -71,6 +71,26 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Durat
     next
 }
 
+/// Returns until when the caches lack what was written for the job, if they do.
+async fn wait_for_caches(
+    context: &Context,
+    key: &Job,
+    job: &TrainingJob,
+) -> Result<Option<Duration>, Error> {
+    while let Some(lag) = lag(context, key, job) {
+        match lag {
+            Lag::Left(left) => return Ok(Some(left)),
+            Lag::Overdue(write, seen) => {
+                if is_late(context, key, &write, seen).await? {
+                    return Ok(Some(LATE));
+                }
+                context.expectations.forget(key, &write);
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Returns after how long to look again, even if nothing changes.
 async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Duration>, Error> {
     let Guarded { job, unreadable } = guarded;
@@ -79,23 +99,23 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     }
     let started = Instant::now();
     let key = key(job);
-    while let Some(lag) = lag(context, &key, job) {
-        match lag {
-            Lag::Left(left) => return Ok(Some(left)),
-            Lag::Overdue(write, seen) => {
-                if is_late(context, &key, &write, seen).await? {
-                    return Ok(Some(LATE));
-                }
-                context.expectations.forget(&key, &write);
-            }
-        }
+    // It is told in the metrics: such a job shows nothing.
+    let puts_off = |why: &str, after| {
+        tracing::debug!(job = ?key, why, "the job is not looked at yet");
+        context.metrics.work.reconciled(why, started.elapsed());
+        Ok(Some(after))
+    };
+    if let Some(after) = wait_for_caches(context, &key, job).await? {
+        return match after {
+            LATE => puts_off("WatchLate", LATE),
+            after => Ok(Some(after)),
+        };
     }
     let Some(mut observed) = observe(context, &key, job) else {
-        return Ok(Some(LOOK_AGAIN));
+        return puts_off("PodGroupsUnknown", LOOK_AGAIN);
     };
     if !context.policies.can_judge(job) {
-        tracing::debug!(job = ?key, "the labels of its namespace are not known yet");
-        return Ok(Some(LABELS_OF_NAMESPACE));
+        return puts_off("NamespaceUnknown", LABELS_OF_NAMESPACE);
     }
     if let Some(key) = &job.spec.scheduling.topology_key
         && learn(context, &observed.pods, key)
@@ -136,9 +156,9 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         let kind = kind.as_str();
         return Err(Error::Stale { kind, age });
     }
-    if are_for_nobody(context, &key, job, &plan.actions).await? {
+    if job_is_gone(context, &key, job, &plan.actions).await? {
         tracing::info!(job = ?key, "the job is gone; its pods are not made again");
-        return Ok(Some(GONE));
+        return puts_off("JobGone", GONE);
     }
     let gpus = Gpus::of(
         &observed.pods,

@@ -10,7 +10,7 @@ use crate::cache::Job;
 /// How long a write is waited for. Later either the watch is late, or it has skipped the write (made and gone between two
 /// events). Of a pod that was made the API server is asked which.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Until then a job that does not come back may be there.
+/// A job that has not come back by then is gone.
 const FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// What was written.

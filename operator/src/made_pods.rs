@@ -60,7 +60,7 @@ impl MadePods {
 ///
 /// # Errors
 /// The API server refused, or did not answer.
-pub(crate) async fn are_for_nobody(
+pub(crate) async fn job_is_gone(
     context: &Context,
     key: &Job,
     job: &TrainingJob,

@@ -22,7 +22,7 @@ use crate::coalesce::coalesce;
 use crate::context::Context;
 use crate::dispatch::dispatch;
 use crate::driver::reconcile;
-use crate::events::queue::tell_all;
+use crate::events::queue::publish_all;
 use crate::fair::Name;
 use crate::gangs::{coscheduling, volcano};
 use crate::groups::watch::watch_groups;
@@ -138,7 +138,7 @@ pub async fn run_with(
     let server = http::serve(listener, router).map(drop);
     background.spawn("http", server);
     watch_all(&mut background, &context, &leadership, &wake);
-    background.spawn("events", tell_all(Arc::clone(&context)));
+    background.spawn("events", publish_all(Arc::clone(&context)));
     let restarts = restarts::pull::pull(Arc::clone(&context), wake.clone());
     background.spawn("restarts", restarts);
     let (store, writer) = reflector::store();

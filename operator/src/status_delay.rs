@@ -1,11 +1,12 @@
-//! Counts and words of a status change in bursts, while workers become ready one after the other: those of one moment go in
-//! one write, and the longer it lasts, the more of them. What decides something is written at once.
+//! Counts and words of a status change in bursts, while workers become ready one after the other. They are gathered for some
+//! seconds and go in one write; the longer a burst lasts, the longer they are gathered. What decides something is written at
+//! once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use roundhouse_api::TrainingJobStatus;
+use roundhouse_api::{ConditionType, TrainingJobStatus, WorkersStatus};
 
 use crate::cache::Job;
 
@@ -68,10 +69,16 @@ impl StatusDelay {
     }
 }
 
-/// The status without what only describes.
+/// The status without what only describes. That the last pod of a suspended job is gone decides when a queue gives its place to
+/// another.
 fn decisive(status: &TrainingJobStatus) -> TrainingJobStatus {
     let mut status = status.clone();
-    status.workers = None;
+    let has_pods = status
+        .workers
+        .take()
+        .is_some_and(|workers| workers.pods > 0);
+    let leaves = has_pods && status.is_true(ConditionType::Suspended);
+    status.workers = leaves.then(WorkersStatus::default);
     status.replicas = 0;
     for condition in &mut status.conditions {
         condition.message.clear();
@@ -81,7 +88,8 @@ fn decisive(status: &TrainingJobStatus) -> TrainingJobStatus {
 
 #[cfg(test)]
 mod tests {
-    use roundhouse_api::WorkersStatus;
+    use roundhouse_api::ConditionReason;
+    use roundhouse_planner::status::set_condition;
 
     use super::*;
 
@@ -98,6 +106,42 @@ mod tests {
         let mut decided = counted.clone();
         decided.incidents.total = 1;
         assert_eq!(settling.wait(&job, &before, &decided), None);
+    }
+
+    #[test]
+    fn that_the_last_pod_of_a_suspended_job_is_gone_is_written_at_once() {
+        let (delay, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
+        let status = |pods, is_suspended| {
+            let workers = WorkersStatus {
+                pods,
+                ..WorkersStatus::default()
+            };
+            let mut status = TrainingJobStatus {
+                workers: Some(workers),
+                ..TrainingJobStatus::default()
+            };
+            let reason = ConditionReason::Suspended;
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            set_condition(
+                &mut status,
+                ConditionType::Suspended,
+                is_suspended,
+                reason,
+                "",
+                now,
+            );
+            status
+        };
+        let wait = |before, after, is_suspended| {
+            delay.wait(
+                &job,
+                &status(before, is_suspended),
+                &status(after, is_suspended),
+            )
+        };
+        assert!(wait(3, 1, true).is_some());
+        assert_eq!(wait(1, 0, true), None);
+        assert!(wait(0, 3, false).is_some());
     }
 
     #[test]

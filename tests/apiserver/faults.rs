@@ -12,7 +12,7 @@ mod restored;
 mod scenario;
 mod told;
 mod traffic;
-mod trouble;
+pub(crate) mod trouble;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -1,11 +1,13 @@
 //! The administrator's policy decides which jobs get pods.
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
+use crate::faults::proxy::Proxy;
+use crate::faults::trouble::Trouble;
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
 /// A job whose workers have this pod spec.
@@ -95,5 +97,29 @@ async fn a_job_for_which_its_namespace_has_no_place_begins_when_another_one_goes
         .await
         .unwrap();
     stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_in_a_new_namespace_waits_until_its_stricter_policy_is_known() {
+    let stage = Stage::new().await;
+    let proxy = Proxy::start(stage.server.client("operator").unwrap()).await;
+    let policy = "namespaces: [{selector: {team: students}, maxWorkersPerJob: 1}]";
+    let operator = stage.operator_with_through(policy, proxy.config());
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    proxy.traffic.begin(Trouble::late("namespaces"));
+    let labels = json!({"team": "students"});
+    let strict = json!({"metadata": {"name": "strict", "labels": labels}});
+    let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+    let strict = serde_json::from_value(strict).unwrap();
+    let made = namespaces.create(&PostParams::default(), &strict).await;
+    made.unwrap();
+    stage.apply("strict", 2).await;
+    stage.reaches("strict", "ForbiddenByPolicy").await;
+    assert_eq!(num_pods(&stage, "strict").await, 0);
+    let waited =
+        operator.metric("roundhouse_operator_reconciles_total{result=\"NamespaceUnknown\"}");
+    assert!(waited > Some(0.0), "the namespace was told in time");
     operator.stop().await;
 }

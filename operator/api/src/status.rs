@@ -148,6 +148,10 @@ pub struct WorkersStatus {
     /// In the lobby beyond those wanted: they take the place of members that are lost.
     #[serde(default)]
     pub spares: u32,
+    /// Pods that may hold resources: all that have not ended, those on their way out among them. A pod that leaves a node which
+    /// does not answer does not count.
+    #[serde(default)]
+    pub pods: u32,
     /// `ready/wanted`, for the column.
     #[schemars(length(max = 32))]
     pub summary: String,

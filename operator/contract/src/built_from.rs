@@ -14,21 +14,22 @@ pub struct BuiltFrom {
     pub job_generation: i64,
     /// Fingerprint of the parts of the spec that are in the pod and may be edited while the job is suspended.
     pub spec: String,
-    /// How the fingerprint was made: those of different ways cannot be compared.
-    #[serde(default = "first_way")]
+    /// Version of the way in which the fingerprint was made. Fingerprints of different versions cannot be compared.
+    #[serde(default = "first_version")]
     pub spec_version: u32,
     /// The operator's trainer image: that of a template which names none, and where the agent of other images comes from.
     pub trainer_image: String,
 }
 
-const fn first_way() -> u32 {
+/// Of documents that do not say it.
+const fn first_version() -> u32 {
     1
 }
 
 impl BuiltFrom {
     /// How this version makes fingerprints. It is raised when the same spec gets another fingerprint, because a field was
     /// added that has a default, say.
-    pub const SPEC_VERSION: u32 = first_way();
+    pub const SPEC_VERSION: u32 = 1;
 
     /// Reads what [`Self::to_json`] wrote; `None` for what somebody else wrote.
     #[must_use]

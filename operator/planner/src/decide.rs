@@ -9,6 +9,7 @@ use crate::failures;
 use crate::failures::nodes;
 use crate::generation::form;
 use crate::generation::repeat;
+use crate::generation::worker;
 use crate::life::deadlines;
 use crate::life::finish;
 use crate::life::newer;
@@ -105,6 +106,8 @@ fn describe(draft: &mut Draft<'_>) {
     let ready = draft.members.num_ready().saturating_sub(spares);
     let active = draft.members.that_live();
     let active = active.iter().filter(|pod| !pod.unreachable).count();
+    let pods = draft.observed.pods.iter();
+    let pods = pods.filter(|pod| worker::may_hold_resources(pod)).count();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let wanted = draft.job.replicas;
     draft.status.observed_generation = Some(draft.job.generation);
@@ -113,6 +116,7 @@ fn describe(draft: &mut Draft<'_>) {
         ready: count(ready),
         active: count(active),
         spares: count(spares),
+        pods: count(pods),
         summary: format!("{ready}/{wanted}"),
     });
     draft.status.replicas = count(draft.members.num_without_spares(draft.job.spares));

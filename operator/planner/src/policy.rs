@@ -101,7 +101,7 @@ impl Limits {
             reason: RejectionReason::TooManyJobs,
             // Not how many come before it: each job that ends would change the message of all others, with an event for each.
             message: format!(
-                "policy.maxJobsPerNamespace is {most}, and so many jobs of the namespace come before this one; it begins when \
+                "at least {most} jobs of this namespace come before it, and policy.maxJobsPerNamespace is {most}; it begins when \
                  enough of them have ended or are suspended, or when an administrator raises that value of the operator's chart"
             ),
         })

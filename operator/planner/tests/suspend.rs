@@ -70,6 +70,21 @@ fn workers_that_leave_a_suspended_job_are_no_incidents_however_they_end() {
 }
 
 #[test]
+fn pods_that_are_on_their_way_out_count_until_they_are_gone() {
+    let mut world = trains();
+    (world.lingering, world.job.suspend) = (true, true);
+    world.settle();
+    let pods = |world: &World| world.observed.status.workers.as_ref().unwrap().pods;
+    assert_eq!(pods(&world), 2);
+    world.observed.pods[0].unreachable = true;
+    world.settle();
+    assert_eq!(pods(&world), 1);
+    world.vanishes(1);
+    world.settle();
+    assert_eq!(pods(&world), 0);
+}
+
+#[test]
 fn a_resumed_job_has_fresh_workers_in_the_next_generation() {
     let mut world = trains();
     world.job.suspend = true;

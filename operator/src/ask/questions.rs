@@ -1,5 +1,5 @@
-//! Questions that are under way, one at a time to each agent. Agents that said nothing last time wait for each other and for
-//! nobody else: a network that is closed to some of them delays no word of the others.
+//! Questions that are under way, one at a time to each agent. Agents that did not answer the last one share a small pool of
+//! slots, so they do not delay questions to agents that do: a network may be closed to some.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;

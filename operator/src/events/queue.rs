@@ -55,9 +55,11 @@ impl EventQueue {
                 event: event.clone(),
                 at: Timestamp::now(),
             };
+            // Before it can be told.
+            self.num_left.send_modify(|left| *left += 1);
             // Without anybody who tells them they are lost.
-            if self.lanes[lane].send(waiting).is_ok() {
-                self.num_left.send_modify(|left| *left += 1);
+            if self.lanes[lane].send(waiting).is_err() {
+                self.mark_done(1);
             }
         }
     }
@@ -69,14 +71,14 @@ impl EventQueue {
         let _ = tokio::time::timeout(at_most, told).await;
     }
 
-    fn are_over(&self, events: u64) {
+    fn mark_done(&self, events: u64) {
         let less = |left: &mut u64| *left = left.saturating_sub(events);
         self.num_left.send_modify(less);
     }
 }
 
 /// Tells events until the operator stops. What was pushed before this was called is lost.
-pub(crate) fn tell_all(context: Arc<Context>) -> impl Future<Output = ()> {
+pub(crate) fn publish_all(context: Arc<Context>) -> impl Future<Output = ()> {
     let lanes = context.event_queue.lanes.iter();
     let lanes: Vec<_> = lanes.map(broadcast::Sender::subscribe).collect();
     async move {
@@ -106,7 +108,7 @@ async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
             }
             Err(RecvError::Closed) => return,
         };
-        context.event_queue.are_over(over);
+        context.event_queue.mark_done(over);
     }
 }
 
@@ -133,11 +135,11 @@ mod tests {
         queue.push(&raw_job(1), &events(MAX_WAITING + 2));
         let lane = lanes.iter_mut().find(|lane| !lane.is_empty()).unwrap();
         assert_eq!(lane.recv().await.unwrap_err(), RecvError::Lagged(2));
-        queue.are_over(2);
+        queue.mark_done(2);
         for at in 2..MAX_WAITING + 2 {
             let waiting = lane.recv().await.unwrap();
             assert_eq!(waiting.event.message, format!("{at}"));
-            queue.are_over(1);
+            queue.mark_done(1);
         }
         queue.drain(Duration::MAX).await;
     }

@@ -42,7 +42,7 @@ impl Work {
             reconciles: counter(
                 registry,
                 "roundhouse_operator_reconciles_total",
-                "Reconciles by result: the reason of the plan, or the step that failed (Apply, Confirm, Stale, Report, Build, Random), or Panicked.",
+                "Reconciles by result: the reason of the plan, why there is none yet (WatchLate, NamespaceUnknown, PodGroupsUnknown, JobGone), or the step that failed (Apply, Confirm, Stale, Report, Build, Random), or Panicked.",
                 &["result"],
             )?,
             reconcile_seconds: register(registry, seconds)?,

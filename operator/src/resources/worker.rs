@@ -181,13 +181,17 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
 }
 
 /// What the restricted standard asks of each container, sidecars included. A capability that a container needs has to be
-/// added by name, so that the policy sees it.
+/// added by name, so that the policy sees it. Who adds all of them keeps them: containerd drops `ALL` after it has added `ALL`.
 fn restrict(container: &mut Container) {
     let security = container.security_context.get_or_insert_default();
     if !must_escalate(security) {
         security.allow_privilege_escalation.get_or_insert(false);
     }
     let capabilities = security.capabilities.get_or_insert_default();
+    let mut added = capabilities.add.iter().flatten();
+    if added.any(|name| name == "ALL") {
+        return;
+    }
     let dropped = capabilities.drop.get_or_insert_default();
     if dropped.iter().all(|name| name != "ALL") {
         dropped.push("ALL".to_owned());

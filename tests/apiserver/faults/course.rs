@@ -80,7 +80,8 @@ pub(crate) async fn violations(
     seed: u64,
 ) -> Vec<String> {
     for attempt in 0..TRIES {
-        let seed = seed + 1_000 * attempt;
+        // The rate of `Often` follows the rest by three.
+        let seed = seed + 3_000 * attempt;
         let namespace = format!("{scenario:?}-{fault:?}-{seed}").to_lowercase();
         let (strikes, wrong) = Box::pin(run(stage, namespace, scenario, fault, seed)).await;
         if strikes > 0 || !wrong.is_empty() {
@@ -122,8 +123,8 @@ async fn run(
     wrong.extend(course.ends_history());
     let (made, expected) = (course.history.pods(), scenario.num_pods());
     // An older cache shows a job that is wanted where one is suspended, or gone.
-    let is_more = made.len() > expected && fault == Fault::Older;
-    if wrong.is_empty() && made.len() != expected && !is_more {
+    let most = expected * if fault == Fault::Older { 2 } else { 1 };
+    if wrong.is_empty() && !(expected..=most).contains(&made.len()) {
         wrong.push(format!("{made:?} were made, not {expected} pods"));
     }
     let strikes = course.proxy.traffic.end() + course.deaths;

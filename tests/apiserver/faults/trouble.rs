@@ -96,6 +96,13 @@ impl Trouble {
         }
     }
 
+    /// What watches of this kind tell is late.
+    pub(crate) fn late(resource: &'static str) -> Self {
+        let mut trouble = Self::new(Fault::Late, 0, 0);
+        (trouble.only, trouble.after) = (Some(resource), 0);
+        trouble
+    }
+
     /// The operator begins anew, and all it reads first is older.
     pub(crate) fn begun_anew(mut self, resources: &[&str]) -> Self {
         let stages = resources.iter().map(|it| ((*it).to_owned(), Stage::Cut));

@@ -1,8 +1,11 @@
 //! Jobs that Kueue resumes and suspends, by way of the program in examples/kueue.
 
+use std::time::{Duration, Instant};
+
 use kube::ResourceExt;
-use kube::api::{Api, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
 use kube::core::discovery::ApiResource;
+use roundhouse_api::ConditionType;
 use roundhouse_tests::cluster::until;
 use roundhouse_tests::manifests::{documents, repository};
 use serde_json::{Value, json};
@@ -10,23 +13,34 @@ use serde_json::{Value, json};
 use super::{GPUS, OTHER, run_to_its_end, stage};
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
+/// Kueue would give the quota away within milliseconds.
+const STILL: Duration = Duration::from_secs(4);
+
 /// Kueue and the program, with the rights that its manifest gives it.
 async fn queue() -> Stage {
     let stage = stage(json!({"accelerator": "h100"})).await;
     for document in documents(&repository().join("examples/kueue/deploy.yaml")).unwrap() {
         let kind = document["kind"].as_str().unwrap();
-        if !kind.starts_with("ClusterRole") {
+        let kind = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);
+        if document["apiVersion"] != json!(kind.api_version()) {
             continue;
         }
-        let kind = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);
-        let resource = ApiResource::from_gvk(&kind);
-        let api: Api<DynamicObject> = Api::all_with(stage.client.clone(), &resource);
+        let (client, resource) = (stage.client.clone(), ApiResource::from_gvk(&kind));
+        let api: Api<DynamicObject> = match document["metadata"]["namespace"].as_str() {
+            Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+            None => Api::all_with(client, &resource),
+        };
         let object = serde_json::from_value(document).unwrap();
         api.create(&PostParams::default(), &object).await.unwrap();
     }
     let kubeconfig = stage.server.kubeconfig("roundhouse-kueue").unwrap();
     let environment = [("KUBECONFIG", kubeconfig.as_path())];
-    let arguments = ["--health-probe-bind-address=0"];
+    let arguments = [
+        "--health-probe-bind-address=0",
+        "--leader-elect",
+        "--leader-elect-namespace=kueue-system",
+        "--wait-for-pods-ready",
+    ];
     stage
         .server
         .run_with("roundhouse-kueue", &arguments, &environment)
@@ -42,7 +56,9 @@ fn queued(workers: u32, class: &str) -> Value {
         "kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/priority-class": class,
     });
     job["spec"]["suspend"] = json!(true);
-    let containers = json!([{"name": "trainer", "resources": limits}]);
+    // A Workload gets a default in the port.
+    let ports = json!([{"containerPort": 8080}]);
+    let containers = json!([{"name": "trainer", "resources": limits, "ports": ports}]);
     job["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
     job
 }
@@ -81,6 +97,14 @@ async fn a_job_that_kueue_preempts_is_suspended_with_the_template_of_its_owner_a
     let operator = stage.operator(None);
     let created = stage.create(NAMESPACE, queued(GPUS, "usual")).await;
     stage.trains(NAMESPACE).await;
+    let pods = stage.pods(NAMESPACE);
+    let held = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    for pod in stage.all_pods(NAMESPACE).await {
+        let saves = held(json!(["test/saves-a-checkpoint"]));
+        pods.patch(&pod.name_any(), &PatchParams::default(), &saves)
+            .await
+            .unwrap();
+    }
     stage.create(OTHER, queued(GPUS, "urgent")).await;
     until("the job is suspended and restored", SOON, || async {
         let spec = stage.job(NAMESPACE).await.spec;
@@ -89,10 +113,74 @@ async fn a_job_that_kueue_preempts_is_suspended_with_the_template_of_its_owner_a
     })
     .await
     .unwrap();
+    until("the operator has seen it", SOON, || async {
+        let job = stage.job(NAMESPACE).await;
+        let status = job.status.unwrap_or_default();
+        let has_seen = status.observed_generation == job.metadata.generation;
+        Ok((has_seen && status.is_true(ConditionType::Suspended)).then_some(()))
+    })
+    .await
+    .unwrap();
+    let still = Instant::now() + STILL;
+    while Instant::now() < still {
+        assert!(stage.all_pods(OTHER).await.is_empty());
+        tokio::time::sleep(STILL / 20).await;
+    }
+    for pod in stage.all_pods(NAMESPACE).await {
+        assert!(pod.metadata.deletion_timestamp.is_some());
+        let name = pod.name_any();
+        let parameters = PatchParams::default();
+        pods.patch(&name, &parameters, &held(json!(null)))
+            .await
+            .unwrap();
+    }
     run_to_its_end(&stage, OTHER).await;
     stage.trains(NAMESPACE).await;
     let status = stage.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.incidents.total, 0);
+    run_to_its_end(&stage, NAMESPACE).await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kueue: make test-long"]
+async fn a_job_whose_stop_was_cut_short_gets_the_template_of_its_owner_back() {
+    let stage = queue().await;
+    let operator = stage.operator(None);
+    let created = stage.create(NAMESPACE, queued(2, "usual")).await;
+    stage.trains(NAMESPACE).await;
+    // Its owner scales it. The program ends between its two updates.
+    let annotations = json!({"kueue.x-k8s.io/stopping": "true"});
+    let spec = json!({"suspend": true, "workers": {"replicas": 1}});
+    let half = Patch::Merge(json!({"metadata": {"annotations": annotations}, "spec": spec}));
+    let (jobs, name) = (stage.jobs(NAMESPACE), created.name_any());
+    jobs.patch(&name, &PatchParams::default(), &half)
+        .await
+        .unwrap();
+    until("it trains with one", SOON, || async {
+        stage.kubelet(NAMESPACE, None).await;
+        let membership = stage.job(NAMESPACE).await.status.unwrap().membership;
+        Ok(membership
+            .is_some_and(|it| it.world_size == 1)
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "Workload");
+    let resource = ApiResource::from_gvk(&kind);
+    let client = stage.client.clone();
+    let workloads: Api<DynamicObject> = Api::namespaced_with(client, NAMESPACE, &resource);
+    let workloads = workloads.list(&ListParams::default()).await.unwrap().items;
+    let [workload] = workloads.as_slice() else {
+        panic!("one workload: {workloads:#?}")
+    };
+    let queued = &workload.data["spec"]["podSets"][0];
+    assert_eq!(queued["count"], 1);
+    assert_eq!(queued["template"]["spec"]["nodeSelector"], Value::Null);
+    assert_eq!(
+        selectors(&stage, NAMESPACE).await,
+        [Some("h100".to_owned())]
+    );
     run_to_its_end(&stage, NAMESPACE).await;
     operator.stop().await;
 }

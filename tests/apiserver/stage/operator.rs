@@ -106,6 +106,11 @@ impl Stage {
         )
     }
 
+    /// An operator with an administrator's policy that reaches the API server in another way.
+    pub(crate) fn operator_with_through(&self, policy: &str, config: Config) -> Operator {
+        self.start_with(config, policy, Network::default(), None, &[], |_| {})
+    }
+
     fn start(
         &self,
         policy: &str,
@@ -186,6 +191,16 @@ impl Operator {
     /// The value of one of its series.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         metric(&self.registry, series)
+    }
+
+    /// The sum of all series of a histogram.
+    pub(crate) fn total_seconds(&self, histogram: &str) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == histogram);
+        let series = family.unwrap().get_metric().iter();
+        series
+            .map(|series| series.get_histogram().get_sample_sum())
+            .sum()
     }
 
     /// Whether it has made all the writes it was allowed.

@@ -74,9 +74,10 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
     .await?;
     let process = operator.process();
     let (peak, memory) = (peak_memory(process)?, memory(process)?);
-    let since = reconciles().await?;
+    let woken = reconciles().await?;
     forget_peak(process)?;
     tokio::time::timeout(DEADLINE, server.forget_changes()).await?;
+    let since = reconciles().await?;
     until("all jobs have been looked at again", DEADLINE, || async {
         let num_done = reconciles().await?.count() - since.count();
         Ok((num_done >= u64::from(shape.jobs)).then_some(()))
@@ -89,7 +90,7 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
         memory,
         listed_again: peak_memory(process)?,
         at_rest,
-        p99: since.quantile_since(&before, 0.99),
+        p99: woken.quantile_since(&before, 0.99),
         cpu_per_wake: pause.mul_f64((load? - at_rest).max(0.0)),
         writes: server.writes(),
     })

@@ -1,9 +1,17 @@
 //! Training data, which somebody has downloaded.
 
+use std::path::Path;
+
 use roundhouse_contract::trainer::data::Data;
+use roundhouse_data::cache::Cache;
+use roundhouse_data::format::parquet::Parquet;
+use roundhouse_data::format::shards::{Shard, Shards};
+use roundhouse_data::format::tfrecord::TfRecord;
+use roundhouse_data::format::webdataset::WebDataset;
 use roundhouse_data::format::{testing, tfrecord};
+use roundhouse_data::image::Records;
 use roundhouse_data::open::{Pixels, open};
-use roundhouse_data::{Dataset, HostBatch, image};
+use roundhouse_data::{DataError, Dataset, HostBatch, image};
 use serde_json::{Value, json};
 
 use crate::Target;
@@ -12,6 +20,9 @@ use crate::place::Place;
 
 /// Samples that are read of each split.
 const MOST_SAMPLES: u64 = 4;
+/// Pixels of the largest image that is decoded. Decoding takes time by their number, and what decoders do with them is the
+/// same.
+const MOST_PIXELS: usize = 1 << 14;
 
 /// Images and labels, plain, for both splits.
 pub const IDX: Target = Target {
@@ -43,7 +54,7 @@ pub const IMAGE: Target = Target {
     name: "image",
     read: |bytes| {
         // What comes after the decoder reads what was decoded.
-        if image::decode::decode(bytes, &mut Vec::new()).is_err() {
+        if image::decode::decode_at_most(MOST_PIXELS, bytes, &mut Vec::new()).is_err() {
             return;
         }
         let files = [("train/a/0".to_owned() + ending(bytes), bytes)];
@@ -63,16 +74,9 @@ pub const IMAGE: Target = Target {
 pub const TFRECORD: Target = Target {
     name: "tfrecord",
     read: |bytes| {
-        read(
-            images("tfrecord"),
-            &[("train/0.tfrecord".to_owned(), bytes)],
-        );
+        read_shard(TfRecord, "tfrecord", bytes);
         // The fuzzer cannot know checksums.
-        let framed = tfrecord::frame(bytes);
-        read(
-            images("tfrecord"),
-            &[("train/0.tfrecord".to_owned(), &framed)],
-        );
+        read_shard(TfRecord, "tfrecord", &tfrecord::frame(bytes));
     },
     seeds: || {
         let example = testing::example(&testing::jpeg(8, 8, 1), 1, true);
@@ -83,7 +87,7 @@ pub const TFRECORD: Target = Target {
 /// Tar files.
 pub const WEBDATASET: Target = Target {
     name: "webdataset",
-    read: |bytes| read(images("webdataset"), &[("train/0.tar".to_owned(), bytes)]),
+    read: |bytes| read_shard(WebDataset, "tar", bytes),
     seeds: || {
         let image = testing::jpeg(8, 8, 1);
         vec![testing::tar(&[
@@ -102,9 +106,9 @@ pub const PARQUET: Target = Target {
         let files = [("train/0.parquet".to_owned(), bytes)];
         let tokens = json!({"context": 2, "column": "input_ids", "vocabulary": 50});
         read(json!({"format": "parquet", "tokens": tokens}), &files);
-        let image =
-            json!({"size": 8, "column": "input_ids", "labelColumn": "input_ids", "numClasses": 2});
-        read(json!({"format": "parquet", "image": image}), &files);
+        read_records("parquet", bytes, |path| {
+            Parquet::open(path, "input_ids", "input_ids", &Cache::default())
+        });
     },
     seeds: || {
         vec![testing::token_lists(&[
@@ -174,14 +178,42 @@ fn read(config: Value, files: &[(String, &[u8])]) {
     }
 }
 
+fn read_shard<S: Shard>(shard: S, ending: &str, bytes: &[u8]) {
+    read_records(ending, bytes, |path| {
+        Shards::open(shard, path, &Cache::default())
+    });
+}
+
+/// Reads the first records and the last one of a file, twice the same. They are not decoded: see [`IMAGE`].
+fn read_records<R: Records>(
+    ending: &str,
+    bytes: &[u8],
+    open: impl FnOnce(&Path) -> Result<R, DataError>,
+) {
+    Place::of_thread(|place| {
+        let Ok(records) = open(&place.write(format!("{ending}/0.{ending}"), bytes)) else {
+            return;
+        };
+        let num_records = records.num_records();
+        let last = num_records.saturating_sub(1).max(MOST_SAMPLES);
+        let read = |number| {
+            let mut bytes = Vec::new();
+            let record = records.read(number, &mut bytes);
+            record
+                .map(|record| (record, bytes))
+                .map_err(|error| error.to_string())
+        };
+        for number in (0..num_records.min(MOST_SAMPLES)).chain(last..num_records) {
+            assert_eq!(read(number), read(number));
+        }
+        assert!(read(num_records).is_err());
+    });
+}
+
 /// What is read twice is the same.
 fn check(dataset: &dyn Dataset, sample: u64) {
     let read = || HostBatch::read(dataset, &[sample], 1).map_err(|error| error.to_string());
     assert_eq!(read().map(|it| it.values), read().map(|it| it.values));
-}
-
-fn images(format: &str) -> Value {
-    json!({"format": format, "image": {"size": 8, "numClasses": 2}})
 }
 
 fn ending(bytes: &[u8]) -> &'static str {

@@ -20,6 +20,13 @@ impl Place {
         Self(made.unwrap())
     }
 
+    /// One that a thread keeps: to make and to remove a directory takes longer than to read a small file. Readers that keep
+    /// an index meet that of the input before.
+    pub(crate) fn of_thread<T>(use_it: impl FnOnce(&Self) -> T) -> T {
+        thread_local!(static PLACE: Place = Place::new());
+        PLACE.with(use_it)
+    }
+
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()

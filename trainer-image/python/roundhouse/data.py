@@ -56,6 +56,24 @@ class Sampler:
         self.reduction = reduction
         self.in_order = in_order
         self.course = Course(num_samples, global_batch_size, steps=steps, epochs=epochs, seed=seed)
+        # The step that was planned last: the loop and the loader ask for the same one, if nothing is read ahead.
+        self._planned: tuple[Any, Step | None] = (None, None)
+
+    def plan(self, steps: int, samples: int, place: tuple[int, int, int]) -> Step | None:
+        """See :func:`plan`."""
+        key = (steps, samples, place)
+        if self._planned[0] != key:
+            self._planned = (key, self._plan(*key))
+        return self._planned[1]
+
+    def _plan(self, steps: int, samples: int, place: tuple[int, int, int]) -> Step | None:
+        batch = self.course.batch(steps, samples)
+        if batch is None:
+            return None
+        epoch, start, end, ends_epoch = batch
+        low, high = self.course.part(start, end, *place[1:])
+        indices = tuple(range(low, high) if self.in_order else self.course.samples(epoch, low, high))
+        return Step(steps + 1, epoch, indices, end - start, ends_epoch, *place)
 
     @property
     def total_steps(self) -> int:
@@ -155,14 +173,7 @@ def plan(sampler: Sampler, steps: int, samples: int, place: tuple[int, int, int]
 
     ``place``: generation, rank and world size.
     """
-    batch = sampler.course.batch(steps, samples)
-    if batch is None:
-        return None
-    epoch, start, end, ends_epoch = batch
-    generation, rank, world_size = place
-    low, high = sampler.course.part(start, end, rank, world_size)
-    indices = tuple(range(low, high) if sampler.in_order else sampler.course.samples(epoch, low, high))
-    return Step(steps + 1, epoch, indices, end - start, ends_epoch, generation, rank, world_size)
+    return sampler.plan(steps, samples, place)
 
 
 class _Seeded:
@@ -170,11 +181,13 @@ class _Seeded:
 
     Seeding the generators for each sample costs more than reading a sample that is in memory. So it begins with the first
     batch whose samples have drawn a random number, which is read a second time. Without a ``seed`` nothing is seeded.
+    ``collates``: a function of the script's comes next in the same process, and may draw, too.
     """
 
-    def __init__(self, dataset: Any, seed: int | None):
+    def __init__(self, dataset: Any, seed: int | None, *, collates: bool = True):
         self.dataset = dataset
         self.seed = seed
+        self._collates = collates
         self._draws = False
         self._probe: Probe | None = None
 
@@ -187,8 +200,9 @@ class _Seeded:
             return self._read([index for _, index in keys])
         if not self._draws:
             samples = self._read_unseeded([index for _, index in keys])
-            # What comes next in this process, such as collate_fn, does not draw the same numbers after each batch.
-            self._seed(keys[-1])
+            if self._draws or self._collates:
+                # It would draw the same numbers after each batch.
+                self._seed(keys[-1])
             if not self._draws:
                 return samples
         return [self[key] for key in keys]
@@ -265,7 +279,9 @@ class Loader:
             options.setdefault("persistent_workers", True)
             options["worker_init_fn"] = Worker(options.get("worker_init_fn"))
         seed = sampler.seed if seeds else None
-        source: Any = Streamed(dataset, seed) if isinstance(dataset, Shard) else _Seeded(dataset, seed)
+        source: Any = Streamed(dataset, seed) if isinstance(dataset, Shard) else _Seeded(
+            dataset, seed, collates=options.get("collate_fn") is not None
+        )
         self._loader: DataLoader[Any] = DataLoader(source, batch_sampler=self._feed, **options)
         self._batches: Iterator[Any] | None = None
 

@@ -81,7 +81,8 @@ class Gradients:
         """
         for model in self.models:
             model.check()
-        key = (frozenset(self.summed), *((id(one), len(one.param_groups)) for one in optimizers))
+        sizes = ((id(one), *(len(group["params"]) for group in one.param_groups)) for one in optimizers)
+        key = (frozenset(self.summed), *sizes)
         outside = self._outside.get(key)
         if outside is None:
             within = frozenset().union(*self.summed)

@@ -80,10 +80,11 @@ class OpenStep:
         # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
         # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
         # cannot be done again.
-        norm = gradient_norm(optimizers, clipped_to) if self._is_manual else 0.0
+        trained = self._trained(optimizers)
+        norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
         self._tell(step, total, is_finite=math.isfinite(norm) or scaler is not None)
         if not self._is_manual:
-            norm = gradient_norm(optimizers, clipped_to)
+            norm = gradient_norm(trained, clipped_to)
         agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
         agreed_at = time.perf_counter()
         if agreed is None:
@@ -92,7 +93,7 @@ class OpenStep:
             return False
         mean_loss, all_finite = agreed
         if scaler is not None:
-            norm = unscaled_norm(optimizers, max_grad_norm, scaler, norm)
+            norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm)
         elif not (all_finite and math.isfinite(mean_loss)):
             raise Diverged(
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
@@ -187,6 +188,12 @@ class OpenStep:
         for one in chosen:
             self._check_entry(one)
         return chosen
+
+    def _trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+        """What the step trains; of a script that changes its tensors itself, what its models have."""
+        if optimizers:
+            return [p for one in optimizers for group in one.param_groups for p in group["params"]]
+        return [p for model in self._gradients.models for p in model.parameters()]
 
     def _check_entry(self, entry: Any) -> None:
         if entry is not None and not any(entry is own for own in self._row.entries.values()):

@@ -22,25 +22,40 @@ def loss_sum(loss: torch.Tensor | float, step: Step, reduction: str) -> float:
     return value * step.size if reduction == "mean" else value
 
 
-def gradient_norm(optimizers: Sequence[torch.optim.Optimizer], most: float | None) -> float:
+def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> float:
     """Euclidean norm of all gradients, which are then clipped to ``most``."""
-    parameters = [p for one in optimizers for group in one.param_groups for p in group["params"] if p.grad is not None]
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
     if not parameters:
         return 0.0
     if most is not None:
         return float(torch.nn.utils.clip_grad_norm_(parameters, most))
-    norms = torch._foreach_norm([p.grad for p in parameters])
+    norms = _norms([parameter.grad for parameter in parameters if parameter.grad is not None])
     return float(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])))
 
 
-def unscaled_norm(optimizers: Sequence[torch.optim.Optimizer], most: float | None, scaler: Any, scaled: float) -> float:
+def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    halves = [gradient for gradient in gradients if gradient.dtype in (torch.float16, torch.bfloat16)]
+    if not halves:
+        return list(torch._foreach_norm(gradients))
+    # The norm of half a million gradients of 100 is more than half precision can hold.
+    others = [gradient for gradient in gradients if gradient.dtype not in (torch.float16, torch.bfloat16)]
+    return [*torch._foreach_norm(halves, 2, torch.float32), *(torch._foreach_norm(others) if others else ())]
+
+
+def unscaled_norm(
+    optimizers: Sequence[torch.optim.Optimizer],
+    parameters: Sequence[torch.Tensor],
+    most: float | None,
+    scaler: Any,
+    scaled: float,
+) -> float:
     """The norm without the scale of a GradScaler; ``scaled`` is that of the gradients as they are."""
     still_scaled = [one for one in optimizers if not _is_unscaled(scaler, one)]
     if most is None and len(still_scaled) == len(optimizers):
         return scaled / float(scaler.get_scale())
     for one in still_scaled:
         scaler.unscale_(one)
-    return gradient_norm(optimizers, most)
+    return gradient_norm(parameters, most)
 
 
 def _is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
@@ -68,5 +83,5 @@ def update(optimizers: Sequence[torch.optim.Optimizer], scheduler: Any, scaler: 
 
 def forget_gradients(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """The next step begins without gradients."""
-    for optimizer in optimizers:
+    for optimizer in {id(one): one for one in optimizers}.values():
         optimizer.zero_grad(set_to_none=True)

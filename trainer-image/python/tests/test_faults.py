@@ -44,6 +44,22 @@ def test_the_last_of_two_ranks_trains_on(tmp_path, undisturbed, rank):
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
 
 
+def test_a_rank_that_is_slower_than_the_others_is_told(tmp_path):
+    own_pace = tmp_path / "own-pace"
+    own_pace.write_text("60")
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights") as world:
+        workers = [world.start(0), world.start(1, ROUNDHOUSE_FAULT_STEP_FILE=str(own_pace))]
+        world.prepared(workers)
+        world.form(workers)
+
+        def straggler():
+            progress = workers[0].status().get("progress") or {}
+            return progress.get("straggler")
+
+        assert until("word of the straggler", straggler)["nodeRank"] == 1
+        world.ends(workers)
+
+
 def test_a_group_of_the_script_breaks_when_a_rank_is_killed(tmp_path):
     # PyTorch's own timeout for such a group is 30 minutes.
     with World(tmp_path, "parts.py", STEPS, tmp_path / "weights") as world:

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
@@ -497,18 +498,35 @@ def test_connections_to_peers_are_cut_and_others_stay():
 @pytest.mark.parametrize("unscales", [False, True])
 def test_the_norm_is_that_of_gradients_without_a_scale_whoever_takes_it_away(unscales, most):
     model, opt, _ = trained(OPTIMIZERS["plain sgd"], 1)
+    parameters = list(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     loss = model(torch.randn(9, 6)).square().sum()
     loss.backward(retain_graph=True)
-    expected = gradient_norm([opt], None)
+    expected = gradient_norm(parameters, None)
     opt.zero_grad()
     scaler.scale(loss).backward()
     if unscales:
         scaler.unscale_(opt)
-    norm = unscaled_norm([opt], most, scaler, gradient_norm([opt], None))
+    norm = unscaled_norm([opt], parameters, most, scaler, gradient_norm(parameters, None))
     assert norm == pytest.approx(expected)
     if most is not None:
-        assert gradient_norm([opt], None) == pytest.approx(most, rel=1e-4)
+        assert gradient_norm(parameters, None) == pytest.approx(most, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 5), (300, 400), (0,)])
+def test_the_norm_of_gradients_of_any_kind_is_euclids(dtype, shape):
+    parameters = []
+    for bad in (None, math.inf, math.nan):
+        gradient = torch.full(shape, 100.0, dtype=dtype)
+        parameters = [torch.zeros(shape, dtype=dtype), torch.zeros(2), torch.zeros(7), torch.zeros(1, dtype=torch.float64)]
+        parameters[0].grad = gradient
+        parameters[1].grad, parameters[3].grad = torch.ones(2), torch.ones(1, dtype=torch.float64)
+        expected = math.sqrt(1e4 * gradient.numel() + 3)
+        assert gradient_norm(parameters, None) == pytest.approx(expected, rel=1e-3)
+        if bad is not None and gradient.numel() > 0:
+            gradient.view(-1)[-1] = bad
+            assert not math.isfinite(gradient_norm(parameters, None))
 
 
 @pytest.mark.parametrize(

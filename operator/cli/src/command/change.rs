@@ -82,7 +82,7 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
         ),
         (None, false) if keeps_its_own_state(&job) => (
             "its workers leave",
-            "starts its script again, which continues from the checkpoint that it keeps itself, if it does",
+            "starts its script again, which has to load its own checkpoint",
         ),
         (None, false) => (
             "its workers leave, and what they have learnt is lost, as it has no spec.checkpoint",

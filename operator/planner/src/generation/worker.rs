@@ -31,6 +31,13 @@ pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
     (words.generation == document.generation && is_alive(pod)).then_some(end)
 }
 
+/// Whether its containers may still run, as far as anybody can tell.
+#[must_use]
+pub fn may_hold_resources(pod: &Pod) -> bool {
+    let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
+    pod.ours && runs && !(pod.deleting && pod.unreachable)
+}
+
 /// Ready to be given a place.
 #[must_use]
 pub fn is_available(pod: &Pod) -> bool {

@@ -142,7 +142,7 @@ pub(crate) fn suspended(
 fn sentence(draft: &Draft<'_>, leaving: usize) -> String {
     let state = match (&draft.job.checkpoint, known_step(draft)) {
         (None, _) if !starts_over(draft) => {
-            "the script continues from the checkpoint that it keeps itself, if it does".to_owned()
+            "the script has to load its own checkpoint when it is resumed".to_owned()
         }
         (None, _) => {
             "training begins again at step 0 when resumed: there is no spec.checkpoint".to_owned()

@@ -138,6 +138,15 @@ fn no_container_keeps_a_capability_that_it_does_not_name() {
 }
 
 #[test]
+fn a_container_that_names_all_capabilities_keeps_them() {
+    let theirs = json!({"add": ["ALL"]});
+    let container = json!({"name": "trainer", "securityContext": {"capabilities": theirs}});
+    let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
+    let security = &spec["containers"][0]["securityContext"];
+    assert_eq!(security["capabilities"], theirs);
+}
+
+#[test]
 fn a_privileged_container_is_one_that_the_api_server_takes() {
     let admin = json!({"capabilities": {"add": ["SYS_ADMIN"]}});
     for security in [json!({"privileged": true}), admin] {

@@ -39,8 +39,8 @@ struct State {
     changes: broadcast::Sender<Bytes>,
     num_changes: AtomicU64,
     num_writes: AtomicUsize,
-    /// Times that all pods were listed.
-    num_lists: watch::Sender<usize>,
+    /// Times that a watch of pods was begun.
+    num_watches: watch::Sender<usize>,
 }
 
 impl Server {
@@ -53,7 +53,7 @@ impl Server {
             changes: broadcast::channel(4_096).0,
             num_changes: AtomicU64::new(0),
             num_writes: AtomicUsize::new(0),
-            num_lists: watch::Sender::new(0),
+            num_watches: watch::Sender::new(0),
         });
         let task = tokio::spawn(serve(listener, Arc::clone(&state)));
         Ok(Self {
@@ -72,17 +72,17 @@ impl Server {
         self.state.num_writes.load(Ordering::Relaxed)
     }
 
-    /// The watch of pods has to begin with a list again; returns when that has been read.
+    /// The watch of pods has to begin with a list again; returns when it watches again.
     pub(super) async fn forget_changes(&self) {
-        let mut num_lists = self.state.num_lists.subscribe();
-        let before = *num_lists.borrow_and_update();
+        let mut num_watches = self.state.num_watches.subscribe();
+        let before = *num_watches.borrow_and_update();
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired",
             "message": "too old resource version", "code": 410,
         });
         let event = format!("{}\n", json!({"type": "ERROR", "object": status}));
         let _ = self.state.changes.send(event.into());
-        let _ = num_lists.wait_for(|lists| *lists > before).await;
+        let _ = num_watches.wait_for(|watches| *watches > before).await;
     }
 
     /// A pod of some job has a new version.
@@ -176,9 +176,6 @@ impl State {
         } else {
             Value::from("")
         };
-        if kind == PODS && next == "" {
-            self.num_lists.send_modify(|lists| *lists += 1);
-        }
         let metadata = json!({"resourceVersion": VERSION.to_string(), "continue": next});
         format!(
             "{{\"kind\":\"{list}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[{items}]}}"
@@ -190,6 +187,7 @@ impl State {
             let change = changes.recv().await.ok()?;
             Some((Ok(Frame::data(change)), changes))
         });
+        self.num_watches.send_modify(|watches| *watches += 1);
         Response::new(StreamBody::new(changes).boxed_unsync())
     }
 }

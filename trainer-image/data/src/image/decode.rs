@@ -24,15 +24,23 @@ const PNG_PIXELS_PER_BYTE: usize = 8 * 1_032;
 /// # Errors
 /// What is wrong with the bytes, in words.
 pub fn decode(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
+    decode_at_most(MAX_PIXELS, bytes, into)
+}
+
+/// As [`decode`]; an image of more pixels is refused by its header.
+///
+/// # Errors
+/// Those of [`decode`].
+pub fn decode_at_most(max_pixels: usize, bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     match bytes {
-        [0xff, 0xd8, ..] => jpeg(bytes, into),
-        [0x89, b'P', b'N', b'G', ..] => png(bytes, into),
+        [0xff, 0xd8, ..] => jpeg(max_pixels, bytes, into),
+        [0x89, b'P', b'N', b'G', ..] => png(max_pixels, bytes, into),
         [] => Err("the image is empty".to_owned()),
         _ => Err("the image is neither JPEG nor PNG".to_owned()),
     }
 }
 
-fn jpeg(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
+fn jpeg(max_pixels: usize, bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     // The decoder fills what is missing of a truncated image with gray. The end marker tells: bytes after it are
     // common and harmless, and that of an embedded thumbnail is near the beginning.
     let second_half = &bytes[bytes.len() / 2..];
@@ -53,21 +61,21 @@ fn jpeg(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     decoder.decode_headers().map_err(refuse)?;
     let size = decoder.info().map(|info| (info.width, info.height));
     let (width, height) = size.ok_or("the JPEG image has no header")?;
-    let size = checked(usize::from(width), usize::from(height))?;
+    let size = checked(max_pixels, usize::from(width), usize::from(height))?;
     can_hold(bytes, &size, JPEG_PIXELS_PER_BYTE)?;
     into.resize(size.num_bytes(), 0);
     decoder.decode_into(into).map_err(refuse)?;
     Ok(size)
 }
 
-fn png(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
+fn png(max_pixels: usize, bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     let refuse = |error: png::DecodingError| format!("the PNG image is corrupt: {error}");
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
     // Palettes, 1 to 4 bits and 16 bits become 8 bits.
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     let mut image = decoder.read_info().map_err(refuse)?;
     let (width, height) = image.info().size();
-    let size = checked(width as usize, height as usize)?;
+    let size = checked(max_pixels, width as usize, height as usize)?;
     can_hold(bytes, &size, PNG_PIXELS_PER_BYTE)?;
     let (color, _) = image.output_color_type();
     let len = image
@@ -91,11 +99,11 @@ fn keep(pixels: &mut Vec<u8>, num_channels: usize, rgb: impl Fn(&[u8]) -> [u8; 3
     *pixels = pixels.chunks_exact(num_channels).flat_map(rgb).collect();
 }
 
-fn checked(width: usize, height: usize) -> Result<Size, String> {
+fn checked(max_pixels: usize, width: usize, height: usize) -> Result<Size, String> {
     let is_sane = (1..=MAX_EDGE).contains(&width) && (1..=MAX_EDGE).contains(&height);
-    if !is_sane || width * height > MAX_PIXELS {
+    if !is_sane || width * height > max_pixels {
         return Err(format!(
-            "the image is {width}x{height}; at most {MAX_EDGE}x{MAX_EDGE} and {MAX_PIXELS} pixels can be read"
+            "the image is {width}x{height}; at most {MAX_EDGE}x{MAX_EDGE} and {max_pixels} pixels can be read"
         ));
     }
     let small = |edge: usize| u32::try_from(edge).map_err(|_| "the image is too large".to_owned());

@@ -54,6 +54,8 @@ pub(super) struct Training {
     agreed: Option<StepEnd>,
     /// What the last step of this generation took without its peers.
     own_time: Duration,
+    /// How unevenly that step was split.
+    unevenness: Option<f64>,
     /// When it ended; at first when the generation was formed.
     ended: Instant,
 }
@@ -133,6 +135,7 @@ impl Training {
             told: None,
             agreed: None,
             own_time: Duration::ZERO,
+            unevenness: None,
             ended: Instant::now(),
         })
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::Event;
+use roundhouse_elastic::straggler::unevenness;
 use roundhouse_member::Failure;
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::report::StepReport;
@@ -127,7 +128,10 @@ impl Training {
             let spent = Duration::try_from_secs_f64(seconds);
             sections.add(section, spent.unwrap_or_default());
         }
-        self.member.reporter.compare(&end.own_seconds, None);
+        // What the ranks have told is their time of the step before.
+        self.member
+            .reporter
+            .compare(&end.own_seconds, self.unevenness);
         let now = Instant::now();
         let mark = self.member.held.mark;
         self.member.reporter.commit(&StepReport {
@@ -143,6 +147,7 @@ impl Training {
             sections,
         });
         self.own_time = sections.own_time();
+        self.unevenness = unevenness(batch.num_samples(), self.member.world()?.size(), None);
         self.ended = now;
         let longest = self.member.longest_step();
         if let Some(group) = self.member.world()?.group() {
