@@ -22,7 +22,11 @@ impl Asked {
     pub(crate) fn of(method: &Method, uri: &Uri) -> Self {
         let parts: Vec<_> = uri.path().split('/').collect();
         let namespaced = parts.iter().position(|part| *part == "namespaces");
-        let resource = namespaced.map_or(parts.last(), |at| parts.get(at + 2));
+        let resource = match namespaced {
+            // Without a third part it is about namespaces themselves.
+            Some(at) => parts.get(at + 2).or(parts.get(at)),
+            None => parts.last(),
+        };
         let query = uri.query().unwrap_or_default();
         let what = match *method {
             Method::GET if query.contains("watch=") => What::Watch,
@@ -61,6 +65,13 @@ mod tests {
         let status = "/apis/roundhouse.dev/v1alpha1/namespaces/ml/trainingjobs/digits/status";
         let expected = of("trainingjobs", What::Write);
         assert_eq!(asked(&Method::PATCH, status), expected);
+        for namespaces in [
+            "/api/v1/namespaces?watch=1",
+            "/api/v1/namespaces/ml?watch=1",
+        ] {
+            let expected = of("namespaces", What::Watch);
+            assert_eq!(asked(&Method::GET, namespaces), expected);
+        }
         assert_eq!(
             asked(&Method::POST, "/api/v1/pods"),
             of("pods", What::Write)
