@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
 use kube::core::discovery::ApiResource;
@@ -19,6 +20,12 @@ const STILL: Duration = Duration::from_secs(4);
 /// Kueue and the program, with the rights that its manifest gives it.
 async fn queue() -> Stage {
     let stage = stage(json!({"accelerator": "h100"})).await;
+    let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+    let own = serde_json::from_value(json!({"metadata": {"name": "kueue-system"}})).unwrap();
+    namespaces
+        .create(&PostParams::default(), &own)
+        .await
+        .unwrap();
     for document in documents(&repository().join("examples/kueue/deploy.yaml")).unwrap() {
         let kind = document["kind"].as_str().unwrap();
         let kind = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);
