@@ -128,9 +128,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         Ok(INTERRUPTED) => Outcome::Interrupted,
         Ok(_) | Err(_) => Outcome::Failed,
     };
-    if let Some(line) = home.close(outcome) {
-        println!("{line}");
-    }
+    println!("{}", home.close(outcome));
     code.map(ExitCode::from)
 }
 

@@ -79,7 +79,7 @@ fn a_script_that_is_not_in_the_lobby_at_the_start_deadline_is_told_of_the_call_t
     world.observed.pods[1].ready = false;
     world.settle();
     let told = |world: &World| world.observed.status.front().unwrap().message.clone();
-    assert!(told(&world).contains("1 of 2 workers ready; gpt-worker-1-0 runs"));
+    assert!(told(&world).contains("1 of 2 workers ready; gpt-worker-1-0 is starting: its script"));
     world.seconds_pass(61);
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");

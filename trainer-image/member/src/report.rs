@@ -222,9 +222,12 @@ impl Reporter {
         self.forget_comparison();
         self.metrics.set_place(*generation, *world_size);
         self.begin_events(*generation, step);
+        let store = match world_size {
+            1 => String::new(),
+            _ => format!(", store at {}:{}", master.address, master.port),
+        };
         say(&format!(
-            "generation {generation}: rank {rank} of {world_size}, store at {}:{}",
-            master.address, master.port
+            "generation {generation}: rank {rank} of {world_size}{store}"
         ));
     }
 

@@ -65,6 +65,8 @@ class OpenStep:
         step = self.step
         if step is None:
             raise NotCommitted("job.commit outside of a step: call it once in the body of `for batch in job.steps(...)`")
+        if hasattr(loss, "param_groups"):
+            raise ConfigError(f"job.commit(loss, optimizer, ...): the first argument is the loss, not the {type(loss).__name__}")
         optimizers = self._chosen(optimizer)
         for entry in (scheduler, scaler):
             self._check_entry(entry)
@@ -72,6 +74,8 @@ class OpenStep:
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
         self._check_summed(optimizers)
+        trained = self._trained(optimizers)
+        self._check_gradients(optimizers, trained)
         gradients = self._gradients
         clipped_to = max_grad_norm if scaler is None else None
         assert self._generations.sampler is not None
@@ -80,7 +84,6 @@ class OpenStep:
         # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
         # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
         # cannot be done again.
-        trained = self._trained(optimizers)
         norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
         self._tell(step, total, is_finite=math.isfinite(norm) or scaler is not None)
         if not self._is_manual:
@@ -186,6 +189,8 @@ class OpenStep:
             return self.optimizers
         chosen = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         for one in chosen:
+            if not hasattr(one, "param_groups"):
+                raise ConfigError(f"job.commit(loss, optimizer, ...): the second argument has to be an optimizer, not a {type(one).__name__}")
             self._check_entry(one)
         return chosen
 
@@ -199,8 +204,20 @@ class OpenStep:
         if entry is not None and not any(entry is own for own in self._row.entries.values()):
             name = type(entry).__name__
             raise ConfigError(
-                f"job.commit got a {name} that is not in rh.join(state=...): new workers would begin with a fresh one; "
+                f"job.commit got a new {name}, which is not in rh.join(state=...): new workers would begin with a fresh one; "
                 f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
+            )
+
+    def _check_gradients(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> None:
+        if optimizers and all(parameter.grad is None for parameter in trained):
+            raise NotCommitted(
+                "no parameter of the optimizer has a gradient: call loss.backward() before job.commit, and remove "
+                "optimizer.zero_grad(), job.commit does it"
+            )
+        if optimizers and not self._gradients.models and not self._is_manual:
+            raise NotCommitted(
+                "the loss was computed without job.model(model), which sums the gradients as soon as there are two workers: use "
+                'what it returns in place of the model; a script that sums them itself gives rh.join(gradients="manual")'
             )
 
     def _check_summed(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:

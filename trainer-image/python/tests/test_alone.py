@@ -66,7 +66,7 @@ def run(source, *arguments):
     [
         (HEAD + LOOP + "pass", "NotCommitted: step 1: the body of the loop has ended without job.commit"),
         (HEAD + LOOP + "opt.step()", "NotCommitted: optimizer.step() outside of job.commit"),
-        (HEAD + LOOP + "job.commit(loss, torch.optim.SGD(model.parameters(), lr=1))", "ConfigError: job.commit got a SGD"),
+        (HEAD + LOOP + "job.commit(loss, torch.optim.SGD(model.parameters(), lr=1))", "ConfigError: job.commit got a new SGD"),
         (
             HEAD + LOOP + "torch.optim.Adam(model.parameters()).step()",
             "NotCommitted: Adam.step() of an optimizer that is not in rh.join(state=...) would change model.weight, model.bias",
@@ -88,6 +88,13 @@ def run(source, *arguments):
             HEAD + "with rh.join(state={'model': model}) as job: job.model(model, init_sync=True)",
             "ConfigError: job.model: init_sync: the job decides that in each generation",
         ),
+        (HEAD + LOOP + "opt.zero_grad(); job.commit(loss, opt)", "NotCommitted: no parameter of the optimizer has a gradient"),
+        (
+            HEAD + LOOP.replace("job.model(model)", "model") + "job.commit(loss, opt)",
+            "NotCommitted: the loss was computed without job.model(model)",
+        ),
+        (HEAD + LOOP + "job.commit(opt)", "ConfigError: job.commit(loss, optimizer, ...): the first argument is the loss, not the"),
+        (HEAD + LOOP + "job.commit(1.0, loss)", "the second argument has to be an optimizer, not a Tensor"),
         (HEAD + LOOP + "job.save_result('weights')", "NotCommitted: job.save_result before the last step"),
         (HEAD + LOOP + "job.commit(loss, opt); job.save_result('w')", "NotCommitted: job.save_result before the last step"),
         (HEAD + "rh.join(state={'model': model}).sum([1])", "ConfigError: job.sum before the loop over job.steps"),

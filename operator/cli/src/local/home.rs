@@ -91,15 +91,16 @@ impl Home {
 
     /// What a person should know now. What nobody asked to keep is kept for a failure alone, which its logs
     /// explain.
-    pub(super) fn close(self, outcome: Outcome) -> Option<String> {
+    pub(super) fn close(self, outcome: Outcome) -> String {
         let logs = self.logs();
         let Some(temporary) = self.temporary else {
-            return Some(farewell(&self.path, outcome));
+            return farewell(&self.path, outcome);
         };
-        (outcome == Outcome::Failed).then(|| {
-            clear_but(&temporary.keep(), &logs);
-            format!("logs that explain it: {}", logs.display())
-        })
+        if outcome != Outcome::Failed {
+            return "checkpoints, results and logs were not kept; --dir DIR keeps them".to_owned();
+        }
+        clear_but(&temporary.keep(), &logs);
+        format!("logs that explain it: {}", logs.display())
     }
 }
 
@@ -117,7 +118,7 @@ fn farewell(dir: &Path, outcome: Outcome) -> String {
         return format!("logs: {}; no step is saved yet", logs.display());
     };
     let next = match outcome {
-        Outcome::Succeeded => "with more epochs or steps in the file, the same command continues",
+        Outcome::Succeeded => "with more epochs or steps to train, the same command continues",
         Outcome::Failed => "once the reason is mended, the same command continues",
         Outcome::Interrupted => "the same command continues",
     };
@@ -204,9 +205,9 @@ mod tests {
             let home = Home::make(None).unwrap();
             let (path, logs) = (home.path().to_owned(), home.logs());
             let told = home.close(outcome);
-            assert_eq!((path.exists(), told.is_some()), (is_kept, is_kept));
-            let names_logs = told.is_none_or(|told| told.contains(&logs.display().to_string()));
-            assert!(names_logs);
+            assert_eq!(path.exists(), is_kept);
+            assert_eq!(told.contains(&logs.display().to_string()), is_kept);
+            assert_eq!(told.contains("--dir DIR keeps them"), !is_kept);
             let left = std::fs::read_dir(&path).into_iter().flatten().flatten();
             let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
             assert!(left.iter().all(|name| name == "logs"), "{left:?}");
@@ -225,7 +226,7 @@ mod tests {
         let checkpoints = directory.path().join("state/checkpoints");
         let close = |outcome| {
             let home = Home::make(Some(directory.path())).unwrap();
-            home.close(outcome).unwrap()
+            home.close(outcome)
         };
         assert!(close(Outcome::Interrupted).contains("no step is saved yet"));
         for (generation, step) in [(1, 900), (1_000_001, 480)] {

@@ -150,7 +150,7 @@ fn not_joined(pod: &Pod) -> Option<(ConditionReason, String)> {
     let is_in_lobby = pod.ready || pod.membership.is_some();
     (runs && !is_in_lobby).then(|| {
         let words = format!(
-            "{} runs and is not in the lobby: its script has not called roundhouse.join() yet, or is still in it",
+            "{} is starting: its script has not called roundhouse.join() yet, or has not begun its loop",
             pod.name
         );
         (ConditionReason::WaitingForWorkers, words)
