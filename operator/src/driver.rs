@@ -71,18 +71,26 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Durat
     next
 }
 
-/// Returns until when the caches lack what was written for the job, if they do.
-async fn wait_for_caches(
+/// What the caches lack of a job.
+enum Missing {
+    /// What was just written, for so long at most.
+    OwnWrite(Duration),
+    /// What a watch has not told in all this time.
+    LateWatch,
+}
+
+/// What the caches lack that was written for the job, if anything.
+async fn missing(
     context: &Context,
     key: &Job,
     job: &TrainingJob,
-) -> Result<Option<Duration>, Error> {
+) -> Result<Option<Missing>, Error> {
     while let Some(lag) = lag(context, key, job) {
         match lag {
-            Lag::Left(left) => return Ok(Some(left)),
+            Lag::Left(left) => return Ok(Some(Missing::OwnWrite(left))),
             Lag::Overdue(write, seen) => {
                 if is_late(context, key, &write, seen).await? {
-                    return Ok(Some(LATE));
+                    return Ok(Some(Missing::LateWatch));
                 }
                 context.expectations.forget(key, &write);
             }
@@ -105,11 +113,10 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         context.metrics.work.reconciled(why, started.elapsed());
         Ok(Some(after))
     };
-    if let Some(after) = wait_for_caches(context, &key, job).await? {
-        return match after {
-            LATE => puts_off("WatchLate", LATE),
-            after => Ok(Some(after)),
-        };
+    match missing(context, &key, job).await? {
+        Some(Missing::OwnWrite(left)) => return Ok(Some(left)),
+        Some(Missing::LateWatch) => return puts_off("WatchLate", LATE),
+        None => {}
     }
     let Some(mut observed) = observe(context, &key, job) else {
         return puts_off("PodGroupsUnknown", LOOK_AGAIN);

@@ -23,6 +23,8 @@ use pace::Pace;
 /// Questions without an answer after which a job is asked once a minute.
 const MAX_SILENT: u32 = 20;
 const SELDOM: Duration = Duration::from_mins(1);
+/// Two clocks are read when the age of what is shown is computed.
+const MARGIN: Duration = Duration::from_millis(10);
 
 /// Jobs that train, and what each last told.
 #[derive(Debug, Default)]
@@ -43,6 +45,8 @@ struct Followed {
     silent: u32,
     /// When it was woken last, and for what.
     woken: Option<(Instant, Told)>,
+    /// When it told what its status shows.
+    shown: Option<Instant>,
 }
 
 impl Progress {
@@ -69,15 +73,30 @@ impl Progress {
     /// Asks the job from now on.
     pub fn follow(&self, key: &Job, job: &TrainingJob, pods: &OfJob<Pod>) {
         if let Some(address) = first_rank(pods) {
-            self.follow_at(key, ObjectRef::from_obj(job), address, Instant::now());
+            let (wake, now) = (ObjectRef::from_obj(job), Instant::now());
+            let shown = job.status.as_ref().and_then(|it| it.progress.as_ref());
+            let age = shown.map(|shown| jiff::Timestamp::now().duration_since(shown.updated_at.0));
+            let shown = age.and_then(|age| now.checked_sub(age.try_into().ok()?));
+            self.follow_at(key, wake, address, shown, now);
         }
     }
 
-    fn follow_at(&self, key: &Job, wake: ObjectRef<TrainingJob>, address: String, now: Instant) {
+    fn follow_at(
+        &self,
+        key: &Job,
+        wake: ObjectRef<TrainingJob>,
+        address: String,
+        shown: Option<Instant>,
+        now: Instant,
+    ) {
         let mut jobs = self.lock();
         let known = jobs.remove(key);
         let followed = match known {
-            Some(known) if known.address == address => Followed { wake, ..known },
+            Some(known) if known.address == address => Followed {
+                wake,
+                shown,
+                ..known
+            },
             known => Followed {
                 address,
                 wake,
@@ -86,6 +105,7 @@ impl Progress {
                 last: known.as_ref().and_then(|known| known.last.clone()),
                 formed: known.as_ref().and_then(|known| known.formed),
                 woken: known.and_then(|known| known.woken),
+                shown,
             },
         };
         jobs.insert(key.clone(), followed);
@@ -104,14 +124,19 @@ impl Progress {
     ) -> Vec<(Job, String)> {
         let mut jobs = self.lock();
         jobs.retain(|key, followed| exists(key, followed.wake.clone()));
-        let interval = Pace::of(jobs.len()).question;
+        let pace = Pace::of(jobs.len());
         let mut asked = Vec::new();
         for (job, followed) in jobs.iter_mut().filter(|(_, it)| it.ask_at <= now) {
             asked.push((job.clone(), followed.address.clone()));
             // Until there is an answer.
             followed.silent = followed.silent.saturating_add(1);
             let is_silent = followed.silent >= MAX_SILENT;
-            followed.ask_at = now + if is_silent { SELDOM } else { interval };
+            followed.ask_at = match followed.due(pace) {
+                _ if is_silent => now + SELDOM,
+                // It is old when it is to be shown, if it is asked later.
+                Some(due) if due > now => due.min(now + pace.question),
+                _ => now + pace.question,
+            };
         }
         asked
     }
@@ -129,8 +154,8 @@ impl Progress {
             at,
         };
         followed.last = Some(sample);
-        if let Some((woken_at, before)) = &followed.woken {
-            let is_time = now.saturating_duration_since(*woken_at) >= pace.wake;
+        if let Some((_, before)) = &followed.woken {
+            let is_time = followed.due(pace).is_none_or(|due| now >= due);
             if *before == progress || !(is_time || is_urgent(before, &progress)) {
                 return None;
             }
@@ -156,6 +181,13 @@ impl Progress {
 }
 
 impl Followed {
+    /// When its status is to show it again; `None`: at once. The planner decides the same by the age of what the status shows, so
+    /// a look that was for something else does not cost a turn.
+    fn due(&self, pace: Pace) -> Option<Instant> {
+        let woken = self.woken.as_ref().map(|(woken, _)| *woken);
+        Some(self.shown.or(woken)? + pace.wake + MARGIN)
+    }
+
     fn has_answered(&mut self, pace: Pace, now: Instant) {
         if self.silent >= MAX_SILENT {
             self.ask_at = now + pace.question;

@@ -6,7 +6,7 @@ fn key() -> Job {
 
 fn follow(progress: &Progress, address: &str, now: Instant) {
     let job = ObjectRef::new("digits").within("ml");
-    progress.follow_at(&key(), job, address.to_owned(), now);
+    progress.follow_at(&key(), job, address.to_owned(), None, now);
 }
 
 fn followed(address: &str) -> (Progress, Instant) {
@@ -76,7 +76,7 @@ fn an_answer_and_another_address_are_asked_often_again() {
     let (_, now) = asked(&progress, now, 300);
     progress.hear(&key(), step(1), now);
     let (often, now) = asked(&progress, now, 15);
-    assert_eq!(often, 4, "three seconds after the answer");
+    assert_eq!(often, 5, "each three seconds, and when its status is due");
     let (_, now) = asked(&progress, now, 300);
     follow(&progress, "10.0.0.2", now);
     assert_eq!(asked(&progress, now, 15).0, 5);
@@ -102,7 +102,7 @@ fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
     assert!(!wakes(step(1), 60), "the same again is no news");
     assert!(wakes(step(2), 60));
     assert!(!wakes(step(3), 69), "so soon");
-    assert!(wakes(step(3), 70), "also if it has not come further since");
+    assert!(wakes(step(3), 71), "also if it has not come further since");
     let trouble = Told {
         checkpoint_error: Some("the volume is full".to_owned()),
         ..step(5)
@@ -119,4 +119,41 @@ fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
         ..step(1_000)
     };
     assert!(wakes(last, 74));
+}
+
+#[test]
+fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
+    let (progress, now) = followed("10.0.0.1");
+    let wakes = |told: Told, second: u64| {
+        let woken = progress.hear(&key(), told, now + seconds(second) + MARGIN);
+        woken.is_some()
+    };
+    let shown = |second: u64| {
+        let job = ObjectRef::new("digits").within("ml");
+        let (address, at) = ("10.0.0.1".to_owned(), now + seconds(second));
+        progress.follow_at(&key(), job, address, Some(at), at);
+    };
+    assert!(wakes(step(1), 0));
+    // Something else woke it, and the status was written with what was told then.
+    shown(6);
+    assert!(!wakes(step(2), 12));
+    assert!(wakes(step(3), 16), "ten seconds after what is shown");
+    // The write has failed.
+    assert!(wakes(step(4), 19));
+    shown(19);
+    assert!(!wakes(step(5), 28));
+    assert!(wakes(step(6), 29));
+}
+
+#[test]
+fn a_job_is_asked_when_its_status_is_due() {
+    let (progress, now) = followed("10.0.0.1");
+    let exists = |_: &Job, _: ObjectRef<TrainingJob>| true;
+    let asks = |millis: u64| {
+        let asked = progress.questions(exists, now + Duration::from_millis(millis));
+        !asked.is_empty()
+    };
+    progress.hear(&key(), step(1), now);
+    let shown: Vec<u64> = (0..=11_000).step_by(10).filter(|at| asks(*at)).collect();
+    assert_eq!(shown, [0, 3_000, 6_000, 9_000, 10_010]);
 }

@@ -24,6 +24,8 @@ use template::Template;
 /// Changes of pods, so many in a second.
 const WAKES_PER_SECOND: u32 = 100;
 const WAKES: u32 = 3_000;
+/// Between the list and the last look at a job.
+const SETTLES: Duration = Duration::from_secs(5);
 const AT_REST: Duration = Duration::from_secs(20);
 
 /// What was measured.
@@ -77,12 +79,13 @@ pub(crate) async fn run(program: &Path, shape: Shape) -> anyhow::Result<Figures>
     let woken = reconciles().await?;
     forget_peak(process)?;
     tokio::time::timeout(DEADLINE, server.forget_changes()).await?;
-    let since = reconciles().await?;
     until("all jobs have been looked at again", DEADLINE, || async {
-        let num_done = reconciles().await?.count() - since.count();
+        let num_done = reconciles().await?.count() - woken.count();
         Ok((num_done >= u64::from(shape.jobs)).then_some(()))
     })
     .await?;
+    // Some may have been looked at twice, and others not yet.
+    tokio::time::sleep(SETTLES).await;
     Ok(Figures {
         shape,
         all_looked_at,
