@@ -26,7 +26,8 @@ use crate::run::{Shape, writes};
 
 /// Until each job was asked and written at least once.
 const SETTLES: Duration = Duration::from_secs(90);
-const MEASURED: Duration = Duration::from_mins(2);
+/// Some turns of each job, which take up to a minute: all jobs may have theirs at the same time.
+const MEASURED: Duration = Duration::from_mins(5);
 /// Between two looks at all statuses.
 const LOOK: Duration = Duration::from_secs(10);
 
