@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ::parquet::basic::Type;
+use ::parquet::file::metadata::ColumnChunkMetaData;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +57,19 @@ pub struct Parquet {
 
 fn reader(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
     let file = File::open(path).map_err(DataError::io(path))?;
-    SerializedFileReader::new(file).map_err(|error| refused(path, &error))
+    let reader = SerializedFileReader::new(file).map_err(|error| refused(path, &error))?;
+    let mut groups = reader.metadata().row_groups().iter();
+    if groups.any(|group| !group.columns().iter().all(is_in_file)) {
+        let reason = "the Parquet file is corrupt: a column begins before the file, or has a negative length";
+        return Err(DataError::invalid(path, reason));
+    }
+    Ok(reader)
+}
+
+/// Of any other column the library panics.
+fn is_in_file(column: &ColumnChunkMetaData) -> bool {
+    let dictionary = column.dictionary_page_offset();
+    dictionary.unwrap_or(column.data_page_offset()) >= 0 && column.compressed_size() >= 0
 }
 
 fn refused(path: &Path, error: &::parquet::errors::ParquetError) -> DataError {
