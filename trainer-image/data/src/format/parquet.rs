@@ -6,7 +6,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ::parquet::basic::Type;
-use ::parquet::file::metadata::ColumnChunkMetaData;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +19,7 @@ mod groups;
 mod tests;
 pub mod tokens;
 
-use columns::{bytes_of, find, numbers_of};
+use columns::{bytes_of, caught, find, numbers_of};
 use groups::Groups;
 pub use tokens::TokenLists;
 
@@ -57,19 +56,7 @@ pub struct Parquet {
 
 fn reader(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
     let file = File::open(path).map_err(DataError::io(path))?;
-    let reader = SerializedFileReader::new(file).map_err(|error| refused(path, &error))?;
-    let mut groups = reader.metadata().row_groups().iter();
-    if groups.any(|group| !group.columns().iter().all(is_in_file)) {
-        let reason = "the Parquet file is corrupt: a column begins before the file, or has a negative length";
-        return Err(DataError::invalid(path, reason));
-    }
-    Ok(reader)
-}
-
-/// Of any other column the library panics.
-fn is_in_file(column: &ColumnChunkMetaData) -> bool {
-    let dictionary = column.dictionary_page_offset();
-    dictionary.unwrap_or(column.data_page_offset()) >= 0 && column.compressed_size() >= 0
+    caught(|| SerializedFileReader::new(file)).map_err(|error| refused(path, &error))
 }
 
 fn refused(path: &Path, error: &::parquet::errors::ParquetError) -> DataError {

@@ -1,5 +1,7 @@
 //! Columns of a row group as vectors.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use parquet::basic::Type;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
@@ -21,6 +23,15 @@ pub(super) fn find(schema: &SchemaDescriptor, name: &str, types: &[Type]) -> Res
         ));
     }
     Ok(at)
+}
+
+/// What the library returns. It panics where what a file says contradicts itself: that is an error of the file.
+pub(super) fn caught<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        Err(ParquetError::General(
+            "what it says of its columns contradicts itself".to_owned(),
+        ))
+    })
 }
 
 /// Values of a column, and levels that say which rows have one.
@@ -82,12 +93,12 @@ pub(super) fn bytes_of(
     rows: &dyn RowGroupReader,
     column: usize,
 ) -> Result<Vec<Option<ByteArray>>, ParquetError> {
-    match rows.get_column_reader(column)? {
+    caught(|| match rows.get_column_reader(column)? {
         ColumnReader::ByteArrayColumnReader(reader) => Ok(per_row(read(rows, column, reader)?)),
         _ => Err(ParquetError::General(
             "a column of bytes was expected".to_owned(),
         )),
-    }
+    })
 }
 
 /// A column of whole numbers.
@@ -95,7 +106,7 @@ pub(super) fn numbers_of(
     rows: &dyn RowGroupReader,
     column: usize,
 ) -> Result<Vec<Option<i64>>, ParquetError> {
-    match rows.get_column_reader(column)? {
+    caught(|| match rows.get_column_reader(column)? {
         ColumnReader::Int32ColumnReader(reader) => {
             let column = per_row(read(rows, column, reader)?);
             Ok(column
@@ -107,12 +118,12 @@ pub(super) fn numbers_of(
         _ => Err(ParquetError::General(
             "a column of whole numbers was expected".to_owned(),
         )),
-    }
+    })
 }
 
 /// All numbers of a column of lists, one list after the other. Nulls are left out.
 pub(super) fn listed(rows: &dyn RowGroupReader, column: usize) -> Result<Vec<i64>, ParquetError> {
-    match rows.get_column_reader(column)? {
+    caught(|| match rows.get_column_reader(column)? {
         ColumnReader::Int32ColumnReader(reader) => {
             let values = read(rows, column, reader)?.values;
             Ok(values.into_iter().map(i64::from).collect())
@@ -121,5 +132,5 @@ pub(super) fn listed(rows: &dyn RowGroupReader, column: usize) -> Result<Vec<i64
         _ => Err(ParquetError::General(
             "a column of token lists was expected".to_owned(),
         )),
-    }
+    })
 }
