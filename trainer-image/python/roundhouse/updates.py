@@ -24,12 +24,12 @@ def loss_sum(loss: torch.Tensor | float, step: Step, reduction: str) -> float:
 
 def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> float:
     """Euclidean norm of all gradients, which are then clipped to ``most``."""
-    parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    if not parameters:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
         return 0.0
     if most is not None:
         return float(torch.nn.utils.clip_grad_norm_(parameters, most))
-    norms = _norms([parameter.grad for parameter in parameters if parameter.grad is not None])
+    norms = _norms(gradients)
     return float(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])))
 
 

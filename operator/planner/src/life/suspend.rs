@@ -8,7 +8,8 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason};
 use roundhouse_contract::Mode;
 
 use crate::draft::{Draft, event};
-use crate::observed::{Pod, PodPhase};
+use crate::generation::worker::may_hold_resources;
+use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
 use crate::told::progress;
 use crate::told::status::{counted, set_condition};
@@ -124,8 +125,7 @@ fn await_leavers(draft: &mut Draft<'_>) -> usize {
 /// How long a pod that is on its way out may still run. One on a node that does not answer is not waited for.
 pub(crate) fn still_leaves(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let left = pod.gone_by?.duration_since(now);
-    let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running) && !pod.unreachable;
-    let leaves = pod.ours && pod.deleting && runs && left.is_positive();
+    let leaves = pod.deleting && may_hold_resources(pod) && left.is_positive();
     leaves.then(|| left.unsigned_abs())
 }
 
