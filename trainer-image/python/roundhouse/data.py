@@ -60,7 +60,10 @@ class Sampler:
         self._planned: tuple[Any, Step | None] = (None, None)
 
     def plan(self, steps: int, samples: int, place: tuple[int, int, int]) -> Step | None:
-        """See :func:`plan`."""
+        """The step after ``steps`` committed steps that have used ``samples``, as a rank does it; None at the end.
+
+        ``place``: generation, rank and world size.
+        """
         key = (steps, samples, place)
         if self._planned[0] != key:
             self._planned = (key, self._plan(*key))
@@ -166,14 +169,6 @@ def _moved(data: Any, device: Any, non_blocking: bool) -> Any:
     if isinstance(data, (list, tuple)):
         return type(data)(_moved(value, device, non_blocking) for value in data)
     return data
-
-
-def plan(sampler: Sampler, steps: int, samples: int, place: tuple[int, int, int]) -> Step | None:
-    """The step after ``steps`` committed steps that have used ``samples``, as a rank does it; None at the end.
-
-    ``place``: generation, rank and world size.
-    """
-    return sampler.plan(steps, samples, place)
 
 
 class _Seeded:
@@ -287,7 +282,7 @@ class Loader:
 
     def _next_keys(self) -> list[tuple[int, int]] | None:
         assert self._at is not None
-        step = plan(self._sampler, *self._at, self._place)
+        step = self._sampler.plan(*self._at, self._place)
         if step is None:
             return None
         indices = step.indices or (self._spare(*self._at),)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ._native import Process
-from .data import Sampler, Step, plan
+from .data import Sampler, Step
 from .errors import ConfigError, PeerLost, RoundhouseError, words_of
 from .failures import Failures
 from .gradients import Gradients, Model
@@ -127,7 +127,7 @@ class Generations:
         """The step that is due, as this rank does it."""
         assert self.sampler is not None
         place = self.place
-        step = plan(self.sampler, place.steps, place.samples, (place.generation, place.rank, place.world_size))
+        step = self.sampler.plan(place.steps, place.samples, (place.generation, place.rank, place.world_size))
         assert step is not None
         return step
 

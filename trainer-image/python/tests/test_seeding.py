@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from roundhouse.data import Loader, Sampler, _Seeded, plan
+from roundhouse.data import Loader, Sampler, _Seeded
 from roundhouse.seeding import mixed, seed_all
 
 DRAWS = {
@@ -77,6 +77,6 @@ def test_a_collate_function_draws_other_numbers_in_each_batch():
         return float(torch.rand(()))
 
     loader = Loader(Samples(random.random, first=100), Sampler(100, 10, epochs=1, seed=5), collate_fn=collate)
-    steps = [plan(Sampler(100, 10, epochs=1, seed=5), number, 10 * number, (1, 0, 1)) for number in range(3)]
+    steps = [Sampler(100, 10, epochs=1, seed=5).plan(number, 10 * number, (1, 0, 1)) for number in range(3)]
     drawn = {loader.load(step, 10 * number) for number, step in enumerate(steps)}
     assert len(drawn) == 3

@@ -16,7 +16,7 @@ from conftest import load
 from roundhouse import errors, optimizer
 from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
-from roundhouse.data import Batch, Loader, Sampler, plan
+from roundhouse.data import Batch, Loader, Sampler
 from roundhouse.ending import explained, write_result
 from roundhouse.evaluation import Evaluation
 from roundhouse.failures import Failures
@@ -208,9 +208,9 @@ GOLDEN = [[4, 3, 9, 7, 1, 0, 6, 2, 5, 8], [6, 1, 8, 0, 5, 4, 9, 3, 7, 2]]
 def test_every_sample_comes_once_per_epoch_whatever_the_world(world_size):
     sampler = Sampler(53, 8, epochs=3, seed=1)
     seen, steps, samples = {0: [], 1: [], 2: []}, 0, 0
-    while (first := plan(sampler, steps, samples, (1, 0, world_size))) is not None:
+    while (first := sampler.plan(steps, samples, (1, 0, world_size))) is not None:
         for rank in range(world_size):
-            part = plan(sampler, steps, samples, (1, rank, world_size))
+            part = sampler.plan(steps, samples, (1, rank, world_size))
             seen[part.epoch].extend(part.indices)
         steps, samples = steps + 1, samples + first.global_size
     assert steps == sampler.total_steps == 21
@@ -224,7 +224,7 @@ def test_a_loader_follows_a_change_of_the_share(workers):
     loader = Loader(dataset, sampler, num_workers=workers)
     samples = 0
     for number, place in enumerate([(1, 0, 1), (1, 0, 1), (2, 1, 2), (2, 1, 2), (3, 0, 3), (3, 0, 3), (4, 0, 1), (4, 0, 1)]):
-        wanted = plan(sampler, number, samples, place)
+        wanted = sampler.plan(number, samples, place)
         assert loader.load(wanted, samples).tolist() == list(wanted.indices)
         samples += wanted.global_size
     loader.close()
@@ -232,7 +232,7 @@ def test_a_loader_follows_a_change_of_the_share(workers):
 
 def test_a_rank_without_samples_reads_one_that_does_not_count():
     sampler = Sampler(6, 2, epochs=1)
-    steps = [plan(sampler, 0, 0, (1, rank, 3)) for rank in range(3)]
+    steps = [sampler.plan(0, 0, (1, rank, 3)) for rank in range(3)]
     assert sorted(step.size for step in steps) == [0, 1, 1]
     empty = next(step for step in steps if step.size == 0)
     loader = Loader([torch.tensor(index) for index in range(6)], sampler)
@@ -255,7 +255,7 @@ def test_ranks_divide_a_stream_whatever_the_world_and_the_workers(workers):
             loader = Loader(Shard(noisy, 41), sampler, num_workers=workers)
             samples = 0
             for number in range(sampler.total_steps):
-                step = plan(sampler, number, samples, (1, rank, world_size))
+                step = sampler.plan(number, samples, (1, rank, world_size))
                 read.extend(loader.load(step, samples)[: step.size])
                 samples += step.global_size
             loader.close()
@@ -302,7 +302,7 @@ class EndsWith:
 def test_workers_of_loaders_end_with_the_process_that_reads_from_them():
     sampler = Sampler(4, 4, epochs=1)
     loader = Loader(EndsWith(), sampler, num_workers=1)
-    assert loader.load(plan(sampler, 0, 0, (1, 0, 1)), 0).tolist() == [signal.SIGKILL] * 4
+    assert loader.load(sampler.plan(0, 0, (1, 0, 1)), 0).tolist() == [signal.SIGKILL] * 4
     assert len(multiprocessing.active_children()) == 1
     loader.close()
     assert not multiprocessing.active_children()
