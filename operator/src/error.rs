@@ -25,11 +25,11 @@ pub enum Error {
     #[error("confirm: {0}")]
     Confirm(CallError),
     /// The caches are old, and the API server says otherwise.
-    #[error("the watch of {kind} has told nothing for {} s, and the job or its pods have changed since; nothing is deleted or counted", .age.as_secs())]
+    #[error("the watch of {kind} broke off or is silent, and was heard {} s ago; the job or its pods have changed since; nothing is deleted or counted", .age.as_secs())]
     Stale {
         /// What is watched.
         kind: &'static str,
-        /// For how long nothing was heard.
+        /// How long ago it was heard.
         age: Duration,
     },
     /// The write of the status.

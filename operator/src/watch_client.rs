@@ -15,6 +15,7 @@ use kube::client::Body;
 use tokio::time::timeout;
 
 use crate::metered::{describe, group};
+use crate::metrics::labels::Verb;
 use crate::metrics::labels::Watched;
 use crate::metrics::watch_ages::WatchAges;
 
@@ -55,7 +56,7 @@ type Problem = Box<dyn std::error::Error + Send + Sync>;
 pub fn listening(client: Client, heard: WatchAges, patience: WatchTimeouts) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (_, resource) = describe(request.method(), request.uri());
+        let (verb, resource) = describe(request.method(), request.uri());
         let group = group(request.uri()).to_owned();
         let (client, heard) = (client.clone(), heard.clone());
         async move {
@@ -65,29 +66,53 @@ pub fn listening(client: Client, heard: WatchAges, patience: WatchTimeouts) -> C
             if let Some(kind) = kind {
                 heard.hear(kind);
             }
-            Ok::<_, Problem>(answer.map(|body| parts(body, patience.pause, heard, kind)))
+            let told = Told {
+                kind,
+                is_watch: verb == Verb::Watch,
+                heard,
+            };
+            Ok::<_, Problem>(answer.map(|body| parts(body, patience.pause, told)))
         }
     });
     Client::new(service, namespace)
+}
+
+/// What the parts of an answer say of a watch.
+#[derive(Clone)]
+struct Told {
+    kind: Option<Watched>,
+    is_watch: bool,
+    heard: WatchAges,
+}
+
+impl Told {
+    fn hear(&self) {
+        let Some(kind) = self.kind else { return };
+        self.heard.hear(kind);
+        // It tells of what was since it broke off, at least by a bookmark. If it tells that this is not known any more, it
+        // breaks off once more as soon as that is read. A list is not in the cache yet.
+        if self.is_watch {
+            self.heard.catch_up(kind);
+        }
+    }
 }
 
 /// The same body, each part of which is noted. It breaks off after a longer pause than that.
 fn parts(
     body: Body,
     pause: Duration,
-    heard: WatchAges,
-    kind: Option<Watched>,
+    told: Told,
 ) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
     StreamBody::new(unfold(Some(body), move |body| {
-        let heard = heard.clone();
+        let told = told.clone();
         async move {
             let mut body = body?;
             let Ok(part) = timeout(pause, body.frame()).await else {
                 return Some((Err(Problem::from(Silent(pause))), None));
             };
             let part = part?.map_err(Problem::from);
-            if let Some(kind) = kind.filter(|_| part.is_ok()) {
-                heard.hear(kind);
+            if part.is_ok() {
+                told.hear();
             }
             Some((part, Some(body)))
         }

@@ -63,6 +63,11 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
         .try_filter(|event| ready(!is_old(&known, event)))
         .inspect_ok(|event| note_job(&context, event))
         .reflect(jobs)
+        .inspect_ok(|event| {
+            if catches_up(event) {
+                context.metrics.watch_ages.catch_up(Watched::TrainingJobs);
+            }
+        })
         .applied_objects();
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
@@ -245,7 +250,11 @@ async fn feed<T: Clone + PartialEq>(
         match event {
             Ok(event) => {
                 let is_filled = matches!(event, Event::InitDone);
+                let catches_up = catches_up(&event);
                 let jobs = cache.take(event);
+                if catches_up {
+                    context.metrics.watch_ages.catch_up(resource);
+                }
                 if is_filled {
                     context.note_filled();
                 }
@@ -263,9 +272,15 @@ async fn feed<T: Clone + PartialEq>(
     }
 }
 
-/// A watch that breaks is begun again.
+/// Whether the cache that has taken the event shows what is there now. A list fills it only when it is over.
+const fn catches_up<K>(event: &Event<K>) -> bool {
+    !matches!(event, Event::Init | Event::InitApply(_))
+}
+
+/// A watch that breaks is begun again. Until it has caught up, nothing is deleted before the API server was asked.
 pub(crate) fn broke(context: &Context, resource: Watched, error: &watcher::Error) {
     context.metrics.work.watch_broke(resource);
+    context.metrics.watch_ages.break_off(resource);
     let resource = resource.as_str();
     tracing::warn!(%error, resource, "a watch broke; the operator begins it again");
 }

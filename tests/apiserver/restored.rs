@@ -1,5 +1,6 @@
 //! etcd is lost, and restored from an older backup, while the operator runs.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,6 +12,7 @@ use roundhouse_operator::observe::version;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
+use crate::faults::proxy::Proxy;
 use crate::stage::{NAMESPACE, SOON, Stage, ended};
 
 /// A directory in the place of another one.
@@ -30,6 +32,13 @@ async fn generations(stage: &Stage) -> Vec<u64> {
     let documents = pods.filter_map(|pod| pod.annotations().get(labels::MEMBERSHIP).cloned());
     let documents = documents.filter_map(|text| Membership::parse(&text).unwrap());
     documents.map(|document| document.generation).collect()
+}
+
+/// Of all pods.
+async fn uids(stage: &Stage) -> BTreeSet<String> {
+    let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await;
+    let uids = pods.unwrap().items.into_iter().map(|pod| pod.uid());
+    uids.map(Option::unwrap).collect()
 }
 
 /// A worker that follows this generation crashes, its kubelet starts it again, and the job trains on in a newer one.
@@ -82,5 +91,41 @@ async fn an_operator_goes_on_when_etcd_was_restored_from_an_older_backup() {
     assert_eq!(status.incidents.total, 1, "the others are forgotten");
     stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
     stage.reaches(NAMESPACE, "Completed").await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_a_restored_etcd_has_forgotten_costs_no_worker_its_pod() {
+    let stage = Stage::new().await;
+    let proxy = Proxy::start(stage.server.client("operator").unwrap()).await;
+    let operator = stage.operator_through(proxy.config(), NAMESPACE);
+    stage.apply(NAMESPACE, 2).await;
+    stage.trains(NAMESPACE).await;
+    let backup = stage.directory.path().join("backup");
+    let server = &stage.server;
+    server.restart(|etcd| copy(etcd, &backup), 0).await.unwrap();
+    let before = uids(&stage).await;
+    stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
+    let looks = |result| {
+        let series = format!("roundhouse_operator_reconciles_total{{result=\"{result}\"}}");
+        operator.metric(&series)
+    };
+    let knows = || async { Ok(looks("Succeeded").filter(|times| *times > 1.0)) };
+    let knows = until("it knows that the job has ended", SOON, knows).await;
+    knows.unwrap();
+    let newest = stage.job(NAMESPACE).await.resource_version();
+    let later = version(newest.as_deref()) + 100;
+    // The watch of the pods is the first to come back: the workers run, and their job has ended, as far as is known.
+    proxy.traffic.refuse("trainingjobs");
+    let restored = server.restart(|etcd| copy(&backup, etcd), later);
+    restored.await.unwrap();
+    let asks = || async { Ok(looks("Confirm").filter(|times| *times > 0.0)) };
+    let asks = until("it asks before it deletes", SOON, asks).await;
+    asks.unwrap();
+    proxy.traffic.allow();
+    stage.reaches(NAMESPACE, "Training").await;
+    stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
+    stage.reaches(NAMESPACE, "Completed").await;
+    assert_eq!(uids(&stage).await, before);
     operator.stop().await;
 }

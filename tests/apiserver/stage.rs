@@ -12,6 +12,7 @@ use roundhouse_tests::apiserver::ApiServer;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tracing_subscriber::EnvFilter;
 
 pub(crate) use self::kubelet::{ended, restarted, running};
 pub(crate) use self::operator::{Operator, metric};
@@ -28,8 +29,19 @@ pub(crate) struct Stage {
     pub(crate) directory: TempDir,
 }
 
+/// What operators say goes to the standard error if `RUST_LOG` names it, as `roundhouse_operator=debug` does.
+fn log() {
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = EnvFilter::from_default_env();
+        let log = tracing_subscriber::fmt().with_env_filter(filter);
+        // Another test of this process may have begun it.
+        let _ = log.with_writer(std::io::stderr).try_init();
+    }
+}
+
 impl Stage {
     pub(crate) async fn new() -> Self {
+        log();
         let directory = TempDir::new().unwrap();
         let server = ApiServer::start(directory.path()).await.unwrap();
         let client = server.client("test").unwrap();

@@ -98,6 +98,12 @@ impl Watched {
         )
     }
 
+    /// Whether the API server is asked for their versions, to confirm what was observed ([`crate::fresh`]).
+    #[must_use]
+    pub const fn is_confirmed(self) -> bool {
+        matches!(self, Self::TrainingJobs | Self::Pods)
+    }
+
     /// As the API server names the resource, with its API group if two have the same name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

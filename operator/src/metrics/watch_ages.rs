@@ -1,6 +1,7 @@
-//! When each watch was last heard of. The age is what the caches may lag behind.
+//! When each watch was last heard of. The age is what the caches may lag behind. Of a watch that broke they may lack anything
+//! until it has told what is there now: etcd may have been restored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use super::labels::Watched;
 #[derive(Clone)]
 pub struct WatchAges {
     at: Arc<Mutex<BTreeMap<Watched, Instant>>>,
+    broken: Arc<Mutex<BTreeSet<Watched>>>,
     clock: Clock,
     age: GaugeVec,
 }
@@ -24,10 +26,11 @@ impl WatchAges {
     pub(super) fn new(registry: &Registry, clock: Clock) -> Result<Self, prometheus::Error> {
         let age = Opts::new(
             "roundhouse_operator_watch_age_seconds",
-            "Time since the watch of a kind last told anything: an event, a bookmark, or that it has begun anew. From 90 s on the operator deletes nothing and counts no incident before it has asked the API server.",
+            "Time since the watch of a kind last told anything: an event, a bookmark, or that it has begun anew. From 90 s on, and when it broke off, the operator deletes nothing and counts no incident before it has asked the API server.",
         );
         let heard = Self {
             at: Arc::default(),
+            broken: Arc::default(),
             clock,
             age: GaugeVec::new(age, &["kind"])?,
         };
@@ -41,6 +44,26 @@ impl WatchAges {
         self.lock().insert(kind, now);
     }
 
+    /// A watch broke off.
+    pub fn break_off(&self, kind: Watched) {
+        self.lock_broken().insert(kind);
+    }
+
+    /// The cache is filled anew, or the watch continues where it broke off.
+    pub fn catch_up(&self, kind: Watched) {
+        self.lock_broken().remove(&kind);
+    }
+
+    /// A watch that broke off and has not caught up, of those of which the API server can confirm what was observed; and how
+    /// long ago it was heard.
+    #[must_use]
+    pub fn broken(&self) -> Option<(Watched, Duration)> {
+        let broken = self.lock_broken();
+        let kind = *broken.iter().find(|kind| kind.is_confirmed())?;
+        let heard = *self.lock().get(&kind)?;
+        Some((kind, (self.clock)().saturating_duration_since(heard)))
+    }
+
     /// The watch that plans depend on and that was not heard for the longest time.
     #[must_use]
     pub fn oldest(&self) -> Option<(Watched, Duration)> {
@@ -49,6 +72,10 @@ impl WatchAges {
         let all = all.iter().filter(|(kind, _)| kind.decides());
         let ages = all.map(|(kind, at)| (*kind, now.saturating_duration_since(*at)));
         ages.max_by_key(|(_, age)| *age)
+    }
+
+    fn lock_broken(&self) -> MutexGuard<'_, BTreeSet<Watched>> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Watched, Instant>> {
@@ -107,5 +134,25 @@ mod tests {
         heard.hear(Watched::Pods);
         let expected = oldest(Watched::TrainingJobs, 30);
         assert_eq!(heard.oldest(), expected, "cordoned nodes decide nothing");
+    }
+
+    #[test]
+    fn a_watch_that_broke_off_is_broken_until_it_has_caught_up() {
+        let (registry, clock) = (Registry::new(), ManualClock::new());
+        let heard = WatchAges::new(&registry, clock.clock()).unwrap();
+        for kind in [Watched::Pods, Watched::TrainingJobs, Watched::Services] {
+            heard.hear(kind);
+        }
+        heard.break_off(Watched::Services);
+        assert_eq!(heard.broken(), None, "nobody asks for Services");
+        heard.break_off(Watched::Pods);
+        heard.break_off(Watched::TrainingJobs);
+        clock.advance(2);
+        // That it is begun anew tells nothing yet.
+        heard.hear(Watched::Pods);
+        heard.catch_up(Watched::TrainingJobs);
+        assert_eq!(heard.broken(), Some((Watched::Pods, Duration::ZERO)));
+        heard.catch_up(Watched::Pods);
+        assert_eq!(heard.broken(), None);
     }
 }

@@ -55,6 +55,11 @@ impl Traffic {
         self.now().refused = Some(resource);
     }
 
+    /// From now on nothing of a kind is refused alone.
+    pub(crate) fn allow(&self) {
+        self.now().refused = None;
+    }
+
     /// From now on everything is refused, and what watches say is cut; `None`: nothing any more.
     pub(crate) fn refuse_all(&self, with: Option<Refusal>) {
         self.now().outage = with;
