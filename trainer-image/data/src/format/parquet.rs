@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ::parquet::basic::Type;
+use ::parquet::errors::ParquetError;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +16,16 @@ use crate::image::{Record, Records};
 
 mod columns;
 mod groups;
+mod pages;
+mod source;
 #[cfg(test)]
 mod tests;
 pub mod tokens;
 
 use columns::{bytes_of, caught, find, numbers_of};
 use groups::Groups;
+use pages::TooLarge;
+use source::Source;
 pub use tokens::TokenLists;
 
 /// Memory of the row groups that are kept of a data set. Each thread that reads one needs its memory beside this.
@@ -54,12 +59,17 @@ pub struct Parquet {
     kept: Groups<usize, Group>,
 }
 
-fn reader(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
+fn reader(path: &Path) -> Result<SerializedFileReader<Source>, DataError> {
     let file = File::open(path).map_err(DataError::io(path))?;
-    caught(|| SerializedFileReader::new(file)).map_err(|error| refused(path, &error))
+    caught(|| SerializedFileReader::new(Source(file))).map_err(|error| refused(path, &error))
 }
 
-fn refused(path: &Path, error: &::parquet::errors::ParquetError) -> DataError {
+fn refused(path: &Path, error: &ParquetError) -> DataError {
+    if let ParquetError::External(cause) = error
+        && let Some(too_large) = cause.downcast_ref::<TooLarge>()
+    {
+        return DataError::invalid(path, too_large.to_string());
+    }
     DataError::invalid(
         path,
         format!("the Parquet file is truncated or corrupt: {error}"),
@@ -135,7 +145,7 @@ impl Parquet {
 /// Numbers of the columns of images and labels.
 fn columns_of(
     path: &Path,
-    reader: &SerializedFileReader<File>,
+    reader: &SerializedFileReader<Source>,
     image: &str,
     label: &str,
 ) -> Result<(usize, usize), DataError> {

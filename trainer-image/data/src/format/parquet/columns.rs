@@ -3,11 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use parquet::basic::Type;
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::RowGroupReader;
 use parquet::schema::types::SchemaDescriptor;
+
+use super::pages::{Bounds, Pages, ROWS, TOKENS};
 
 /// Number of the column of a name, if it has one of some types.
 pub(super) fn find(schema: &SchemaDescriptor, name: &str, types: &[Type]) -> Result<usize, String> {
@@ -32,6 +34,16 @@ pub(super) fn caught<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Resul
             "what it says of its columns contradicts itself".to_owned(),
         ))
     })
+}
+
+fn reader(
+    rows: &dyn RowGroupReader,
+    column: usize,
+    bounds: Bounds,
+) -> Result<ColumnReader, ParquetError> {
+    let pages = Pages::within(bounds, rows.get_column_page_reader(column)?);
+    let description = rows.metadata().column(column).column_descr_ptr();
+    Ok(get_column_reader(description, Box::new(pages)))
 }
 
 /// Values of a column, and levels that say which rows have one.
@@ -93,7 +105,7 @@ pub(super) fn bytes_of(
     rows: &dyn RowGroupReader,
     column: usize,
 ) -> Result<Vec<Option<ByteArray>>, ParquetError> {
-    caught(|| match rows.get_column_reader(column)? {
+    caught(|| match reader(rows, column, ROWS)? {
         ColumnReader::ByteArrayColumnReader(reader) => Ok(per_row(read(rows, column, reader)?)),
         _ => Err(ParquetError::General(
             "a column of bytes was expected".to_owned(),
@@ -106,7 +118,7 @@ pub(super) fn numbers_of(
     rows: &dyn RowGroupReader,
     column: usize,
 ) -> Result<Vec<Option<i64>>, ParquetError> {
-    caught(|| match rows.get_column_reader(column)? {
+    caught(|| match reader(rows, column, ROWS)? {
         ColumnReader::Int32ColumnReader(reader) => {
             let column = per_row(read(rows, column, reader)?);
             Ok(column
@@ -123,7 +135,7 @@ pub(super) fn numbers_of(
 
 /// All numbers of a column of lists, one list after the other. Nulls are left out.
 pub(super) fn listed(rows: &dyn RowGroupReader, column: usize) -> Result<Vec<i64>, ParquetError> {
-    caught(|| match rows.get_column_reader(column)? {
+    caught(|| match reader(rows, column, TOKENS)? {
         ColumnReader::Int32ColumnReader(reader) => {
             let values = read(rows, column, reader)?.values;
             Ok(values.into_iter().map(i64::from).collect())

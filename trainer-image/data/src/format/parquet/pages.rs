@@ -1,0 +1,180 @@
+//! The pages of a column, within bounds. A page of a few bytes can tell of two thousand million equal values, for which a rank
+//! has no memory.
+
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::errors::ParquetError;
+
+/// What a column of a row group may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) values: u64,
+    /// As they are in pages, decompressed.
+    pub(super) bytes: u64,
+}
+
+/// 2 GiB: of a row group with more each read would take that memory.
+const MAX_BYTES: u64 = 2 << 30;
+
+/// Rows with a value each.
+pub(super) const ROWS: Bounds = Bounds {
+    values: 4 << 20,
+    bytes: MAX_BYTES,
+};
+
+/// Tokens of all lists.
+pub(super) const TOKENS: Bounds = Bounds {
+    values: 128 << 20,
+    bytes: MAX_BYTES,
+};
+
+/// A row group is larger than what is read at once.
+#[derive(Debug, thiserror::Error)]
+#[error("a row group holds more than {0} in one column: write the file with smaller row groups")]
+pub(super) struct TooLarge(String);
+
+/// Pages of a column until the bounds are passed.
+pub(super) struct Pages {
+    column: Box<dyn PageReader>,
+    bounds: Bounds,
+    seen: Bounds,
+}
+
+impl Pages {
+    pub(super) fn within(bounds: Bounds, column: Box<dyn PageReader>) -> Self {
+        let seen = Bounds {
+            values: 0,
+            bytes: 0,
+        };
+        Self {
+            column,
+            bounds,
+            seen,
+        }
+    }
+
+    fn check(&mut self, page: &Page) -> Result<(), ParquetError> {
+        let num_values = u64::from(page.num_values());
+        // The values of a dictionary are not rows, but take memory as these do.
+        let is_dictionary = matches!(page, Page::DictionaryPage { .. });
+        if !is_dictionary {
+            self.seen.values += num_values;
+        }
+        let seen = self.seen.values.max(num_values);
+        self.seen.bytes += page.buffer().len() as u64;
+        let too_large = |what| Err(ParquetError::External(Box::new(TooLarge(what))));
+        if seen > self.bounds.values {
+            return too_large(format!("{} values", self.bounds.values));
+        }
+        if self.seen.bytes > self.bounds.bytes {
+            return too_large(format!("{} MiB", self.bounds.bytes >> 20));
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        let page = self.column.get_next_page()?;
+        if let Some(page) = &page {
+            self.check(page)?;
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.column.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.column.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        self.column.at_record_boundary()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::basic::Encoding;
+
+    use super::*;
+
+    struct Few(Vec<Page>);
+
+    impl Iterator for Few {
+        type Item = Result<Page, ParquetError>;
+
+        fn next(&mut self) -> Option<Self::Item> {
+            self.0.pop().map(Ok)
+        }
+    }
+
+    impl PageReader for Few {
+        fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+            Ok(self.0.pop())
+        }
+
+        fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+            Ok(None)
+        }
+
+        fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+            Ok(())
+        }
+    }
+
+    fn data(num_values: u32, num_bytes: usize) -> Page {
+        Page::DataPage {
+            buf: vec![0; num_bytes].into(),
+            num_values,
+            encoding: Encoding::PLAIN,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        }
+    }
+
+    fn dictionary(num_values: u32) -> Page {
+        Page::DictionaryPage {
+            buf: Vec::new().into(),
+            num_values,
+            encoding: Encoding::PLAIN,
+            is_sorted: false,
+        }
+    }
+
+    #[test]
+    fn pages_are_read_until_their_values_or_bytes_are_too_many() {
+        let bounds = Bounds {
+            values: 10,
+            bytes: 2 << 20,
+        };
+        for (pages, expected) in [
+            (vec![data(5, 1 << 20), data(5, 1 << 20)], None),
+            (vec![dictionary(10), data(10, 0)], None),
+            (vec![data(5, 0), data(6, 0)], Some("10 values")),
+            (vec![dictionary(11)], Some("10 values")),
+            (
+                vec![data(1, 1 << 20), data(1, (1 << 20) + 1)],
+                Some("2 MiB"),
+            ),
+        ] {
+            let pages = Pages::within(bounds, Box::new(Few(pages)));
+            let words = pages.collect::<Result<Vec<_>, _>>().err();
+            let words = words.map(|error| error.to_string());
+            match expected {
+                None => assert_eq!(words, None),
+                Some(part) => assert!(words.unwrap().contains(part), "{part}"),
+            }
+        }
+    }
+}
