@@ -118,3 +118,70 @@ pub(crate) mod volcano {
         }
     }
 }
+
+/// Of Kubernetes itself, since 1.37.
+pub(crate) mod kubernetes {
+    use kube::CustomResource;
+    use kube::core::ObjectMeta;
+    use roundhouse_api::Gang;
+    use serde::{Deserialize, Serialize};
+
+    use super::{GroupKind, Watched};
+
+    /// `spec` of a PodGroup.
+    #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
+    #[kube(
+        group = "scheduling.k8s.io",
+        version = "v1beta1",
+        kind = "PodGroup",
+        namespaced,
+        schema = "disabled"
+    )]
+    #[serde(rename_all = "camelCase", default)]
+    pub(crate) struct PodGroupSpec {
+        pub(crate) scheduling_policy: Policy,
+        /// Their PriorityClass.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub(crate) priority_class_name: Option<String>,
+    }
+
+    /// How the pods are placed.
+    #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub(crate) struct Policy {
+        pub(crate) gang: Together,
+    }
+
+    /// All or none.
+    #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    pub(crate) struct Together {
+        /// Pods that are placed at once.
+        pub(crate) min_count: i64,
+    }
+
+    impl GroupKind for PodGroup {
+        const GANG: Gang = Gang::Kubernetes;
+        const WATCHED: Watched = Watched::KubernetesGroups;
+
+        fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
+            let gang = Together {
+                min_count: group.min_member.into(),
+            };
+            let spec = PodGroupSpec {
+                scheduling_policy: Policy { gang },
+                priority_class_name: group.priority_class.clone(),
+            };
+            Self { metadata, spec }
+        }
+
+        fn said(&self) -> roundhouse_planner::PodGroup {
+            let min_count = self.spec.scheduling_policy.gang.min_count;
+            roundhouse_planner::PodGroup {
+                min_member: u32::try_from(min_count).unwrap_or(0),
+                queue: None,
+                priority_class: self.spec.priority_class_name.clone(),
+            }
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! PodGroups of all jobs. Their kinds belong to other projects and may not be there, so each is looked for when the first
+//! PodGroups of all jobs. Their kinds belong to other projects, or must be turned on, and may not be there, so each is looked for when the first
 //! job wants it, and watched only while the API server serves it. A job that wants a kind that is not served is woken when
 //! that changes.
 
@@ -16,11 +16,12 @@ use crate::slim::Identity;
 
 pub(crate) mod watch;
 
-/// The PodGroups of both gang schedulers.
+/// The PodGroups of all gang schedulers.
 #[derive(Debug, Default)]
 pub struct Groups {
     coscheduling: OfGang,
     volcano: OfGang,
+    kubernetes: OfGang,
 }
 
 /// The PodGroups of one gang scheduler.
@@ -66,6 +67,7 @@ impl Groups {
             Gang::None => None,
             Gang::Coscheduling => Some(&self.coscheduling),
             Gang::Volcano => Some(&self.volcano),
+            Gang::Kubernetes => Some(&self.kubernetes),
         }
     }
 

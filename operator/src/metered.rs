@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_of_two_kinds_of_one_name_are_told_apart_by_their_group() {
+    fn watches_of_kinds_of_one_name_are_told_apart_by_their_group() {
         let cases = [
             ("/api/v1/pods?watch=1", Some(Watched::Pods)),
             (
@@ -194,6 +194,10 @@ mod tests {
             (
                 "/apis/scheduling.volcano.sh/v1beta1/namespaces/ml/podgroups?watch=1",
                 Some(Watched::VolcanoGroups),
+            ),
+            (
+                "/apis/scheduling.k8s.io/v1beta1/podgroups?watch=1",
+                Some(Watched::KubernetesGroups),
             ),
             ("/apis/example.com/v1/podgroups?watch=1", None),
         ];

@@ -24,7 +24,7 @@ use crate::dispatch::dispatch;
 use crate::driver::reconcile;
 use crate::events::queue::publish_all;
 use crate::fair::Name;
-use crate::gangs::{coscheduling, volcano};
+use crate::gangs::{coscheduling, kubernetes, volcano};
 use crate::groups::watch::watch_groups;
 use crate::lane::{Cause, Wake, lane};
 use crate::lead::Leadership;
@@ -248,6 +248,8 @@ fn watch_all(
     background.spawn("watch of podgroups of Coscheduling", groups);
     let groups = watch_groups::<volcano::PodGroup>(Arc::clone(context), wake.clone());
     background.spawn("watch of podgroups of Volcano", groups);
+    let groups = watch_groups::<kubernetes::PodGroup>(Arc::clone(context), wake.clone());
+    background.spawn("watch of podgroups of Kubernetes", groups);
     if context.settings.watch_nodes {
         background.spawn("watch of nodes", watch_nodes(Arc::clone(context)));
         let lost =

@@ -16,8 +16,11 @@ use crate::stage::{NAMESPACE, SOON, Stage, job};
 /// A gang scheduler: its value of `scheduling.gang`, the directory of its definitions, and its PodGroups.
 pub(crate) struct Scheduler {
     gang: &'static str,
+    /// Empty: they are Kubernetes' own.
     definitions: &'static str,
     kind: ApiResource,
+    /// Where its PodGroups have the number of pods that are placed at once.
+    minimum: &'static str,
 }
 
 fn scheduler(
@@ -37,6 +40,7 @@ fn scheduler(
         gang,
         definitions,
         kind,
+        minimum: "/minMember",
     }
 }
 
@@ -57,6 +61,13 @@ pub(crate) fn volcano() -> Scheduler {
         "scheduling.volcano.sh",
         "v1beta1",
     )
+}
+
+pub(crate) fn kubernetes() -> Scheduler {
+    Scheduler {
+        minimum: "/schedulingPolicy/gang/minCount",
+        ..scheduler("Kubernetes", "", "scheduling.k8s.io", "v1beta1")
+    }
 }
 
 impl Scheduler {
@@ -89,17 +100,19 @@ impl Scheduler {
         Api::namespaced_with(stage.client.clone(), namespace, &self.kind)
     }
 
-    /// Waits until the job's PodGroup says this.
-    async fn says(&self, stage: &Stage, field: &str, expected: Value) -> DynamicObject {
+    /// Waits until the job's PodGroup has this minimum.
+    async fn says(&self, stage: &Stage, minimum: u32) -> DynamicObject {
         let found = until("the PodGroup says it", SOON, || async {
             let group = self.groups(stage).get_opt("digits").await.ok().flatten();
-            Ok(group.filter(|group| group.data["spec"][field] == expected))
+            let said = |group: &DynamicObject| group.data["spec"].pointer(self.minimum).cloned();
+            Ok(group.filter(|group| said(group) == Some(json!(minimum))))
         });
         found.await.unwrap()
     }
 
     async fn is_gone(&self, stage: &Stage) {
         until("the PodGroup is gone", SOON, || async {
+            stage.removes_leaving(NAMESPACE).await;
             let group = self.groups(stage).get_opt("digits").await?;
             Ok(group.is_none().then_some(()))
         })
@@ -127,46 +140,57 @@ async fn the_group_is_there_before_the_pods_and_follows_scale_suspension_and_end
     for scheduler in [coscheduling(), volcano()] {
         let stage = Stage::new().await;
         scheduler.install(&stage).await;
-        let operator = stage.operator(None);
-        let job = stage.create(NAMESPACE, scheduler.job(2)).await;
-        let group = scheduler.says(&stage, "minMember", json!(2)).await;
-        let owner = &group.owner_references()[0];
-        assert_eq!(Some(&owner.uid), job.uid().as_ref());
-        pods(&stage, 2).await;
-        assert!(first(&stage, "create podgroups") < first(&stage, "create pods"));
-
-        let scaled = json!({"workers": {"replicas": 3}});
-        stage.edit(&scaled).await.unwrap();
-        scheduler.says(&stage, "minMember", json!(3)).await;
-        pods(&stage, 3).await;
-
-        stage.edit(&json!({"suspend": true})).await.unwrap();
-        scheduler.is_gone(&stage).await;
-        stage.edit(&json!({"suspend": false})).await.unwrap();
-        scheduler.says(&stage, "minMember", json!(3)).await;
-
-        // Somebody deletes it: it is made again.
-        let groups = scheduler.groups(&stage);
-        let (before, parameters) = (groups.get("digits").await.unwrap(), DeleteParams::default());
-        groups.delete("digits", &parameters).await.unwrap();
-        until("it is made again", SOON, || async {
-            let group = groups.get_opt("digits").await?;
-            Ok(group.filter(|group| group.uid() != before.uid()))
-        })
-        .await
-        .unwrap();
-
-        stage.trains(NAMESPACE).await;
-        until("the job ends", SOON, || async {
-            stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
-            let status = stage.job(NAMESPACE).await.status.unwrap();
-            Ok(status.is_terminal().then_some(()))
-        })
-        .await
-        .unwrap();
-        scheduler.is_gone(&stage).await;
-        operator.stop().await;
+        follows(stage, scheduler, deleted_and_made_again).await;
     }
+}
+
+/// A group is there before the pods, and follows scale, suspension and end. Something happens to it before the job trains.
+pub(crate) async fn follows<F: Future<Output = ()>>(
+    stage: Stage,
+    scheduler: Scheduler,
+    happens: impl FnOnce(Api<DynamicObject>) -> F,
+) {
+    let operator = stage.operator(None);
+    let job = stage.create(NAMESPACE, scheduler.job(2)).await;
+    let group = scheduler.says(&stage, 2).await;
+    let owner = &group.owner_references()[0];
+    assert_eq!(Some(&owner.uid), job.uid().as_ref());
+    pods(&stage, 2).await;
+    assert!(first(&stage, "create podgroups") < first(&stage, "create pods"));
+
+    let scaled = json!({"workers": {"replicas": 3}});
+    stage.edit(&scaled).await.unwrap();
+    scheduler.says(&stage, 3).await;
+    pods(&stage, 3).await;
+
+    stage.edit(&json!({"suspend": true})).await.unwrap();
+    scheduler.is_gone(&stage).await;
+    stage.edit(&json!({"suspend": false})).await.unwrap();
+    scheduler.says(&stage, 3).await;
+    happens(scheduler.groups(&stage)).await;
+
+    stage.trains(NAMESPACE).await;
+    until("the job ends", SOON, || async {
+        stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
+        let status = stage.job(NAMESPACE).await.status.unwrap();
+        Ok(status.is_terminal().then_some(()))
+    })
+    .await
+    .unwrap();
+    scheduler.is_gone(&stage).await;
+    operator.stop().await;
+}
+
+/// Somebody deletes it: it is made again.
+async fn deleted_and_made_again(groups: Api<DynamicObject>) {
+    let (before, parameters) = (groups.get("digits").await.unwrap(), DeleteParams::default());
+    groups.delete("digits", &parameters).await.unwrap();
+    until("it is made again", SOON, || async {
+        let group = groups.get_opt("digits").await?;
+        Ok(group.filter(|group| group.uid() != before.uid()))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,7 +202,7 @@ async fn volcano_hears_of_the_queue_and_the_minimum_of_an_elastic_job() {
     elastic["spec"]["workers"]["minReplicas"] = json!(1);
     elastic["spec"]["scheduling"]["queueName"] = json!("research");
     stage.create(NAMESPACE, elastic).await;
-    let group = volcano().says(&stage, "minMember", json!(1)).await;
+    let group = volcano().says(&stage, 1).await;
     assert_eq!(group.data["spec"]["queue"], "research");
     for pod in pods(&stage, 3).await {
         assert_eq!(pod.annotations()["scheduling.k8s.io/group-name"], "digits");

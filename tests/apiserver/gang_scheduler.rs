@@ -1,13 +1,15 @@
-//! Two jobs that need all GPUs each, before a gang scheduler: the plugin Coscheduling, and Volcano's. Nodes are objects, and the
+//! Two jobs that need all GPUs each, before a gang scheduler: the plugin Coscheduling, Volcano's, and that of
+//! Kubernetes with its Workload API. Nodes are objects, and the
 //! test plays their kubelets. Without a group each job can get a part of the GPUs and wait for the other for ever.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
+use roundhouse_tests::apiserver::Version;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::gang::{Scheduler, coscheduling, volcano};
+use crate::gang::{Scheduler, coscheduling, follows, kubernetes, volcano};
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 const GPUS: usize = 8;
@@ -78,6 +80,24 @@ async fn open_queue(stage: &Stage) {
     })
     .await
     .unwrap();
+}
+
+/// Starts the scheduler of Kubernetes beside the API server, and the controller that lets a PodGroup go when its pods have ended.
+fn start_kubernetes(stage: &Stage, version: Version) {
+    let kubeconfig = stage.server.kubeconfig("test").unwrap();
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let common = [
+        &*kubeconfig,
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--feature-gates=GenericWorkload=true",
+    ];
+    let scheduler = version.program("kube-scheduler");
+    stage.server.run(&scheduler, &common).unwrap();
+    let controllers = version.program("kube-controller-manager");
+    let only = "--controllers=podgroup-protection-controller";
+    let arguments = [&common[..], &[only]].concat();
+    stage.server.run(&controllers, &arguments).unwrap();
 }
 
 /// Nodes with one GPU each.
@@ -177,4 +197,25 @@ async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other_before_vol
     start_volcano(&stage);
     open_queue(&stage).await;
     one_trains_and_then_the_other(stage, volcano()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kubernetes 1.37: make test-long builds it"]
+async fn of_two_jobs_that_need_all_gpus_one_trains_and_then_the_other_before_kubernetes_itself() {
+    let version = Version::WithGroups;
+    let stage = Stage::of(version).await;
+    make_nodes(&stage).await;
+    start_kubernetes(&stage, version);
+    one_trains_and_then_the_other(stage, kubernetes()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Kubernetes 1.37: make test-long builds it"]
+async fn the_group_of_kubernetes_itself_follows_scale_suspension_and_end() {
+    let version = Version::WithGroups;
+    let stage = Stage::of(version).await;
+    make_nodes(&stage).await;
+    start_kubernetes(&stage, version);
+    // Kubernetes keeps it as long as it has pods, whoever deletes it.
+    follows(stage, kubernetes(), |_| async {}).await;
 }

@@ -1,6 +1,5 @@
 //! etcd is lost, and restored from an older backup, while the operator runs.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -32,13 +31,6 @@ async fn generations(stage: &Stage) -> Vec<u64> {
     let documents = pods.filter_map(|pod| pod.annotations().get(labels::MEMBERSHIP).cloned());
     let documents = documents.filter_map(|text| Membership::parse(&text).unwrap());
     documents.map(|document| document.generation).collect()
-}
-
-/// Of all pods.
-async fn uids(stage: &Stage) -> BTreeSet<String> {
-    let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await;
-    let uids = pods.unwrap().items.into_iter().map(|pod| pod.uid());
-    uids.map(Option::unwrap).collect()
 }
 
 /// A worker that follows this generation crashes, its kubelet starts it again, and the job trains on in a newer one.
@@ -104,7 +96,7 @@ async fn an_end_that_a_restored_etcd_has_forgotten_costs_no_worker_its_pod() {
     let backup = stage.directory.path().join("backup");
     let server = &stage.server;
     server.restart(|etcd| copy(etcd, &backup), 0).await.unwrap();
-    let before = uids(&stage).await;
+    let before = stage.uids(NAMESPACE).await;
     stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
     let looks = |result| {
         let series = format!("roundhouse_operator_reconciles_total{{result=\"{result}\"}}");
@@ -126,6 +118,6 @@ async fn an_end_that_a_restored_etcd_has_forgotten_costs_no_worker_its_pod() {
     stage.reaches(NAMESPACE, "Training").await;
     stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
     stage.reaches(NAMESPACE, "Completed").await;
-    assert_eq!(uids(&stage).await, before);
+    assert_eq!(stage.uids(NAMESPACE).await, before);
     operator.stop().await;
 }

@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use roundhouse_api::{ConditionType, TrainingJob};
-use roundhouse_tests::apiserver::ApiServer;
+use roundhouse_tests::apiserver::{ApiServer, Version};
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -41,9 +41,14 @@ fn log() {
 
 impl Stage {
     pub(crate) async fn new() -> Self {
+        Self::of(Version::Usual).await
+    }
+
+    pub(crate) async fn of(version: Version) -> Self {
         log();
         let directory = TempDir::new().unwrap();
-        let server = ApiServer::start(directory.path()).await.unwrap();
+        let server = ApiServer::start_of(version, directory.path());
+        let server = server.await.unwrap();
         let client = server.client("test").unwrap();
         let stage = Self {
             server,

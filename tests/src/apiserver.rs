@@ -24,10 +24,42 @@ const TOKENS: &str = "test,test,1,\"system:masters\"\noperator,operator,2,\"syst
     operator-2,operator,2,\"system:masters\"\n\
     roundhouse-kueue,system:serviceaccount:kueue-system:roundhouse-kueue,3\n";
 
+/// Which Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// That of the cluster.
+    Usual,
+    /// 1.37 with the Workload API, which is in beta and off by default.
+    WithGroups,
+}
+
+impl Version {
+    /// A program of Kubernetes.
+    #[must_use]
+    pub fn program(self, name: &str) -> String {
+        match self {
+            Self::Usual => name.to_owned(),
+            Self::WithGroups => format!("{name}-with-groups"),
+        }
+    }
+
+    /// What turns its API on.
+    const fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Usual => &[],
+            Self::WithGroups => &[
+                "--feature-gates=GenericWorkload=true",
+                "--runtime-config=scheduling.k8s.io/v1beta1=true",
+            ],
+        }
+    }
+}
+
 /// The two processes; they end with the value.
 pub struct ApiServer {
     children: Mutex<Vec<Child>>,
     directory: PathBuf,
+    version: Version,
     port: u16,
     /// Port of etcd for clients, and for peers.
     etcd_ports: [u16; 2],
@@ -39,12 +71,21 @@ impl ApiServer {
     /// # Errors
     /// A program is missing or does not start; the end of its log is in the error.
     pub async fn start(directory: &Path) -> anyhow::Result<Self> {
+        Self::start_of(Version::Usual, directory).await
+    }
+
+    /// As [`Self::start`], of another version.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_of(version: Version, directory: &Path) -> anyhow::Result<Self> {
         let bin = std::env::var("ROUNDHOUSE_BIN").context(
             "ROUNDHOUSE_BIN is not set: the directory that `tests/cluster/cluster build` prints",
         )?;
         let server = Self {
             children: Mutex::default(),
             directory: directory.to_owned(),
+            version,
             port: free_port()?,
             etcd_ports: [free_port()?, free_port()?],
         };
@@ -160,33 +201,34 @@ impl ApiServer {
             server.bump(revision).await?;
         }
         let (key, port) = (server.path("sa.key"), server.port);
-        server.spawn(
-            &bin.join("kube-apiserver"),
-            &[
-                &format!("--etcd-servers={etcd}"),
-                "--bind-address=127.0.0.1",
-                &format!("--secure-port={port}"),
-                &format!("--cert-dir={}", server.path("certs")),
-                "--service-cluster-ip-range=10.96.0.0/16",
-                "--service-account-issuer=https://localhost",
-                &format!("--service-account-key-file={key}"),
-                &format!("--service-account-signing-key-file={key}"),
-                &format!("--token-auth-file={}", server.path("tokens.csv")),
-                "--authorization-mode=RBAC",
-                "--disable-admission-plugins=ServiceAccount",
-                &format!("--audit-policy-file={}", server.path("audit.yaml")),
-                &format!("--audit-log-path={}", server.path("audit.log")),
-                "--profiling=false",
-            ],
-            &[],
-        )?;
+        let mut arguments = vec![
+            format!("--etcd-servers={etcd}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--cert-dir={}", server.path("certs")),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--service-account-issuer=https://localhost".to_owned(),
+            format!("--service-account-key-file={key}"),
+            format!("--service-account-signing-key-file={key}"),
+            format!("--token-auth-file={}", server.path("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            format!("--audit-policy-file={}", server.path("audit.yaml")),
+            format!("--audit-log-path={}", server.path("audit.log")),
+            "--profiling=false".to_owned(),
+        ];
+        let more = server.version.arguments().iter();
+        arguments.extend(more.map(|it| (*it).to_owned()));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let program = server.version.program("kube-apiserver");
+        server.spawn(&bin.join(&program), &arguments, &[])?;
         let client = server.client("test")?;
         let ready = until("the API server is ready", STARTS_WITHIN, || async {
             let request = http::Request::get("/readyz").body(Vec::new())?;
             Ok(client.request_text(request).await.ok())
         });
         if ready.await.is_err() {
-            let end = server.last_lines("kube-apiserver");
+            let end = server.last_lines(&program);
             bail!("the API server did not start; its last lines, newest first:\n{end}");
         }
         Ok(())

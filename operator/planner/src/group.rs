@@ -61,5 +61,8 @@ pub const fn to_install(gang: Gang) -> &'static str {
             "the scheduler of kubernetes-sigs/scheduler-plugins with its plugin Coscheduling and its CustomResourceDefinitions"
         }
         Gang::Volcano => "Volcano with its CustomResourceDefinitions",
+        Gang::Kubernetes => {
+            "Kubernetes 1.37 or newer with the feature gate GenericWorkload and the API scheduling.k8s.io/v1beta1"
+        }
     }
 }

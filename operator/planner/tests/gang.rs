@@ -85,6 +85,7 @@ fn without_the_gang_scheduler_the_job_waits_says_what_to_install_and_continues_w
     for (gang, to_install) in [
         (Gang::Coscheduling, "scheduler-plugins"),
         (Gang::Volcano, "Volcano"),
+        (Gang::Kubernetes, "1.37"),
     ] {
         let mut world = world_of(&raw_gang_job(2, gang));
         let words = "podgroups are not served".to_owned();
@@ -135,6 +136,39 @@ fn no_worker_is_made_for_a_group_that_is_about_to_go() {
     assert!(world.plan().actions.is_empty());
     world.observed.group = ObservedGroup::Missing;
     assert_eq!(creates(&world.plan().actions), 1);
+}
+
+#[test]
+fn a_group_that_kubernetes_keeps_until_its_pods_have_ended_is_used_until_then() {
+    for (gang, expected) in [(Gang::Kubernetes, 1), (Gang::Volcano, 0)] {
+        let mut world = world_of(&raw_gang_job(2, gang)).training();
+        world.vanishes(1);
+        if let ObservedGroup::Ours { deleting, .. } = &mut world.observed.group {
+            *deleting = true;
+        }
+        assert_eq!(creates(&world.plan().actions), expected, "{gang:?}");
+        world.vanishes(0);
+        assert_eq!(
+            creates(&world.plan().actions),
+            0,
+            "{gang:?}: nobody is left"
+        );
+    }
+}
+
+#[test]
+fn the_priority_reaches_the_group_of_kubernetes() {
+    let mut raw = raw_gang_job(2, Gang::Kubernetes);
+    raw.spec.scheduling.priority_class_name = Some("low".to_owned());
+    let mut world = world_of(&raw);
+    world.settle();
+    let group = group(&world).unwrap();
+    assert_eq!(
+        (group.min_member, group.priority_class.as_deref()),
+        (2, Some("low"))
+    );
+    let pod = world.job.template.spec.as_ref().unwrap();
+    assert_eq!(pod.scheduler_name, None, "Kubernetes' own is the default");
 }
 
 #[test]

@@ -181,7 +181,8 @@ fn gangs() -> impl Strategy<Value = Gang> {
     prop_oneof![
         Just(Gang::None),
         Just(Gang::Coscheduling),
-        Just(Gang::Volcano)
+        Just(Gang::Volcano),
+        Just(Gang::Kubernetes)
     ]
 }
 

@@ -14,13 +14,14 @@ use crate::cache::Job;
 use crate::calls::{call_within, patch_params};
 use crate::context::Context;
 use crate::expectations::Written;
-use crate::gangs::{GroupKind, coscheduling, volcano};
+use crate::gangs::{GroupKind, coscheduling, kubernetes, volcano};
 use crate::observe::version;
 use crate::resources::{Child, metadata};
 use crate::slow_writes::Answer;
 
 impl Child for coscheduling::PodGroup {}
 impl Child for volcano::PodGroup {}
+impl Child for kubernetes::PodGroup {}
 
 /// Creates the PodGroup, or changes the one with this UID.
 pub(super) async fn keep(
@@ -33,6 +34,7 @@ pub(super) async fn keep(
         Gang::None => Ok(()),
         Gang::Coscheduling => put::<coscheduling::PodGroup>(step, group, uid).await,
         Gang::Volcano => put::<volcano::PodGroup>(step, group, uid).await,
+        Gang::Kubernetes => put::<kubernetes::PodGroup>(step, group, uid).await,
     }
 }
 
@@ -46,6 +48,7 @@ pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
                 .await
         }
         Gang::Volcano => step.delete::<volcano::PodGroup>(&name, uid, what).await,
+        Gang::Kubernetes => step.delete::<kubernetes::PodGroup>(&name, uid, what).await,
     }
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use roundhouse_api::Gang;
 use roundhouse_contract::{Membership, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
@@ -22,6 +23,7 @@ use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
 use crate::expectations::Written;
+use crate::resources::worker::grouped::GroupedPod;
 use crate::resources::{Child, network_policy, service, worker};
 use crate::slow_writes::{Answer, Write};
 
@@ -107,9 +109,7 @@ impl Step<'_> {
                     trainer_image: trainer_image.as_ref().unwrap_or(&settings.trainer_image),
                     pull_policy: &settings.trainer_pull_policy,
                 };
-                let pod: Pod = worker::build(self.job, place)?;
-                let written = Written::Pod(pod.name_any());
-                self.create(pod, written).await
+                self.create_pod(worker::build(self.job, place)?).await
             }
             Action::IssueMembership {
                 pod,
@@ -151,6 +151,17 @@ impl Step<'_> {
             is_making: is_making(self.action),
             source,
         })
+    }
+
+    async fn create_pod(self, pod: Pod) -> Answer {
+        let written = Written::Pod(pod.name_any());
+        match self.job.scheduling.gang {
+            Gang::Kubernetes => {
+                let pod = GroupedPod::of(&self.job.key, pod);
+                self.create(pod, written).await
+            }
+            Gang::None | Gang::Coscheduling | Gang::Volcano => self.create(pod, written).await,
+        }
     }
 
     /// Creates an object.

@@ -61,6 +61,8 @@ pub enum Watched {
     CoschedulingGroups,
     /// Their `PodGroups` of Volcano, if a job has that gang scheduler.
     VolcanoGroups,
+    /// Their `PodGroups` of Kubernetes itself, if a job has that gang scheduler.
+    KubernetesGroups,
     /// Nodes that are cordoned.
     Nodes,
     /// Namespaces, if the policy chooses by their labels.
@@ -69,13 +71,14 @@ pub enum Watched {
 
 impl Watched {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::TrainingJobs,
         Self::Pods,
         Self::Services,
         Self::NetworkPolicies,
         Self::CoschedulingGroups,
         Self::VolcanoGroups,
+        Self::KubernetesGroups,
         Self::Nodes,
         Self::Namespaces,
     ];
@@ -94,7 +97,7 @@ impl Watched {
     pub const fn decides(self) -> bool {
         !matches!(
             self,
-            Self::Nodes | Self::CoschedulingGroups | Self::VolcanoGroups
+            Self::Nodes | Self::CoschedulingGroups | Self::VolcanoGroups | Self::KubernetesGroups
         )
     }
 
@@ -114,6 +117,7 @@ impl Watched {
             Self::NetworkPolicies => "networkpolicies",
             Self::CoschedulingGroups => "podgroups.scheduling.x-k8s.io",
             Self::VolcanoGroups => "podgroups.scheduling.volcano.sh",
+            Self::KubernetesGroups => "podgroups.scheduling.k8s.io",
             Self::Nodes => "nodes",
             Self::Namespaces => "namespaces",
         }

@@ -9,6 +9,8 @@ const MAX_WAKE: Duration = Duration::from_secs(60);
 const MIN_QUESTION: Duration = Duration::from_secs(3);
 /// Questions between two looks: trouble is heard of by then. The last one is asked when the status is due.
 const QUESTIONS: u32 = 5;
+/// With more jobs each is asked less often, down to once for each look: 0.2 ms of the processor for a question.
+const QUESTIONS_PER_SECOND: u32 = 100;
 
 /// Times of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +28,10 @@ impl Pace {
         let num_jobs = u32::try_from(num_jobs).unwrap_or(u32::MAX);
         let wake = Duration::from_secs((num_jobs / WRITES_PER_SECOND).into());
         let wake = wake.clamp(MIN_WAKE, MAX_WAKE);
+        let turn = Duration::from_secs((num_jobs / QUESTIONS_PER_SECOND).into());
+        let question = (wake / QUESTIONS).max(MIN_QUESTION).max(turn);
         Self {
-            question: (wake / QUESTIONS).max(MIN_QUESTION),
+            question: question.min(wake),
             wake,
         }
     }
@@ -44,6 +48,8 @@ mod tests {
         assert_eq!((few.question, few.wake), (seconds(3), seconds(10)));
         let many = Pace::of(1_000);
         assert_eq!((many.question, many.wake), (seconds(11), seconds(55)));
-        assert_eq!(Pace::of(usize::MAX).wake, MAX_WAKE);
+        assert_eq!(Pace::of(5_000).question, seconds(50));
+        let most = Pace::of(usize::MAX);
+        assert_eq!((most.question, most.wake), (MAX_WAKE, MAX_WAKE));
     }
 }

@@ -81,7 +81,8 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
     let mut annotations = theirs.annotations.unwrap_or_default();
     let group = names::pod_group(name);
     match job.scheduling.gang {
-        Gang::None => {}
+        // A pod names a group of Kubernetes itself in its spec: see `grouped`.
+        Gang::None | Gang::Kubernetes => {}
         Gang::Coscheduling => {
             all_labels.insert(gang::COSCHEDULING_GROUP.to_owned(), group);
         }
@@ -229,6 +230,7 @@ fn port(name: &str, number: u16) -> ContainerPort {
 
 mod affinity;
 mod environment;
+pub(crate) mod grouped;
 mod script;
 #[cfg(test)]
 mod tests;

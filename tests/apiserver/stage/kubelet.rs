@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Binding, Pod};
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use roundhouse_contract::{Membership, Progress, TerminationMessage, labels, termination::Reason};
 use serde_json::{Value, json};
 
@@ -55,6 +55,17 @@ impl Stage {
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
             // It may have been deleted in this moment.
             let _ = pods.patch_status(&name, &parameters, &patch).await;
+        }
+    }
+
+    /// The containers of pods on their way out have ended.
+    pub(crate) async fn removes_leaving(&self, namespace: &str) {
+        let now = DeleteParams::default().grace_period(0);
+        let mut leaving = self.all_pods(namespace).await;
+        leaving.retain(|pod| pod.metadata.deletion_timestamp.is_some());
+        for pod in leaving {
+            // It may have gone in this moment.
+            let _ = self.pods(namespace).delete(&pod.name_any(), &now).await;
         }
     }
 

@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154
 kubernetes=v1.35.4
+# The first one with PodGroups of its own in beta.
+kubernetes_with_groups=v1.37.2
 kube=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 # module_home MODULE: where its binaries are kept: by what they are built from, so that a change of one module builds that one
 # anew.
@@ -9,12 +11,14 @@ module_home() { echo "$ROUNDHOUSE_CACHE/go/$1-$(module_sources "$1" | sha256sum 
 
 # build_module MODULE WHAT PROGRAMS PACKAGE...: those of its programs (one word) that are missing.
 build_module() {
-  local module=$1 what=$2 home program missing='' flags='-s -w' v=k8s.io/component-base/version total
+  local module=$1 what=$2 home program missing='' flags='-s -w' v=k8s.io/component-base/version of=$kubernetes minor total
   home=$(module_home "$module")
   for program in $3; do [ -x "$home/$program" ] || missing=1; done
   if [ -n "$missing" ]; then
     command -v go > /dev/null || { echo "Go is not installed: https://go.dev/dl (1.26 or newer)"; return 1; }
-    flags+=" -X $v.gitVersion=$kubernetes -X $v.gitMajor=1 -X $v.gitMinor=35 -X $v.gitTreeState=clean"
+    [ "$module" != workload-api ] || of=$kubernetes_with_groups
+    minor=$(cut -d . -f 2 <<< "$of")
+    flags+=" -X $v.gitVersion=$of -X $v.gitMajor=1 -X $v.gitMinor=$minor -X $v.gitTreeState=clean"
     rm -rf "$home.partial"
     mkdir -p "$home.partial"
     echo "$what: looking what is to be compiled"
@@ -29,6 +33,8 @@ build_module() {
     # A program is named after the directory of its package, or after the module's path without the version.
     [ ! -e "$home.partial/server" ] || mv "$home.partial/server" "$home.partial/etcd"
     [ ! -e "$home.partial/scheduler" ] || mv "$home.partial/scheduler" "$home.partial/volcano"
+    # Beside those of the version that all other tests use.
+    [ "$module" != workload-api ] || for program in "$home.partial"/kube-*; do mv "$program" "$program-with-groups"; done
     rm -rf "$home"
     mv "$home.partial" "$home"
   fi
@@ -74,6 +80,9 @@ cluster_build() {
     build_module peers "JobSet, Kubeflow Trainer and Kueue" "jobset trainer-controller-manager kueue" \
       sigs.k8s.io/jobset $trainer/cmd/trainer-controller-manager sigs.k8s.io/kueue/cmd/kueue
     build_module kueue "TrainingJobs in Kueue" roundhouse-kueue .
+    local with_groups=(kube-apiserver kube-controller-manager kube-scheduler)
+    build_module workload-api "Kubernetes with the Workload API" "${with_groups[*]/%/-with-groups}" \
+      "${with_groups[@]/#/k8s.io/kubernetes/cmd/}"
     build_module volcano "Scheduler of Volcano" volcano volcano.sh/volcano/cmd/scheduler
     definitions jobset peers sigs.k8s.io/jobset $crds/jobset.x-k8s.io_jobsets.yaml $webhooks
     definitions trainer-controller-manager peers $trainer manifests/base/webhook/manifests.yaml \

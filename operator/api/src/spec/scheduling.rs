@@ -39,7 +39,7 @@ pub enum TopologyMode {
     Required,
 }
 
-/// A gang scheduler, which an administrator has installed.
+/// A gang scheduler, which an administrator has installed or turned on.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gang {
     /// Each worker is placed by itself, when there is a node for it.
@@ -50,4 +50,7 @@ pub enum Gang {
     Coscheduling,
     /// Volcano. Workers ask for the scheduler `volcano`, unless the template names another one.
     Volcano,
+    /// The scheduler of Kubernetes 1.37 or newer, if its Workload API is on: the feature gate `GenericWorkload` and the API
+    /// `scheduling.k8s.io/v1beta1`.
+    Kubernetes,
 }

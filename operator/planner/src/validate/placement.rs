@@ -8,7 +8,8 @@ use roundhouse_contract::gang;
 /// Names the scheduler and the priority class, where the template names none.
 pub(super) fn complete(template: &mut PodTemplateSpec, scheduling: &Scheduling) {
     let scheduler = match scheduling.gang {
-        Gang::None => None,
+        // Kubernetes' own is the default.
+        Gang::None | Gang::Kubernetes => None,
         Gang::Coscheduling => Some(gang::COSCHEDULING_SCHEDULER),
         Gang::Volcano => Some(gang::VOLCANO_SCHEDULER),
     };

@@ -4,6 +4,7 @@
 use roundhouse_api::Gang;
 
 use crate::draft::Draft;
+use crate::generation::worker::is_alive;
 use crate::group::{ObservedGroup, PodGroup, to_install};
 use crate::plan::Action;
 use crate::validate::ValidatedJob;
@@ -17,17 +18,19 @@ pub(crate) fn wanted(job: &ValidatedJob) -> Option<PodGroup> {
         Gang::None => return None,
         // Its PodGroups have neither. It takes the priority from the pods.
         Gang::Coscheduling => (None, None),
-        Gang::Volcano => {
-            let pod = job.template.spec.as_ref();
-            let priority_class = pod.and_then(|pod| pod.priority_class_name.clone());
-            (job.scheduling.queue_name.clone(), priority_class)
-        }
+        Gang::Volcano => (job.scheduling.queue_name.clone(), priority_class(job)),
+        Gang::Kubernetes => (None, priority_class(job)),
     };
     Some(PodGroup {
         min_member: job.min_replicas,
         queue,
         priority_class,
     })
+}
+
+fn priority_class(job: &ValidatedJob) -> Option<String> {
+    let pod = job.template.spec.as_ref();
+    pod.and_then(|pod| pod.priority_class_name.clone())
 }
 
 /// Why there can be no PodGroup, if the job needs one: what to install.
@@ -48,13 +51,20 @@ pub(crate) fn is_foreign(draft: &Draft<'_>) -> bool {
     wanted(draft.job).is_some() && draft.observed.group == ObservedGroup::Foreign
 }
 
-/// Whether the PodGroup is about to go, although the job needs it.
+/// Whether the PodGroup is about to go, although the job needs it. One of Kubernetes itself stays, and is used, as long as it has
+/// workers: it would be waited for until the job ends.
 pub(crate) fn is_leaving(draft: &Draft<'_>) -> bool {
     let leaves = matches!(
         draft.observed.group,
         ObservedGroup::Ours { deleting: true, .. }
     );
-    leaves && wanted(draft.job).is_some()
+    let is_held = draft.job.scheduling.gang == Gang::Kubernetes
+        && draft
+            .observed
+            .pods
+            .iter()
+            .any(|pod| pod.ours && is_alive(pod));
+    leaves && !is_held && wanted(draft.job).is_some()
 }
 
 /// Makes the PodGroup, or brings it up to date.

@@ -44,6 +44,10 @@ fn pod_of(job: &ValidatedJob) -> Value {
     serde_json::to_value(build(job, place(1, 2)).unwrap()).unwrap()
 }
 
+mod placement;
+mod script;
+mod security;
+
 #[test]
 fn the_pod_bears_its_name_labels_and_owner() {
     let pod = built(json!({"metadata": {"labels": {"team": "a"}}}));
@@ -80,84 +84,6 @@ fn the_volume_with_initial_weights_is_mounted_read_only() {
     let mounts = named(&pod["spec"]["containers"][0]["volumeMounts"]);
     assert_eq!(mounts[0]["mountPath"], "/weights");
     assert_eq!(mounts[0]["readOnly"], true);
-}
-
-#[test]
-fn the_pod_is_admitted_under_the_restricted_standard() {
-    let spec = &built(json!({}))["spec"];
-    assert_eq!(spec["automountServiceAccountToken"], false);
-    assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
-    assert_eq!(
-        spec["securityContext"]["seccompProfile"]["type"],
-        "RuntimeDefault"
-    );
-    let security = &spec["containers"][0]["securityContext"];
-    assert_eq!(security["allowPrivilegeEscalation"], false);
-    assert_eq!(security["readOnlyRootFilesystem"], true);
-    assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
-}
-
-#[test]
-fn each_container_of_the_template_is_restricted_but_for_what_it_names() {
-    let spec = &built(json!({"spec": {
-        "initContainers": [{"name": "fetch", "image": "fetch:1"}],
-        "containers": [
-            {"name": "proxy", "image": "proxy:1"},
-            {"name": "trusted", "image": "trusted:1", "securityContext": {
-                "allowPrivilegeEscalation": true, "capabilities": {"add": ["NET_ADMIN"]}}},
-            {"name": "trainer"},
-        ],
-    }}))["spec"];
-    for container in [&spec["initContainers"][0], &spec["containers"][0]] {
-        let security = &container["securityContext"];
-        assert_eq!(security["allowPrivilegeEscalation"], false, "{container}");
-        assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
-        assert!(security.get("readOnlyRootFilesystem").is_none());
-    }
-    let trusted = &spec["containers"][1]["securityContext"];
-    assert_eq!(trusted["allowPrivilegeEscalation"], true);
-    assert_eq!(
-        trusted["capabilities"],
-        json!({"add": ["NET_ADMIN"], "drop": ["ALL"]})
-    );
-}
-
-#[test]
-fn no_container_keeps_a_capability_that_it_does_not_name() {
-    for (theirs, dropped) in [
-        (json!({}), json!(["ALL"])),
-        (json!({"drop": []}), json!(["ALL"])),
-        (json!({"drop": ["NET_RAW"]}), json!(["NET_RAW", "ALL"])),
-        (json!({"drop": ["ALL"]}), json!(["ALL"])),
-    ] {
-        let container = json!({"name": "trainer", "securityContext": {"capabilities": theirs}});
-        let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
-        let security = &spec["containers"][0]["securityContext"];
-        assert_eq!(security["capabilities"], json!({"drop": dropped}));
-    }
-}
-
-#[test]
-fn a_container_that_names_all_capabilities_keeps_them() {
-    let theirs = json!({"add": ["ALL"]});
-    let container = json!({"name": "trainer", "securityContext": {"capabilities": theirs}});
-    let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
-    let security = &spec["containers"][0]["securityContext"];
-    assert_eq!(security["capabilities"], theirs);
-}
-
-#[test]
-fn a_privileged_container_is_one_that_the_api_server_takes() {
-    let admin = json!({"capabilities": {"add": ["SYS_ADMIN"]}});
-    for security in [json!({"privileged": true}), admin] {
-        let container = json!({"name": "trainer", "securityContext": security});
-        let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
-        let built = &spec["containers"][0]["securityContext"];
-        assert!(
-            built.get("allowPrivilegeEscalation").is_none(),
-            "{security}"
-        );
-    }
 }
 
 #[test]
@@ -314,130 +240,4 @@ fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
         let best = variable("ROUNDHOUSE_CHECKPOINT_BEST");
         assert_eq!(best.as_deref(), Some("top1"));
     }
-}
-
-#[test]
-fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
-    let template =
-        json!({"metadata": {"labels": {gang::KUEUE_GROUP: "digits"}}, "spec": {"containers": []}});
-    let avoid = ["n1".to_owned()];
-    let replacement = Place {
-        avoid: &avoid,
-        ..place(1, 1)
-    };
-    let role = |template: &Value, place| {
-        let pod = build(&job(template), place).unwrap();
-        pod.annotations().get(gang::KUEUE_ROLE).cloned()
-    };
-    let first = role(&template, place(0, 0));
-    assert!(first.is_some());
-    assert_eq!(role(&template, replacement), first);
-    assert_eq!(role(&json!({}), place(0, 0)), None, "it is in no group");
-}
-
-#[test]
-fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
-    let zone = |zone: &str| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
-    let cases = [
-        (json!({}), 1),
-        (
-            json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [zone("a"), zone("b")]}}}}}),
-            2,
-        ),
-    ];
-    let avoid = ["n1".to_owned(), "n2".to_owned()];
-    for (template, alternatives) in cases {
-        let kept = Place {
-            avoid: &avoid,
-            ..place(0, 0)
-        };
-        let pod = build(&job(&template), kept).unwrap();
-        let pod = serde_json::to_value(pod).unwrap();
-        let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-            ["nodeSelectorTerms"];
-        let terms = terms.as_array().unwrap();
-        assert_eq!(terms.len(), alternatives);
-        for term in terms {
-            let expected = json!([
-                {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
-                {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
-            ]);
-            assert_eq!(term["matchFields"], expected);
-        }
-    }
-    let free = build(&job(&json!({})), place(0, 0)).unwrap();
-    assert!(free.spec.unwrap().affinity.is_none());
-}
-
-#[test]
-fn other_nodes_are_preferred_to_lost_ones_beside_what_the_template_prefers() {
-    let own = json!({"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}});
-    let template = json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [own]}}}});
-    let lost = ["n1".to_owned(), "n2".to_owned()];
-    let elsewhere = Place {
-        lost: &lost,
-        ..place(0, 0)
-    };
-    let pod = build(&job(&template), elsewhere).unwrap();
-    let affinity = serde_json::to_value(pod).unwrap()["spec"]["affinity"].take();
-    let others = json!({"weight": 100, "preference": {"matchFields": [
-        {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
-        {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
-    ]}});
-    let expected =
-        json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [own, others]}});
-    assert_eq!(affinity, expected, "and nothing is required");
-}
-
-mod script;
-
-#[test]
-fn the_pod_names_its_group_and_its_scheduler_as_the_gang_scheduler_wants_it() {
-    let of = |gang: &str, template: Value| {
-        let mut raw = raw(&template);
-        raw["spec"]["scheduling"] = json!({"gang": gang, "priorityClassName": "low"});
-        pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap())
-    };
-    let pod = of("Coscheduling", json!({}));
-    let labels = &pod["metadata"]["labels"];
-    assert_eq!(labels["scheduling.x-k8s.io/pod-group"], "digits");
-    assert_eq!(pod["spec"]["schedulerName"], "scheduler-plugins-scheduler");
-    assert_eq!(pod["spec"]["priorityClassName"], "low");
-    let pod = of("Volcano", json!({"spec": {"schedulerName": "mine"}}));
-    let annotations = &pod["metadata"]["annotations"];
-    assert_eq!(annotations["scheduling.k8s.io/group-name"], "digits");
-    assert_eq!(pod["spec"]["schedulerName"], "mine");
-    let pod = of("None", json!({}));
-    assert_eq!(pod["spec"]["schedulerName"], Value::Null);
-    assert_eq!(pod["spec"]["priorityClassName"], "low");
-}
-
-#[test]
-fn a_job_with_a_topology_draws_its_pods_together_beside_what_the_template_wants() {
-    let of = |mode: &str| {
-        let theirs = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "data"}}},
-        ]}});
-        let mut raw = raw(&json!({"spec": {"affinity": theirs}}));
-        raw["spec"]["scheduling"] = json!({"topologyKey": "rack", "topologyMode": mode});
-        let pod = pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap());
-        pod["spec"]["affinity"]["podAffinity"].clone()
-    };
-    let together = json!({"topologyKey": "rack", "labelSelector": {"matchLabels": {"roundhouse.dev/job-uid": "u-1"}}});
-    let required = &of("Required")["requiredDuringSchedulingIgnoredDuringExecution"];
-    assert_eq!(
-        (&required[0]["topologyKey"], &required[1]),
-        (&json!("zone"), &together)
-    );
-    let preferred = of("Preferred");
-    let field = "preferredDuringSchedulingIgnoredDuringExecution";
-    assert_eq!(
-        preferred[field],
-        json!([{"weight": 100, "podAffinityTerm": together}])
-    );
-    let required = &preferred["requiredDuringSchedulingIgnoredDuringExecution"];
-    assert_eq!(required.as_array().unwrap().len(), 1);
 }

@@ -1,0 +1,81 @@
+//! What containers may do.
+
+use super::*;
+
+#[test]
+fn the_pod_is_admitted_under_the_restricted_standard() {
+    let spec = &built(json!({}))["spec"];
+    assert_eq!(spec["automountServiceAccountToken"], false);
+    assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(
+        spec["securityContext"]["seccompProfile"]["type"],
+        "RuntimeDefault"
+    );
+    let security = &spec["containers"][0]["securityContext"];
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+}
+
+#[test]
+fn each_container_of_the_template_is_restricted_but_for_what_it_names() {
+    let spec = &built(json!({"spec": {
+        "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+        "containers": [
+            {"name": "proxy", "image": "proxy:1"},
+            {"name": "trusted", "image": "trusted:1", "securityContext": {
+                "allowPrivilegeEscalation": true, "capabilities": {"add": ["NET_ADMIN"]}}},
+            {"name": "trainer"},
+        ],
+    }}))["spec"];
+    for container in [&spec["initContainers"][0], &spec["containers"][0]] {
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], false, "{container}");
+        assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+        assert!(security.get("readOnlyRootFilesystem").is_none());
+    }
+    let trusted = &spec["containers"][1]["securityContext"];
+    assert_eq!(trusted["allowPrivilegeEscalation"], true);
+    assert_eq!(
+        trusted["capabilities"],
+        json!({"add": ["NET_ADMIN"], "drop": ["ALL"]})
+    );
+}
+
+#[test]
+fn no_container_keeps_a_capability_that_it_does_not_name() {
+    for (theirs, dropped) in [
+        (json!({}), json!(["ALL"])),
+        (json!({"drop": []}), json!(["ALL"])),
+        (json!({"drop": ["NET_RAW"]}), json!(["NET_RAW", "ALL"])),
+        (json!({"drop": ["ALL"]}), json!(["ALL"])),
+    ] {
+        let container = json!({"name": "trainer", "securityContext": {"capabilities": theirs}});
+        let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
+        let security = &spec["containers"][0]["securityContext"];
+        assert_eq!(security["capabilities"], json!({"drop": dropped}));
+    }
+}
+
+#[test]
+fn a_container_that_names_all_capabilities_keeps_them() {
+    let theirs = json!({"add": ["ALL"]});
+    let container = json!({"name": "trainer", "securityContext": {"capabilities": theirs}});
+    let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
+    let security = &spec["containers"][0]["securityContext"];
+    assert_eq!(security["capabilities"], theirs);
+}
+
+#[test]
+fn a_privileged_container_is_one_that_the_api_server_takes() {
+    let admin = json!({"capabilities": {"add": ["SYS_ADMIN"]}});
+    for security in [json!({"privileged": true}), admin] {
+        let container = json!({"name": "trainer", "securityContext": security});
+        let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
+        let built = &spec["containers"][0]["securityContext"];
+        assert!(
+            built.get("allowPrivilegeEscalation").is_none(),
+            "{security}"
+        );
+    }
+}
