@@ -139,13 +139,18 @@ impl Context {
         self.synced_at.get().max(self.led_since.get()).copied()
     }
 
-    /// The watch that was not heard for too long, or broke off and has not caught up, and how long ago it was heard.
+    /// The watch that was not heard for too long, and for how long.
+    #[must_use]
+    pub fn silent(&self) -> Option<(Watched, Duration)> {
+        let oldest = self.metrics.watch_ages.oldest();
+        oldest.filter(|(_, age)| *age >= self.settings.patience.stale)
+    }
+
+    /// The watch of which the cache may lack what was decided elsewhere: it is silent, or broke off and has not caught up. And
+    /// how long ago it was heard.
     #[must_use]
     pub fn stale(&self) -> Option<(Watched, Duration)> {
-        let ages = &self.metrics.watch_ages;
-        let oldest = ages.oldest();
-        let silent = oldest.filter(|(_, age)| *age >= self.settings.patience.stale);
-        silent.or_else(|| ages.broken())
+        self.silent().or_else(|| self.metrics.watch_ages.broken())
     }
 
     /// Whether all caches have been filled once.

@@ -1,6 +1,6 @@
 //! The loop: observe → examine → plan → apply → report. `observe`, `examine` and `plan` do no I/O. A plan that would
 //! end or delete the job because its time is over is made again once the API server has confirmed what was observed. While a watch
-//! says nothing, so is each plan that deletes a pod or counts an incident.
+//! says nothing, or has broken off and not caught up, so is each plan that deletes a pod or counts an incident.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

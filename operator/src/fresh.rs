@@ -1,6 +1,6 @@
 //! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended or deleted because
 //! its time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
-//! while a watch says nothing. A read of metadata and a list of them for such a job, and none for others.
+//! while a watch says nothing, or has broken off and not caught up. A read of metadata and a list of them for such a job, and none for others.
 //!
 //! The answers tell what time the API server has. If the operator's clock is another one, nothing is over.
 

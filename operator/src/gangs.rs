@@ -139,8 +139,8 @@ pub(crate) mod kubernetes {
     )]
     #[serde(rename_all = "camelCase", default)]
     pub(crate) struct PodGroupSpec {
-        pub(crate) scheduling_policy: Policy,
-        /// Their PriorityClass.
+        pub(crate) scheduling_policy: SchedulingPolicy,
+        /// PriorityClass of the group and of its pods. Immutable.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub(crate) priority_class_name: Option<String>,
     }
@@ -148,14 +148,14 @@ pub(crate) mod kubernetes {
     /// How the pods are placed.
     #[derive(Clone, Debug, Default, Serialize, Deserialize)]
     #[serde(default)]
-    pub(crate) struct Policy {
-        pub(crate) gang: Together,
+    pub(crate) struct SchedulingPolicy {
+        pub(crate) gang: GangPolicy,
     }
 
     /// All or none.
     #[derive(Clone, Debug, Default, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
-    pub(crate) struct Together {
+    pub(crate) struct GangPolicy {
         /// Pods that are placed at once.
         pub(crate) min_count: i64,
     }
@@ -165,11 +165,11 @@ pub(crate) mod kubernetes {
         const WATCHED: Watched = Watched::KubernetesGroups;
 
         fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
-            let gang = Together {
+            let gang = GangPolicy {
                 min_count: group.min_member.into(),
             };
             let spec = PodGroupSpec {
-                scheduling_policy: Policy { gang },
+                scheduling_policy: SchedulingPolicy { gang },
                 priority_class_name: group.priority_class.clone(),
             };
             Self { metadata, spec }

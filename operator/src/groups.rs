@@ -149,7 +149,11 @@ impl OfGang {
             deleting,
         } = entry.value.clone();
         if identity.controller.as_ref() != Some(&key.1) {
-            return ObservedGroup::Foreign;
+            return if deleting {
+                ObservedGroup::ForeignLeaving
+            } else {
+                ObservedGroup::Foreign
+            };
         }
         ObservedGroup::Ours {
             uid,
@@ -230,6 +234,10 @@ mod tests {
         all.take(Event::InitDone);
         all.take(Event::Apply(entry("another")));
         assert_eq!(look(&groups), Some(ObservedGroup::Foreign));
+        let mut leaving = entry("another");
+        leaving.2.value.deleting = true;
+        all.take(Event::Apply(leaving));
+        assert_eq!(look(&groups), Some(ObservedGroup::ForeignLeaving));
         all.take(Event::Apply(entry("job-uid")));
         let found = look(&groups).unwrap();
         assert!(matches!(found, ObservedGroup::Ours { .. }), "{found:?}");

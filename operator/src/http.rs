@@ -38,7 +38,7 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// The routes.
 pub fn router(context: Arc<Context>, registry: Registry) -> Router {
     let ready = get(|State(context): State<Arc<Context>>| async move {
-        readiness(context.is_synced(), context.stale())
+        readiness(context.is_synced(), context.silent())
     });
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))

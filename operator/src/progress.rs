@@ -2,7 +2,7 @@
 //!
 //! A job that trains is asked for as long as it exists. One that does not answer is asked less often: the network between
 //! the operator and the workers may be closed, or may be so for a while. The more jobs train, the less often each is asked
-//! ([`pace`]). What is urgent wakes its job at once: a new generation, trouble with checkpoints, the last step.
+//! ([`pace`]). What is urgent wakes its job as soon as it is told: a new generation, trouble with checkpoints, the last step.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,9 @@ use pace::Pace;
 /// Questions without an answer after which a job is asked once a minute.
 const MAX_SILENT: u32 = 20;
 const SELDOM: Duration = Duration::from_mins(1);
+/// Questions, as often as of few jobs, about whether a generation that was just raised has formed. Documents are written again
+/// where nobody tells so.
+const MAX_QUICK: u32 = 4;
 /// Two clocks are read when the age of what is shown is computed.
 const MARGIN: Duration = Duration::from_millis(10);
 
@@ -43,6 +46,9 @@ struct Followed {
     ask_at: Instant,
     /// Questions in a row without an answer.
     silent: u32,
+    /// The newest generation, and quick questions that are left about it.
+    newest: u64,
+    quick: u32,
     /// When it was woken last, and for what.
     woken: Option<(Instant, Told)>,
     /// When it told what its status shows.
@@ -72,12 +78,12 @@ impl Progress {
 
     /// Asks the job from now on.
     pub fn follow(&self, key: &Job, job: &TrainingJob, pods: &OfJob<Pod>) {
-        if let Some(address) = first_rank(pods) {
+        if let Some(first) = first_rank(pods) {
             let (wake, now) = (ObjectRef::from_obj(job), Instant::now());
             let shown = job.status.as_ref().and_then(|it| it.progress.as_ref());
             let age = shown.map(|shown| jiff::Timestamp::now().duration_since(shown.updated_at.0));
             let shown = age.and_then(|age| now.checked_sub(age.try_into().ok()?));
-            self.follow_at(key, wake, address, shown, now);
+            self.follow_at(key, wake, first, shown, now);
         }
     }
 
@@ -85,16 +91,24 @@ impl Progress {
         &self,
         key: &Job,
         wake: ObjectRef<TrainingJob>,
-        address: String,
+        (address, newest): (String, u64),
         shown: Option<Instant>,
         now: Instant,
     ) {
         let mut jobs = self.lock();
         let known = jobs.remove(key);
         let followed = match known {
+            Some(known) if known.address == address && known.newest >= newest => Followed {
+                wake,
+                shown,
+                ..known
+            },
             Some(known) if known.address == address => Followed {
                 wake,
                 shown,
+                newest,
+                quick: MAX_QUICK,
+                ask_at: known.ask_at.min(now + pace::MIN_QUESTION),
                 ..known
             },
             known => Followed {
@@ -102,6 +116,8 @@ impl Progress {
                 wake,
                 ask_at: now,
                 silent: 0,
+                newest,
+                quick: MAX_QUICK,
                 last: known.as_ref().and_then(|known| known.last.clone()),
                 formed: known.as_ref().and_then(|known| known.formed),
                 woken: known.and_then(|known| known.woken),
@@ -131,8 +147,11 @@ impl Progress {
             // Until there is an answer.
             followed.silent = followed.silent.saturating_add(1);
             let is_silent = followed.silent >= MAX_SILENT;
+            let is_quick = followed.quick > 0 && followed.formed < Some(followed.newest);
+            followed.quick = followed.quick.saturating_sub(1);
             followed.ask_at = match followed.due(pace) {
                 _ if is_silent => now + SELDOM,
+                _ if is_quick => now + pace::MIN_QUESTION,
                 // It is old when it is to be shown, if it is asked later.
                 Some(due) if due > now => due.min(now + pace.question),
                 _ => now + pace.question,
@@ -204,14 +223,14 @@ fn is_urgent(last: &Told, now: &Told) -> bool {
         || is_done(last) != is_done(now)
 }
 
-/// Address of the worker with rank 0 of the newest generation.
-fn first_rank(pods: &OfJob<Pod>) -> Option<String> {
+/// Address of the worker with rank 0 of the newest generation, and that generation.
+fn first_rank(pods: &OfJob<Pod>) -> Option<(String, u64)> {
     let places = pods.values().filter(|entry| !entry.value.deleting);
     let places = places.filter_map(|entry| Some((entry.value.membership.as_ref()?, entry)));
     let first = places
         .filter(|(place, _)| place.node_rank == 0)
         .max_by_key(|(place, _)| place.generation);
-    first.and_then(|(_, entry)| entry.value.ip.clone())
+    first.and_then(|(place, entry)| Some((entry.value.ip.clone()?, place.generation)))
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! Two jobs that need all GPUs each, before a gang scheduler: the plugin Coscheduling, Volcano's, and that of
-//! Kubernetes with its Workload API. Nodes are objects, and the
-//! test plays their kubelets. Without a group each job can get a part of the GPUs and wait for the other for ever.
+//! Two jobs that need all GPUs each, before a gang scheduler: the plugin Coscheduling, Volcano's, and that of Kubernetes with its
+//! Workload API. Nodes are objects, and the test plays their kubelets. Without a group each job can get a part of the GPUs and
+//! wait for the other for ever.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::ResourceExt;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::apiserver::Version;
 use roundhouse_tests::cluster::until;
@@ -133,6 +136,18 @@ async fn held(stage: &Stage, namespace: &str) -> usize {
     stage.all_pods(namespace).await.iter().filter(holds).count()
 }
 
+/// Waits until the first worker has a node, with another pod than this one.
+async fn placed(pods: &Api<Pod>, other_than: Option<&Pod>) -> Pod {
+    let found = until("the worker has a node", SOON, || async {
+        let mut all = pods.list(&ListParams::default()).await?.items;
+        let before = other_than.and_then(ResourceExt::uid);
+        all.retain(|pod| pod.name_any().starts_with("digits-worker-0-") && pod.uid() != before);
+        let has_node = |pod: &Pod| pod.spec.as_ref().is_some_and(|it| it.node_name.is_some());
+        Ok(all.into_iter().find(has_node))
+    });
+    found.await.unwrap()
+}
+
 /// Waits until one of these jobs has all GPUs. The others never have one.
 async fn winner<'a>(stage: &Stage, waiting: &[&'a str]) -> &'a str {
     let found = until("one job has all GPUs", SOON, || async {
@@ -216,6 +231,16 @@ async fn the_group_of_kubernetes_itself_follows_scale_suspension_and_end() {
     let stage = Stage::of(version).await;
     make_nodes(&stage).await;
     start_kubernetes(&stage, version);
-    // Kubernetes keeps it as long as it has pods, whoever deletes it.
-    follows(stage, kubernetes(), |_| async {}).await;
+    let pods = stage.pods(NAMESPACE);
+    // Kubernetes keeps it as long as it has pods, and places those that are made meanwhile.
+    follows(stage, kubernetes(), |groups| async move {
+        let first = placed(&pods, None).await;
+        let now = DeleteParams::default().grace_period(0);
+        groups.delete("digits", &now).await.unwrap();
+        pods.delete(&first.name_any(), &now).await.unwrap();
+        placed(&pods, Some(&first)).await;
+        let group = groups.get("digits").await.unwrap();
+        assert!(group.metadata.deletion_timestamp.is_some());
+    })
+    .await;
 }

@@ -50,6 +50,8 @@ pub enum ObservedGroup {
     },
     /// Somebody else's: it is never touched.
     Foreign,
+    /// The same, with a deletion timestamp: such as that of an earlier job of this name, whose pods have not ended.
+    ForeignLeaving,
 }
 
 /// What an administrator has to install for a gang scheduler.

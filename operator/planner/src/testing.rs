@@ -265,7 +265,9 @@ impl World {
         match &self.observed.group {
             ObservedGroup::Missing => expected.is_none(),
             ObservedGroup::Ours { uid, .. } => expected == Some(uid.as_str()),
-            ObservedGroup::Impossible(_) | ObservedGroup::Foreign => false,
+            ObservedGroup::Impossible(_)
+            | ObservedGroup::Foreign
+            | ObservedGroup::ForeignLeaving => false,
         }
     }
 

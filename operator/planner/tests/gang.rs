@@ -13,7 +13,10 @@ fn trains(workers: u32) -> World {
 fn group(world: &World) -> Option<&PodGroup> {
     match &world.observed.group {
         ObservedGroup::Ours { group, .. } => Some(group),
-        ObservedGroup::Missing | ObservedGroup::Impossible(_) | ObservedGroup::Foreign => None,
+        ObservedGroup::Missing
+        | ObservedGroup::Impossible(_)
+        | ObservedGroup::Foreign
+        | ObservedGroup::ForeignLeaving => None,
     }
 }
 
@@ -138,22 +141,62 @@ fn no_worker_is_made_for_a_group_that_is_about_to_go() {
     assert_eq!(creates(&world.plan().actions), 1);
 }
 
+/// Somebody has deleted it.
+fn is_deleted(world: &mut World) {
+    if let ObservedGroup::Ours { deleting, .. } = &mut world.observed.group {
+        *deleting = true;
+    }
+}
+
 #[test]
 fn a_group_that_kubernetes_keeps_until_its_pods_have_ended_is_used_until_then() {
     for (gang, expected) in [(Gang::Kubernetes, 1), (Gang::Volcano, 0)] {
-        let mut world = world_of(&raw_gang_job(2, gang)).training();
-        world.vanishes(1);
-        if let ObservedGroup::Ours { deleting, .. } = &mut world.observed.group {
-            *deleting = true;
+        for mut world in [
+            world_of(&raw_gang_job(2, gang)).training(),
+            world_of(&raw_gang_job(2, gang)).lobby(),
+        ] {
+            world.vanishes(1);
+            is_deleted(&mut world);
+            assert_eq!(creates(&world.plan().actions), expected, "{gang:?}");
+            world.observed.pods[0].deleting = true;
+            assert_eq!(
+                creates(&world.plan().actions),
+                0,
+                "{gang:?}: it is about to go"
+            );
+            world.vanishes(0);
+            assert_eq!(
+                creates(&world.plan().actions),
+                0,
+                "{gang:?}: nobody is left"
+            );
         }
-        assert_eq!(creates(&world.plan().actions), expected, "{gang:?}");
-        world.vanishes(0);
-        assert_eq!(
-            creates(&world.plan().actions),
-            0,
-            "{gang:?}: nobody is left"
-        );
     }
+}
+
+#[test]
+fn a_group_that_is_used_although_it_was_deleted_follows_the_job() {
+    let mut world = world_of(&raw_gang_job(4, Gang::Kubernetes)).training();
+    is_deleted(&mut world);
+    (world.job.replicas, world.job.min_replicas) = (2, 2);
+    let applied = |action: &Action| match action {
+        Action::ApplyPodGroup { group, .. } => Some(group.min_member),
+        _ => None,
+    };
+    let plan = world.plan();
+    assert_eq!(plan.actions.iter().find_map(applied), Some(2), "{plan:?}");
+}
+
+#[test]
+fn the_group_of_an_earlier_job_of_this_name_is_waited_for() {
+    let mut world = world_of(&raw_gang_job(2, Gang::Kubernetes));
+    world.observed.group = ObservedGroup::ForeignLeaving;
+    world.settle();
+    assert_ne!(world.state(), "NameTaken");
+    assert!(world.observed.pods.is_empty());
+    world.observed.group = ObservedGroup::Missing;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 2);
 }
 
 #[test]

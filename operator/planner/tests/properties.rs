@@ -154,7 +154,7 @@ fn the_group_is_right(world: &World) {
             let waits = matches!(world.state(), "Resuming");
             assert!(!needs_group || waits, "{:?}", world.observed);
         }
-        ObservedGroup::Impossible(_) | ObservedGroup::Foreign => {}
+        ObservedGroup::Impossible(_) | ObservedGroup::Foreign | ObservedGroup::ForeignLeaving => {}
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 const WRITES_PER_SECOND: u32 = 18;
 const MIN_WAKE: Duration = Duration::from_secs(10);
 const MAX_WAKE: Duration = Duration::from_secs(60);
-const MIN_QUESTION: Duration = Duration::from_secs(3);
+pub(super) const MIN_QUESTION: Duration = Duration::from_secs(3);
 /// Questions between two looks: trouble is heard of by then. The last one is asked when the status is due.
 const QUESTIONS: u32 = 5;
-/// With more jobs each is asked less often, down to once for each look: 0.2 ms of the processor for a question.
+/// A bound of all questions, each of which costs 0.2 ms of the processor. Each job is asked once for each look at least.
 const QUESTIONS_PER_SECOND: u32 = 100;
 
 /// Times of each job.

@@ -6,7 +6,7 @@ fn key() -> Job {
 
 fn follow(progress: &Progress, address: &str, now: Instant) {
     let job = ObjectRef::new("digits").within("ml");
-    progress.follow_at(&key(), job, address.to_owned(), None, now);
+    progress.follow_at(&key(), job, (address.to_owned(), 1), None, now);
 }
 
 fn followed(address: &str) -> (Progress, Instant) {
@@ -130,8 +130,8 @@ fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
     };
     let shown = |second: u64| {
         let job = ObjectRef::new("digits").within("ml");
-        let (address, at) = ("10.0.0.1".to_owned(), now + seconds(second));
-        progress.follow_at(&key(), job, address, Some(at), at);
+        let (first, at) = (("10.0.0.1".to_owned(), 1), now + seconds(second));
+        progress.follow_at(&key(), job, first, Some(at), at);
     };
     assert!(wakes(step(1), 0));
     // Something else woke it, and the status was written with what was told then.
@@ -156,4 +156,32 @@ fn a_job_is_asked_when_its_status_is_due() {
     progress.hear(&key(), step(1), now);
     let shown: Vec<u64> = (0..=11_000).step_by(10).filter(|at| asks(*at)).collect();
     assert_eq!(shown, [0, 3_000, 6_000, 9_000, 10_010]);
+}
+
+#[test]
+fn whether_a_generation_has_formed_is_asked_soon_although_many_jobs_train() {
+    let (progress, now) = followed("10.0.0.1");
+    let job = ObjectRef::new("digits").within("ml");
+    let follow = |uid: &str, generation, now| {
+        let (key, first) = (
+            ("ml".to_owned(), uid.to_owned()),
+            ("10.0.0.1".to_owned(), generation),
+        );
+        progress.follow_at(&key, job.clone(), first, None, now);
+    };
+    for other in 0..5_000 {
+        follow(&format!("other-{other}"), 1, now);
+    }
+    let exists = |_: &Job, _: ObjectRef<TrainingJob>| true;
+    let times = |from: Instant| {
+        let is_asked = |second: &u64| {
+            let asked = progress.questions(exists, from + seconds(*second));
+            asked.iter().any(|(job, _)| *job == key())
+        };
+        (0..60).filter(is_asked).collect::<Vec<u64>>()
+    };
+    assert_eq!(times(now), [0, 3, 6, 9, 12], "then in fifty seconds");
+    let now = now + seconds(20);
+    follow("uid", 2, now);
+    assert_eq!(times(now)[..3], [3, 6, 9], "a newer generation");
 }

@@ -10,6 +10,7 @@ use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
 use crate::told::status::counted;
 use crate::workers::delete::delete;
+use crate::workers::group;
 
 /// An operator that was away while the job was suspended, edited and resumed finds pods of the spec before. They leave, as for a
 /// suspension, and the job is resumed when they have left.
@@ -33,6 +34,8 @@ pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
     for pod in &asked {
         draft.actions.push(delete(pod, DeleteReason::Outdated));
     }
+    // As for a suspension: some of what it says cannot be edited.
+    group::remove(draft);
     let workers = counted(asked.len() + leaving, "worker");
     let message = format!(
         "the spec was edited while the job was suspended: {workers} built from the spec before must leave first"

@@ -4,8 +4,8 @@
 use roundhouse_api::Gang;
 
 use crate::draft::Draft;
-use crate::generation::worker::is_alive;
 use crate::group::{ObservedGroup, PodGroup, to_install};
+use crate::observed::{Pod, PodPhase};
 use crate::plan::Action;
 use crate::validate::ValidatedJob;
 
@@ -51,20 +51,25 @@ pub(crate) fn is_foreign(draft: &Draft<'_>) -> bool {
     wanted(draft.job).is_some() && draft.observed.group == ObservedGroup::Foreign
 }
 
-/// Whether the PodGroup is about to go, although the job needs it. One of Kubernetes itself stays, and is used, as long as it has
-/// workers: it would be waited for until the job ends.
+/// Whether the PodGroup is about to go, although the job needs another one.
 pub(crate) fn is_leaving(draft: &Draft<'_>) -> bool {
     let leaves = matches!(
         draft.observed.group,
-        ObservedGroup::Ours { deleting: true, .. }
+        ObservedGroup::Ours { deleting: true, .. } | ObservedGroup::ForeignLeaving
     );
-    let is_held = draft.job.scheduling.gang == Gang::Kubernetes
-        && draft
-            .observed
-            .pods
-            .iter()
-            .any(|pod| pod.ours && is_alive(pod));
-    leaves && !is_held && wanted(draft.job).is_some()
+    leaves && !is_held(draft) && wanted(draft.job).is_some()
+}
+
+/// Kubernetes keeps its PodGroup, and uses it, until all of its pods have ended. One that somebody deletes while the job has workers
+/// would be waited for until the job ends.
+fn is_held(draft: &Draft<'_>) -> bool {
+    let holds = |pod: &Pod| {
+        let has_ended = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
+        pod.ours && !has_ended && (!pod.deleting || pod.unreachable)
+    };
+    draft.job.scheduling.gang == Gang::Kubernetes
+        && matches!(draft.observed.group, ObservedGroup::Ours { .. })
+        && draft.observed.pods.iter().any(holds)
 }
 
 /// Makes the PodGroup, or brings it up to date.
@@ -77,12 +82,13 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
         ObservedGroup::Ours {
             uid,
             group: said,
-            deleting: false,
-        } if !group.is_said_by(said) => Some(uid.clone()),
+            deleting,
+        } if !group.is_said_by(said) && (!deleting || is_held(draft)) => Some(uid.clone()),
         // It is right, or about to go, or cannot be.
-        ObservedGroup::Ours { .. } | ObservedGroup::Impossible(_) | ObservedGroup::Foreign => {
-            return;
-        }
+        ObservedGroup::Ours { .. }
+        | ObservedGroup::Impossible(_)
+        | ObservedGroup::Foreign
+        | ObservedGroup::ForeignLeaving => return,
     };
     let gang = draft.job.scheduling.gang;
     draft

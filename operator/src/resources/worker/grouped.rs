@@ -1,4 +1,4 @@
-//! A pod of a PodGroup of Kubernetes itself. It names its group in `spec.schedulingGroup`, which Kubernetes has had since 1.37 and
+//! A pod of a PodGroup of Kubernetes itself. It names its group in `spec.schedulingGroup`, which Kubernetes has had since 1.36 and
 //! the library's pods do not know yet.
 
 use std::borrow::Cow;

@@ -94,6 +94,18 @@ fn the_pod_names_its_group_and_its_scheduler_as_the_gang_scheduler_wants_it() {
     let annotations = &pod["metadata"]["annotations"];
     assert_eq!(annotations["scheduling.k8s.io/group-name"], "digits");
     assert_eq!(pod["spec"]["schedulerName"], "mine");
+    let pod = of("Kubernetes", json!({}));
+    let meta = pod["metadata"].to_string();
+    assert!(
+        !meta.contains("pod-group") && !meta.contains("group-name"),
+        "{meta}"
+    );
+    assert_eq!(
+        pod["spec"]["schedulerName"],
+        Value::Null,
+        "its own is the default"
+    );
+    assert_eq!(pod["spec"]["priorityClassName"], "low");
     let pod = of("None", json!({}));
     assert_eq!(pod["spec"]["schedulerName"], Value::Null);
     assert_eq!(pod["spec"]["priorityClassName"], "low");

@@ -9,7 +9,10 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::RowGroupReader;
 use parquet::schema::types::SchemaDescriptor;
 
-use super::pages::{Bounds, Pages, ROWS, TOKENS};
+use super::pages::{Bounds, Pages, ROWS, TOKENS, TooLarge};
+
+/// Of the values of one read, if they are as large as those before.
+const MAX_BATCH_BYTES: usize = 64 << 20;
 
 /// Number of the column of a name, if it has one of some types.
 pub(super) fn find(schema: &SchemaDescriptor, name: &str, types: &[Type]) -> Result<usize, String> {
@@ -53,16 +56,23 @@ struct Column<T> {
     max_definition: i16,
 }
 
+/// `size`: bytes of a value beside the vector. They may be far more than those of its page: a value can repeat the beginning of the
+/// one before it.
 fn read<T: DataType>(
     rows: &dyn RowGroupReader,
     column: usize,
     mut reader: ColumnReaderImpl<T>,
+    bounds: Bounds,
+    size: fn(&T::T) -> usize,
 ) -> Result<Column<T::T>, ParquetError> {
     let description = rows.metadata().column(column).column_descr_ptr();
     let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut num_bytes, mut largest, mut seen) = (0, 0, 0);
+    // The first value alone: nothing is known of its size.
+    let mut batch = 1;
     loop {
         let (num_rows, num_values, num_levels) = reader.read_records(
-            usize::MAX / 2,
+            batch,
             Some(&mut definitions),
             Some(&mut repetitions),
             &mut values,
@@ -70,6 +80,15 @@ fn read<T: DataType>(
         if num_rows == 0 && num_values == 0 && num_levels == 0 {
             break;
         }
+        for value in values.iter().skip(seen) {
+            largest = largest.max(size(value));
+            num_bytes += size(value) as u64;
+        }
+        seen = values.len();
+        if num_bytes > bounds.bytes {
+            return Err(TooLarge::bytes(bounds.bytes));
+        }
+        batch = (2 * batch).min(MAX_BATCH_BYTES / largest.max(1)).max(1);
     }
     Ok(Column {
         values,
@@ -105,8 +124,19 @@ pub(super) fn bytes_of(
     rows: &dyn RowGroupReader,
     column: usize,
 ) -> Result<Vec<Option<ByteArray>>, ParquetError> {
-    caught(|| match reader(rows, column, ROWS)? {
-        ColumnReader::ByteArrayColumnReader(reader) => Ok(per_row(read(rows, column, reader)?)),
+    bytes_within(ROWS, rows, column)
+}
+
+/// The same with other bounds.
+pub(super) fn bytes_within(
+    bounds: Bounds,
+    rows: &dyn RowGroupReader,
+    column: usize,
+) -> Result<Vec<Option<ByteArray>>, ParquetError> {
+    caught(|| match reader(rows, column, bounds)? {
+        ColumnReader::ByteArrayColumnReader(reader) => {
+            Ok(per_row(read(rows, column, reader, bounds, ByteArray::len)?))
+        }
         _ => Err(ParquetError::General(
             "a column of bytes was expected".to_owned(),
         )),
@@ -120,13 +150,15 @@ pub(super) fn numbers_of(
 ) -> Result<Vec<Option<i64>>, ParquetError> {
     caught(|| match reader(rows, column, ROWS)? {
         ColumnReader::Int32ColumnReader(reader) => {
-            let column = per_row(read(rows, column, reader)?);
+            let column = per_row(read(rows, column, reader, ROWS, |_| 0)?);
             Ok(column
                 .into_iter()
                 .map(|value| value.map(i64::from))
                 .collect())
         }
-        ColumnReader::Int64ColumnReader(reader) => Ok(per_row(read(rows, column, reader)?)),
+        ColumnReader::Int64ColumnReader(reader) => {
+            Ok(per_row(read(rows, column, reader, ROWS, |_| 0)?))
+        }
         _ => Err(ParquetError::General(
             "a column of whole numbers was expected".to_owned(),
         )),
@@ -137,10 +169,12 @@ pub(super) fn numbers_of(
 pub(super) fn listed(rows: &dyn RowGroupReader, column: usize) -> Result<Vec<i64>, ParquetError> {
     caught(|| match reader(rows, column, TOKENS)? {
         ColumnReader::Int32ColumnReader(reader) => {
-            let values = read(rows, column, reader)?.values;
+            let values = read(rows, column, reader, TOKENS, |_| 0)?.values;
             Ok(values.into_iter().map(i64::from).collect())
         }
-        ColumnReader::Int64ColumnReader(reader) => Ok(read(rows, column, reader)?.values),
+        ColumnReader::Int64ColumnReader(reader) => {
+            Ok(read(rows, column, reader, TOKENS, |_| 0)?.values)
+        }
         _ => Err(ParquetError::General(
             "a column of token lists was expected".to_owned(),
         )),

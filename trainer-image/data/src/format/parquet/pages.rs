@@ -1,5 +1,4 @@
-//! The pages of a column, within bounds. A page of a few bytes can tell of two thousand million equal values, for which a rank
-//! has no memory.
+//! The pages of a column, within bounds. A page of a few bytes can declare two billion values, for which a rank has no memory.
 
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::ParquetError;
@@ -29,26 +28,33 @@ pub(super) const TOKENS: Bounds = Bounds {
 
 /// A row group is larger than what is read at once.
 #[derive(Debug, thiserror::Error)]
-#[error("a row group holds more than {0} in one column: write the file with smaller row groups")]
+#[error(
+    "a row group holds more than {0} in one column: write the file with smaller row groups, such as row_group_size=1000 in pyarrow"
+)]
 pub(super) struct TooLarge(String);
+
+impl TooLarge {
+    /// The bytes of a column are too many.
+    pub(super) fn bytes(most: u64) -> ParquetError {
+        ParquetError::External(Box::new(Self(format!("{} MiB", most >> 20))))
+    }
+}
 
 /// Pages of a column until the bounds are passed.
 pub(super) struct Pages {
     column: Box<dyn PageReader>,
     bounds: Bounds,
-    seen: Bounds,
+    num_values: u64,
+    num_bytes: u64,
 }
 
 impl Pages {
     pub(super) fn within(bounds: Bounds, column: Box<dyn PageReader>) -> Self {
-        let seen = Bounds {
-            values: 0,
-            bytes: 0,
-        };
         Self {
             column,
             bounds,
-            seen,
+            num_values: 0,
+            num_bytes: 0,
         }
     }
 
@@ -57,16 +63,15 @@ impl Pages {
         // The values of a dictionary are not rows, but take memory as these do.
         let is_dictionary = matches!(page, Page::DictionaryPage { .. });
         if !is_dictionary {
-            self.seen.values += num_values;
+            self.num_values += num_values;
         }
-        let seen = self.seen.values.max(num_values);
-        self.seen.bytes += page.buffer().len() as u64;
-        let too_large = |what| Err(ParquetError::External(Box::new(TooLarge(what))));
-        if seen > self.bounds.values {
-            return too_large(format!("{} values", self.bounds.values));
+        self.num_bytes += page.buffer().len() as u64;
+        if self.num_values.max(num_values) > self.bounds.values {
+            let words = format!("{} values", self.bounds.values);
+            return Err(ParquetError::External(Box::new(TooLarge(words))));
         }
-        if self.seen.bytes > self.bounds.bytes {
-            return too_large(format!("{} MiB", self.bounds.bytes >> 20));
+        if self.num_bytes > self.bounds.bytes {
+            return Err(TooLarge::bytes(self.bounds.bytes));
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
-//! A Parquet file as its library reads it. In front of every page is the end of the file, with its metadata: whoever is told to
-//! read beyond it is told so by a file that is damaged. The library itself would go on for as many empty reads as that file
-//! says, or ask for as much memory.
+//! A Parquet file as its library reads it. The file's metadata follows its last page, so a header that points behind the end of
+//! the file is that of a damaged file. The library would go on with empty reads, or ask for memory, for as much as it says.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

@@ -168,3 +168,40 @@ fn token_lists_of_all_files_share_one_bound_of_memory_and_one_size_of_blocks() {
     let windows = Windows::new(directory.path(), Box::new(lists), 2, None).unwrap();
     assert_eq!(windows.samples_per_block(), 50 / 5 / 2);
 }
+
+#[test]
+fn values_that_repeat_the_one_before_are_counted_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.parquet");
+    let schema = parse_message_type("message m { required binary image; }").unwrap();
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_encoding(::parquet::basic::Encoding::DELTA_BYTE_ARRAY)
+        .build();
+    let file = File::create(&path).unwrap();
+    let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties));
+    let mut writer = writer.unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let values = vec![ByteArray::from(vec![7; 1 << 20]); 10];
+    let written = column
+        .typed::<ByteArrayType>()
+        .write_batch(&values, None, None);
+    assert_eq!(written.unwrap(), 10);
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    assert!(
+        std::fs::metadata(&path).unwrap().len() < 2 << 20,
+        "they are written once"
+    );
+    let file = reader(&path).unwrap();
+    let rows = file.get_row_group(0).unwrap();
+    let read = |bytes| columns::bytes_within(pages::Bounds { values: 10, bytes }, rows.as_ref(), 0);
+    assert_eq!(
+        read(10 << 20).unwrap(),
+        values.into_iter().map(Some).collect::<Vec<_>>()
+    );
+    let error = read((10 << 20) - 1).unwrap_err().to_string();
+    assert!(error.contains("9 MiB"), "{error}");
+}
