@@ -47,7 +47,7 @@ struct Followed {
     /// Questions in a row without an answer.
     silent: u32,
     /// The newest generation, and quick questions that are left about it.
-    newest: u64,
+    newest: Option<u64>,
     quick: u32,
     /// When it was woken last, and for what.
     woken: Option<(Instant, Told)>,
@@ -97,18 +97,10 @@ impl Progress {
     ) {
         let mut jobs = self.lock();
         let known = jobs.remove(key);
-        let followed = match known {
-            Some(known) if known.address == address && known.newest >= newest => Followed {
-                wake,
-                shown,
-                ..known
-            },
+        let mut followed = match known {
             Some(known) if known.address == address => Followed {
                 wake,
                 shown,
-                newest,
-                quick: MAX_QUICK,
-                ask_at: known.ask_at.min(now + pace::MIN_QUESTION),
                 ..known
             },
             known => Followed {
@@ -116,14 +108,18 @@ impl Progress {
                 wake,
                 ask_at: now,
                 silent: 0,
-                newest,
-                quick: MAX_QUICK,
+                newest: None,
+                quick: 0,
                 last: known.as_ref().and_then(|known| known.last.clone()),
                 formed: known.as_ref().and_then(|known| known.formed),
                 woken: known.and_then(|known| known.woken),
                 shown,
             },
         };
+        if followed.newest < Some(newest) {
+            (followed.newest, followed.quick) = (Some(newest), MAX_QUICK);
+            followed.ask_at = followed.ask_at.min(now + pace::MIN_QUESTION);
+        }
         jobs.insert(key.clone(), followed);
     }
 
@@ -147,7 +143,7 @@ impl Progress {
             // Until there is an answer.
             followed.silent = followed.silent.saturating_add(1);
             let is_silent = followed.silent >= MAX_SILENT;
-            let is_quick = followed.quick > 0 && followed.formed < Some(followed.newest);
+            let is_quick = followed.quick > 0 && followed.formed < followed.newest;
             followed.quick = followed.quick.saturating_sub(1);
             followed.ask_at = match followed.due(pace) {
                 _ if is_silent => now + SELDOM,

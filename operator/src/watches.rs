@@ -64,7 +64,7 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
         .inspect_ok(|event| note_job(&context, event))
         .reflect(jobs)
         .inspect_ok(|event| {
-            if catches_up(event) {
+            if matches!(event, Event::InitDone) {
                 context.metrics.watch_ages.catch_up(Watched::TrainingJobs);
             }
         })
@@ -250,12 +250,9 @@ async fn feed<T: Clone + PartialEq>(
         match event {
             Ok(event) => {
                 let is_filled = matches!(event, Event::InitDone);
-                let catches_up = catches_up(&event);
                 let jobs = cache.take(event);
-                if catches_up {
-                    context.metrics.watch_ages.catch_up(resource);
-                }
                 if is_filled {
+                    context.metrics.watch_ages.catch_up(resource);
                     context.note_filled();
                 }
                 for job in jobs {
@@ -270,11 +267,6 @@ async fn feed<T: Clone + PartialEq>(
             Err(error) => broke(context, resource, &error),
         }
     }
-}
-
-/// Whether the cache that has taken the event shows what is there now. A list fills it only when it is over.
-const fn catches_up<K>(event: &Event<K>) -> bool {
-    !matches!(event, Event::Init | Event::InitApply(_))
 }
 
 /// A watch that breaks is begun again. Until it has caught up, nothing is deleted before the API server was asked.

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
-use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
@@ -169,14 +168,7 @@ pub(crate) async fn follows<F: Future<Output = ()>>(
     scheduler.says(&stage, 3).await;
     happens(scheduler.groups(&stage)).await;
 
-    stage.trains(NAMESPACE).await;
-    until("the job ends", SOON, || async {
-        stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
-        let status = stage.job(NAMESPACE).await.status.unwrap();
-        Ok(status.is_terminal().then_some(()))
-    })
-    .await
-    .unwrap();
+    stage.runs_to_its_end(NAMESPACE).await;
     scheduler.is_gone(&stage).await;
     operator.stop().await;
 }

@@ -7,7 +7,6 @@ use kube::ResourceExt;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
 };
-use roundhouse_contract::termination::Reason;
 use roundhouse_tests::apiserver::Version;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
@@ -163,18 +162,6 @@ async fn winner<'a>(stage: &Stage, waiting: &[&'a str]) -> &'a str {
     found.await.unwrap()
 }
 
-/// The job of a namespace trains and ends.
-async fn run_to_its_end(stage: &Stage, namespace: &str) {
-    stage.trains(namespace).await;
-    until("the job ends", SOON, || async {
-        stage.kubelet(namespace, Some((0, Reason::Completed))).await;
-        let status = stage.job(namespace).await.status.unwrap();
-        Ok(status.is_terminal().then_some(()))
-    })
-    .await
-    .unwrap();
-}
-
 /// Of two jobs that need all GPUs one trains to its end, and then the other.
 async fn one_trains_and_then_the_other(stage: Stage, scheduler: Scheduler) {
     let operator = stage.operator(None);
@@ -186,10 +173,10 @@ async fn one_trains_and_then_the_other(stage: Stage, scheduler: Scheduler) {
         stage.create(namespace, job).await;
     }
     let first = winner(&stage, &NAMESPACES).await;
-    run_to_its_end(&stage, first).await;
+    stage.runs_to_its_end(first).await;
     let mut others = NAMESPACES.into_iter().filter(|it| *it != first);
     let second = winner(&stage, &[others.next().unwrap()]).await;
-    run_to_its_end(&stage, second).await;
+    stage.runs_to_its_end(second).await;
     operator.stop().await;
 }
 

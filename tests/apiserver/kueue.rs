@@ -99,18 +99,6 @@ fn queued(class: &str) -> Value {
     job
 }
 
-/// The job of a namespace trains and ends.
-async fn run_to_its_end(stage: &Stage, namespace: &str) {
-    stage.trains(namespace).await;
-    until("the job ends", SOON, || async {
-        stage.kubelet(namespace, Some((0, Reason::Completed))).await;
-        let status = stage.job(namespace).await.status.unwrap();
-        Ok(status.is_terminal().then_some(()))
-    })
-    .await
-    .unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn a_job_waits_in_kueue_until_another_has_ended() {
@@ -120,8 +108,8 @@ async fn a_job_waits_in_kueue_until_another_has_ended() {
     stage.trains(NAMESPACE).await;
     stage.create(OTHER, queued("usual")).await;
     stage.reaches(OTHER, "SchedulingGated").await;
-    run_to_its_end(&stage, NAMESPACE).await;
-    run_to_its_end(&stage, OTHER).await;
+    stage.runs_to_its_end(NAMESPACE).await;
+    stage.runs_to_its_end(OTHER).await;
     operator.stop().await;
 }
 
@@ -134,11 +122,11 @@ async fn a_job_that_kueue_preempts_waits_and_continues_without_an_incident() {
     stage.trains(NAMESPACE).await;
     stage.create(OTHER, queued("urgent")).await;
     stage.reaches(NAMESPACE, "SchedulingGated").await;
-    run_to_its_end(&stage, OTHER).await;
+    stage.runs_to_its_end(OTHER).await;
     stage.trains(NAMESPACE).await;
     let status = stage.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.incidents.total, 0);
-    run_to_its_end(&stage, NAMESPACE).await;
+    stage.runs_to_its_end(NAMESPACE).await;
     operator.stop().await;
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use roundhouse_api::{ConditionType, TrainingJob};
+use roundhouse_contract::termination::Reason;
 use roundhouse_tests::apiserver::{ApiServer, Version};
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
@@ -147,6 +148,18 @@ impl Stage {
             self.kubelet(namespace, None).await;
             let status = self.job(namespace).await.status.unwrap_or_default();
             Ok(status.is_true(ConditionType::Running).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// The job trains, and its workers complete.
+    pub(crate) async fn runs_to_its_end(&self, namespace: &str) {
+        self.trains(namespace).await;
+        until("the job ends", SOON, || async {
+            self.kubelet(namespace, Some((0, Reason::Completed))).await;
+            let status = self.job(namespace).await.status.unwrap();
+            Ok(status.is_terminal().then_some(()))
         })
         .await
         .unwrap();

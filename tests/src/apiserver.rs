@@ -201,26 +201,24 @@ impl ApiServer {
             server.bump(revision).await?;
         }
         let (key, port) = (server.path("sa.key"), server.port);
-        let mut arguments = vec![
-            format!("--etcd-servers={etcd}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--secure-port={port}"),
-            format!("--cert-dir={}", server.path("certs")),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
-            "--service-account-issuer=https://localhost".to_owned(),
-            format!("--service-account-key-file={key}"),
-            format!("--service-account-signing-key-file={key}"),
-            format!("--token-auth-file={}", server.path("tokens.csv")),
-            "--authorization-mode=RBAC".to_owned(),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-            format!("--audit-policy-file={}", server.path("audit.yaml")),
-            format!("--audit-log-path={}", server.path("audit.log")),
-            "--profiling=false".to_owned(),
+        let arguments: [&str; 14] = [
+            &format!("--etcd-servers={etcd}"),
+            "--bind-address=127.0.0.1",
+            &format!("--secure-port={port}"),
+            &format!("--cert-dir={}", server.path("certs")),
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-account-issuer=https://localhost",
+            &format!("--service-account-key-file={key}"),
+            &format!("--service-account-signing-key-file={key}"),
+            &format!("--token-auth-file={}", server.path("tokens.csv")),
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+            &format!("--audit-policy-file={}", server.path("audit.yaml")),
+            &format!("--audit-log-path={}", server.path("audit.log")),
+            "--profiling=false",
         ];
-        let more = server.version.arguments().iter();
-        arguments.extend(more.map(|it| (*it).to_owned()));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let program = server.version.program("kube-apiserver");
+        let arguments = [&arguments[..], server.version.arguments()].concat();
         server.spawn(&bin.join(&program), &arguments, &[])?;
         let client = server.client("test")?;
         let ready = until("the API server is ready", STARTS_WITHIN, || async {

@@ -11,7 +11,7 @@ use roundhouse_tests::cluster::until;
 use roundhouse_tests::manifests::{documents, repository};
 use serde_json::{Value, json};
 
-use super::{GPUS, OTHER, run_to_its_end, stage};
+use super::{GPUS, OTHER, stage};
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
 /// Kueue would give the quota away within milliseconds.
@@ -92,8 +92,8 @@ async fn kueue_resumes_a_suspended_job_on_the_nodes_of_its_flavor_when_another_h
     stage.create(OTHER, queued(GPUS, "usual")).await;
     stage.reaches(OTHER, "Suspended").await;
     assert!(stage.all_pods(OTHER).await.is_empty());
-    run_to_its_end(&stage, NAMESPACE).await;
-    run_to_its_end(&stage, OTHER).await;
+    stage.runs_to_its_end(NAMESPACE).await;
+    stage.runs_to_its_end(OTHER).await;
     operator.stop().await;
 }
 
@@ -141,11 +141,11 @@ async fn a_job_that_kueue_preempts_is_suspended_with_the_template_of_its_owner_a
             .await
             .unwrap();
     }
-    run_to_its_end(&stage, OTHER).await;
+    stage.runs_to_its_end(OTHER).await;
     stage.trains(NAMESPACE).await;
     let status = stage.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.incidents.total, 0);
-    run_to_its_end(&stage, NAMESPACE).await;
+    stage.runs_to_its_end(NAMESPACE).await;
     operator.stop().await;
 }
 
@@ -188,7 +188,7 @@ async fn a_job_whose_stop_was_cut_short_gets_the_template_of_its_owner_back() {
         selectors(&stage, NAMESPACE).await,
         [Some("h100".to_owned())]
     );
-    run_to_its_end(&stage, NAMESPACE).await;
+    stage.runs_to_its_end(NAMESPACE).await;
     operator.stop().await;
 }
 
@@ -220,7 +220,7 @@ async fn kueue_admits_an_elastic_job_with_the_workers_that_the_quota_has_room_fo
     })
     .await
     .unwrap();
-    run_to_its_end(&stage, NAMESPACE).await;
-    run_to_its_end(&stage, OTHER).await;
+    stage.runs_to_its_end(NAMESPACE).await;
+    stage.runs_to_its_end(OTHER).await;
     operator.stop().await;
 }
