@@ -18,6 +18,7 @@ use roundhouse_contract::labels;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 
+use crate::backoff;
 use crate::cache::{Cache, Entry};
 use crate::context::Context;
 use crate::lane::{Cause, Wake};
@@ -58,7 +59,7 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
     );
     let known = jobs.as_reader();
     let events = watcher(api, begin(&context, Watched::TrainingJobs))
-        .default_backoff()
+        .backoff(backoff::of_watch())
         .modify(|job: &mut Guarded| slim::job(&mut job.job.metadata))
         .try_filter(|event| ready(!is_old(&known, event)))
         .inspect_ok(|event| note_job(&context, event))
@@ -120,11 +121,13 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
         context.settings.namespace.as_deref(),
     );
     let ours = children(&context, Watched::Pods);
-    let events = watcher(api, ours).default_backoff().map_ok(|event| {
-        map_event(event, |full: &Pod| {
-            (slim::pod(full), identity(&full.metadata))
-        })
-    });
+    let events = watcher(api, ours)
+        .backoff(backoff::of_watch())
+        .map_ok(|event| {
+            map_event(event, |full: &Pod| {
+                (slim::pod(full), identity(&full.metadata))
+            })
+        });
     feed(events, &context.pods, &wake, &context, Watched::Pods).await;
 }
 
@@ -158,7 +161,7 @@ pub(crate) async fn watch_network_policies(context: Arc<Context>, wake: Sender<W
 pub(crate) async fn watch_nodes(context: Arc<Context>) {
     let nodes: Api<PartialObjectMeta<Node>> = Api::all(context.watching.clone());
     let cordoned = begin(&context, Watched::Nodes).fields("spec.unschedulable=true");
-    let events = watcher(nodes, cordoned).default_backoff();
+    let events = watcher(nodes, cordoned).backoff(backoff::of_watch());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
@@ -187,16 +190,18 @@ fn surroundings<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher(api, ours).default_backoff().map_ok(move |event| {
-        map_event(event, |object: &K| {
-            let identity = identity(object.meta());
-            let surrounding = slim::Surrounding {
-                controller: identity.controller.clone(),
-                is_as_built: is_as_built(object),
-            };
-            (surrounding, identity)
+    watcher(api, ours)
+        .backoff(backoff::of_watch())
+        .map_ok(move |event| {
+            map_event(event, |object: &K| {
+                let identity = identity(object.meta());
+                let surrounding = slim::Surrounding {
+                    controller: identity.controller.clone(),
+                    is_as_built: is_as_built(object),
+                };
+                (surrounding, identity)
+            })
         })
-    })
 }
 
 /// Namespace, name, and what is kept.

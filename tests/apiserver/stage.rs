@@ -18,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 pub(crate) use self::kubelet::{ended, restarted, running};
 pub(crate) use self::operator::{Operator, metric};
 
+mod holder;
 mod kubelet;
 mod operator;
 

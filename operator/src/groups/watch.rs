@@ -13,6 +13,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 
 use super::{Kept, OfGang};
+use crate::backoff;
 use crate::context::Context;
 use crate::gangs::GroupKind;
 use crate::lane::Wake;
@@ -49,7 +50,7 @@ async fn follow<K: GroupKind>(
 ) -> String {
     let namespace = context.settings.namespace.as_deref();
     let api: Api<K> = scoped(context.watching.clone(), namespace);
-    let events = watcher(api, children(context, K::WATCHED)).default_backoff();
+    let events = watcher(api, children(context, K::WATCHED)).backoff(backoff::of_watch());
     let mut events = std::pin::pin!(events);
     let mut is_listed = false;
     while let Some(event) = events.next().await {

@@ -12,6 +12,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use tokio::sync::mpsc::Sender;
 
+use crate::backoff;
 use crate::context::Context;
 use crate::lane::Wake;
 use crate::metrics::labels::Watched;
@@ -86,7 +87,7 @@ impl Namespaces {
 pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(context.watching.clone());
     let begun = begin(&context, Watched::Namespaces);
-    let events = watcher(namespaces, begun).default_backoff();
+    let events = watcher(namespaces, begun).backoff(backoff::of_watch());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         let event = match event {

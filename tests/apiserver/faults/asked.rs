@@ -2,6 +2,9 @@
 
 use http::{Method, Uri};
 
+/// Of the operator's own Lease.
+pub(crate) const LEASES: &str = "leases";
+
 /// What is asked of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {

@@ -8,8 +8,9 @@ use futures::stream::iter;
 use futures::try_join;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
+use kube::{Config, ResourceExt};
+use roundhouse_operator::lead::Terms;
 use roundhouse_operator::observe::version;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
@@ -34,6 +35,12 @@ const DEADLINE: Duration = Duration::from_mins(4);
 const LASTS: Duration = Duration::from_secs(15);
 /// Nothing is asked or told for so long at rest.
 const QUIET: Duration = Duration::from_secs(1);
+/// Short, but a busy machine keeps them.
+const TERMS: Terms = Terms {
+    duration: Duration::from_secs(8),
+    renew_within: Duration::from_secs(6),
+    period: Duration::from_millis(400),
+};
 /// A seed after which nothing strikes is no course. Of the shortest ones, with 15 requests, `Often` at 1 % strikes in one of
 /// seven.
 const TRIES: u64 = 150;
@@ -49,9 +56,20 @@ pub(crate) struct Course<'a> {
     incidents: RangeInclusive<u32>,
     /// Pods may tell of a crash that was counted in a status that is forgotten: then it does not count again.
     is_restored: bool,
-    /// The operator that dies has not been replaced.
-    dies: bool,
+    life: Life,
     deaths: u32,
+    wrong: Vec<String>,
+}
+
+/// What may become of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// It works to the end of the course.
+    Lasts,
+    /// It dies after a write, and has not been replaced yet.
+    Dies,
+    /// It may lose its Lease, and ends.
+    MayEnd,
 }
 
 /// How many courses of a scenario have an operator that dies after a write, one for each of its writes, and what is wrong
@@ -134,6 +152,11 @@ async fn run(
     (strikes, wrong)
 }
 
+/// One that works while it has a Lease: none writes after the time of its own, and each ends only if that is lost.
+fn operator(stage: &Stage, config: Config, namespace: &str) -> Operator {
+    stage.candidate_of(config, namespace, TERMS)
+}
+
 /// The version before anything is in it.
 async fn make_namespace(stage: &Stage, name: &str) -> u64 {
     let namespace = json!({"metadata": {"name": name}});
@@ -151,14 +174,15 @@ impl<'a> Course<'a> {
         let course = Self {
             stage,
             history: History::begin(&stage.client, &namespace, first),
-            operator: stage.operator_through(proxy.config(), &namespace),
+            operator: operator(stage, proxy.config(), &namespace),
             namespace,
             proxy,
             is_ending: false,
             incidents: 0..=0,
             is_restored: false,
-            dies: false,
+            life: Life::Lasts,
             deaths: 0,
+            wrong: Vec::new(),
         };
         (course, first)
     }
@@ -177,7 +201,14 @@ impl<'a> Course<'a> {
     /// What is wrong in its history, which ends here.
     pub(super) fn ends_history(&mut self) -> Vec<String> {
         self.history.end();
-        self.history.violations(*self.incidents.end())
+        let mut wrong = self.history.violations(*self.incidents.end());
+        wrong.append(&mut self.wrong);
+        wrong
+    }
+
+    /// From now on the operator may lose its Lease.
+    pub(super) fn may_end(&mut self) {
+        self.life = Life::MayEnd;
     }
 
     /// How many incidents were counted so far: from the fewest to the most.
@@ -217,9 +248,13 @@ impl<'a> Course<'a> {
 
     /// An older cache is as old as the namespace or younger. With every second seed it is a new operator that reads it.
     async fn trouble(&mut self, fault: Fault, seed: u64, first: u64) {
+        self.life = match fault {
+            Fault::Dies => Life::Dies,
+            Fault::Unrenewed => Life::MayEnd,
+            _ => self.life,
+        };
         if fault == Fault::Dies {
             self.operator.cut_off_after(u32::try_from(seed).unwrap());
-            self.dies = true;
             return;
         }
         let all: &[_] = &["pods", "trainingjobs", "services", "networkpolicies"];
@@ -240,11 +275,15 @@ impl<'a> Course<'a> {
         } else {
             self.proxy.traffic.begin(trouble);
         }
+        if fault == Fault::Unrenewed {
+            // What is done next is done before the operator ends, then, or while nobody leads.
+            let whole = TERMS.duration + TERMS.period;
+            sleep(whole.mul_f64(fastrand::Rng::with_seed(seed).f64())).await;
+        }
     }
 
     fn next_operator(&self) -> Operator {
-        self.stage
-            .operator_through(self.proxy.config(), &self.namespace)
+        operator(self.stage, self.proxy.config(), &self.namespace)
     }
 
     /// The operator dies, and another one begins.
@@ -254,10 +293,15 @@ impl<'a> Course<'a> {
     }
 
     async fn replace_dead(&mut self) {
-        if self.dies && self.operator.is_cut_off() {
+        if self.life == Life::Dies && self.operator.is_cut_off() {
             self.begin_anew().await;
-            self.dies = false;
+            self.life = Life::Lasts;
             self.deaths += 1;
+        } else if self.operator.has_ended() {
+            if self.life != Life::MayEnd {
+                self.wrong.push("the operator has ended".to_owned());
+            }
+            self.begin_anew().await;
         }
     }
 
@@ -290,13 +334,15 @@ impl<'a> Course<'a> {
                 self.proxy.traffic.end();
             }
             let is_known = world.versions().all(|at| self.history.has(at));
-            if wrong.is_empty() && is_quiet && is_known && self.proxy.traffic.is_over() {
+            // Before it leads it does nothing, and that is no rest.
+            let leads = self.operator.leads();
+            if wrong.is_empty() && is_quiet && is_known && leads && self.proxy.traffic.is_over() {
                 return Ok(());
             }
             if begun.elapsed() > DEADLINE {
                 let over = self.proxy.traffic.is_over();
                 wrong.push(format!(
-                    "no rest; quiet: {is_quiet}, known: {is_known}, over: {over}"
+                    "no rest; leads: {leads}, quiet: {is_quiet}, known: {is_known}, over: {over}"
                 ));
                 return Err(wrong);
             }

@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     Often,
     /// Writes are carried out, and their answers do not arrive.
     Lost,
+    /// 500 for the Lease, for longer than the operator may do without it: it ends, and another one begins.
+    Unrenewed,
     /// The operator dies after a write, and another one begins. The seed says after which.
     Dies,
     /// etcd and the API server end, and come back as they were some time ago. It strikes all jobs at once.
@@ -38,7 +40,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// Those that a proxy makes, at places that a seed chooses.
-    pub(crate) const OF_PROXY: [Self; 12] = [
+    pub(crate) const OF_PROXY: [Self; 13] = [
         Self::Cut,
         Self::Late,
         Self::VeryLate,
@@ -51,6 +53,7 @@ impl Fault {
         Self::Unavailable,
         Self::Often,
         Self::Lost,
+        Self::Unrenewed,
     ];
 
     pub(crate) const fn title(self) -> &'static str {
@@ -67,6 +70,7 @@ impl Fault {
             Self::Unavailable => "503",
             Self::Often => "429, 500, 503 and 504 for 1, 10 or 50 % of the requests",
             Self::Lost => "answers are lost after the write",
+            Self::Unrenewed => "the Lease cannot be renewed",
             Self::Dies => "the operator dies, after each write",
             Self::Restored => {
                 "etcd and the API server are killed, and restored from an older backup"
@@ -79,7 +83,7 @@ impl Fault {
         match self {
             Self::Conflict => Some((409, "Conflict", None)),
             Self::Busy => Some((429, "TooManyRequests", Some(1))),
-            Self::Broken => Some((500, "InternalError", None)),
+            Self::Broken | Self::Unrenewed => Some((500, "InternalError", None)),
             Self::Unavailable => Some((503, "ServiceUnavailable", None)),
             Self::Cut
             | Self::Late

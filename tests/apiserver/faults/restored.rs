@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use kube::api::ListParams;
 use roundhouse_operator::observe::version;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::course::Course;
 use super::fault::Fault;
@@ -33,6 +33,8 @@ impl<'a> Story<'a> {
     async fn begin(stage: &'a Stage, scenario: Scenario, round: u32) -> Self {
         let namespace = format!("{scenario:?}-restored-{round}").to_lowercase();
         let (mut course, _) = Course::begin(stage, namespace).await;
+        // It is not renewed while the API server starts.
+        course.may_end();
         let mut wrong = course.goes(scenario.past(Fault::Restored)).await;
         // An API server that begins tells nothing of what was before.
         wrong.extend(course.ends_history());
@@ -71,14 +73,20 @@ impl<'a> Story<'a> {
     }
 }
 
-/// What is wrong in each scenario after one round.
-pub(crate) async fn violations(stage: &Stage, round: u32) -> Vec<(Scenario, Vec<String>)> {
+/// What is wrong in each scenario after one round. The backup is so old at least when it comes back.
+pub(crate) async fn violations(
+    stage: &Stage,
+    round: u32,
+    age: Duration,
+) -> Vec<(Scenario, Vec<String>)> {
     let begin = Scenario::wanted().map(|scenario| Story::begin(stage, scenario, round));
     let mut stories = join_all(begin).await;
     let backup = stage.directory.path().join(format!("backup-{round}"));
     let made = stage.server.restart(|etcd| copy(etcd, &backup), 0);
     made.await.unwrap();
+    let until = Instant::now() + age;
     join_all(stories.iter_mut().map(|story| story.goes_on(round))).await;
+    sleep_until(until).await;
     let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await;
     let newest = version(pods.unwrap().metadata.resource_version.as_deref());
     let restored = stage

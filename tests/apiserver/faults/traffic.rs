@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::asked::Asked;
+use super::asked::{Asked, LEASES};
 use super::fault::Refusal;
 use super::trouble::{Fate, Part, Trouble};
 
@@ -87,7 +87,11 @@ impl Traffic {
     }
 
     pub(crate) fn request(&self, asked: &Asked) -> Fate {
-        let mut now = self.now();
+        let mut now = self.0.lock().unwrap();
+        // A Lease is never at rest.
+        if asked.resource != LEASES {
+            now.last = Instant::now();
+        }
         if let Some((code, reason, seconds)) = now.outage {
             return Fate::Refused(code, reason, seconds);
         }

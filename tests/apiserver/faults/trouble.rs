@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::asked::{Asked, What};
+use super::asked::{Asked, LEASES, What};
 use super::fault::{Fault, Refusal};
 
 /// What an API server answers that is overloaded or broken.
@@ -77,6 +77,7 @@ impl Trouble {
         let times = match fault {
             Fault::Late | Fault::VeryLate | Fault::Repeated | Fault::Often => u32::MAX,
             Fault::Older | Fault::Skipped | Fault::Lost => random.u32(1..=2),
+            Fault::Unrenewed => random.u32(20..=30),
             _ => random.u32(1..=4),
         };
         let only = [Some("pods"), Some("trainingjobs"), None];
@@ -117,9 +118,11 @@ impl Trouble {
         self.times == 0 && self.stages.is_empty()
     }
 
-    /// No more of it begins.
+    /// No more of it begins. A Lease that cannot be renewed is lost first.
     pub(crate) fn end(&mut self) {
-        self.times = 0;
+        if self.fault != Fault::Unrenewed {
+            self.times = 0;
+        }
     }
 
     pub(crate) fn request(&mut self, asked: &Asked) -> Fate {
@@ -128,10 +131,14 @@ impl Trouble {
             return fate;
         }
         let is_event = resource == "events";
+        if (resource == LEASES) != (self.fault == Fault::Unrenewed) {
+            return Fate::Passes;
+        }
         let fits = match self.fault {
             Fault::Conflict | Fault::Lost => *what == What::Write && !is_event,
             Fault::Busy | Fault::Broken | Fault::Unavailable => !is_event,
             Fault::Often => !is_event && self.random.u32(0..self.one_of) == 0,
+            Fault::Unrenewed => true,
             Fault::Cut
             | Fault::Late
             | Fault::VeryLate
@@ -258,6 +265,8 @@ mod tests {
                 let mut trouble = Trouble::new(fault, seed, 7);
                 // Enough that one request of a hundred is among them.
                 for what in [What::Write, What::Watch, What::List, What::Watch].repeat(400) {
+                    let resource = LEASES.to_owned();
+                    trouble.request(&Asked { resource, what });
                     let resource = "pods".to_owned();
                     trouble.request(&Asked { resource, what });
                     trouble.part("pods");

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tower::{Layer, Service};
 
 use super::Stage;
+use super::holder::{Holder, is_lease};
 use crate::network::Network;
 
 /// The policy of an operator whose tests are about something else.
@@ -64,6 +65,17 @@ impl Stage {
         let namespace = format!("--namespace={namespace}");
         let network = Network::default();
         self.start_with(config, LENIENT, network, None, &[&namespace], |_| {})
+    }
+
+    /// An operator of one namespace that needs a Lease there, and reaches the API server in another way.
+    pub(crate) fn candidate_of(&self, config: Config, namespace: &str, terms: Terms) -> Operator {
+        let only = format!("--namespace={namespace}");
+        let of = format!("--lease-namespace={namespace}");
+        let arguments = [&*only, "--lease=roundhouse", &of];
+        let network = Network::default();
+        self.start_with(config, LENIENT, network, None, &arguments, |settings| {
+            settings.lease_terms = terms;
+        })
     }
 
     /// An operator with other pauses between two mends of one object.
@@ -142,16 +154,22 @@ impl Stage {
         let layer = CutOff {
             left: Arc::clone(&left),
         };
-        let client = ClientBuilder::try_from(config)
-            .unwrap()
-            .with_layer(&layer)
-            .with_layer(&network)
-            .build();
         let file = format!("--policy-file={}", file.display());
         let address = "--http-address=127.0.0.1:0";
         let arguments = [&["roundhouse-operator", address, &file], more].concat();
         let mut settings = Settings::parse_from(arguments);
         change(&mut settings);
+        let duration = settings
+            .lease
+            .as_ref()
+            .map(|_| settings.lease_terms.duration);
+        let holder = Holder::new(duration);
+        let client = ClientBuilder::try_from(config)
+            .unwrap()
+            .with_layer(&holder)
+            .with_layer(&layer)
+            .with_layer(&network)
+            .build();
         let registry = Registry::new();
         let exposed = registry.clone();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -164,6 +182,7 @@ impl Stage {
         Operator {
             left,
             network,
+            holder,
             registry,
             stop: Some(stop),
             task,
@@ -176,6 +195,7 @@ pub(crate) struct Operator {
     left: Arc<AtomicU32>,
     /// Between it and the API server.
     pub(crate) network: Network,
+    holder: Holder,
     /// Where its metrics are.
     pub(crate) registry: Registry,
     stop: Option<oneshot::Sender<()>>,
@@ -218,6 +238,16 @@ impl Operator {
         self.left.store(writes, Ordering::SeqCst);
     }
 
+    /// Whether it is the one of several that works.
+    pub(crate) fn leads(&self) -> bool {
+        self.metric("roundhouse_operator_leader") == Some(1.0)
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
     /// Waits until it ends by itself.
     pub(crate) async fn ends(mut self) -> Result<(), RunError> {
         (&mut self.task).await.unwrap()
@@ -240,9 +270,10 @@ impl Operator {
 impl Drop for Operator {
     fn drop(&mut self) {
         let panicked = self.metric("roundhouse_operator_reconciles_total{result=\"Panicked\"}");
-        // Whatever the API server does, no reconcile panics.
+        // Whatever the API server does, no reconcile panics, and nothing is written after the time of a Lease.
         if !std::thread::panicking() {
             assert_eq!(panicked, None);
+            assert_eq!(self.holder.wrong(), [""; 0]);
         }
     }
 }
@@ -286,8 +317,13 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let is_event = request.uri().path().ends_with("/events");
-        if *request.method() != Method::GET && !is_event {
+        let path = request.uri().path();
+        let is_counted = !path.ends_with("/events") && !is_lease(path);
+        let is_dead = self.left.load(Ordering::SeqCst) == 0;
+        if is_lease(path) && is_dead {
+            return std::future::pending().boxed();
+        }
+        if *request.method() != Method::GET && is_counted {
             let take = |left: u32| left.checked_sub(1);
             if self
                 .left
