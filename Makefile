@@ -73,7 +73,7 @@ bench-operator: ## What the operator costs with many jobs and with large ones, b
 	@tests/support/make/bench-operator
 
 .PHONY: bench-python
-bench-python: ## What the Python package adds to a step of plain DDP, on this machine (10 min; fetches 3 GB the first time)
+bench-python: ## What the Python package adds to a step of plain DDP, on this machine (13 min; fetches 3 GB the first time)
 	@tests/support/make/bench-python
 
 .PHONY: bench-trainer

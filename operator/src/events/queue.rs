@@ -16,9 +16,11 @@ use tokio::sync::{broadcast, watch};
 use crate::context::Context;
 
 /// Events are told by so many tasks, those of one job by the same one, in their order.
-const LANES: usize = 8;
+const LANES: usize = 32;
+/// The jobs of one namespace share so many of them: its slow webhook holds up few others.
+const LANES_OF_NAMESPACE: u64 = 4;
 /// Most events that wait in a lane. With more of them the oldest are lost.
-const MAX_WAITING: usize = 1_024;
+const MAX_WAITING: usize = 256;
 
 /// The events that wait.
 pub struct EventQueue {
@@ -46,9 +48,7 @@ impl Default for EventQueue {
 impl EventQueue {
     /// Tells events about a job when it is their turn.
     pub fn push(&self, job: &TrainingJob, events: &[Event]) {
-        let mut hasher = DefaultHasher::new();
-        job.metadata.uid.hash(&mut hasher);
-        let lane = usize::try_from(hasher.finish() % LANES as u64).unwrap_or_default();
+        let lane = lane_of(job);
         for event in events {
             let waiting = Waiting {
                 job: job.object_ref(&()),
@@ -75,6 +75,17 @@ impl EventQueue {
         let less = |left: &mut u64| *left = left.saturating_sub(events);
         self.num_left.send_modify(less);
     }
+}
+
+fn lane_of(job: &TrainingJob) -> usize {
+    let hash = |of: &Option<String>| {
+        let mut hasher = DefaultHasher::new();
+        of.hash(&mut hasher);
+        hasher.finish()
+    };
+    let first = hash(&job.metadata.namespace) % LANES as u64;
+    let lane = (first + hash(&job.metadata.uid) % LANES_OF_NAMESPACE) % LANES as u64;
+    usize::try_from(lane).unwrap_or_default()
 }
 
 /// Tells events until the operator stops. What was pushed before this was called is lost.
@@ -114,6 +125,8 @@ async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use roundhouse_planner::EventType;
     use roundhouse_planner::testing::raw_job;
 
@@ -142,6 +155,22 @@ mod tests {
             queue.mark_done(1);
         }
         queue.drain(Duration::MAX).await;
+    }
+
+    #[test]
+    fn a_namespace_has_some_of_the_lanes_and_each_job_one_of_them() {
+        let lanes = |namespace: &str| {
+            let lane = |uid: u32| {
+                let mut job = raw_job(1);
+                job.metadata.namespace = Some(namespace.to_owned());
+                job.metadata.uid = Some(uid.to_string());
+                lane_of(&job)
+            };
+            (0..100).map(lane).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(lanes("ml").len(), 4);
+        let all: BTreeSet<_> = (0..100).flat_map(|at| lanes(&format!("n{at}"))).collect();
+        assert_eq!(all.len(), LANES);
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 """What `commit` and the sampler of the Python package add to a step of plain DDP; prints a Markdown table.
 
+In a world of one the package uses no DDP. There it is measured beside the bare model, too.
+
 Both sides train the same model with the same samples, optimizer and threads (one per rank), in processes that live at the same
 time and train in turns of some steps. A price is the median over all pairs of turns, so a machine that is slower for a while
 is slower for both. Both sides' losses have to be equal.
@@ -25,9 +27,9 @@ def difference(left, right):
     return max(abs(a - b) / max(abs(a), 1e-3) for a, b in zip(left, right, strict=True))
 
 
-def measure(name, world, options):
+def measure(name, world, is_bare, options):
     """Pairs of turns (plain, elastic) of one round, and by how much their losses differ."""
-    with tempfile.TemporaryDirectory() as place, plain(name, world) as theirs, elastic(name, world, place) as ours:
+    with tempfile.TemporaryDirectory() as place, plain(name, world, is_bare) as theirs, elastic(name, world, place) as ours:
         # The first steps allocate.
         first = [side.train(3) for side in (theirs, ours)]
         num_steps = max(2, round(options.seconds / first[0].seconds))
@@ -47,14 +49,15 @@ def percent(pairs, field):
     return [100 * (getattr(mine, field) / getattr(yours, field) - 1) for yours, mine in pairs]
 
 
-def row(name, world, rounds):
+def row(name, world, is_bare, rounds):
     pairs = [pair for of_round, _ in rounds for pair in of_round]
     yours, mine = (statistics.median(1e3 * pair[side].seconds for pair in pairs) for side in (0, 1))
     price, cpu = (statistics.median(percent(pairs, field)) for field in ("seconds", "cpu_seconds"))
     of_rounds = sorted(statistics.median(percent(of_round, "seconds")) for of_round, _ in rounds)
     apart = max(apart for _, apart in rounds)
     spread = f"{of_rounds[0]:.1f} to {of_rounds[-1]:.1f} %"
-    cells = (name, world, f"{yours:.2f}", f"{mine:.2f}", f"{price:.1f} %", spread, f"≤ {GOAL_PERCENT:.0f} %", f"{cpu:.1f} %")
+    beside = "the bare model" if is_bare else "DDP"
+    cells = (name, world, beside, f"{yours:.2f}", f"{mine:.2f}", f"{price:.1f} %", spread, f"≤ {GOAL_PERCENT:.0f} %", f"{cpu:.1f} %")
     return f"| {' | '.join(map(str, cells))} | {apart:.0e} |"
 
 
@@ -66,15 +69,17 @@ def main():
     parser.add_argument("--pairs", type=int, default=4, help="of turns in a round")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
     options = parser.parse_args()
-    print("| model | W | plain DDP, ms/step | roundhouse, ms/step | price | medians of the rounds | goal | price in CPU time | losses differ by |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| model | W | beside | PyTorch, ms/step | roundhouse, ms/step | price | medians of the rounds | goal | price in CPU time | losses differ by |")
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in options.models.split(","):
         for world in map(int, options.worlds.split(",")):
-            rounds = []
-            for number in range(options.rounds):
-                print(f"{name}, {world} ranks, round {number + 1} of {options.rounds}", file=sys.stderr)
-                rounds.append(measure(name, world, options))
-            print(row(name, world, rounds), flush=True)
+            # A world of one can do without DDP.
+            for is_bare in (False, True) if world == 1 else (False,):
+                rounds = []
+                for number in range(options.rounds):
+                    print(f"{name}, {world} ranks, round {number + 1} of {options.rounds}", file=sys.stderr)
+                    rounds.append(measure(name, world, is_bare, options))
+                print(row(name, world, is_bare, rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One rank of the training with PyTorch alone: DistributedDataParallel over Gloo, or the bare model in a world of one."""
+"""One rank of the training with PyTorch alone: DistributedDataParallel over Gloo, or the bare model."""
 import argparse
 import os
 
@@ -38,12 +38,13 @@ def main():
     parser.add_argument("--port", type=int, required=True, help="of the benchmark")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--bare", action="store_true", help="the model without DDP, which a world of one can do without")
     parser.add_argument("--master-port", type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     model, dataset, optimizer, batch = prepared(options.model)
     net = model
-    if options.world > 1:
+    if not options.bare:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.master_port))
         dist.init_process_group("gloo", rank=options.rank, world_size=options.world)
         net = DistributedDataParallel(model)
@@ -57,7 +58,7 @@ def main():
         pace = pace or Pace(options.port, options.rank)
         if not pace.goes_on(loss):
             break
-    if options.world > 1:
+    if not options.bare:
         dist.destroy_process_group()
 
 

@@ -57,12 +57,13 @@ def listening():
 
 
 @contextlib.contextmanager
-def plain(name, world):
-    """PyTorch alone."""
+def plain(name, world, is_bare):
+    """PyTorch alone; a bare model needs no peer."""
     variables = os.environ | {"OMP_NUM_THREADS": "1"}
     with listening() as listener:
         command = [sys.executable, HERE / "plain.py", "--model", name, "--port", str(listener.address[1])]
         command += ["--world", str(world), "--master-port", str(free_port("127.0.0.1"))]
+        command += ["--bare"] if is_bare else []
         ranks = [subprocess.Popen([*command, "--rank", str(rank)], env=variables) for rank in range(world)]
         try:
             side = Side(listener, world)
