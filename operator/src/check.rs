@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use kube::{Api, Client};
-use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus};
+use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus, shallow};
 
 use crate::policies::{Policies, PolicyError};
 
@@ -139,6 +139,7 @@ async fn run_follow(options: &Options) -> Result<String, CheckError> {
     config.connect_timeout = Some(crate::calls::DEADLINE);
     config.read_timeout = Some(crate::calls::DEADLINE);
     let client = Client::try_from(config).map_err(|source| unreadable(options, source))?;
+    let client = shallow(client);
     follow(client, options, |line| println!("{line}")).await
 }
 

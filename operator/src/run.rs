@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{TrainingJob, shallow};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
@@ -107,7 +107,7 @@ pub async fn run_with(
 ) -> Result<(), RunError> {
     let policies = Policies::read(settings.policy_file.as_deref())?;
     let metrics = Metrics::new(&registry, Arc::new(Instant::now))?;
-    let client = metered(client, metrics.api.clone());
+    let client = shallow(metered(client, metrics.api.clone()));
     let lease = settings
         .lease
         .clone()

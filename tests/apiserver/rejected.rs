@@ -1,14 +1,17 @@
 //! Jobs that the operator does not accept are managed all the same.
 
+use http::Request;
+use http::header::CONTENT_TYPE;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use roundhouse_api::{ConditionType, TrainingJobStatus};
+use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus, shallow};
 use roundhouse_operator::unreadable::Guarded;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, SOON, Stage};
+use crate::stage::{NAMESPACE, SOON, Stage, job};
 
 const ENUM: &str =
     "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/cleanPodPolicy/enum/-";
@@ -52,6 +55,48 @@ async fn status_is(
 fn is_refused(status: &TrainingJobStatus) -> bool {
     let accepted = status.condition(ConditionType::Accepted);
     accepted.is_some_and(|it| it.status == "False" && it.message.contains("spec.cleanPodPolicy"))
+}
+
+/// Creates a job with lists within lists. kube cannot read the API server's answer.
+async fn create_nested(stage: &Stage, name: &str) {
+    let mut job = job(1);
+    job["metadata"]["name"] = json!(name);
+    let levels = 5_000;
+    job["spec"]["trainer"]["model"] = json!({"name": "custom"});
+    job["spec"]["trainer"]["options"] = json!({"deep": "DEEP"});
+    let lists = "[".repeat(levels) + &"]".repeat(levels);
+    let text = job.to_string().replace("\"DEEP\"", &lists);
+    let path = format!("/apis/roundhouse.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs");
+    let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+    let request = request.body(text.into_bytes()).unwrap();
+    stage.client.request_text(request).await.unwrap();
+}
+
+/// Waits until it is refused, in words that say why.
+async fn nested_is_refused(stage: &Stage, name: &str) {
+    let jobs: Api<TrainingJob> = Api::namespaced(shallow(stage.client.clone()), NAMESPACE);
+    until("it is refused", SOON, || async {
+        let status = jobs.get(name).await?.status.unwrap_or_default();
+        let accepted = status.condition(ConditionType::Accepted);
+        let is_refused = |it: &Condition| it.message.contains("on more than 32 levels");
+        Ok(accepted.is_some_and(is_refused).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_nested_deeper_than_readers_read_is_refused_and_others_train() {
+    let stage = Stage::new().await;
+    // An operator lists the first one, and is told of the second.
+    create_nested(&stage, "listed").await;
+    let operator = stage.operator(None);
+    nested_is_refused(&stage, "listed").await;
+    create_nested(&stage, "told").await;
+    nested_is_refused(&stage, "told").await;
+    stage.apply("other", 2).await;
+    stage.trains("other").await;
+    operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

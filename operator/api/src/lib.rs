@@ -1,6 +1,6 @@
 //! The TrainingJob custom resource, `roundhouse.dev/v1alpha1`.
 //!
-//! Types only: what a field means is said in its doc comment, which `kubectl explain` shows; what
+//! Types, and a client that can read them all ([`shallow`]): what a field means is said in its doc comment, which `kubectl explain` shows; what
 //! the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
 //!
 //! Two conventions of Kubernetes do not hold below `spec.trainer` and in progress. Learning rates and losses are numbers, as in
@@ -12,12 +12,14 @@ pub mod event;
 pub mod failures;
 pub mod reason;
 pub mod schema;
+pub mod shallow;
 pub mod spec;
 pub mod status;
 
 pub use crd::crd;
 pub use event::EventReason;
 pub use reason::ConditionReason;
+pub use shallow::shallow;
 pub use spec::{
     Best, Checkpoint, CheckpointClaim, CheckpointHostPath, CheckpointVolume, CleanPodPolicy,
     ExitCodeOperator, FailureAction, FailurePolicy, FailureRule, Gang, NetworkPolicyMode,

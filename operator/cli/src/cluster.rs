@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{TrainingJob, shallow};
 use roundhouse_contract::{Action, Membership, Progress, labels, ports};
 use serde::de::DeserializeOwned;
 
@@ -98,7 +98,7 @@ impl Cluster {
         let namespace = asked.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         Ok(Self {
-            client: Client::try_from(config.clone())?,
+            client: shallow(Client::try_from(config.clone())?),
             config,
             namespace,
             asked,

@@ -21,10 +21,11 @@ use crate::process::{load as load_of, peak_memory};
 use crate::run::Shape;
 
 /// Namespaces of jobs that cannot get on, and what holds them up.
-const TROUBLES: [(&str, &str); 3] = [
+const TROUBLES: [(&str, &str); 4] = [
     ("silent-webhook", "a webhook for pods that never answers"),
     ("no-quota", "a quota of 0 pods"),
     ("no-node", "pods that fit on no node"),
+    ("no-image", "an image that cannot be pulled"),
 ];
 const INCIDENTS: u64 = 7;
 const WORKERS: u32 = 10;
@@ -91,7 +92,7 @@ async fn incidents(cluster: &Cluster, first: u64) -> anyhow::Result<Vec<Duration
 async fn break_namespaces(cluster: &Cluster, silent_port: u16) -> anyhow::Result<()> {
     let namespaces = TROUBLES.map(|(name, _)| json!({"metadata": {"name": name}}));
     cluster.create::<Namespace>(&namespaces).await?;
-    let [(webhook, _), (quota, _), _] = TROUBLES;
+    let [(webhook, _), (quota, _), ..] = TROUBLES;
     let silent = json!({
         "metadata": {"name": webhook},
         "webhooks": [{
@@ -128,10 +129,12 @@ where
 
 async fn create_in(cluster: &Cluster, namespace: &str, name: String) -> anyhow::Result<()> {
     let mut job = load::job(&name, 2);
-    let [_, _, (no_node, _)] = TROUBLES;
+    let [_, _, (no_node, _), (no_image, _)] = TROUBLES;
+    let template = &mut job["spec"]["workers"]["template"];
     if namespace == no_node {
-        let nowhere = json!({"spec": {"nodeSelector": {"no": "where"}}});
-        job["spec"]["workers"]["template"] = nowhere;
+        *template = json!({"spec": {"nodeSelector": {"no": "where"}}});
+    } else if namespace == no_image {
+        *template = json!({"metadata": {"labels": {"bench.roundhouse.dev/image": "missing"}}});
     }
     let jobs: Api<TrainingJob> = Api::namespaced(cluster.client.clone(), namespace);
     create(&jobs, job).await

@@ -53,6 +53,7 @@ impl Cluster {
                 // On loopback, where agents may answer.
                 "--cidr=127.16.0.1/12",
                 &stage("ready"),
+                "--config=tests/bench/operator/pod-no-image.yaml",
                 &stage("delete"),
             ],
         )?;

@@ -14,6 +14,9 @@ pub type Options = BTreeMap<String, Value>;
 /// together have at most 256 KiB.
 pub const MAX_OPTIONS_BYTES: usize = 65_536;
 
+/// Most levels of lists and objects in an option. Readers of JSON and YAML have limits, of which the least is 64.
+pub const MAX_OPTIONS_LEVELS: u32 = 32;
+
 /// What the built-in program says of a model or data that only a program of the user's own has.
 pub const NEEDS_OWN_PROGRAM: &str = "custom is for a program of your own, and roundhouse-train does not have it: give the \
      container `trainer` an image with your program (with `kubectl roundhouse run --local`: --trainer PATH); \
@@ -90,6 +93,18 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
             "is for a model or data of your own: set model.name or data.format to custom, or remove options",
         );
     }
+    if !config
+        .options
+        .values()
+        .all(|value| is_within(value, MAX_OPTIONS_LEVELS))
+    {
+        return invalid(
+            "options",
+            format!(
+                "has lists or objects within each other on more than {MAX_OPTIONS_LEVELS} levels; make it flatter"
+            ),
+        );
+    }
     let size = serde_json::to_string(&config.options).map_or(usize::MAX, |text| text.len());
     if size > MAX_OPTIONS_BYTES {
         return invalid(
@@ -100,6 +115,16 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
         );
     }
     Ok(())
+}
+
+/// Whether a value has at most so many levels of lists and objects.
+fn is_within(value: &Value, levels: u32) -> bool {
+    let fits = |inner: &Value| is_within(inner, levels - 1);
+    match value {
+        Value::Array(items) => levels > 0 && items.iter().all(fits),
+        Value::Object(fields) => levels > 0 && fields.values().all(fits),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
 }
 
 /// Any keys, each with any value: the API server keeps what it does not know. The keys are those of a map, and not
