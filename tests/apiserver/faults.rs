@@ -33,7 +33,7 @@ use crate::stage::{NAMESPACE, SOON, Stage};
 const AT_ONCE: usize = 8;
 
 /// In MiB, of a test with eight operators at a time, however many there were before.
-const MOST_MEMORY: u64 = 512;
+const MOST_MEMORY: u64 = 256;
 
 type Cell = (Fault, Scenario);
 

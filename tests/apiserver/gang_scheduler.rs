@@ -2,6 +2,8 @@
 //! Workload API. Nodes are objects, and the test plays their kubelets. Without a group each job can get a part of the GPUs and
 //! wait for the other for ever.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{
@@ -15,6 +17,9 @@ use crate::gang::{Scheduler, coscheduling, follows, kubernetes, volcano};
 use crate::stage::{NAMESPACE, SOON, Stage};
 
 const GPUS: usize = 8;
+/// Two groups can reject each other again and again: Coscheduling tries them anew every 30 s, and one of three tries fails so
+/// on a busy machine.
+const TRIES: Duration = Duration::from_mins(8);
 const NAMESPACES: [&str; 2] = [NAMESPACE, "other"];
 
 /// Starts a kube-scheduler with the plugin Coscheduling beside the API server.
@@ -149,7 +154,7 @@ async fn placed(pods: &Api<Pod>, other_than: Option<&Pod>) -> Pod {
 
 /// Waits until one of these jobs has all GPUs. The others never have one.
 async fn winner<'a>(stage: &Stage, waiting: &[&'a str]) -> &'a str {
-    let found = until("one job has all GPUs", SOON, || async {
+    let found = until("one job has all GPUs", TRIES, || async {
         let mut holders = Vec::new();
         for namespace in waiting {
             let number = held(stage, namespace).await;

@@ -5,12 +5,14 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams, LogParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, LogParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
+use roundhouse_api::ConditionType;
 use roundhouse_contract::labels;
 use roundhouse_operator::lead::Terms;
 use roundhouse_tests::cluster::{DEADLINE, until};
@@ -20,7 +22,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::drill::Drill;
+use super::drill::{Drill, JOB};
 use super::fault::Fault;
 use super::nodes::{self, Lasting};
 use super::operator::{self, NAMESPACE};
@@ -133,6 +135,27 @@ async fn another_operator_leads_when_the_machine_of_the_first_is_cut_off() {
     apart(&client, Box::pin(is_cut_off(&client))).await;
 }
 
+/// Applies a job, and waits until an operator has looked at it: how long that took. It has no workers.
+async fn applied(drill: &Drill) -> Duration {
+    let begun = Instant::now();
+    let mut job = drill.space.jobs().get(JOB).await.unwrap();
+    job.metadata = ObjectMeta {
+        name: Some("meanwhile".to_owned()),
+        ..ObjectMeta::default()
+    };
+    (job.spec.suspend, job.status) = (true, None);
+    let jobs = drill.space.jobs();
+    jobs.create(&PostParams::default(), &job).await.unwrap();
+    until("it is looked at", DEADLINE, || async {
+        let status = jobs.get("meanwhile").await?.status;
+        let is_suspended = status.is_some_and(|it| it.is_true(ConditionType::Suspended));
+        Ok(is_suspended.then_some(()))
+    })
+    .await
+    .unwrap();
+    begun.elapsed()
+}
+
 async fn is_cut_off(client: &Client) {
     let drill = Drill::start("e2e-leader-cut-off", STEPS, true).await;
     let first = drill.trains(3, 0).await;
@@ -144,9 +167,11 @@ async fn is_cut_off(client: &Client) {
         members.into_iter().partition(|it| nodes::is_on(it, &node));
     assert_eq!(there.len(), 1, "one worker on each node");
     let lasting = Lasting::begins(nodes::Fault::CutOff, &node);
-    let (next, took) = leader.next(client).await;
+    let ((next, took), looked_at) = join(leader.next(client), applied(&drill)).await;
     println!("{node} was cut off, and another operator led after {took:.1?}");
     assert!(took < SOON, "{took:.1?}");
+    println!("a job that was applied meanwhile was looked at after {looked_at:.1?}");
+    assert!(looked_at < SOON, "{looked_at:.1?}");
     // It knows of the worker that is lost with the node.
     let second = drill.trains(3, first).await;
     assert!(
