@@ -107,8 +107,8 @@ fn start_kubernetes(stage: &Stage, version: Version) {
     stage.server.run(&controllers, &arguments).unwrap();
 }
 
-/// Nodes with one GPU each.
-async fn make_nodes(stage: &Stage) {
+/// Nodes `n0` to `n7` with one GPU each.
+pub(crate) async fn make_nodes(stage: &Stage) {
     let nodes: Api<Node> = Api::all(stage.client.clone());
     for at in 0..GPUS {
         let name = format!("n{at}");

@@ -1,12 +1,16 @@
-//! Node ranks of workers on nodes in two racks. The test is the scheduler.
+//! Workers on nodes in two racks: their node ranks, where the test is the scheduler, and where the scheduler of Kubernetes puts
+//! them.
+
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
+use crate::gang_scheduler::make_nodes;
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
 const KEY: &str = "example.com/rack";
@@ -67,4 +71,53 @@ async fn workers_of_one_rack_have_neighbouring_ranks_if_nodes_may_be_read() {
         assert_eq!(ranks(&stage).await, expected, "{arguments:?}");
         operator.stop().await;
     }
+}
+
+/// The racks of the nodes of a job's pods, when all have one. Each second node is in the same rack.
+async fn racks(
+    stage: &Stage,
+    namespace: &str,
+    workers: u32,
+) -> anyhow::Result<Option<BTreeSet<u32>>> {
+    let pods = stage.all_pods(namespace).await;
+    let mut nodes = Vec::new();
+    for pod in pods {
+        if let Some(node) = pod.spec.unwrap().node_name {
+            nodes.push(node[1..].parse::<u32>()?);
+        }
+    }
+    let racks = nodes.iter().map(|node| node % 2).collect();
+    Ok((nodes.len() == workers as usize).then_some(racks))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scheduler_packs_workers_into_one_rack_if_they_must_and_into_two_if_they_may() {
+    let stage = Stage::new().await;
+    make_nodes(&stage).await;
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    for at in 0..8 {
+        let labels = Patch::Merge(json!({"metadata": {"labels": {KEY: format!("r{}", at % 2)}}}));
+        let (name, parameters) = (format!("n{at}"), PatchParams::default());
+        nodes.patch(&name, &parameters, &labels).await.unwrap();
+    }
+    let kubeconfig = stage.server.kubeconfig("test").unwrap();
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let arguments = [&*kubeconfig, "--leader-elect=false", "--secure-port=0"];
+    stage.server.run("kube-scheduler", &arguments).unwrap();
+    let operator = stage.operator(None);
+    // The first one leaves one node of a rack, and the second one needs it.
+    for (namespace, mode, workers, expected) in
+        [(NAMESPACE, "Required", 3, 1), ("other", "Preferred", 5, 2)]
+    {
+        let mut racked = job(workers);
+        racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": mode});
+        let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
+        let containers = json!([{"name": "trainer", "resources": limits}]);
+        racked["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
+        stage.create(namespace, racked).await;
+        let is_placed = || racks(&stage, namespace, workers);
+        let placed = until("all workers are placed", SOON, is_placed).await;
+        assert_eq!(placed.unwrap().len(), expected, "{mode}");
+    }
+    operator.stop().await;
 }
