@@ -6,13 +6,13 @@ import copy
 import ctypes
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ._native import Course
 from .errors import ConfigError, DataMismatch, PeerLost
@@ -21,10 +21,22 @@ from .streams import Shard, Streamed
 
 
 class Sampler:
-    """The order of the samples: a function of ``seed``, cut into global batches. Every sample comes once per epoch.
+    """The order of the samples, cut into global batches: a function of seed and epoch, the same at every world size.
 
-    With ``in_order=True`` it is the order of the data set in every epoch, as a stream needs it.
-    The numbers are those of Roundhouse's trainer in Rust, and of every world size: see ``Course`` of the native part.
+    ``num_samples``: samples of the data set. Each comes once per epoch.
+    ``global_batch_size``: samples of a step over all ranks, ``num_samples`` at most. Each rank has an equal share of them, up
+    to one sample. The last step of an epoch has what is left.
+    ``epochs`` or ``steps``: how long the training is, in passes over the data set or in committed steps. An epoch has
+    ``ceil(num_samples / global_batch_size)`` steps. Exactly one of the two is given.
+    ``seed``: from 0 to 2**64 - 1.
+    ``reduction``: what the loss of a rank is, and with it the gradient. ``"mean"``: the mean over the samples of the rank; the
+    gradient of a step is that of the mean over the global batch, whatever the shares. ``"sum"``: the sum over the samples; the
+    gradient of a step is that of the sum over the global batch.
+    ``in_order``: the order of the data set in every epoch, as a stream needs it.
+
+    Raises :class:`~roundhouse.errors.ConfigError` for numbers that mean nothing.
+
+    The order is that of Roundhouse's trainer in Rust: see ``Course`` of the native part.
     """
 
     def __init__(
@@ -246,10 +258,20 @@ class Worker:
             self._then(index)
 
 
+def _is_indexed(dataset: Any) -> bool:
+    """Whether single samples can be read."""
+    return hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
+
+
 class Loader:
     """Reads the batches of the steps to come, in a DataLoader whose workers live as long as the training."""
 
     def __init__(self, dataset: Any, sampler: Sampler, *, seeds: bool = True, **options: Any):
+        if not isinstance(dataset, Shard) and (isinstance(dataset, IterableDataset) or not _is_indexed(dataset)):
+            raise ConfigError(
+                f"job.steps: a {type(dataset).__name__} can only be read from its beginning: give job.shard_of(stream, "
+                "num_samples=N) in its place, and job.sampler in_order=True; or give the data set __getitem__ and __len__"
+            )
         length = len(dataset)
         if length != sampler.num_samples:
             raise DataMismatch(

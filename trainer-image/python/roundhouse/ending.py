@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .errors import Left, RoundhouseError, exit_code_of
+from .traces import cut, words_and_place
 
 
 def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:
@@ -32,16 +32,13 @@ def _code_of(error: BaseException) -> int:
 
 
 def explained(error: BaseException) -> tuple[int | None, str]:
-    """The exit code, None for that of Python, and the last words of a process that ends with an exception."""
-    if isinstance(error, RoundhouseError):
-        return error.exit_code, str(error)
+    """The exit code, None for that of Python, and the last words of a process that ends with an exception: one line."""
     if isinstance(error, SystemExit):
         return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {error.code}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
-    last = (own or list(frames))[-1:]
-    place = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in last)
-    return exit_code_of(error), f"{type(error).__name__}: {error}{place}"
+    kind, words, place = words_and_place(error)
+    if isinstance(error, RoundhouseError):
+        return error.exit_code, words
+    return exit_code_of(error), (f"{kind}: {cut(words)}" if words else kind) + place
 
 
 def write_result(file: Path, module: torch.nn.Module) -> None:

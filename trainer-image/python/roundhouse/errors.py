@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ._native import own_failure
 
 
@@ -74,6 +76,11 @@ class Left(RoundhouseError):
 def words_of(error: BaseException) -> str:
     """Its type and first line: PyTorch's errors of connections go on with a stack trace."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Some of many names."""
+    return ", ".join([*names[:3], f"and {len(names) - 3} others"] if len(names) > 4 else names)
 
 
 def is_own(error: BaseException) -> bool:

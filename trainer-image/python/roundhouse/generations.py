@@ -52,6 +52,7 @@ class Generations:
         known = self._models.get(id(module))
         if known is None:
             known = self._models[id(module)] = Model(module, self.gradients, options)
+        known.take(options)
         return known
 
     def prepare(

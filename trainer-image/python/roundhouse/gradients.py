@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ._native import fault_point
-from .errors import NotCommitted, is_own, words_of
+from .errors import ConfigError, NotCommitted, is_own, shortened, words_of
 
 if TYPE_CHECKING:
     from .data import Step
@@ -59,7 +59,8 @@ class Gradients:
         self.computed_at = 0.0
         self.accumulates = False
         self.models: list[Model] = []
-        # Of each DDP that has summed all of its gradients in this step: its parameters, by id.
+        # Of each DDP that has summed all of its gradients in this step: its parameters, by id. In a world of one, of each
+        # model whose DDP would have: a mistake shows before a second worker joins.
         self.summed: set[frozenset[int]] = set()
         # A DDP has summed gradients that contain sums.
         self.is_summed_twice = False
@@ -142,6 +143,7 @@ class Model(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         ddp = self._wrapped()
         if ddp is None:
+            self._note_alone()
             return self.module(*args, **kwargs)
         # DDP would raise a RuntimeError, as for a lost peer.
         self.check()
@@ -161,6 +163,21 @@ class Model(torch.nn.Module):
         result = self.module(*args, **kwargs)
         self._gradients.broken = self._gradients.broken or words
         return result
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Options that ``job.model`` was given for the same module once more.
+
+        Raises :class:`~roundhouse.errors.ConfigError` if they are others than before, or come after the first pass.
+        """
+        if not options or options == self._options:
+            return
+        # Also in a world of one, which has no DDP yet: a second worker would refuse them.
+        if self._options or self._trained:
+            raise ConfigError(
+                f"job.model of the same {type(self.module).__name__} with other options than before: {options}, not {self._options}; "
+                "give them in its first call, before the loop: later calls need none"
+            )
+        self._options = options
 
     def check(self) -> None:
         """Raises NotCommitted if a backward pass has left parameters out: DDP waits for all gradients of a bucket, and sums the
@@ -201,7 +218,7 @@ class Model(torch.nn.Module):
             return None  # Such as the other network of a GAN, whose DDP is used again later.
         if trained != self._trained:
             self.drop()
-            self._trained = trained
+            self._train(trained)
         if not self._ddp:
             # Buffers go with the commit. The summed gradients stay where they were summed, and are not copied.
             options = {"gradient_as_bucket_view": True} | self._options
@@ -214,10 +231,27 @@ class Model(torch.nn.Module):
                     **options,
                 )
             ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
-            parameters, ignored = self.module.named_parameters(), ddp.parameters_to_ignore
-            self._ids = frozenset(id(p) for name, p in parameters if p.requires_grad and name not in ignored)
             self._ddp.append(ddp)
         return self._ddp[0]
+
+    def _note_alone(self) -> None:
+        """A pass in a world of one, whose gradients a DDP would sum if there were one."""
+        gradients = self._gradients
+        if gradients.group is not None or gradients.accumulates or not (self.training and torch.is_grad_enabled()):
+            return
+        trained = [parameter.requires_grad for parameter in self._all]
+        if trained != self._trained:
+            self._train(trained)
+        if self._ids:
+            gradients.summed.add(self._ids)
+
+    def _train(self, trained: list[bool]) -> None:
+        """Which parameters are trained has changed."""
+        # What DDP leaves out, too.
+        ignored = getattr(self.module, "_ddp_params_and_buffers_to_ignore", ())
+        parameters = self.module.named_parameters()
+        self._trained = trained
+        self._ids = frozenset(id(p) for name, p in parameters if p.requires_grad and name not in ignored)
 
     def _reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.is_last():
@@ -233,8 +267,3 @@ class Model(torch.nn.Module):
             ddp.reducer._remove_autograd_hooks()
             ddp.reducer = None
             ddp.logger = None
-
-
-def shortened(names: Sequence[str]) -> str:
-    """Some of many names."""
-    return ", ".join([*names[:3], f"and {len(names) - 3} others"] if len(names) > 4 else names)

@@ -90,8 +90,9 @@ class Job:
         """The module, whose backward pass sums the gradients over the ranks of the current generation.
 
         ``options`` go to PyTorch's DDP, such as ``bucket_cap_mb``; ``gradient_as_bucket_view`` is True unless one says
-        otherwise. The same module gives the same object. With ``find_unused_parameters=True`` an error of a lost peer reaches
-        the script in ``backward``: put the body of the loop in ``with batch:``, which has the step done again.
+        otherwise. The same module gives the same object: give the options in the first call. With
+        ``find_unused_parameters=True`` an error of a lost peer reaches the script in ``backward``: put the body of the loop in
+        ``with batch:``, which has the step done again.
         """
         # What torch.compile returns has the parameters of the module that it was given.
         inner = getattr(module, "_orig_mod", module)
@@ -102,15 +103,28 @@ class Job:
             raise ConfigError(f"job.model: {', '.join(refused)}: the job decides that in each generation; leave it out")
         return self._generations.model(module, options)
 
-    def sampler(self, num_samples: int, global_batch_size: int, **options: Any) -> Sampler:
-        """Which samples belong to which step: see :class:`~roundhouse.data.Sampler`."""
-        return Sampler(num_samples, global_batch_size, **options)
+    def sampler(
+        self,
+        num_samples: int,
+        global_batch_size: int,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        reduction: str = "mean",
+        in_order: bool = False,
+    ) -> Sampler:
+        """Which samples belong to which step: see :class:`~roundhouse.data.Sampler` for the arguments."""
+        return Sampler(
+            num_samples, global_batch_size, epochs=epochs, steps=steps, seed=seed, reduction=reduction, in_order=in_order
+        )
 
     def shard_of(self, stream: Any, num_samples: int) -> Shard:
         """A stream of samples as a data set for :meth:`steps`, with ``job.sampler(..., in_order=True)``.
 
         ``stream``: an iterable that has the same samples in the same order each time, such as an ``IterableDataset``, or a
-        function of the epoch (from 0) that returns one. ``num_samples``: how many it has in each epoch, at least.
+        function of the epoch (from 0) that returns one. ``num_samples``: how many it has in each epoch, at least. What can be
+        read only once, such as a generator, is a :class:`~roundhouse.errors.ConfigError`.
 
         Every rank, and each of its loader's workers, reads the stream from the beginning of the epoch and keeps its own
         samples, so reading does not get faster with more workers. The stream must not divide itself among ranks or workers.
@@ -144,7 +158,9 @@ class Job:
 
         ``loss``: of this rank's samples, a scalar, as the sampler's ``reduction`` has it: their mean, or their sum. With a
         ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; by default those of the state; ``[]`` if
-        the script changes its tensors itself after the commit. ``max_grad_norm`` clips the gradients.
+        the script changes its tensors itself after the commit. ``scheduler``: one or several, whose ``step()`` needs no
+        argument; they step if the optimizers do. A ``scaler`` has all optimizers step, or none. ``max_grad_norm`` clips the
+        gradients.
 
         True: the step counts. False: the generation broke, nothing has changed, and the loop does the step again.
 

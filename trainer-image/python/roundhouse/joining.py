@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -32,19 +33,25 @@ def join(
     """This process becomes a member of its job; use it as ``with rh.join(...) as job:``.
 
     ``state`` names what a new worker has to be sent and a checkpoint has to hold: modules, optimizers, schedulers, tensors,
-    anything with ``state_dict`` and ``load_state_dict``. ``device``: where the modules are; by default that of the first
-    tensor. ``gradients="manual"``: the script sums its gradients itself, over ``job.group``. ``seed_each_step=False`` leaves
-    the random number generators alone; a step that is done again then draws other numbers.
+    anything with ``state_dict`` and ``load_state_dict``. All that an optimizer trains has to be in it, too. ``device``: where
+    the modules are; by default that of the first module, and without a module that of the first tensor.
+    ``gradients="manual"``: the script sums its gradients itself, over ``job.group``. ``seed_each_step=False`` leaves the random
+    number generators alone; a step that is done again then draws other numbers.
 
-    In a worker of a TrainingJob everything else comes from the job. Outside of one the process is a world of one, and the
-    ``checkpoint_*`` arguments say where checkpoints and the ledger are kept, if at all.
+    In a worker of a TrainingJob everything else comes from the job. Outside of one the process is a world of one.
+    ``checkpoint_dir`` is then where checkpoints and the ledger are kept, if at all; ``checkpoint_every_steps`` and
+    ``checkpoint_every_seconds`` say how often; ``checkpoint_keep`` is the number of checkpoints that stay.
 
-    Raises :class:`~roundhouse.errors.StateError` for an entry that cannot be kept, and
-    :class:`~roundhouse.errors.AlreadyJoined` the second time.
+    Raises :class:`~roundhouse.errors.StateError` for an entry that cannot be kept,
+    :class:`~roundhouse.errors.ConfigError` under torchrun, and :class:`~roundhouse.errors.AlreadyJoined` the second time.
     """
     global _is_member
     if _is_member:
-        raise AlreadyJoined("rh.join was called twice: a process is a member of one job; put both models in one state")
+        raise AlreadyJoined(
+            "rh.join was called twice: a process is a member of one job; put both models in one state. In a notebook, write "
+            "`with rh.join(...) as job:`, which ends the membership, so that the cell may run again; after an rh.join without "
+            "`with`, restart the kernel"
+        )
     if gradients not in ("ddp", "manual"):
         raise ConfigError(f'rh.join: gradients is {gradients!r}; give "ddp" or "manual"')
     if os.environ.get("ROUNDHOUSE_GENERATION"):
@@ -55,6 +62,8 @@ def join(
         )
     if os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"):
         sys.excepthook = exit_with
+    else:
+        _check_launcher()
     process = Process.start(
         None if checkpoint_dir is None else Path(checkpoint_dir),
         checkpoint_every_steps,
@@ -78,6 +87,17 @@ def join(
     return job
 
 
+def _check_launcher() -> None:
+    """Processes that another launcher has started would each train alone, on the same data and into the same files."""
+    world_size = os.environ.get("WORLD_SIZE", "")
+    if world_size.isdigit() and int(world_size) > 1:
+        raise ConfigError(
+            f"rh.join under torchrun or another launcher (WORLD_SIZE={world_size}): each of its processes would train alone. "
+            "Roundhouse starts the workers itself: `kubectl roundhouse run --local -f job.yaml` on this machine, and `kubectl "
+            "apply -f job.yaml` on a cluster. For one process alone, run `python` with the script, and unset WORLD_SIZE"
+        )
+
+
 def _ended(process: Process) -> None:
     global _is_member
     # A worker's process that has trained leaves the job; another lobby would wait for ever. A notebook joins again.
@@ -93,10 +113,10 @@ def _chosen_device(state: dict[str, Any], device: torch.device | str | None) -> 
 
 
 def _device_of(state: dict[str, Any]) -> torch.device:
-    for entry in state.values() if isinstance(state, dict) else ():
-        if isinstance(entry, torch.nn.Module):
-            for tensor in entry.parameters():
-                return tensor.device
-        if isinstance(entry, torch.Tensor):
-            return entry.device
-    return torch.device("cpu")
+    entries = list(state.values()) if isinstance(state, dict) else []
+    modules = [entry for entry in entries if isinstance(entry, torch.nn.Module)]
+    in_modules = itertools.chain.from_iterable([*module.parameters(), *module.buffers()] for module in modules)
+    # A number beside the modules, such as the best loss so far, may stay on the CPU.
+    others = (entry for entry in entries if isinstance(entry, torch.Tensor))
+    first = next(itertools.chain(in_modules, others), None)
+    return torch.device("cpu") if first is None else first.device

@@ -95,6 +95,7 @@ class Loops:
             self._open.begin(step, sampler)
             self.has_left = False
             try:
+                self._open.is_in_body = True
                 yield step
             except GeneratorExit:
                 self.has_left = True
@@ -102,6 +103,8 @@ class Loops:
                     # The training is complete with the last committed step.
                     self._open.forget()
                 raise
+            finally:
+                self._open.is_in_body = False
             if self._open.step is step:
                 raise NotCommitted(
                     f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"

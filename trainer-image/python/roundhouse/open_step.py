@@ -13,11 +13,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ._native import Process, fault_point
 from .buffers import Buffers
 from .data import Sampler, Step
-from .errors import ConfigError, Diverged, NotCommitted, PeerLost
+from .errors import ConfigError, Diverged, NotCommitted, PeerLost, shortened
 from .generations import Generations
-from .gradients import shortened
 from .state import Row
-from .updates import forget_gradients, gradient_norm, loss_sum, unscaled_norm, update
+from .updates import forget_gradients, gradient_norm, learning_rate, loss_sum, schedulers_of, unscaled_norm, update
 
 
 class OpenStep:
@@ -27,6 +26,8 @@ class OpenStep:
         entries = row.entries.values()
         self.optimizers = [entry for entry in entries if isinstance(entry, torch.optim.Optimizer)]
         self.step: Step | None = None
+        # The body of the loop runs, also after its commit.
+        self.is_in_body = False
         self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
         self._buffers = Buffers([entry for entry in entries if isinstance(entry, torch.nn.Module)])
         self._process = process
@@ -42,6 +43,7 @@ class OpenStep:
         """No step begins any more."""
         self._hook.remove()
         self.step = None
+        self.is_in_body = False
 
     def begin(self, step: Step, sampler: Sampler) -> None:
         """A step begins."""
@@ -68,14 +70,15 @@ class OpenStep:
         if hasattr(loss, "param_groups"):
             raise ConfigError(f"job.commit(loss, optimizer, ...): the first argument is the loss, not the {type(loss).__name__}")
         optimizers = self._chosen(optimizer)
-        for entry in (scheduler, scaler):
+        schedulers = schedulers_of(scheduler)
+        for entry in (*schedulers, scaler):
             self._check_entry(entry)
         # As usual in scripts that can train with and without: one that is switched off scales nothing.
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
-        self._check_summed(optimizers)
         trained = self._trained(optimizers)
         self._check_gradients(optimizers, trained)
+        self._check_summed(optimizers)
         gradients = self._gradients
         clipped_to = max_grad_norm if scaler is None else None
         assert self._generations.sampler is not None
@@ -102,14 +105,14 @@ class OpenStep:
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
                 "rate, add a warm-up, or give job.commit max_grad_norm"
             )
-        self._apply(step, optimizers, scheduler, scaler, norm, ended_at=ended_at, agreed_at=agreed_at)
+        self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at)
         return True
 
     def _apply(
         self,
         step: Step,
         optimizers: list[torch.optim.Optimizer],
-        scheduler: Any,
+        schedulers: list[Any],
         scaler: Any,
         norm: float,
         *,
@@ -117,10 +120,10 @@ class OpenStep:
         agreed_at: float,
     ) -> None:
         """All have agreed on the step: the optimizers make it, and it counts."""
-        learning_rate = float(optimizers[0].param_groups[0]["lr"]) if optimizers else 0.0
+        rate = learning_rate(optimizers)
         self._is_committing = True
         try:
-            skipped = update(optimizers, scheduler, scaler)
+            skipped = update(optimizers, schedulers, scaler)
         finally:
             self._is_committing = False
         # Also of the optimizers that this step does not use: a pass through a discriminator leaves gradients for its next step.
@@ -135,7 +138,7 @@ class OpenStep:
         ]
         self.step = None
         self._generations.steps_done = step.number
-        self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=learning_rate, spent=spent)
+        self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
 
     def _tell(self, step: Step, loss: float, *, is_finite: bool) -> None:
         """Begins what the ranks send each other at the end of a step."""
@@ -222,7 +225,7 @@ class OpenStep:
 
     def _check_summed(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         gradients = self._gradients
-        if self._is_manual or self._generations.group is None or gradients.broken is not None:
+        if self._is_manual or gradients.broken is not None:
             return
         unsummed = gradients.unsummed(optimizers)
         if not gradients.summed:
@@ -245,7 +248,7 @@ class OpenStep:
 
     def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Called before each step of every optimizer in this process."""
-        if self.step is None or self._is_committing:
+        if not (self.step is not None or self.is_in_body) or self._is_committing:
             return
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if any(optimizer is own for own in self.optimizers):

@@ -90,6 +90,11 @@ def _leaves(path: str, structure: Any) -> list[tuple[str, Any]]:
     return found
 
 
+def tensors_of(structure: Any) -> list[torch.Tensor]:
+    """The tensors among the leaves of a structure."""
+    return [leaf for _, leaf in _leaves("", structure) if isinstance(leaf, torch.Tensor)]
+
+
 def _skeleton(structure: Any) -> Any:
     return _map("", structure, lambda path, leaf: None)
 

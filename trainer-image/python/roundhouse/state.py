@@ -21,7 +21,8 @@ import torch
 
 from .errors import StateError
 from .optimizer import OptimizerState, bytes_of
-from .packed import Packed
+from .packed import Packed, tensors_of
+from .parameters import check_parameters
 
 _DTYPES = {
     torch.bool: "BOOL",
@@ -103,6 +104,10 @@ class Numbers:
         self.shape = [self.num_bytes]
         self._received: bytearray | None = None
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Those among its numbers."""
+        return tensors_of(self._owner.state_dict())
+
     def read(self) -> torch.Tensor:
         row = bytearray(self._packed.pack(self._owner.state_dict()))
         return torch.frombuffer(row, dtype=torch.uint8) if row else torch.empty(0, dtype=torch.uint8)
@@ -138,6 +143,9 @@ class Row:
         self.views: list[Any] = []
         for name, entry in entries.items():
             self.views.extend(self._views_of(name, entry))
+        tensors = [view.tensor for view in self.views if isinstance(view, InPlace)]
+        others = [view for view in self.views if isinstance(view, Numbers)]
+        check_parameters(entries, tensors, lambda: [tensor for view in others for tensor in view.tensors()])
         self._is_settled = True
         self._starts: list[int] = []
         end = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .errors import DataMismatch
+from .errors import ConfigError, DataMismatch
 from .seeding import mixed, seed_all
 
 
@@ -16,6 +16,11 @@ class Shard:
     """
 
     def __init__(self, stream: Iterable[Any] | Callable[[int], Iterable[Any]], num_samples: int):
+        if not callable(stream) and iter(stream) is stream:
+            raise ConfigError(
+                f"job.shard_of got a {type(stream).__name__}, which can be read only once: a stream is read from its beginning "
+                "in each epoch and after each change of the workers; give a function of the epoch that returns a new one"
+            )
         self._stream = stream
         self._num_samples = num_samples
         self._samples: Iterator[Any] | None = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,21 +67,76 @@ def _is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
     return state is not None and state["stage"] is not OptState.READY
 
 
-def update(optimizers: Sequence[torch.optim.Optimizer], scheduler: Any, scaler: Any) -> bool:
-    """Steps the optimizers, the scheduler and the scaler; whether the scaler has skipped the step."""
-    for optimizer in optimizers:
-        if scaler is None:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)
+def learning_rate(optimizers: Sequence[torch.optim.Optimizer]) -> float:
+    """That of the first parameters, for reports: not a number if there is none, as in an Adafactor with relative steps."""
+    if not optimizers:
+        return 0.0
+    try:
+        return float(optimizers[0].param_groups[0]["lr"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return math.nan
+
+
+def schedulers_of(given: Any) -> list[Any]:
+    """The schedulers that ``commit`` was given: none, one or several.
+
+    Raises :class:`~roundhouse.errors.ConfigError` for one that ``commit`` cannot step.
+    """
+    if given is None:
+        return []
+    schedulers = list(given) if isinstance(given, (list, tuple)) else [given]
+    for one in schedulers:
+        kind: Any = type(one)
+        name = kind.__name__
+        if not callable(getattr(one, "step", None)):
+            raise ConfigError(f"job.commit(loss, optimizer, scheduler): the third argument has to be a scheduler, not a {name}")
+        if not _steps_alone(kind):
+            raise ConfigError(
+                f"job.commit cannot step a {name}, whose step() needs a number: keep it in rh.join(state=...), do not give it "
+                "to job.commit, and call its step() where all ranks have the same number, such as in `then` of rh.Evaluation"
+            )
+    return schedulers
+
+
+@functools.cache
+def _steps_alone(kind: Any) -> bool:
+    """Whether the ``step`` of a scheduler needs no argument; that of ReduceLROnPlateau needs a metric."""
+    try:
+        inspect.signature(kind.step).bind(None)
+    except TypeError:
+        return False
+    except (AttributeError, ValueError):
+        pass  # It does not say what it needs.
+    return True
+
+
+def update(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any], scaler: Any) -> bool:
+    """Steps the optimizers, the schedulers and the scaler; whether the scaler has skipped the step."""
     skipped = False
-    if scaler is not None:
+    if scaler is None:
+        for optimizer in optimizers:
+            optimizer.step()
+    else:
+        # A scaler decides for each optimizer. A step is committed or skipped as a whole.
+        if len(optimizers) < 2 or not _is_any_infinite(scaler, optimizers):
+            for optimizer in optimizers:
+                scaler.step(optimizer)
         before = scaler.get_scale()
         scaler.update()
         skipped = scaler.get_scale() < before
-    if scheduler is not None and not skipped:
-        scheduler.step()
+    if not skipped:
+        for scheduler in schedulers:
+            scheduler.step()
     return skipped
+
+
+def _is_any_infinite(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Whether one of the optimizers has gradients that are not finite. They are not scaled any more."""
+    for optimizer in optimizers:
+        if not _is_unscaled(scaler, optimizer):
+            scaler.unscale_(optimizer)
+    found = [scaler._per_optimizer_states[id(one)]["found_inf_per_device"].values() for one in optimizers]
+    return any(float(flag) for flags in found for flag in flags)
 
 
 def forget_gradients(optimizers: Sequence[torch.optim.Optimizer]) -> None:

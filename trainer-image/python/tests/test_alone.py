@@ -81,7 +81,7 @@ def run(source, *arguments):
         (HEAD + "rh.join(state={'model': 1})", "StateError: state['model'] is a int"),
         (HEAD + "with rh.join(state={'model': model}) as job: pass", "NotCommitted: the script has ended without a loop"),
         (
-            HEAD + "with rh.join(state={'opt': opt}) as job: job.model(model)",
+            HEAD + "with rh.join(state={'other': torch.nn.Linear(1, 1)}) as job: job.model(model)",
             "ConfigError: job.model: the module is not in rh.join(state=...)",
         ),
         (

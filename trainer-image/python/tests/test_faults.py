@@ -1,6 +1,7 @@
 """Processes of one job that are killed, stopped, added and removed while they train."""
 
 import pathlib
+import re
 import signal
 import time
 
@@ -306,15 +307,46 @@ def test_buffers_are_those_of_rank_0_and_of_the_last_committed_step(tmp_path):
     assert difference(*found) <= ROUNDING
 
 
-@pytest.mark.parametrize("loaders", ["0", "2"])
+@pytest.mark.parametrize("loaders", [0, 2])
 def test_the_workers_of_a_loader_survive_a_generation(tmp_path, undisturbed, loaders):
-    variables = {"LOADERS": loaders}
+    variables = {"LOADERS": str(loaders)}
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables=variables) as world:
         workers = world.begin(3, fault="2:31:Backward")
         until("the rank is killed", workers[2].is_gone)
         world.form(workers[:2])
         world.ends(workers[:2])
+        for worker in workers[:2]:
+            started = [line for line in worker.log.read_text().splitlines() if line.startswith("process that loads: ")]
+            assert len(started) == len(set(started)) == loaders, started
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("how", ["in place", "in parts", "beside"])
+def test_a_generation_does_not_compile_a_model_again(tmp_path, how):
+    def compiled(worker):
+        """How often it had compiled at the end of each generation."""
+        lines = re.findall(r"of generation (\d+): compiled (\d+) times", worker.log.read_text())
+        return {int(generation): int(number) for generation, number in lines}
+
+    with World(tmp_path, "compiled.py", STEPS, tmp_path / "weights", variables={"HOW": how}) as world:
+        world.slow(100)
+        workers = world.begin(2)
+        world.reach(workers, 3)
+        # The same ranks; one of them, with twice the samples; and both again.
+        world.form(workers)
+        world.reach(workers, 8)
+        workers[1].kill()
+        until("the rank is killed", workers[1].is_gone)
+        world.form(workers[:1])
+        world.reach(workers[:1], 13)
+        workers[1] = world.start(1)
+        world.prepared([workers[1]])
+        world.form(workers)
+        world.reach(workers, 18)
+        world.slow(0)
+        world.ends(workers)
+        first, second, third, fourth = (compiled(workers[0])[generation] for generation in (1, 2, 3, 4))
+    assert first == second > 0 and third == fourth > second, (first, second, third, fourth)
 
 
 def test_an_evaluation_that_breaks_is_done_again_and_newcomers_take_part(tmp_path, undisturbed):

@@ -217,17 +217,29 @@ def test_every_sample_comes_once_per_epoch_whatever_the_world(world_size):
     assert all(sorted(indices) == list(range(53)) for indices in seen.values())
 
 
+class Located:
+    """Its samples are their index and the process that reads them."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.tensor([index, os.getpid()])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_follows_a_change_of_the_share(workers):
-    dataset = [torch.tensor(index) for index in range(40)]
+def test_a_loader_follows_a_change_of_the_share_and_keeps_its_workers(workers):
     sampler = Sampler(40, 10, epochs=2, seed=1)
-    loader = Loader(dataset, sampler, num_workers=workers)
-    samples = 0
+    loader = Loader(Located(), sampler, num_workers=workers)
+    samples, processes = 0, set()
     for number, place in enumerate([(1, 0, 1), (1, 0, 1), (2, 1, 2), (2, 1, 2), (3, 0, 3), (3, 0, 3), (4, 0, 1), (4, 0, 1)]):
         wanted = sampler.plan(number, samples, place)
-        assert loader.load(wanted, samples).tolist() == list(wanted.indices)
+        read = loader.load(wanted, samples)
+        assert read[:, 0].tolist() == list(wanted.indices)
+        processes.update(read[:, 1].tolist())
         samples += wanted.global_size
     loader.close()
+    assert len(processes) == max(workers, 1) and (os.getpid() in processes) == (workers == 0)
 
 
 def test_a_rank_without_samples_reads_one_that_does_not_count():

@@ -1,5 +1,6 @@
 """A training of a small network on points, as tests run it: STEPS and where the weights go."""
 
+import copy
 import os
 import sys
 
@@ -12,12 +13,15 @@ STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 torch.manual_seed(3)
 points = torch.randn(500, 8)[: int(os.environ.get("SAMPLES", "500"))]
 labels = (points[:, 0] * points[:, 1] > 0).long()
+# The order of sums does not show in weights that are saved with 32 bits.
+if os.environ.get("DOUBLE"):
+    points = points.double()
 dataset = torch.utils.data.TensorDataset(points, labels)
 width = int(os.environ.get("WIDTH", "32"))
 layers = [torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2)]
 if os.environ.get("NORM"):
     layers.insert(1, torch.nn.BatchNorm1d(32))
-model = torch.nn.Sequential(*layers)
+model = torch.nn.Sequential(*layers).to(points.dtype)
 if os.environ.get("SGD"):
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 else:
@@ -42,6 +46,12 @@ FAIL_AT = os.environ.get("FAIL_AT")
 if FAIL_AT:
     model.register_forward_pre_hook(fail)
 
+
+def tell(_):
+    """A process that loads samples has started."""
+    print(f"process that loads: {os.getpid()}", flush=True)
+
+
 evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EVALUATE") else None
 
 if os.environ.get("NO_STATE"):
@@ -52,7 +62,8 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
     if os.environ.get("STREAM"):
         dataset = job.shard_of(list(dataset), len(dataset))
     net = job.model(model)
-    for batch in job.steps(dataset, sampler, evaluation=evaluation, num_workers=int(os.environ.get("LOADERS", "0"))):
+    loaders = {"num_workers": int(os.environ["LOADERS"]), "worker_init_fn": tell} if os.environ.get("LOADERS") else {}
+    for batch in job.steps(dataset, sampler, evaluation=evaluation, **loaders):
         if os.environ.get("STOP_AT") in (str(batch.step.number), f"{job.rank}:{batch.step.number}"):
             break
         x, y = batch
@@ -65,7 +76,7 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
         job.commit(loss, opt, schedule)
     if os.environ.get("EXIT_AT_END") == str(job.rank):
         os.kill(os.getpid(), 9)
-    job.save_result(WEIGHTS)
+    job.save_result(WEIGHTS, copy.deepcopy(model).float())
 
 if os.environ.get("JOIN_AGAIN"):
     rh.join(state={"model": model})

@@ -1,0 +1,45 @@
+"""Whether all that an optimizer of the state trains is in the state, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .errors import StateError, shortened
+
+
+def check_parameters(
+    entries: dict[str, Any], tensors: Sequence[torch.Tensor], others: Callable[[], Sequence[torch.Tensor]]
+) -> None:
+    """Checks the optimizers among the entries of a state.
+
+    ``tensors``: those of the modules, and those that are entries. ``others``: those that an object with a ``state_dict`` of
+    its own keeps; asked for only if something is not among the former.
+
+    Raises :class:`~roundhouse.errors.StateError` for an optimizer that trains something else. New workers would not be sent
+    it, and no checkpoint would hold it. What is frozen may be left out: an optimizer does not change it.
+    """
+    ids = {id(tensor) for tensor in tensors}
+    memory: set[Any] = set()
+    for name, entry in entries.items():
+        if not isinstance(entry, torch.optim.Optimizer):
+            continue
+        trained = [parameter for group in entry.param_groups for parameter in group["params"] if parameter.requires_grad]
+        missing = [parameter for parameter in trained if id(parameter) not in ids]
+        if missing:
+            # It may be a view of what is kept.
+            memory = memory or {_memory(tensor) for tensor in [*tensors, *others()]}
+            missing = [parameter for parameter in missing if _memory(parameter) not in memory]
+        if missing:
+            shapes = shortened([str(list(parameter.shape)) for parameter in missing])
+            raise StateError(
+                f"{name} of rh.join(state=...) trains {len(missing)} of its {len(trained)} parameters outside of the state "
+                f"(shapes: {shapes}): new workers and checkpoints would not have them; add the module or the tensor, as in "
+                f'state={{..., "head": head}}, or leave them out of the {type(entry).__name__}'
+            )
+
+
+def _memory(tensor: torch.Tensor) -> tuple[torch.device, int]:
+    return tensor.device, tensor.untyped_storage().data_ptr()

@@ -1,0 +1,72 @@
+"""The last words of a process that ends with an exception."""
+
+import importlib
+import sys
+
+import pytest
+from roundhouse.ending import explained
+
+LIBRARY = """
+def read(index):
+    raise ValueError(f"sample {index} is damaged:\\n  no pixels\\n")
+"""
+SCRIPT = """
+import torch
+import library
+from roundhouse import errors
+from roundhouse.data import Loader, Sampler
+
+class Data:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        HOW  # place: data
+
+def train(num_workers):
+    sampler = Sampler(8, 8, epochs=1)
+    loader = Loader(Data(), sampler, num_workers=num_workers)
+    data = loader.load(sampler.plan(0, 0, (1, 0, 1)), 0)
+    torch.nn.Linear(4, 2)(data)  # place: pass
+"""
+LONG = "long words " * 500
+
+
+@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "code", "words", "place"),
+    [
+        ('raise ValueError("no\\nsample")', None, "ValueError: no sample", "data"),
+        ("raise KeyError(index)", None, "KeyError: ", "data"),
+        ("assert index > 9", None, "AssertionError", "data"),
+        # The last frame of the script's own, not that of an installed package.
+        ("library.read(index)", None, "ValueError: sample ", "data"),
+        ('raise RuntimeError(LONG)', None, "RuntimeError: long words", "data"),
+        ('raise errors.DataError("sample.jpg is damaged")', 65, "sample.jpg is damaged", None),
+        # It cannot be made again from one word.
+        ('b"\\xff".decode()', None, "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0", "data"),
+        ("raise OSError(5, 'no disk') from ValueError('first')", None, "OSError: [Errno 5] no disk", "data"),
+        ("return torch.zeros(5)", None, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x5 and 4x2)", "pass"),
+    ],
+)
+def test_an_error_is_one_line_with_its_own_words_and_the_place_in_the_script(
+    tmp_path, monkeypatch, how, code, words, place, loaders
+):
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text(LIBRARY)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("HOW", how.replace("LONG", repr(LONG))))
+    for directory in (library.parent, tmp_path):
+        monkeypatch.syspath_prepend(directory)
+    monkeypatch.delitem(sys.modules, "library", raising=False)
+    monkeypatch.delitem(sys.modules, "train", raising=False)
+    with pytest.raises(Exception) as raised:
+        importlib.import_module("train").train(loaders)
+    found, message = explained(raised.value)
+    assert found == code and message.startswith(words), message
+    assert "\n" not in message and "Traceback" not in message and len(message.encode()) <= 600
+    if place is not None:
+        lines = script.read_text().splitlines()
+        number = next(number for number, line in enumerate(lines, 1) if f"place: {place}" in line)
+        assert message.endswith(f"(train.py:{number})"), message

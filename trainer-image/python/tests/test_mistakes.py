@@ -1,0 +1,327 @@
+"""Mistakes of a script in a world of one, and what it may do that looks like one. Nothing waits for a second worker to show."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import roundhouse as rh
+import torch
+from roundhouse import joining
+from roundhouse.data import Loader, Sampler
+from roundhouse.streams import Shard
+from roundhouse.updates import learning_rate, schedulers_of
+
+DATA = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.randint(2, (40,)))
+loss_of = torch.nn.functional.cross_entropy
+
+
+class Parts:
+    """What a script has: two layers, and an optimizer for each."""
+
+    def __init__(self):
+        self.body, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+        self.first = torch.optim.SGD(self.body.parameters(), lr=0.1)
+        self.second = torch.optim.SGD(self.head.parameters(), lr=0.1)
+        self.both = [self.first, self.second]
+
+    def state(self, **others):
+        return {"body": self.body, "head": self.head, "first": self.first, "second": self.second, **others}
+
+
+@pytest.fixture
+def parts():
+    torch.manual_seed(1)
+    return Parts()
+
+
+def train(parts, body, *, loss=None, steps=2, **options):
+    """A training whose loss is ``loss(job, x)``, and the rest of whose steps is ``body(job, loss)``."""
+    options.setdefault("state", parts.state())
+    loss = loss or (lambda job, x: job.model(parts.head)(job.model(parts.body)(x)))
+    with rh.join(**options) as job:
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=steps)):
+            value = loss_of(loss(job, batch.x), batch.y)
+            value.backward()
+            body(job, value)
+
+
+@pytest.mark.parametrize("left_out", ["a head", "a number"])
+def test_what_an_optimizer_trains_outside_of_the_state_is_an_error_of_join(parts, left_out):
+    state = parts.state()
+    if left_out == "a head":
+        del state["head"]
+        words = r"second of .* trains 2 of its 2 parameters outside of the state \(shapes: \[2, 4\], \[2\]\): .* add the module"
+    else:
+        parts.first.add_param_group({"params": [torch.zeros(3, requires_grad=True)]})
+        words = r"first of .* trains 1 of its 3 parameters outside of the state \(shapes: \[3\]\): .* or leave them out of the SGD"
+    with pytest.raises(rh.StateError, match=words):
+        rh.join(state=state)
+
+
+class Agent:
+    """It keeps a module under a name of its own."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def state_dict(self):
+        return {"module": self.module.state_dict()}
+
+    def load_state_dict(self, loaded):
+        self.module.load_state_dict(loaded["module"])
+
+
+def test_what_an_optimizer_trains_may_be_frozen_a_view_or_in_another_object(parts):
+    flat = torch.zeros(6)
+    view = flat[2:4].requires_grad_()
+    frozen = torch.nn.Linear(3, 3).requires_grad_(False)
+    parts.first.add_param_group({"params": [view]})
+    parts.second.add_param_group({"params": frozen.parameters()})
+    state = parts.state(flat=flat, head=Agent(parts.head))
+    options = {"state": state, "gradients": "manual"}
+    train(parts, lambda job, loss: job.commit(loss, parts.both), loss=lambda _, x: parts.head(parts.body(x)), **options)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (
+            lambda parts: lambda job, x: parts.head(job.model(parts.body)(x)),
+            "the gradients of head.weight, head.bias were not summed over the ranks in this step: compute the loss with",
+        ),
+        (
+            # The model that was made is not the one that is called.
+            lambda parts: lambda job, x: (job.model(parts.body), parts.head(parts.body(x)))[1],
+            "no gradients were summed over the ranks in this step: compute the loss with job.model",
+        ),
+        (
+            lambda parts: lambda job, x: job.model(parts.head)(job.model(parts.body).eval()(x)),
+            "the gradients of body.weight, body.bias were not summed over the ranks in this step: .* in training mode",
+        ),
+    ],
+)
+def test_gradients_that_a_second_worker_would_not_get_are_an_error_of_one_worker(parts, loss, words):
+    with pytest.raises(rh.NotCommitted, match=words):
+        train(parts, lambda job, loss: job.commit(loss, parts.both), loss=loss(parts))
+
+
+def test_a_step_whose_only_passes_are_in_no_sync_is_an_error_of_one_worker(parts):
+    def loss(job, x):
+        with job.model(parts.body).no_sync():
+            return job.model(parts.head)(job.model(parts.body)(x))
+
+    with pytest.raises(rh.NotCommitted, match="outside of no_sync"):
+        train(parts, lambda job, loss: job.commit(loss, parts.both), loss=loss)
+
+
+def test_gradients_of_one_worker_are_those_of_models_that_train(parts):
+    def body(job, loss):
+        # A part is frozen now and then, and one optimizer after the other steps.
+        job.commit(loss, parts.both[job.steps_done % 2])
+        parts.body.requires_grad_(job.steps_done % 3 > 0)
+
+    def loss(job, x):
+        with torch.no_grad():
+            parts.head(parts.body(x))
+        with job.model(parts.body).no_sync():
+            loss_of(job.model(parts.head)(job.model(parts.body)(x)), torch.zeros(len(x), dtype=torch.long)).backward()
+        return job.model(parts.head)(job.model(parts.body)(x))
+
+    train(parts, body, loss=loss, steps=3)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_optimizer_steps_in_commit_alone_also_after_the_commit(parts, is_own):
+    other = torch.optim.Adam(parts.head.parameters())
+    outside = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+
+    def body(job, loss):
+        assert job.commit(loss, parts.both)
+        outside.step()
+        (parts.first if is_own else other).step()
+
+    own, foreign = r"optimizer.step\(\) outside of job.commit", r"Adam.step\(\) of an optimizer that is not in .* head.weight"
+    words = own if is_own else foreign
+    with pytest.raises(rh.NotCommitted, match=words):
+        train(parts, body)
+
+
+def test_optimizers_step_freely_when_the_loop_is_over_or_left(parts):
+    def loop(job, sampler, leaves):
+        for batch in job.steps(DATA, sampler):
+            loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+            loss.backward()
+            job.commit(loss, parts.both)
+            if leaves:
+                break
+
+    with rh.join(state=parts.state()) as job:
+        sampler = job.sampler(40, 8, steps=3)
+        for leaves in (True, False):
+            loop(job, sampler, leaves)
+            parts.first.step()
+
+
+def test_options_of_a_model_that_came_too_late_are_not_ignored(parts):
+    def loss(job, x):
+        options = {"find_unused_parameters": True} if job.steps_done else {}
+        return job.model(parts.head)(job.model(parts.body, **options)(x))
+
+    with pytest.raises(rh.ConfigError, match="job.model of the same Linear with other options than before: .* before the loop"):
+        train(parts, lambda job, loss: job.commit(loss, parts.both), loss=loss)
+    with rh.join(state=parts.state()) as job:
+        net = job.model(parts.body)
+        options = {"find_unused_parameters": True}
+        assert job.model(parts.body, **options) is net and net._options == options
+        assert job.model(parts.body) is net and job.model(parts.body, **options)._options == options
+        with pytest.raises(rh.ConfigError, match="other options than before"):
+            job.model(parts.body, bucket_cap_mb=1)
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=1)):
+            loss = loss_of(job.model(parts.head)(net(batch.x)), batch.y)
+            loss.backward()
+            job.commit(loss)
+
+
+def test_several_schedulers_step_in_a_commit(parts):
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(opt, 0.5) for opt in parts.both]
+    state = parts.state(a=schedules[0], b=schedules[1])
+    train(parts, lambda job, loss: job.commit(loss, parts.both, schedules), state=state, steps=3)
+    assert [opt.param_groups[0]["lr"] for opt in parts.both] == [0.1 / 8] * 2
+
+
+def test_a_scheduler_that_commit_cannot_step_is_refused_before_the_weights_change(parts):
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(parts.first)
+    before = parts.body.weight.detach().clone()
+    with pytest.raises(rh.ConfigError, match="job.commit cannot step a ReduceLROnPlateau, whose .* `then` of rh.Evaluation"):
+        train(parts, lambda job, loss: job.commit(loss, parts.both, plateau), state=parts.state(plateau=plateau))
+    assert torch.equal(before, parts.body.weight)
+    with pytest.raises(rh.ConfigError, match="the third argument has to be a scheduler, not a int"):
+        schedulers_of(3)
+
+
+def test_a_plateau_is_followed_in_the_evaluations(parts, tmp_path):
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(parts.first, factor=0.5, patience=0)
+
+    def measure(batch):
+        return {"loss": float(len(batch[1]))}
+
+    evaluation = rh.Evaluation(DATA, measure, then=lambda means: plateau.step(means["loss"]))
+    options = {"checkpoint_dir": tmp_path, "checkpoint_every_steps": 1}
+    # A start from a checkpoint evaluates its state once more.
+    for epochs, rate in ((3, 0.1 / 4), (4, 0.1 / 16)):
+        parts.first.param_groups[0]["lr"] = 0.1
+        with rh.join(state=parts.state(plateau=plateau), **options) as job:
+            for batch in job.steps(DATA, job.sampler(40, 20, epochs=epochs), evaluation=evaluation):
+                loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+                loss.backward()
+                job.commit(loss, parts.both)
+        assert parts.first.param_groups[0]["lr"] == pytest.approx(rate)
+
+
+def test_an_optimizer_without_a_rate_trains(parts):
+    for rate, reported in [(torch.tensor(0.5), 0.5), (0.25, 0.25)]:
+        parts.first.param_groups[0]["lr"] = rate
+        assert learning_rate(parts.both) == reported
+    assert learning_rate([]) == 0.0
+    parts.first.param_groups[0]["lr"] = None
+    assert learning_rate(parts.both) != learning_rate(parts.both)
+
+    class Relative(torch.optim.Optimizer):
+        """It has no rate, as an Adafactor with relative steps."""
+
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.data -= 0.01 * (0 if parameter.grad is None else parameter.grad)
+
+    for defaults in ({"lr": None}, {}):
+        parts.first = Relative(parts.body.parameters(), defaults)
+        train(parts, lambda job, loss: job.commit(loss, [parts.first, parts.second]))
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+def test_a_scaler_skips_the_step_of_all_optimizers_or_of_none(parts, tmp_path, unscales):
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(parts.first, 0.5)
+    weights = []
+
+    def body(job, loss):
+        if job.steps_done == 1:
+            parts.head.weight.grad[0, 0] = float("inf")
+        if unscales:
+            scaler.unscale_(parts.second)
+        assert job.commit(loss, parts.both, schedule, scaler=scaler)
+        weights.append([layer.weight.detach().clone() for layer in (parts.body, parts.head)])
+
+    def loss(job, x):
+        return job.model(parts.head)(job.model(parts.body)(x))
+
+    state = parts.state(scaler=scaler, schedule=schedule)
+    with rh.join(state=state, checkpoint_dir=tmp_path) as job:
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=3)):
+            value = loss_of(loss(job, batch.x), batch.y)
+            scaler.scale(value).backward()
+            body(job, value)
+    for layer in range(2):
+        first, second, third = (step[layer] for step in weights)
+        assert torch.equal(first, second) and not torch.equal(second, third)
+    assert scaler.get_scale() == 2.0 and schedule.last_epoch == 2
+    ledger = (tmp_path / "ledger" / "gen-0000000001.jsonl").read_text()
+    assert ledger.count("kipped") == 1, ledger
+
+
+class Once(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(5))
+
+    def __len__(self):
+        return 5
+
+
+def test_streams_that_were_given_to_the_wrong_call_are_named():
+    sampler = Sampler(5, 5, epochs=1)
+    for dataset in (Once(), (number for number in range(5)), iter([1])):
+        with pytest.raises(rh.ConfigError, match=r"give job.shard_of\(stream, num_samples=N\) in its place"):
+            Loader(dataset, sampler)
+    for stream in ((number for number in range(5)), iter([1]), map(int, [1])):
+        with pytest.raises(rh.ConfigError, match="which can be read only once: .* give a function of the epoch"):
+            Shard(stream, 5)
+    assert Shard(Once(), 5).at(0, 3, None) == 3
+
+
+def test_the_device_is_that_of_the_first_module(parts):
+    number, module = torch.zeros(2), torch.nn.Linear(2, 2, device="meta")
+    norm = torch.nn.BatchNorm1d(2, affine=False, device="meta")
+    for state, device in [
+        ({"best": number, "model": module}, "meta"),
+        ({"best": number, "loss": torch.nn.ReLU(), "norm": norm}, "meta"),
+        ({"model": parts.body, "other": module}, "cpu"),
+        ({"loss": torch.nn.ReLU(), "best": torch.zeros(2, device="meta"), "other": number}, "meta"),
+        ({"opt": parts.first}, "cpu"),
+    ]:
+        assert joining._device_of(state).type == device
+
+
+def test_a_process_of_another_launcher_does_not_train_alone(parts, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(rh.ConfigError, match="rh.join under torchrun .*WORLD_SIZE=2.*`kubectl roundhouse run --local"):
+        rh.join(state=parts.state())
+    # The message of restart mode, whose agent sets both.
+    monkeypatch.setenv("ROUNDHOUSE_GENERATION", "1")
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(rh.ConfigError, match="set elastic.mode: InProcess"):
+        rh.join(state=parts.state())
+    monkeypatch.delenv("ROUNDHOUSE_GENERATION")
+    for alone in ("1", ""):
+        monkeypatch.setenv("WORLD_SIZE", alone)
+        train(parts, lambda job, loss: job.commit(loss, parts.both))
+
+
+def test_a_cell_of_a_notebook_that_has_joined_without_with_is_told_what_to_do():
+    source = """
+import torch, roundhouse as rh
+for _ in range(2):
+    job = rh.join(state={"model": torch.nn.Linear(1, 1)})
+"""
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=os.environ)
+    assert "AlreadyJoined: rh.join was called twice" in ended.stderr and "restart the kernel" in ended.stderr, ended.stderr
