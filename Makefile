@@ -29,7 +29,7 @@ test: ## Everything CI runs
 	@tests/support/make/test
 
 .PHONY: test-long
-test-long: ## What is too long for make test: cluster tests of optimized images, a thousand faults in each of eight jobs (three hours)
+test-long: ## What is too long for make test: cluster tests of optimized images, a thousand faults in each job (three hours)
 	@tests/support/make/test-long
 
 .PHONY: test-python

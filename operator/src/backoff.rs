@@ -25,14 +25,13 @@ const LOOK_AGAIN: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_delay(Duration::from_secs(5))
     .without_max_times()
     .with_jitter();
-/// After an error of a watch, until it begins anew: 0.8 to 1.6 s, and so on, until it is 10 to 20 s. For so long at most
-/// nothing is seen of what changes after an outage.
+/// Pause after a watch fails: 0.8 to 1.6 s, doubling to 10 to 20 s. Until then the operator sees no changes.
 const AFTER_BREAK: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(800))
     .with_max_delay(Duration::from_secs(10))
     .without_max_times()
     .with_jitter();
-/// A watch without an error for so long begins with short pauses again.
+/// The pauses are short again after any event, the begin of a list among them, and so long after the last error.
 const WELL: Duration = Duration::from_mins(2);
 /// The API server is not obeyed for longer, should it ask for that: an outage may be over long before.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -40,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// Pauses of one watch after its errors.
-pub(crate) fn of_watch() -> ResetTimerBackoff<ExponentialBackoff> {
+pub(crate) fn watch_backoff() -> ResetTimerBackoff<ExponentialBackoff> {
     ResetTimerBackoff::new(AFTER_BREAK.into(), WELL)
 }
 
@@ -130,17 +129,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_breaks_off_begins_anew_within_20_seconds_however_long_an_outage_was() {
-        let mut pauses = of_watch();
-        let pause = |pauses: &mut ResetTimerBackoff<_>| Iterator::next(pauses).unwrap();
+    async fn a_watch_that_is_refused_begins_anew_within_20_seconds_however_long_it_was_refused() {
+        let mut pauses = watch_backoff();
+        let next = |pauses: &mut ResetTimerBackoff<_>| Iterator::next(pauses).unwrap();
         for expected in [800, 1_600, 3_200, 6_400, 10_000, 10_000, 10_000] {
             let expected = Duration::from_millis(expected);
-            let pause = pause(&mut pauses);
+            let pause = next(&mut pauses);
             assert!((expected..=expected * 2).contains(&pause), "{pause:?}");
             advance(pause).await;
         }
         advance(WELL * 2).await;
-        assert!(pause(&mut pauses) < Duration::from_secs(2));
+        assert!(next(&mut pauses) < Duration::from_secs(2));
     }
 
     #[tokio::test(start_paused = true)]

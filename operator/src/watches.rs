@@ -59,7 +59,7 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
     );
     let known = jobs.as_reader();
     let events = watcher(api, begin(&context, Watched::TrainingJobs))
-        .backoff(backoff::of_watch())
+        .backoff(backoff::watch_backoff())
         .modify(|job: &mut Guarded| slim::job(&mut job.job.metadata))
         .try_filter(|event| ready(!is_old(&known, event)))
         .inspect_ok(|event| note_job(&context, event))
@@ -122,7 +122,7 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
     );
     let ours = children(&context, Watched::Pods);
     let events = watcher(api, ours)
-        .backoff(backoff::of_watch())
+        .backoff(backoff::watch_backoff())
         .map_ok(|event| {
             map_event(event, |full: &Pod| {
                 (slim::pod(full), identity(&full.metadata))
@@ -161,7 +161,7 @@ pub(crate) async fn watch_network_policies(context: Arc<Context>, wake: Sender<W
 pub(crate) async fn watch_nodes(context: Arc<Context>) {
     let nodes: Api<PartialObjectMeta<Node>> = Api::all(context.watching.clone());
     let cordoned = begin(&context, Watched::Nodes).fields("spec.unschedulable=true");
-    let events = watcher(nodes, cordoned).backoff(backoff::of_watch());
+    let events = watcher(nodes, cordoned).backoff(backoff::watch_backoff());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
@@ -191,7 +191,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     watcher(api, ours)
-        .backoff(backoff::of_watch())
+        .backoff(backoff::watch_backoff())
         .map_ok(move |event| {
             map_event(event, |object: &K| {
                 let identity = identity(object.meta());

@@ -16,10 +16,9 @@ use serde_json::json;
 use crate::gang::{Scheduler, coscheduling, follows, kubernetes, volcano};
 use crate::stage::{NAMESPACE, SOON, Stage};
 
-const GPUS: usize = 8;
-/// Two groups can reject each other again and again: Coscheduling tries them anew every 30 s, and one of three tries fails so
-/// on a busy machine.
-const TRIES: Duration = Duration::from_mins(8);
+pub(crate) const GPUS: usize = 8;
+/// Two gangs can block each other. Coscheduling retries every 30 s, and on a busy machine one of three retries fails.
+const GANG_WAITS_AT_MOST: Duration = Duration::from_mins(8);
 const NAMESPACES: [&str; 2] = [NAMESPACE, "other"];
 
 /// Starts a kube-scheduler with the plugin Coscheduling beside the API server.
@@ -154,7 +153,7 @@ async fn placed(pods: &Api<Pod>, other_than: Option<&Pod>) -> Pod {
 
 /// Waits until one of these jobs has all GPUs. The others never have one.
 async fn winner<'a>(stage: &Stage, waiting: &[&'a str]) -> &'a str {
-    let found = until("one job has all GPUs", TRIES, || async {
+    let found = until("one job has all GPUs", GANG_WAITS_AT_MOST, || async {
         let mut holders = Vec::new();
         for namespace in waiting {
             let number = held(stage, namespace).await;

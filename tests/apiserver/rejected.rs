@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus, shallow};
+use roundhouse_contract::labels;
 use roundhouse_operator::unreadable::Guarded;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
@@ -57,19 +58,28 @@ fn is_refused(status: &TrainingJobStatus) -> bool {
     accepted.is_some_and(|it| it.status == "False" && it.message.contains("spec.cleanPodPolicy"))
 }
 
-/// Creates a job with lists within lists. kube cannot read the API server's answer.
-async fn create_nested(stage: &Stage, name: &str) {
-    let mut job = job(1);
-    job["metadata"]["name"] = json!(name);
+/// As many objects within each other as no reader of JSON reads.
+fn deep() -> String {
     let levels = 5_000;
-    job["spec"]["trainer"]["model"] = json!({"name": "custom"});
-    job["spec"]["trainer"]["options"] = json!({"deep": "DEEP"});
-    let lists = "[".repeat(levels) + &"]".repeat(levels);
-    let text = job.to_string().replace("\"DEEP\"", &lists);
-    let path = format!("/apis/roundhouse.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs");
+    "{\"f:a\":".repeat(levels) + "{}" + &"}".repeat(levels)
+}
+
+/// Sends an object. kube cannot read the API server's answer.
+async fn send(stage: &Stage, path: &str, object: &Value) {
+    let text = object.to_string().replace("\"DEEP\"", &deep());
     let request = Request::post(path).header(CONTENT_TYPE, "application/json");
     let request = request.body(text.into_bytes()).unwrap();
     stage.client.request_text(request).await.unwrap();
+}
+
+/// Creates a job with options nested so.
+async fn create_nested(stage: &Stage, name: &str) {
+    let mut job = job(1);
+    job["metadata"]["name"] = json!(name);
+    job["spec"]["trainer"]["model"] = json!({"name": "custom"});
+    job["spec"]["trainer"]["options"] = json!({"deep": "DEEP"});
+    let path = format!("/apis/roundhouse.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs");
+    send(stage, &path, &job).await;
 }
 
 /// Waits until it is refused, in words that say why.
@@ -78,7 +88,7 @@ async fn nested_is_refused(stage: &Stage, name: &str) {
     until("it is refused", SOON, || async {
         let status = jobs.get(name).await?.status.unwrap_or_default();
         let accepted = status.condition(ConditionType::Accepted);
-        let is_refused = |it: &Condition| it.message.contains("on more than 32 levels");
+        let is_refused = |it: &Condition| it.message.contains("more than 32 levels deep");
         Ok(accepted.is_some_and(is_refused).then_some(()))
     })
     .await
@@ -94,6 +104,32 @@ async fn a_job_that_is_nested_deeper_than_readers_read_is_refused_and_others_tra
     nested_is_refused(&stage, "listed").await;
     create_nested(&stage, "told").await;
     nested_is_refused(&stage, "told").await;
+    stage.apply("other", 2).await;
+    stage.trains("other").await;
+    operator.stop().await;
+}
+
+/// Whether the API server has kept the levels of an object's managed fields.
+async fn is_deep(stage: &Stage, path: &str) -> bool {
+    let request = Request::get(path).body(Vec::new()).unwrap();
+    let text = stage.client.request_text(request).await.unwrap();
+    text.contains(&"{\"f:a\":".repeat(200))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_whose_managed_fields_are_nested_deeply_stops_nobody() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let managed = json!([{
+        "manager": "a-tenant", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": "DEEP",
+    }]);
+    let labels = json!({labels::MANAGED_BY: labels::FIELD_MANAGER});
+    let metadata = json!({"name": "deep", "labels": labels, "managedFields": managed});
+    let container = json!({"name": "a", "image": "a"});
+    let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
+    send(&stage, &pods, &pod).await;
+    assert!(is_deep(&stage, &format!("{pods}/deep")).await);
     stage.apply("other", 2).await;
     stage.trains("other").await;
     operator.stop().await;

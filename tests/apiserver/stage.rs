@@ -18,8 +18,9 @@ use tracing_subscriber::EnvFilter;
 pub(crate) use self::kubelet::{ended, restarted, running};
 pub(crate) use self::operator::{Operator, metric};
 
-mod holder;
+mod cut_off;
 mod kubelet;
+mod lease_check;
 mod operator;
 
 pub(crate) const NAMESPACE: &str = "ml";

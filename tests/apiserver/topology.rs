@@ -10,7 +10,7 @@ use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::gang_scheduler::make_nodes;
+use crate::gang_scheduler::{GPUS, make_nodes};
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
 const KEY: &str = "example.com/rack";
@@ -73,29 +73,28 @@ async fn workers_of_one_rack_have_neighbouring_ranks_if_nodes_may_be_read() {
     }
 }
 
-/// The racks of the nodes of a job's pods, when all have one. Each second node is in the same rack.
+/// The racks of the nodes of a job's pods, when all have one.
 async fn racks(
     stage: &Stage,
     namespace: &str,
     workers: u32,
-) -> anyhow::Result<Option<BTreeSet<u32>>> {
-    let pods = stage.all_pods(namespace).await;
-    let mut nodes = Vec::new();
-    for pod in pods {
+) -> anyhow::Result<Option<BTreeSet<String>>> {
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    let (mut racks, mut num_placed) = (BTreeSet::new(), 0);
+    for pod in stage.all_pods(namespace).await {
         if let Some(node) = pod.spec.unwrap().node_name {
-            nodes.push(node[1..].parse::<u32>()?);
+            racks.insert(nodes.get(&node).await?.labels()[KEY].clone());
+            num_placed += 1;
         }
     }
-    let racks = nodes.iter().map(|node| node % 2).collect();
-    Ok((nodes.len() == workers as usize).then_some(racks))
+    Ok((num_placed == workers).then_some(racks))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_scheduler_packs_workers_into_one_rack_if_they_must_and_into_two_if_they_may() {
-    let stage = Stage::new().await;
-    make_nodes(&stage).await;
+/// Nodes in two racks, and the scheduler of Kubernetes.
+async fn start_scheduler(stage: &Stage) {
+    make_nodes(stage).await;
     let nodes: Api<Node> = Api::all(stage.client.clone());
-    for at in 0..8 {
+    for at in 0..GPUS {
         let labels = Patch::Merge(json!({"metadata": {"labels": {KEY: format!("r{}", at % 2)}}}));
         let (name, parameters) = (format!("n{at}"), PatchParams::default());
         nodes.patch(&name, &parameters, &labels).await.unwrap();
@@ -104,20 +103,29 @@ async fn the_scheduler_packs_workers_into_one_rack_if_they_must_and_into_two_if_
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
     let arguments = [&*kubeconfig, "--leader-elect=false", "--secure-port=0"];
     stage.server.run("kube-scheduler", &arguments).unwrap();
-    let operator = stage.operator(None);
-    // The first one leaves one node of a rack, and the second one needs it.
-    for (namespace, mode, workers, expected) in
-        [(NAMESPACE, "Required", 3, 1), ("other", "Preferred", 5, 2)]
-    {
-        let mut racked = job(workers);
-        racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": mode});
-        let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
-        let containers = json!([{"name": "trainer", "resources": limits}]);
-        racked["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
-        stage.create(namespace, racked).await;
-        let is_placed = || racks(&stage, namespace, workers);
-        let placed = until("all workers are placed", SOON, is_placed).await;
-        assert_eq!(placed.unwrap().len(), expected, "{mode}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn required_and_preferred_topology_keep_workers_in_one_rack_and_preferred_lets_them_use_two()
+{
+    for mode in ["Required", "Preferred"] {
+        let stage = Stage::new().await;
+        start_scheduler(&stage).await;
+        let operator = stage.operator(None);
+        // The first job leaves one node of a rack, and the second one needs it.
+        for (namespace, mode, workers, expected) in
+            [(NAMESPACE, mode, 3, 1), ("other", "Preferred", 5, 2)]
+        {
+            let mut racked = job(workers);
+            racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": mode});
+            let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
+            let containers = json!([{"name": "trainer", "resources": limits}]);
+            racked["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
+            stage.create(namespace, racked).await;
+            let is_placed = || racks(&stage, namespace, workers);
+            let placed = until("all workers are placed", SOON, is_placed).await;
+            assert_eq!(placed.unwrap().len(), expected, "{mode}");
+        }
+        operator.stop().await;
     }
-    operator.stop().await;
 }

@@ -1,7 +1,7 @@
 //! The TrainingJob custom resource, `roundhouse.dev/v1alpha1`.
 //!
-//! Types, and a client that can read them all ([`shallow`]): what a field means is said in its doc comment, which `kubectl explain` shows; what
-//! the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
+//! Types, and a client that can read all objects of them ([`shallow`]). What a field means is said in its doc comment, which
+//! `kubectl explain` shows; what the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
 //!
 //! Two conventions of Kubernetes do not hold below `spec.trainer` and in progress. Learning rates and losses are numbers, as in
 //! every framework's configuration; and names of models, formats, optimizers and schedules are written as their field

@@ -1,27 +1,27 @@
-//! Answers of an API server without what is nested too deeply in a `TrainingJob`. It stores options of any depth, and
-//! `serde_json` reads 128 levels: one such job would make the list of all jobs an error.
+//! Cuts deep values out of the API server's answers. It stores `trainer.options` and `managedFields` of any depth, and
+//! `serde_json` stops at 128 levels: one such object would make the list of all objects of its kind unreadable.
+//!
+//! kube asks for JSON, without compression.
 
 use bytes::Bytes;
-use http::Request;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
+use kube::Client;
 use kube::client::Body;
-use kube::{Client, Resource};
 
-use crate::TrainingJob;
-
-/// Levels that are kept, from the root of an answer. In a list or a watch two of them are around a job.
+/// Levels that are kept, from the root of an answer. In a list or a watch two of them are around an object.
 pub const MAX_LEVELS: u32 = 64;
 
-/// The same client. What a `TrainingJob` has below [`MAX_LEVELS`] is `null` in its answers.
+/// The same client. Values below [`MAX_LEVELS`] are `null` in its answers.
 #[must_use]
 pub fn shallow(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let jobs = format!("/{}", TrainingJob::plural(&()));
     let service = tower::service_fn(move |request: Request<Body>| {
         let client = client.clone();
-        let mut levels = request.uri().path().contains(&jobs).then(Levels::default);
         async move {
             let answer = client.send(request).await?;
+            let mut levels = is_json(answer.headers()).then(Levels::default);
             Ok::<_, kube::Error>(answer.map(|body| {
                 body.map_frame(move |part| {
                     part.map_data(|data| match &mut levels {
@@ -35,7 +35,13 @@ pub fn shallow(client: Client) -> Client {
     Client::new(service, namespace)
 }
 
-/// Where a reader of JSON is that comes in parts.
+/// Logs, for one, are not.
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("application/json"))
+}
+
+/// Position of the scanner in a JSON text that arrives in parts.
 #[derive(Debug, Default)]
 struct Levels {
     depth: u32,
@@ -126,7 +132,31 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_out_of_what_is_flat() {
+    fn a_string_that_ends_in_backslashes_ends() {
+        let text = format!("[\"\\\\\", {}]", nested(100));
+        let kept: Value = serde_json::from_str(&kept(&text, 3)).unwrap();
+        assert_eq!(levels_of(&kept), MAX_LEVELS);
+    }
+
+    #[tokio::test]
+    async fn only_json_is_cut() {
+        let deep = nested(1_000);
+        for (kind, is_cut) in [("application/json", true), ("text/plain", false)] {
+            let text = deep.clone();
+            let server = tower::service_fn(move |_: Request<Body>| {
+                let answer = http::Response::builder().header(CONTENT_TYPE, kind);
+                let answer = answer.body(Body::from(text.clone().into_bytes()));
+                async move { Ok::<_, kube::Error>(answer.unwrap()) }
+            });
+            let client = shallow(Client::new(server, "default"));
+            let path = "/api/v1/namespaces/trainingjobs/pods/one/log";
+            let text = client.request_text(Request::get(path).body(Vec::new()).unwrap());
+            assert_eq!(text.await.unwrap() != deep, is_cut, "{kind}");
+        }
+    }
+
+    #[test]
+    fn json_with_exactly_the_most_levels_is_unchanged() {
         let levels = usize::try_from(MAX_LEVELS).unwrap();
         let text = nested(levels);
         assert_eq!(kept(&text, text.len()), text);

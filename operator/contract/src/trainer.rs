@@ -119,8 +119,8 @@ pub struct TrainerConfig {
     /// When the test split is evaluated.
     #[serde(default)]
     pub eval: Eval,
-    /// Settings that a program of your own reads: any keys and values. Only together with `model.name: custom` or
-    /// `data.format: custom`.
+    /// Settings that a program of your own reads: any keys and values, at most 64 KiB as JSON and 32 levels deep. Only together
+    /// with `model.name: custom` or `data.format: custom`.
     #[serde(default, skip_serializing_if = "Options::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "options::schema"))]
     pub options: Options,

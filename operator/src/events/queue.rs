@@ -17,7 +17,7 @@ use crate::context::Context;
 
 /// Events are told by so many tasks, those of one job by the same one, in their order.
 const LANES: usize = 32;
-/// The jobs of one namespace share so many of them: its slow webhook holds up few others.
+/// Each namespace uses so many of them, so a slow webhook there delays few other namespaces.
 const LANES_OF_NAMESPACE: u64 = 4;
 /// Most events that wait in a lane. With more of them the oldest are lost.
 const MAX_WAITING: usize = 256;
@@ -168,7 +168,7 @@ mod tests {
             };
             (0..100).map(lane).collect::<BTreeSet<_>>()
         };
-        assert_eq!(lanes("ml").len(), 4);
+        assert_eq!(lanes("ml").len() as u64, LANES_OF_NAMESPACE);
         let all: BTreeSet<_> = (0..100).flat_map(|at| lanes(&format!("n{at}"))).collect();
         assert_eq!(all.len(), LANES);
     }

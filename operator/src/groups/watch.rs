@@ -50,7 +50,7 @@ async fn follow<K: GroupKind>(
 ) -> String {
     let namespace = context.settings.namespace.as_deref();
     let api: Api<K> = scoped(context.watching.clone(), namespace);
-    let events = watcher(api, children(context, K::WATCHED)).backoff(backoff::of_watch());
+    let events = watcher(api, children(context, K::WATCHED)).backoff(backoff::watch_backoff());
     let mut events = std::pin::pin!(events);
     let mut is_listed = false;
     while let Some(event) = events.next().await {

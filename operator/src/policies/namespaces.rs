@@ -87,7 +87,7 @@ impl Namespaces {
 pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(context.watching.clone());
     let begun = begin(&context, Watched::Namespaces);
-    let events = watcher(namespaces, begun).backoff(backoff::of_watch());
+    let events = watcher(namespaces, begun).backoff(backoff::watch_backoff());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         let event = match event {

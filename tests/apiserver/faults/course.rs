@@ -8,9 +8,8 @@ use futures::stream::iter;
 use futures::try_join;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
-use kube::{Config, ResourceExt};
-use roundhouse_operator::lead::Terms;
 use roundhouse_operator::observe::version;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
@@ -21,11 +20,13 @@ use super::history::History;
 use super::proxy::Proxy;
 use super::rest::World;
 use super::scenario::{Goal, Scenario, Step};
-use super::trouble::Trouble;
 use crate::gang::coscheduling;
 use crate::stage::{Operator, SOON, Stage};
 
+use self::life::{Life, operator};
+
 mod deeds;
+mod life;
 
 /// Courses of one scenario at one time.
 const AT_ONCE: usize = 4;
@@ -35,12 +36,6 @@ const DEADLINE: Duration = Duration::from_mins(4);
 const LASTS: Duration = Duration::from_secs(15);
 /// Nothing is asked or told for so long at rest.
 const QUIET: Duration = Duration::from_secs(1);
-/// Short, but a busy machine keeps them.
-const TERMS: Terms = Terms {
-    duration: Duration::from_secs(8),
-    renew_within: Duration::from_secs(6),
-    period: Duration::from_millis(400),
-};
 /// A seed after which nothing strikes is no course. Of the shortest ones, with 15 requests, `Often` at 1 % strikes in one of
 /// seven.
 const TRIES: u64 = 150;
@@ -57,19 +52,11 @@ pub(crate) struct Course<'a> {
     /// Pods may tell of a crash that was counted in a status that is forgotten: then it does not count again.
     is_restored: bool,
     life: Life,
+    needs_lease: bool,
     deaths: u32,
+    /// Operators that have lost their Lease.
+    losses: u32,
     wrong: Vec<String>,
-}
-
-/// What may become of an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    /// It works to the end of the course.
-    Lasts,
-    /// It dies after a write, and has not been replaced yet.
-    Dies,
-    /// It may lose its Lease, and ends.
-    MayEnd,
 }
 
 /// How many courses of a scenario have an operator that dies after a write, one for each of its writes, and what is wrong
@@ -121,7 +108,7 @@ async fn run(
     fault: Fault,
     seed: u64,
 ) -> (u32, Vec<String>) {
-    let (mut course, first) = Course::begin(stage, namespace).await;
+    let (mut course, first) = Course::begin(stage, namespace, true).await;
     let (before, after) = (scenario.past(fault), scenario.steps());
     let mut wrong = Vec::new();
     for (index, (deed, goal)) in before.iter().chain(after).enumerate() {
@@ -147,14 +134,12 @@ async fn run(
     if wrong.is_empty() && !(expected..=most).contains(&made.len()) {
         wrong.push(format!("{made:?} were made, not {expected} pods"));
     }
+    if wrong.is_empty() && fault == Fault::Unrenewed && course.losses == 0 {
+        wrong.push("no operator has lost its Lease".to_owned());
+    }
     let strikes = course.proxy.traffic.end() + course.deaths;
     course.operator.kill().await;
     (strikes, wrong)
-}
-
-/// One that works while it has a Lease: none writes after the time of its own, and each ends only if that is lost.
-fn operator(stage: &Stage, config: Config, namespace: &str) -> Operator {
-    stage.candidate_of(config, namespace, TERMS)
 }
 
 /// The version before anything is in it.
@@ -168,20 +153,26 @@ async fn make_namespace(stage: &Stage, name: &str) -> u64 {
 
 impl<'a> Course<'a> {
     /// An operator of a new namespace, and the version before anything is in it.
-    pub(super) async fn begin(stage: &'a Stage, namespace: String) -> (Self, u64) {
+    pub(super) async fn begin(
+        stage: &'a Stage,
+        namespace: String,
+        needs_lease: bool,
+    ) -> (Self, u64) {
         let first = make_namespace(stage, &namespace).await;
         let proxy = Proxy::start(stage.server.client("operator").unwrap()).await;
         let course = Self {
             stage,
             history: History::begin(&stage.client, &namespace, first),
-            operator: operator(stage, proxy.config(), &namespace),
+            operator: operator(stage, proxy.config(), &namespace, needs_lease),
             namespace,
             proxy,
             is_ending: false,
             incidents: 0..=0,
             is_restored: false,
             life: Life::Lasts,
+            needs_lease,
             deaths: 0,
+            losses: 0,
             wrong: Vec::new(),
         };
         (course, first)
@@ -204,11 +195,6 @@ impl<'a> Course<'a> {
         let mut wrong = self.history.violations(*self.incidents.end());
         wrong.append(&mut self.wrong);
         wrong
-    }
-
-    /// From now on the operator may lose its Lease.
-    pub(super) fn may_end(&mut self) {
-        self.life = Life::MayEnd;
     }
 
     /// How many incidents were counted so far: from the fewest to the most.
@@ -244,65 +230,6 @@ impl<'a> Course<'a> {
 
     pub(super) async fn end(mut self) {
         self.operator.kill().await;
-    }
-
-    /// An older cache is as old as the namespace or younger. With every second seed it is a new operator that reads it.
-    async fn trouble(&mut self, fault: Fault, seed: u64, first: u64) {
-        self.life = match fault {
-            Fault::Dies => Life::Dies,
-            Fault::Unrenewed => Life::MayEnd,
-            _ => self.life,
-        };
-        if fault == Fault::Dies {
-            self.operator.cut_off_after(u32::try_from(seed).unwrap());
-            return;
-        }
-        let all: &[_] = &["pods", "trainingjobs", "services", "networkpolicies"];
-        let is_new = fault == Fault::Older && !seed.is_multiple_of(2);
-        let read = match seed / 2 % 3 {
-            1 if is_new => &all[..1],
-            2 if is_new => &all[1..2],
-            _ => all,
-        };
-        // Nothing is older when the job is still to come.
-        let has_past = self.history.has_any();
-        let older = has_past.then(|| self.history.older(first, seed, read));
-        let trouble = Trouble::new(fault, seed, older.unwrap_or(first));
-        if is_new {
-            self.operator.kill().await;
-            self.proxy.traffic.begin(trouble.begun_anew(read));
-            self.operator = self.next_operator();
-        } else {
-            self.proxy.traffic.begin(trouble);
-        }
-        if fault == Fault::Unrenewed {
-            // What is done next is done before the operator ends, then, or while nobody leads.
-            let whole = TERMS.duration + TERMS.period;
-            sleep(whole.mul_f64(fastrand::Rng::with_seed(seed).f64())).await;
-        }
-    }
-
-    fn next_operator(&self) -> Operator {
-        operator(self.stage, self.proxy.config(), &self.namespace)
-    }
-
-    /// The operator dies, and another one begins.
-    async fn begin_anew(&mut self) {
-        self.operator.kill().await;
-        self.operator = self.next_operator();
-    }
-
-    async fn replace_dead(&mut self) {
-        if self.life == Life::Dies && self.operator.is_cut_off() {
-            self.begin_anew().await;
-            self.life = Life::Lasts;
-            self.deaths += 1;
-        } else if self.operator.has_ended() {
-            if self.life != Life::MayEnd {
-                self.wrong.push("the operator has ended".to_owned());
-            }
-            self.begin_anew().await;
-        }
     }
 
     /// Waits until it is where it should be, be the trouble over or not.

@@ -118,7 +118,7 @@ impl Trouble {
         self.times == 0 && self.stages.is_empty()
     }
 
-    /// No more of it begins. A Lease that cannot be renewed is lost first.
+    /// Starts no new fault. `Unrenewed` continues until its count is used up, so that the operator does lose its Lease.
     pub(crate) fn end(&mut self) {
         if self.fault != Fault::Unrenewed {
             self.times = 0;

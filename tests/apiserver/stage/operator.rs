@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
 
 use clap::Parser;
-use futures::future::{BoxFuture, FutureExt};
-use http::{Method, Request, Response};
 use kube::Config;
-use kube::client::{Body, ClientBuilder};
+use kube::client::ClientBuilder;
 use prometheus::Registry;
 use roundhouse_operator::lead::Terms;
 use roundhouse_operator::lost_nodes;
@@ -19,10 +16,10 @@ use roundhouse_operator::watch_client::WatchTimeouts;
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tower::{Layer, Service};
 
 use super::Stage;
-use super::holder::{Holder, is_lease};
+use super::cut_off::CutOff;
+use super::lease_check::LeaseCheck;
 use crate::network::Network;
 
 /// The policy of an operator whose tests are about something else.
@@ -163,10 +160,10 @@ impl Stage {
             .lease
             .as_ref()
             .map(|_| settings.lease_terms.duration);
-        let holder = Holder::new(duration);
+        let lease_check = LeaseCheck::new(duration);
         let client = ClientBuilder::try_from(config)
             .unwrap()
-            .with_layer(&holder)
+            .with_layer(&lease_check)
             .with_layer(&layer)
             .with_layer(&network)
             .build();
@@ -182,7 +179,7 @@ impl Stage {
         Operator {
             left,
             network,
-            holder,
+            lease_check,
             registry,
             stop: Some(stop),
             task,
@@ -195,7 +192,7 @@ pub(crate) struct Operator {
     left: Arc<AtomicU32>,
     /// Between it and the API server.
     pub(crate) network: Network,
-    holder: Holder,
+    lease_check: LeaseCheck,
     /// Where its metrics are.
     pub(crate) registry: Registry,
     stop: Option<oneshot::Sender<()>>,
@@ -273,66 +270,7 @@ impl Drop for Operator {
         // Whatever the API server does, no reconcile panics, and nothing is written after the time of a Lease.
         if !std::thread::panicking() {
             assert_eq!(panicked, None);
-            assert_eq!(self.holder.wrong(), [""; 0]);
+            assert_eq!(self.lease_check.wrong(), [""; 0]);
         }
-    }
-}
-
-/// Lets so many writes through and then none: to the server it looks as if the operator had died.
-#[derive(Clone)]
-struct CutOff {
-    left: Arc<AtomicU32>,
-}
-
-impl<S> Layer<S> for CutOff {
-    type Service = CutOffService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        CutOffService {
-            inner,
-            left: Arc::clone(&self.left),
-        }
-    }
-}
-
-#[derive(Clone)]
-struct CutOffService<S> {
-    inner: S,
-    left: Arc<AtomicU32>,
-}
-
-impl<S, B> Service<Request<Body>> for CutOffService<S>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    B: Send + 'static,
-{
-    type Response = Response<B>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let path = request.uri().path();
-        let is_counted = !path.ends_with("/events") && !is_lease(path);
-        let is_dead = self.left.load(Ordering::SeqCst) == 0;
-        if is_lease(path) && is_dead {
-            return std::future::pending().boxed();
-        }
-        if *request.method() != Method::GET && is_counted {
-            let take = |left: u32| left.checked_sub(1);
-            if self
-                .left
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
-                .is_err()
-            {
-                return std::future::pending().boxed();
-            }
-        }
-        self.inner.call(request).boxed()
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
         return invalid(
             "options",
             format!(
-                "has lists or objects within each other on more than {MAX_OPTIONS_LEVELS} levels; make it flatter"
+                "nests lists or objects more than {MAX_OPTIONS_LEVELS} levels deep; flatten it"
             ),
         );
     }

@@ -104,13 +104,13 @@ fn options_that_do_not_fit_in_an_annotation_are_refused() {
 }
 
 #[test]
-fn options_within_each_other_have_a_bound() {
+fn options_nested_too_deeply_are_refused() {
     let nested = |levels: u32| (0..levels).fold(json!(1), |inner, _| json!({"in": [inner]}));
     let config = |levels| config("custom", "idx", &json!({"deep": nested(levels)}));
     assert_eq!(config(MAX_OPTIONS_LEVELS / 2).validate(), Ok(()));
     let invalid = config(MAX_OPTIONS_LEVELS / 2 + 1).validate().unwrap_err();
     assert_eq!(invalid.field, "options");
-    assert!(invalid.message.contains("32 levels"), "{invalid}");
+    assert!(invalid.message.contains("32 levels deep"), "{invalid}");
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! Whether an operator that needs a Lease has one whenever a write of it is carried out.
+//!
+//! A write whose answer the operator does not wait for is not seen. Giving the Lease back counts as a renewal.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -11,7 +13,7 @@ use tower::{Layer, Service};
 
 /// Between an operator and the API server.
 #[derive(Clone)]
-pub(super) struct Holder {
+pub(super) struct LeaseCheck {
     /// Of its Lease, if it needs one.
     duration: Option<Duration>,
     seen: Arc<Mutex<Seen>>,
@@ -28,7 +30,7 @@ pub(super) fn is_lease(path: &str) -> bool {
     path.contains("/coordination.k8s.io/")
 }
 
-impl Holder {
+impl LeaseCheck {
     pub(super) fn new(duration: Option<Duration>) -> Self {
         let seen = Arc::default();
         Self { duration, seen }
@@ -39,41 +41,42 @@ impl Holder {
         self.seen.lock().unwrap().wrong.clone()
     }
 
-    /// A write was carried out by now.
-    fn wrote(&self, what: &str, sent: Instant, now: Instant) {
+    /// Records a write that the API server answered by now.
+    fn wrote(&self, (method, path): (&Method, &str), sent: Instant, now: Instant) {
         let Some(duration) = self.duration else {
             return;
         };
         let mut seen = self.seen.lock().unwrap();
-        // Nobody has it by creating it.
-        if is_lease(what) && what.starts_with("PUT") {
+        // Creating the Lease makes nobody its holder.
+        if is_lease(path) && method == Method::PUT {
             seen.renewed = Some(sent);
             return;
         }
         let since = seen.renewed.map(|renewed| now - renewed);
-        if !is_lease(what) && since.is_none_or(|it| it >= duration) {
-            let wrong = format!("{what} was written {since:?} after the renewal of the Lease");
+        if !is_lease(path) && since.is_none_or(|it| it >= duration) {
+            let wrong =
+                format!("{method} {path} was written {since:?} after the renewal of the Lease");
             seen.wrong.push(wrong);
         }
     }
 }
 
-impl<S> Layer<S> for Holder {
-    type Service = HolderService<S>;
+impl<S> Layer<S> for LeaseCheck {
+    type Service = LeaseCheckService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let holder = self.clone();
-        HolderService { inner, holder }
+        let check = self.clone();
+        LeaseCheckService { inner, check }
     }
 }
 
 #[derive(Clone)]
-pub(super) struct HolderService<S> {
+pub(super) struct LeaseCheckService<S> {
     inner: S,
-    holder: Holder,
+    check: LeaseCheck,
 }
 
-impl<S, B> Service<Request<Body>> for HolderService<S>
+impl<S, B> Service<Request<Body>> for LeaseCheckService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -87,14 +90,13 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let what = format!("{} {}", request.method(), request.uri().path());
-        let is_write = *request.method() != Method::GET;
-        let (holder, sent) = (self.holder.clone(), Instant::now());
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let (check, sent) = (self.check.clone(), Instant::now());
         let answer = self.inner.call(request);
         async move {
             let answer = answer.await?;
-            if is_write && answer.status().is_success() {
-                holder.wrote(&what, sent, Instant::now());
+            if method != Method::GET && answer.status().is_success() {
+                check.wrote((&method, &path), sent, Instant::now());
             }
             Ok(answer)
         }
@@ -112,17 +114,17 @@ mod tests {
     fn a_write_without_a_lease_or_after_its_time_is_wrong() {
         let begun = Instant::now();
         let at = |milliseconds| begun + Duration::from_millis(milliseconds);
-        let pods = "POST /api/v1/namespaces/ml/pods";
-        let holder = Holder::new(Some(Duration::from_secs(6)));
-        holder.wrote(&format!("POST {LEASE}"), at(0), at(10));
-        holder.wrote(pods, at(10), at(20));
-        assert_eq!(holder.wrong().len(), 1);
-        holder.wrote(&format!("PUT {LEASE}/roundhouse"), at(1_000), at(1_100));
-        holder.wrote(pods, at(6_800), at(6_900));
-        assert_eq!(holder.wrong().len(), 1);
-        holder.wrote(pods, at(6_900), at(7_000));
-        assert_eq!(holder.wrong().len(), 2);
-        let needs_none = Holder::new(None);
+        let pods = (&Method::POST, "/api/v1/namespaces/ml/pods");
+        let check = LeaseCheck::new(Some(Duration::from_secs(6)));
+        check.wrote((&Method::POST, LEASE), at(0), at(10));
+        check.wrote(pods, at(10), at(20));
+        assert_eq!(check.wrong().len(), 1);
+        check.wrote((&Method::PUT, LEASE), at(1_000), at(1_100));
+        check.wrote(pods, at(6_800), at(6_900));
+        assert_eq!(check.wrong().len(), 1);
+        check.wrote(pods, at(6_900), at(7_000));
+        assert_eq!(check.wrong().len(), 2);
+        let needs_none = LeaseCheck::new(None);
         needs_none.wrote(pods, at(0), at(10));
         assert_eq!(needs_none.wrong(), [""; 0]);
     }
