@@ -18,6 +18,13 @@ pub(crate) const NAMESPACE: &str = "ml";
 const PODS_PER_NODE: u32 = 100;
 const SOON: Duration = Duration::from_secs(60);
 
+/// Pods with a label never have their image.
+const NO_IMAGE: &str = concat!(
+    "--config=",
+    env!("CARGO_MANIFEST_DIR"),
+    "/bench/operator/pod-no-image.yaml"
+);
+
 pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
     pub(crate) client: Client,
@@ -53,7 +60,7 @@ impl Cluster {
                 // On loopback, where agents may answer.
                 "--cidr=127.16.0.1/12",
                 &stage("ready"),
-                "--config=tests/bench/operator/pod-no-image.yaml",
+                NO_IMAGE,
                 &stage("delete"),
             ],
         )?;
