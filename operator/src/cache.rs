@@ -7,6 +7,10 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use roundhouse_api::TrainingJob;
 
+use self::gone::Gone;
+
+mod gone;
+
 /// Which job an object belongs to: namespace and UID.
 pub type Job = (String, String);
 
@@ -38,6 +42,7 @@ struct State<T> {
     /// A list in progress, which replaces everything when it is complete.
     fresh: Option<Objects<T>>,
     synced: bool,
+    gone: Gone,
 }
 
 #[derive(Debug)]
@@ -53,6 +58,7 @@ impl<T> Default for Cache<T> {
             objects: Objects::default(),
             fresh: None,
             synced: false,
+            gone: Gone::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -98,6 +104,7 @@ impl<T: PartialEq> Cache<T> {
             Event::Delete((namespace, name, entry)) => {
                 let job = job_ref(&namespace, &entry.job_name);
                 state.objects.remove(&namespace, &name);
+                state.gone.add(&namespace, &name, entry.version);
                 vec![job]
             }
         }
@@ -108,6 +115,12 @@ impl<T: PartialEq> Cache<T> {
     pub fn of(&self, job: &Job) -> OfJob<T> {
         let state = self.lock();
         state.objects.by_job.get(job).cloned().unwrap_or_default()
+    }
+
+    /// The version at which an object of this name was deleted a short while ago.
+    #[must_use]
+    pub fn deleted_at(&self, namespace: &str, name: &str) -> Option<u64> {
+        self.lock().gone.version(namespace, name)
     }
 
     /// The objects of all jobs.
@@ -228,6 +241,15 @@ mod tests {
         cache.take(Event::Delete(of_job("ml", "a")));
         assert!(cache.of(&job).is_empty());
         assert_eq!(look.len(), 1);
+    }
+
+    #[test]
+    fn the_deletion_of_an_object_is_known_for_a_while() {
+        let cache = Cache::default();
+        assert_eq!(cache.deleted_at("ml", "pod"), None);
+        cache.take(Event::Apply(of_job("ml", "a")));
+        cache.take(Event::Delete(of_job("ml", "a")));
+        assert_eq!(cache.deleted_at("ml", "pod"), Some(1));
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub enum Written {
 pub enum Seen {
     /// There is none.
     Absent,
+    /// There is none: one was deleted at this version.
+    Gone(u64),
     /// This version of it.
     Version(u64),
 }
@@ -108,6 +110,7 @@ impl Expectations {
         let pending = by_job.get_mut(job)?;
         pending.writes.retain(|what, write| match seen(what) {
             Seen::Absent => !write.deleted,
+            Seen::Gone(version) => !write.deleted && version < write.version,
             Seen::Version(version) => version < write.version,
         });
         let Some(first) = pending.writes.keys().next() else {
@@ -151,6 +154,17 @@ mod tests {
         };
         assert!(expectations.wait(&job, half).is_some());
         assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
+    }
+
+    #[test]
+    fn a_pod_that_was_told_and_deleted_at_once_is_not_waited_for() {
+        let job = ("ns".to_owned(), "uid".to_owned());
+        let expectations = Expectations::default();
+        expectations.wrote(&job, Written::Pod("a".to_owned()), 7);
+        assert!(expectations.wait(&job, |_| Seen::Absent).is_some());
+        // An earlier pod of this name.
+        assert!(expectations.wait(&job, |_| Seen::Gone(5)).is_some());
+        assert_eq!(expectations.wait(&job, |_| Seen::Gone(8)), None);
     }
 
     #[test]

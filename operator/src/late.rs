@@ -21,7 +21,7 @@ pub(crate) async fn is_late(
     write: &Written,
     seen: Seen,
 ) -> Result<bool, Error> {
-    let (Written::Pod(name), Seen::Absent) = (write, seen) else {
+    let (Written::Pod(name), Seen::Absent | Seen::Gone(_)) = (write, seen) else {
         return Ok(false);
     };
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);

@@ -25,7 +25,14 @@ pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Lag> {
     let group = || context.groups.kept(gang, key, &names::pod_group(job_name));
     context.expectations.wait(key, |written| match written {
         Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
-        Written::Pod(pod) => seen(pods.get(pod)),
+        Written::Pod(pod) => match pods.get(pod) {
+            // Told and deleted at once: the caches have seen both.
+            None => match context.pods.deleted_at(&key.0, pod) {
+                Some(version) => Seen::Gone(version),
+                None => Seen::Absent,
+            },
+            kept => seen(kept),
+        },
         Written::Service => seen(services.get(&name)),
         Written::NetworkPolicy => seen(policies.get(&name)),
         Written::PodGroup => seen(group().as_ref()),

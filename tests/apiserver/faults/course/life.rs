@@ -6,12 +6,13 @@ use std::time::Duration;
 use kube::Config;
 use roundhouse_operator::lead::Terms;
 use roundhouse_operator::run::RunError;
+use roundhouse_tests::cluster::until;
 use tokio::time::sleep;
 
 use super::Course;
 use crate::faults::fault::Fault;
 use crate::faults::trouble::Trouble;
-use crate::stage::{Operator, Stage};
+use crate::stage::{Operator, SOON, Stage};
 
 /// Short, but a busy machine keeps them. Between the last write and the end of a Lease there is as much time as usual.
 const TERMS: Terms = Terms {
@@ -61,6 +62,11 @@ impl Course<'_> {
         if fault == Fault::Dies {
             self.operator.cut_off_after(u32::try_from(seed).unwrap());
             return;
+        }
+        if fault == Fault::Unrenewed {
+            // Nobody can lose what they do not have.
+            let leads = || async { Ok(self.operator.leads().then_some(())) };
+            until("the operator leads", SOON, leads).await.unwrap();
         }
         let all: &[_] = &["pods", "trainingjobs", "services", "networkpolicies"];
         let is_new = fault == Fault::Older && !seed.is_multiple_of(2);
