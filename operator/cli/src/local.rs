@@ -114,6 +114,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         diary: Diary::begin(home.path())?,
     };
     let code = run.until_it_ends().await;
+    let fails = run.fails();
     run.record(true);
     // Nobody is left behind, whatever happened.
     run.executor.kill();
@@ -125,6 +126,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let code = tended.and(code);
     let outcome = match code {
         Ok(0) => Outcome::Succeeded,
+        Ok(INTERRUPTED) if fails => Outcome::GivenUp,
         Ok(INTERRUPTED) => Outcome::Interrupted,
         Ok(_) | Err(_) => Outcome::Failed,
     };
@@ -176,7 +178,9 @@ impl Run {
         }
         let names: Vec<&str> = self.executor.names().collect();
         let asked = format!("asked to leave: {} (again to kill)", names.join(", "));
-        self.screen.close(&asked);
+        let none = names.is_empty();
+        self.screen
+            .close(if none { "no worker runs" } else { &asked });
         self.executor.dismiss();
         while self.executor.num_workers() > 0 {
             self.executor.tend()?;
@@ -187,6 +191,18 @@ impl Run {
             }
         }
         Ok(INTERRUPTED)
+    }
+
+    /// Whether a worker has failed since the last committed step, or fails before its first.
+    fn fails(&self) -> bool {
+        let incidents = self.job.status.as_ref().map(|status| &status.incidents);
+        let waits = |observed: &Observed| {
+            observed
+                .pods
+                .iter()
+                .any(|pod| pod.container.waiting.is_some())
+        };
+        incidents.is_some_and(|it| it.since_progress > 0) || self.last.as_ref().is_some_and(waits)
     }
 
     /// Plans until nothing changes any more, if anything has changed.

@@ -29,6 +29,8 @@ pub(super) enum Outcome {
     Succeeded,
     Failed,
     Interrupted,
+    /// Interrupted while a worker failed again and again.
+    GivenUp,
 }
 
 /// The user's directory as an absolute path without `..`, as `spec.checkpoint` wants it. It need not be there.
@@ -89,14 +91,13 @@ impl Home {
         self.path.join("logs")
     }
 
-    /// What a person should know now. What nobody asked to keep is kept for a failure alone, which its logs
-    /// explain.
+    /// What a person should know now. What nobody asked to keep is kept for failures alone, which its logs explain.
     pub(super) fn close(self, outcome: Outcome) -> String {
         let logs = self.logs();
         let Some(temporary) = self.temporary else {
             return farewell(&self.path, outcome);
         };
-        if outcome != Outcome::Failed {
+        if matches!(outcome, Outcome::Succeeded | Outcome::Interrupted) {
             return "checkpoints, results and logs were not kept; --dir DIR keeps them".to_owned();
         }
         clear_but(&temporary.keep(), &logs);
@@ -119,7 +120,9 @@ fn farewell(dir: &Path, outcome: Outcome) -> String {
     };
     let next = match outcome {
         Outcome::Succeeded => "with more epochs or steps to train, the same command continues",
-        Outcome::Failed => "once the reason is mended, the same command continues",
+        Outcome::Failed | Outcome::GivenUp => {
+            "once the reason is mended, the same command continues"
+        }
         Outcome::Interrupted => "the same command continues",
     };
     let (logs, state) = (logs.display(), state.display());
@@ -201,6 +204,7 @@ mod tests {
             (Outcome::Succeeded, false),
             (Outcome::Interrupted, false),
             (Outcome::Failed, true),
+            (Outcome::GivenUp, true),
         ] {
             let home = Home::make(None).unwrap();
             let (path, logs) = (home.path().to_owned(), home.logs());
