@@ -16,7 +16,7 @@ Workers of a TrainingJob may die, leave and join meanwhile. The others continue 
 and every sample is used exactly once per epoch. Outside of a TrainingJob the script is a world of one.
 """
 
-from .data import Batch, Sampler, Step
+from .data import Batch
 from .errors import (
     AlreadyJoined,
     ConfigError,
@@ -34,6 +34,7 @@ from .errors import (
 from .evaluation import Evaluation
 from .job import Job
 from .joining import join
+from .sampler import Sampler, Step
 
 __all__ = [
     "AlreadyJoined",

@@ -34,7 +34,8 @@ def _code_of(error: BaseException) -> int:
 def explained(error: BaseException) -> tuple[int | None, str]:
     """The exit code, None for that of Python, and the last words of a process that ends with an exception: one line."""
     if isinstance(error, SystemExit):
-        return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {error.code}"
+        words = " ".join(str(error.code).split())
+        return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {cut(words)}"
     kind, words, place = words_and_place(error)
     if isinstance(error, RoundhouseError):
         return error.exit_code, words

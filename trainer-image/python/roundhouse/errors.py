@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ._native import own_failure
 
 
@@ -78,25 +76,25 @@ def words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def shortened(names: Sequence[str]) -> str:
-    """Some of many names."""
-    return ", ".join([*names[:3], f"and {len(names) - 3} others"] if len(names) > 4 else names)
-
-
 def is_own(error: BaseException) -> bool:
     """Whether an error of PyTorch is no peer's: too little memory, or a device that has failed. The next generation has it, too."""
     # Not by its class: this module does not wait for PyTorch.
     if type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and own_failure(str(error)) is not None
+    return _own_failure(error) is not None
 
 
 def exit_code_of(error: BaseException) -> int | None:
     """The exit code that an error asks for; None if it is that of any error of the script."""
     if isinstance(error, RoundhouseError):
         return error.exit_code
-    code = own_failure(str(error)) if isinstance(error, RuntimeError) else None
+    code = _own_failure(error)
     return code if code == DeviceError.exit_code else None
+
+
+def _own_failure(error: BaseException) -> int | None:
+    # Some words are no UTF-8, such as the name of a file.
+    return own_failure(str(error).encode(errors="replace").decode()) if isinstance(error, RuntimeError) else None
 
 
 _BY_CODE: dict[int, type[RoundhouseError]] = {

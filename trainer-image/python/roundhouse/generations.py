@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from ._native import Process
-from .data import Sampler, Step
 from .errors import ConfigError, PeerLost, RoundhouseError, words_of
 from .failures import Failures
 from .gradients import Gradients, Model
 from .groups import Group
 from .network import Network
+from .sampler import Sampler, Step
 from .state import Row
 
 

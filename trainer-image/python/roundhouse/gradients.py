@@ -16,11 +16,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ._native import fault_point
-from .errors import ConfigError, NotCommitted, is_own, shortened, words_of
+from .errors import ConfigError, NotCommitted, is_own, words_of
+from .traces import shortened
 
 if TYPE_CHECKING:
-    from .data import Step
     from .groups import Group
+    from .sampler import Step
 
 
 _SYNC = ("_verify_param_shape_across_processes", "_sync_module_states")
@@ -237,7 +238,11 @@ class Model(torch.nn.Module):
     def _note_alone(self) -> None:
         """A pass in a world of one, whose gradients a DDP would sum if there were one."""
         gradients = self._gradients
-        if gradients.group is not None or gradients.accumulates or not (self.training and torch.is_grad_enabled()):
+        if gradients.group is not None or not (self.training and torch.is_grad_enabled()):
+            return
+        if gradients.accumulates:
+            # As with a DDP: the last pass of a step has to be summed.
+            gradients.summed.discard(self._ids)
             return
         trained = [parameter.requires_grad for parameter in self._all]
         if trained != self._trained:

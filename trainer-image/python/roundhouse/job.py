@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ._native import Process
-from .data import Batch, Sampler, Step
+from .data import Batch
 from .ending import explained, write_result
 from .errors import ConfigError, NotCommitted, PeerLost
 from .evaluation import Evaluation
@@ -20,8 +20,18 @@ from .generations import Generations
 from .gradients import Model
 from .loops import Loop, Loops
 from .open_step import OpenStep
+from .sampler import Sampler, Step
 from .state import Row
 from .streams import Shard
+
+# Options of DDP. With the last two it sums gradients that the package does not see.
+_REFUSED_BY_MODEL = {
+    "process_group",
+    "broadcast_buffers",
+    "init_sync",
+    "delay_all_reduce_named_params",
+    "param_to_hook_all_reduce",
+}
 
 
 class Job:
@@ -98,7 +108,7 @@ class Job:
         inner = getattr(module, "_orig_mod", module)
         if not any(inner is own or inner in own.modules() for own in self._modules):
             raise ConfigError("job.model: the module is not in rh.join(state=...), so new workers would not get its weights")
-        refused = sorted({"process_group", "broadcast_buffers", "init_sync"} & options.keys())
+        refused = sorted(_REFUSED_BY_MODEL & options.keys())
         if refused:
             raise ConfigError(f"job.model: {', '.join(refused)}: the job decides that in each generation; leave it out")
         return self._generations.model(module, options)
@@ -158,13 +168,14 @@ class Job:
 
         ``loss``: of this rank's samples, a scalar, as the sampler's ``reduction`` has it: their mean, or their sum. With a
         ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; by default those of the state; ``[]`` if
-        the script changes its tensors itself after the commit. ``scheduler``: one or several, whose ``step()`` needs no
-        argument; they step if the optimizers do. A ``scaler`` has all optimizers step, or none. ``max_grad_norm`` clips the
-        gradients.
+        the script changes its tensors itself in the body after the commit, also with optimizers that are not in the state.
+        ``scheduler``: one or several, whose ``step()`` needs no argument; they step if the optimizers do. A ``scaler`` has all
+        optimizers step, or none. ``max_grad_norm`` clips the gradients.
 
         True: the step counts. False: the generation broke, nothing has changed, and the loop does the step again.
 
-        Raises :class:`~roundhouse.errors.Diverged` when loss or gradients are not finite and there is no scaler.
+        Raises :class:`~roundhouse.errors.Diverged` when loss or gradients are not finite and there is no scaler, or when the
+        scale of the scaler has fallen to 0.
         """
         return self._open.commit(loss, optimizer, scheduler, scaler=scaler, max_grad_norm=max_grad_norm)
 

@@ -90,11 +90,11 @@ def join(
 def _check_launcher() -> None:
     """Processes that another launcher has started would each train alone, on the same data and into the same files."""
     world_size = os.environ.get("WORLD_SIZE", "")
-    if world_size.isdigit() and int(world_size) > 1:
+    if "RANK" in os.environ and world_size.isdecimal() and int(world_size) > 1:
         raise ConfigError(
             f"rh.join under torchrun or another launcher (WORLD_SIZE={world_size}): each of its processes would train alone. "
             "Roundhouse starts the workers itself: `kubectl roundhouse run --local -f job.yaml` on this machine, and `kubectl "
-            "apply -f job.yaml` on a cluster. For one process alone, run `python` with the script, and unset WORLD_SIZE"
+            "apply -f job.yaml` on a cluster. For one process alone: `env -u WORLD_SIZE python train.py`"
         )
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ._native import Process
-from .data import Batch, Loader, Sampler, Step
+from .data import Batch, Loader
 from .errors import NotCommitted, PeerLost
 from .evaluation import Evaluation, evaluate
 from .generations import Generations
 from .open_step import OpenStep
+from .sampler import Sampler, Step
 from .seeding import mixed, seed_all
 
 

@@ -12,10 +12,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._native import Process, fault_point
 from .buffers import Buffers
-from .data import Sampler, Step
-from .errors import ConfigError, Diverged, NotCommitted, PeerLost, shortened
+from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
+from .sampler import Sampler, Step
 from .state import Row
+from .traces import shortened
 from .updates import forget_gradients, gradient_norm, learning_rate, loss_sum, schedulers_of, unscaled_norm, update
 
 
@@ -36,6 +37,8 @@ class OpenStep:
         self._gradients = generations.gradients
         self._is_manual = is_manual
         self._is_committing = False
+        # The step is committed without optimizers: the script changes its tensors itself in the rest of the body.
+        self._is_left_to_script = False
         self._began_at = self._loaded_at = 0.0
         self._hook = register_optimizer_step_pre_hook(self._check_step)
 
@@ -52,6 +55,7 @@ class OpenStep:
         is_mean = sampler.reduction == "mean"
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
         self._buffers.remember()
+        self._is_left_to_script = False
         self.step = step
         self._began_at = self._loaded_at = time.perf_counter()
         fault_point("Forward", step.rank, step.number)
@@ -77,6 +81,7 @@ class OpenStep:
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
         trained = self._trained(optimizers)
+        self._check_shared(optimizers)
         self._check_gradients(optimizers, trained)
         self._check_summed(optimizers)
         gradients = self._gradients
@@ -99,6 +104,12 @@ class OpenStep:
             return False
         mean_loss, all_finite = agreed
         if scaler is not None:
+            # PyTorch would divide by it, and the weights would no longer be numbers.
+            if scaler.get_scale() == 0:
+                raise Diverged(
+                    f"step {step.number}: loss {mean_loss:.4}: the scale of the scaler has fallen to 0, because the gradients of "
+                    "many steps were not finite: training diverges; lower the learning rate or add a warm-up"
+                )
             norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm)
         elif not (all_finite and math.isfinite(mean_loss)):
             raise Diverged(
@@ -137,6 +148,7 @@ class OpenStep:
             time.perf_counter() - agreed_at,
         ]
         self.step = None
+        self._is_left_to_script = not optimizers
         self._generations.steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
 
@@ -211,6 +223,18 @@ class OpenStep:
                 f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
             )
 
+    def _check_shared(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        seen: set[int] = set()
+        for one in optimizers if len(optimizers) > 1 else ():
+            parameters = {id(p): p for group in one.param_groups for p in group["params"] if p.requires_grad}
+            shared = [p for key, p in parameters.items() if key in seen]
+            if shared:
+                raise ConfigError(
+                    f"job.commit: {self._named(shared)} would be stepped by two optimizers in one step: give each parameter to "
+                    "one of them, or give job.commit the optimizer of this step"
+                )
+            seen.update(parameters)
+
     def _check_gradients(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> None:
         if optimizers and all(parameter.grad is None for parameter in trained):
             raise NotCommitted(
@@ -250,11 +274,13 @@ class OpenStep:
         """Called before each step of every optimizer in this process."""
         if not (self.step is not None or self.is_in_body) or self._is_committing:
             return
-        stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if any(optimizer is own for own in self.optimizers):
-            raise NotCommitted(
-                "optimizer.step() outside of job.commit: the ranks have not agreed on the step; remove it, job.commit does it"
-            )
+            raise NotCommitted("optimizer.step() outside of job.commit: job.commit steps the optimizers; remove the call")
+        if self._is_left_to_script:
+            return
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        # What is frozen stays as it is, unless it has an older gradient.
+        stepped = [parameter for parameter in parameters if parameter.requires_grad or parameter.grad is not None]
         if self._row.names_of(stepped):
             raise NotCommitted(
                 f"{type(optimizer).__name__}.step() of an optimizer that is not in rh.join(state=...) would change "

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from .errors import StateError, shortened
+from .errors import StateError
+from .traces import shortened
 
 
 def check_parameters(
@@ -41,5 +42,9 @@ def check_parameters(
             )
 
 
-def _memory(tensor: torch.Tensor) -> tuple[torch.device, int]:
-    return tensor.device, tensor.untyped_storage().data_ptr()
+def _memory(tensor: torch.Tensor) -> tuple[Any, int]:
+    try:
+        return tensor.device, tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        # A sparse tensor and some subclasses have none. No other tensor is a view of them.
+        return None, id(tensor)

@@ -16,7 +16,7 @@ class Shard:
     """
 
     def __init__(self, stream: Iterable[Any] | Callable[[int], Iterable[Any]], num_samples: int):
-        if not callable(stream) and iter(stream) is stream:
+        if not callable(stream) and _is_read_once(stream):
             raise ConfigError(
                 f"job.shard_of got a {type(stream).__name__}, which can be read only once: a stream is read from its beginning "
                 "in each epoch and after each change of the workers; give a function of the epoch that returns a new one"
@@ -51,6 +51,16 @@ class Shard:
                     f"{self._num_samples}: give the number of samples that every epoch has"
                 ) from None
         return self._last[1]
+
+
+def _is_read_once(stream: Any) -> bool:
+    try:
+        return iter(stream) is stream
+    except TypeError as error:
+        raise ConfigError(
+            f"job.shard_of got a {type(stream).__name__}, which is not iterable ({error}): give an iterable of samples, or a "
+            "function of the epoch that returns one"
+        ) from error
 
 
 class Streamed:

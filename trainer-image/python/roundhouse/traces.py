@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-# Kubernetes keeps 1,024 bytes of a message, from its beginning, and the place comes last.
-_MOST_CHARACTERS = 500
+# Kubernetes keeps 1,024 bytes of a message, from its beginning. The worker's name comes first, and the place last.
+_MOST_BYTES = 500
 # Of no script: installed packages wherever they are, this package, PyTorch, and the standard library.
 _PACKAGES = {"site-packages", "dist-packages"}
 _LIBRARY = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
@@ -41,7 +42,14 @@ def words_and_place(error: BaseException) -> tuple[str, str, str]:
 
 def cut(words: str) -> str:
     """The beginning of long words."""
-    return words if len(words) <= _MOST_CHARACTERS else words[: _MOST_CHARACTERS - 3] + "..."
+    # Some words are no UTF-8, such as the name of a file.
+    row = words.encode(errors="replace")
+    return row.decode() if len(row) <= _MOST_BYTES else row[: _MOST_BYTES - 3].decode(errors="ignore") + "..."
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Some of many names."""
+    return ", ".join([*names[:3], f"and {len(names) - 3} others"] if len(names) > 4 else names)
 
 
 def _own(places: list[Place]) -> list[Place]:

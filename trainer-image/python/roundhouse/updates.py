@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import OptState
 
-from .data import Step
 from .errors import ConfigError
+from .sampler import Step
 
 
 def loss_sum(loss: torch.Tensor | float, step: Step, reduction: str) -> float:
@@ -117,17 +117,33 @@ def update(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any
         for optimizer in optimizers:
             optimizer.step()
     else:
-        # A scaler decides for each optimizer. A step is committed or skipped as a whole.
-        if len(optimizers) < 2 or not _is_any_infinite(scaler, optimizers):
-            for optimizer in optimizers:
-                scaler.step(optimizer)
-        before = scaler.get_scale()
-        scaler.update()
-        skipped = scaler.get_scale() < before
+        skipped = _update_scaled(optimizers, scaler)
     if not skipped:
         for scheduler in schedulers:
             scheduler.step()
     return skipped
+
+
+def _update_scaled(optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> bool:
+    """Steps all optimizers, or none if gradients are not finite; whether it has skipped them."""
+    # A scaler raises an error for an optimizer without gradients, such as that of a frozen head.
+    optimizers = [one for one in optimizers if _has_gradients(one)]
+    if len(optimizers) == 1:
+        # The scaler decides before this reads what it has found: a fused optimizer steps on its device meanwhile.
+        scaler.step(optimizers[0])
+        skipped = _is_any_infinite(scaler, optimizers)
+    else:
+        # A scaler decides for each optimizer. A step is committed or skipped as a whole.
+        skipped = _is_any_infinite(scaler, optimizers)
+        if not skipped:
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+    scaler.update()
+    return skipped
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _is_any_infinite(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
@@ -136,6 +152,7 @@ def _is_any_infinite(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -
         if not _is_unscaled(scaler, optimizer):
             scaler.unscale_(optimizer)
     found = [scaler._per_optimizer_states[id(one)]["found_inf_per_device"].values() for one in optimizers]
+    # Waits for the device: whether the step is skipped is in the ledger.
     return any(float(flag) for flags in found for flag in flags)
 
 

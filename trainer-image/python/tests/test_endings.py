@@ -30,6 +30,8 @@ def train(num_workers):
     torch.nn.Linear(4, 2)(data)  # place: pass
 """
 LONG = "long words " * 500
+# Each character of the words takes two or three bytes.
+WIDE = "длинные слова → " * 100
 
 
 @pytest.mark.parametrize("loaders", [0, 1])
@@ -42,6 +44,9 @@ LONG = "long words " * 500
         # The last frame of the script's own, not that of an installed package.
         ("library.read(index)", None, "ValueError: sample ", "data"),
         ('raise RuntimeError(LONG)', None, "RuntimeError: long words", "data"),
+        ('raise RuntimeError(WIDE)', None, "RuntimeError: длинные слова", "data"),
+        # The name of a file that is no UTF-8.
+        ('raise RuntimeError("no\\udcff file")', None, "RuntimeError: no? file", "data"),
         ('raise errors.DataError("sample.jpg is damaged")', 65, "sample.jpg is damaged", None),
         # It cannot be made again from one word.
         ('b"\\xff".decode()', None, "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0", "data"),
@@ -56,7 +61,8 @@ def test_an_error_is_one_line_with_its_own_words_and_the_place_in_the_script(
     library.parent.mkdir()
     library.write_text(LIBRARY)
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.replace("HOW", how.replace("LONG", repr(LONG))))
+    how = how.replace("LONG", repr(LONG)).replace("WIDE", repr(WIDE))
+    script.write_text(SCRIPT.replace("HOW", how), encoding="utf-8")
     for directory in (library.parent, tmp_path):
         monkeypatch.syspath_prepend(directory)
     monkeypatch.delitem(sys.modules, "library", raising=False)
@@ -67,6 +73,21 @@ def test_an_error_is_one_line_with_its_own_words_and_the_place_in_the_script(
     assert found == code and message.startswith(words), message
     assert "\n" not in message and "Traceback" not in message and len(message.encode()) <= 600
     if place is not None:
-        lines = script.read_text().splitlines()
+        lines = script.read_text(encoding="utf-8").splitlines()
         number = next(number for number, line in enumerate(lines, 1) if f"place: {place}" in line)
         assert message.endswith(f"(train.py:{number})"), message
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (3, 3, "the script has exited with 3"),
+        ("no\n data", 1, "the script has exited with no data"),
+        (LONG, 1, "the script has exited with long words"),
+        (WIDE, 1, "the script has exited with длинные слова"),
+    ],
+)
+def test_the_words_of_sys_exit_are_one_short_line(given, code, words):
+    found, message = explained(SystemExit(given))
+    assert found == code and message.startswith(words), message
+    assert "\n" not in message and len(message.encode()) <= 600, message

@@ -411,6 +411,8 @@ def test_sys_exit_before_the_last_step_is_a_failure(tmp_path):
         ("scaler-unscale-collective", 3, 1, "31:Collective"),
         ("scaler-clip-alternate-apart", 2, 1, "31:Agree"),
         ("small-frozen", 3, 1, "31:Backward"),
+        # One of two optimizers has no gradients.
+        ("scaler-frozen-clip", 2, 1, "31:Backward"),
         ("manual-clip", 2, 1, "31:Collective"),
         # A layer that every third step leaves out, such as the one in which the rank is killed, and the one after.
         ("unused", 3, 1, "33:Backward"),

@@ -1,6 +1,6 @@
 """Mistakes of a script in a world of one, and what it may do that looks like one. Nothing waits for a second worker to show."""
 
-import os
+import json
 import subprocess
 import sys
 
@@ -12,7 +12,8 @@ from roundhouse.data import Loader, Sampler
 from roundhouse.streams import Shard
 from roundhouse.updates import learning_rate, schedulers_of
 
-DATA = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.randint(2, (40,)))
+RANDOM = torch.Generator().manual_seed(1)
+DATA = torch.utils.data.TensorDataset(torch.randn(40, 4, generator=RANDOM), torch.randint(2, (40,), generator=RANDOM))
 loss_of = torch.nn.functional.cross_entropy
 
 
@@ -83,6 +84,12 @@ def test_what_an_optimizer_trains_may_be_frozen_a_view_or_in_another_object(part
     train(parts, lambda job, loss: job.commit(loss, parts.both), loss=lambda _, x: parts.head(parts.body(x)), **options)
 
 
+def test_a_tensor_without_memory_of_its_own_is_named_if_it_is_outside_of_the_state(parts):
+    parts.first.add_param_group({"params": [torch.zeros(3).to_sparse().requires_grad_()]})
+    with pytest.raises(rh.StateError, match=r"first of .* trains 1 of its 3 parameters outside of the state \(shapes: \[3\]\)"):
+        rh.join(state=parts.state())
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -106,8 +113,11 @@ def test_gradients_that_a_second_worker_would_not_get_are_an_error_of_one_worker
         train(parts, lambda job, loss: job.commit(loss, parts.both), loss=loss(parts))
 
 
-def test_a_step_whose_only_passes_are_in_no_sync_is_an_error_of_one_worker(parts):
+@pytest.mark.parametrize("is_first_summed", [False, True])
+def test_a_step_whose_last_pass_is_in_no_sync_is_an_error_of_one_worker(parts, is_first_summed):
     def loss(job, x):
+        if is_first_summed:
+            loss_of(job.model(parts.head)(job.model(parts.body)(x)), torch.zeros(len(x), dtype=torch.long)).backward()
         with job.model(parts.body).no_sync():
             return job.model(parts.head)(job.model(parts.body)(x))
 
@@ -116,10 +126,15 @@ def test_a_step_whose_only_passes_are_in_no_sync_is_an_error_of_one_worker(parts
 
 
 def test_gradients_of_one_worker_are_those_of_models_that_train(parts):
+    weights = [parts.body.weight.detach().clone()]
+
     def body(job, loss):
-        # A part is frozen now and then, and one optimizer after the other steps.
-        job.commit(loss, parts.both[job.steps_done % 2])
-        parts.body.requires_grad_(job.steps_done % 3 > 0)
+        # A part is frozen in every other step. One optimizer steps, or both.
+        is_frozen = not parts.body.weight.requires_grad
+        job.commit(loss, parts.both if is_frozen else parts.first)
+        weights.append(parts.body.weight.detach().clone())
+        assert torch.equal(weights[-2], weights[-1]) is is_frozen
+        parts.body.requires_grad_(job.steps_done % 2 == 0)
 
     def loss(job, x):
         with torch.no_grad():
@@ -128,7 +143,8 @@ def test_gradients_of_one_worker_are_those_of_models_that_train(parts):
             loss_of(job.model(parts.head)(job.model(parts.body)(x)), torch.zeros(len(x), dtype=torch.long)).backward()
         return job.model(parts.head)(job.model(parts.body)(x))
 
-    train(parts, body, loss=loss, steps=3)
+    train(parts, body, loss=loss, steps=4)
+    assert len(weights) == 5
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -141,10 +157,62 @@ def test_an_optimizer_steps_in_commit_alone_also_after_the_commit(parts, is_own)
         outside.step()
         (parts.first if is_own else other).step()
 
-    own, foreign = r"optimizer.step\(\) outside of job.commit", r"Adam.step\(\) of an optimizer that is not in .* head.weight"
+    own = r"optimizer.step\(\) outside of job.commit: .* remove the call"
+    foreign = r"Adam.step\(\) of an optimizer that is not in .* head.weight"
     words = own if is_own else foreign
     with pytest.raises(rh.NotCommitted, match=words):
         train(parts, body)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_after_a_commit_without_optimizers_the_script_steps_those_that_are_not_in_the_state(parts, is_own):
+    other = torch.optim.SGD(parts.head.parameters(), lr=0.1)
+    weights = []
+
+    def body(job, loss):
+        assert job.commit(loss, [])
+        weights.append(parts.head.weight.detach().clone())
+        (parts.first if is_own else other).step()
+        assert not torch.equal(weights[-1], parts.head.weight)
+        other.zero_grad()
+
+    if is_own:
+        with pytest.raises(rh.NotCommitted, match=r"optimizer.step\(\) outside of job.commit"):
+            train(parts, body)
+        return
+    state = {"body": parts.body, "head": parts.head}
+    train(parts, body, state=state)
+    # The permission ends with the step.
+    with pytest.raises(rh.NotCommitted, match=r"SGD.step\(\) of an optimizer that is not in"):
+        train(parts, lambda job, loss: (other.step if job.steps_done else lambda: body(job, loss))(), state=state)
+
+
+def test_an_optimizer_outside_of_the_state_may_list_what_is_frozen(parts):
+    probe = torch.nn.Linear(4, 2)
+    parts.body.requires_grad_(False)
+    other = torch.optim.Adam([*parts.body.parameters(), *probe.parameters()])
+
+    def body(job, loss):
+        loss_of(probe(torch.ones(1, 4)), torch.zeros(1, dtype=torch.long)).backward()
+        other.step()
+        job.commit(loss, parts.second)
+
+    train(parts, body)
+    # An optimizer steps what has a gradient, frozen or not.
+    parts.body.weight.grad = torch.ones(4, 4)
+    with pytest.raises(rh.NotCommitted, match="Adam.* would change body.weight: add it to the state"):
+        train(parts, body)
+
+
+def test_a_parameter_in_two_optimizers_of_one_commit_is_named(parts):
+    third = torch.optim.SGD([parts.head.bias], lr=0.1)
+    state = parts.state(third=third)
+    with pytest.raises(rh.ConfigError, match="job.commit: head.bias would be stepped by two optimizers in one step"):
+        train(parts, lambda job, loss: job.commit(loss), state=state)
+    train(parts, lambda job, loss: job.commit(loss, [parts.first, (third, parts.second)[job.steps_done]]), state=state)
+    # What is frozen is not stepped.
+    parts.head.bias.requires_grad_(False)
+    train(parts, lambda job, loss: job.commit(loss, parts.both + [third]), state=state)
 
 
 def test_optimizers_step_freely_when_the_loop_is_over_or_left(parts):
@@ -177,6 +245,8 @@ def test_options_of_a_model_that_came_too_late_are_not_ignored(parts):
         assert job.model(parts.body) is net and job.model(parts.body, **options)._options == options
         with pytest.raises(rh.ConfigError, match="other options than before"):
             job.model(parts.body, bucket_cap_mb=1)
+        with pytest.raises(rh.ConfigError, match="job.model: delay_all_reduce_named_params, param_to_hook_all_reduce: the job"):
+            job.model(parts.head, delay_all_reduce_named_params=[], param_to_hook_all_reduce=parts.head.bias)
         for batch in job.steps(DATA, job.sampler(40, 8, steps=1)):
             loss = loss_of(job.model(parts.head)(net(batch.x)), batch.y)
             loss.backward()
@@ -202,21 +272,31 @@ def test_a_scheduler_that_commit_cannot_step_is_refused_before_the_weights_chang
 
 def test_a_plateau_is_followed_in_the_evaluations(parts, tmp_path):
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(parts.first, factor=0.5, patience=0)
+    followed = torch.tensor(-1)
 
     def measure(batch):
         return {"loss": float(len(batch[1]))}
 
-    evaluation = rh.Evaluation(DATA, measure, then=lambda means: plateau.step(means["loss"]))
+    def follow(means):
+        evaluated.append(job.steps_done)
+        if followed != job.steps_done:
+            plateau.step(means["loss"])
+            followed.fill_(job.steps_done)
+
+    evaluated = []
+    evaluation = rh.Evaluation(DATA, measure, then=follow)
     options = {"checkpoint_dir": tmp_path, "checkpoint_every_steps": 1}
-    # A start from a checkpoint evaluates its state once more.
-    for epochs, rate in ((3, 0.1 / 4), (4, 0.1 / 16)):
+    for epochs, rate in ((3, 0.1 / 4), (4, 0.1 / 8)):
         parts.first.param_groups[0]["lr"] = 0.1
-        with rh.join(state=parts.state(plateau=plateau), **options) as job:
+        followed.fill_(-1)
+        with rh.join(state=parts.state(plateau=plateau, followed=followed), **options) as job:
             for batch in job.steps(DATA, job.sampler(40, 20, epochs=epochs), evaluation=evaluation):
                 loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
                 loss.backward()
                 job.commit(loss, parts.both)
         assert parts.first.param_groups[0]["lr"] == pytest.approx(rate)
+    # A start from a checkpoint evaluates its state once more.
+    assert evaluated == [2, 4, 6, 6, 8]
 
 
 def test_an_optimizer_without_a_rate_trains(parts):
@@ -239,35 +319,95 @@ def test_an_optimizer_without_a_rate_trains(parts):
         train(parts, lambda job, loss: job.commit(loss, [parts.first, parts.second]))
 
 
+def skipped_steps(directory):
+    """The steps that the ledger says to be committed without an update."""
+    lines = [json.loads(line) for line in (directory / "ledger" / "gen-0000000001.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines if line.get("skipped")]
+
+
+def train_scaled(parts, scaler, directory, body, *, steps=3, **others):
+    """A training with a scaler, the rest of whose steps is ``body(job, loss)``."""
+    state = parts.state(scaler=scaler, **others)
+    with rh.join(state=state, checkpoint_dir=directory) as job:
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=steps)):
+            value = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+            scaler.scale(value).backward()
+            body(job, value)
+
+
+@pytest.mark.parametrize("most", [None, 1.0])
+@pytest.mark.parametrize("layer", ["body", "head"])
 @pytest.mark.parametrize("unscales", [False, True])
-def test_a_scaler_skips_the_step_of_all_optimizers_or_of_none(parts, tmp_path, unscales):
+def test_a_scaler_skips_the_step_of_all_optimizers_or_of_none(parts, tmp_path, unscales, layer, most):
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
     schedule = torch.optim.lr_scheduler.ExponentialLR(parts.first, 0.5)
     weights = []
 
     def body(job, loss):
         if job.steps_done == 1:
-            parts.head.weight.grad[0, 0] = float("inf")
+            getattr(parts, layer).weight.grad[0, 0] = float("inf")
         if unscales:
             scaler.unscale_(parts.second)
-        assert job.commit(loss, parts.both, schedule, scaler=scaler)
+        assert job.commit(loss, parts.both, schedule, scaler=scaler, max_grad_norm=most)
         weights.append([layer.weight.detach().clone() for layer in (parts.body, parts.head)])
 
-    def loss(job, x):
-        return job.model(parts.head)(job.model(parts.body)(x))
-
-    state = parts.state(scaler=scaler, schedule=schedule)
-    with rh.join(state=state, checkpoint_dir=tmp_path) as job:
-        for batch in job.steps(DATA, job.sampler(40, 8, steps=3)):
-            value = loss_of(loss(job, batch.x), batch.y)
-            scaler.scale(value).backward()
-            body(job, value)
-    for layer in range(2):
-        first, second, third = (step[layer] for step in weights)
+    train_scaled(parts, scaler, tmp_path, body, schedule=schedule)
+    for index in range(2):
+        first, second, third = (step[index] for step in weights)
         assert torch.equal(first, second) and not torch.equal(second, third)
     assert scaler.get_scale() == 2.0 and schedule.last_epoch == 2
-    ledger = (tmp_path / "ledger" / "gen-0000000001.jsonl").read_text()
-    assert ledger.count("kipped") == 1, ledger
+    assert skipped_steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("most", [None, 1.0])
+def test_a_scaler_passes_over_an_optimizer_whose_part_is_frozen(parts, tmp_path, most):
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    parts.head.requires_grad_(False)
+    weights = []
+
+    def body(job, loss):
+        if job.steps_done == 1:
+            parts.body.weight.grad[0, 0] = float("inf")
+        assert job.commit(loss, parts.both, scaler=scaler, max_grad_norm=most)
+        weights.append([layer.weight.detach().clone() for layer in (parts.body, parts.head)])
+
+    train_scaled(parts, scaler, tmp_path, body)
+    (first, head), (second, _), (third, last_head) = weights
+    assert torch.equal(first, second) and not torch.equal(second, third) and torch.equal(head, last_head)
+    assert skipped_steps(tmp_path) == [2]
+
+
+def test_a_step_is_skipped_if_its_own_optimizers_skip_it(parts, tmp_path):
+    """Also if the scaler lowers its scale because of another optimizer."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(parts.first, 0.5)
+    weights = [parts.body.weight.detach().clone()]
+
+    def body(job, loss):
+        if job.steps_done < 2:
+            (parts.head, parts.body)[job.steps_done].weight.grad[0, 0] = float("inf")
+        scaler.unscale_(parts.second)
+        assert job.commit(loss, parts.first, schedule, scaler=scaler)
+        weights.append(parts.body.weight.detach().clone())
+
+    train_scaled(parts, scaler, tmp_path, body, schedule=schedule)
+    assert [torch.equal(*pair) for pair in zip(weights, weights[1:])] == [False, True, False]
+    assert skipped_steps(tmp_path) == [2] and schedule.last_epoch == 2 and scaler.get_scale() == 1.0
+
+
+@pytest.mark.parametrize("most", [None, 1.0])
+def test_a_scale_that_has_fallen_to_0_is_an_error_before_the_weights_change(parts, tmp_path, most):
+    # Half of the smallest number above 0 is 0.
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-149)
+
+    def body(job, loss):
+        parts.head.weight.grad[0, 0] = float("inf")
+        assert job.commit(loss, parts.both, scaler=scaler, max_grad_norm=most)
+
+    before = parts.body.weight.detach().clone()
+    with pytest.raises(rh.Diverged, match="step 2: .* the scale of the scaler has fallen to 0"):
+        train_scaled(parts, scaler, tmp_path, body)
+    assert torch.equal(before, parts.body.weight)
 
 
 class Once(torch.utils.data.IterableDataset):
@@ -283,9 +423,13 @@ def test_streams_that_were_given_to_the_wrong_call_are_named():
     for dataset in (Once(), (number for number in range(5)), iter([1])):
         with pytest.raises(rh.ConfigError, match=r"give job.shard_of\(stream, num_samples=N\) in its place"):
             Loader(dataset, sampler)
+    with pytest.raises(rh.ConfigError, match="makes the DataLoader itself: give it the data set"):
+        Loader(torch.utils.data.DataLoader(range(5)), sampler)
     for stream in ((number for number in range(5)), iter([1]), map(int, [1])):
         with pytest.raises(rh.ConfigError, match="which can be read only once: .* give a function of the epoch"):
             Shard(stream, 5)
+    with pytest.raises(rh.ConfigError, match="job.shard_of got a int, which is not iterable"):
+        Shard(5, 5)
     assert Shard(Once(), 5).at(0, 3, None) == 3
 
 
@@ -304,7 +448,9 @@ def test_the_device_is_that_of_the_first_module(parts):
 
 def test_a_process_of_another_launcher_does_not_train_alone(parts, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(rh.ConfigError, match="rh.join under torchrun .*WORLD_SIZE=2.*`kubectl roundhouse run --local"):
+    monkeypatch.setenv("RANK", "1")
+    words = "rh.join under torchrun .*WORLD_SIZE=2.*`kubectl roundhouse run --local.*`env -u WORLD_SIZE"
+    with pytest.raises(rh.ConfigError, match=words):
         rh.join(state=parts.state())
     # The message of restart mode, whose agent sets both.
     monkeypatch.setenv("ROUNDHOUSE_GENERATION", "1")
@@ -312,8 +458,11 @@ def test_a_process_of_another_launcher_does_not_train_alone(parts, monkeypatch):
     with pytest.raises(rh.ConfigError, match="set elastic.mode: InProcess"):
         rh.join(state=parts.state())
     monkeypatch.delenv("ROUNDHOUSE_GENERATION")
-    for alone in ("1", ""):
+    # Digits alone make no number. A container may set WORLD_SIZE without a launcher.
+    for alone, rank in (("1", "0"), ("", "0"), ("²", "0"), ("2", None)):
         monkeypatch.setenv("WORLD_SIZE", alone)
+        if rank is None:
+            monkeypatch.delenv("RANK")
         train(parts, lambda job, loss: job.commit(loss, parts.both))
 
 
@@ -323,5 +472,6 @@ import torch, roundhouse as rh
 for _ in range(2):
     job = rh.join(state={"model": torch.nn.Linear(1, 1)})
 """
-    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=os.environ)
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 1, ended.stderr
     assert "AlreadyJoined: rh.join was called twice" in ended.stderr and "restart the kernel" in ended.stderr, ended.stderr
