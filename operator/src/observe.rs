@@ -23,19 +23,17 @@ pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Lag> {
     let name = names::service(job_name);
     let gang = job.spec.scheduling.gang;
     let group = || context.groups.kept(gang, key, &names::pod_group(job_name));
+    let namespace = &key.0;
     context.expectations.wait(key, |written| match written {
         Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
-        Written::Pod(pod) => match pods.get(pod) {
-            // Told and deleted at once: the caches have seen both.
-            None => match context.pods.deleted_at(&key.0, pod) {
-                Some(version) => Seen::Gone(version),
-                None => Seen::Absent,
-            },
-            kept => seen(kept),
-        },
-        Written::Service => seen(services.get(&name)),
-        Written::NetworkPolicy => seen(policies.get(&name)),
-        Written::PodGroup => seen(group().as_ref()),
+        Written::Pod(pod) => seen(pods.get(pod), || context.pods.deleted_at(namespace, pod)),
+        Written::Service => seen(services.get(&name), || {
+            context.services.deleted_at(namespace, &name)
+        }),
+        Written::NetworkPolicy => seen(policies.get(&name), || {
+            context.network_policies.deleted_at(namespace, &name)
+        }),
+        Written::PodGroup => seen(group().as_ref(), || None),
     })
 }
 
@@ -120,8 +118,12 @@ fn presence(
     }
 }
 
-fn seen<T>(entry: Option<&Arc<Entry<T>>>) -> Seen {
-    entry.map_or(Seen::Absent, |entry| Seen::Version(entry.version))
+/// What is written and deleted at once is never kept: the cache has seen both.
+fn seen<T>(entry: Option<&Arc<Entry<T>>>, deleted_at: impl FnOnce() -> Option<u64>) -> Seen {
+    match entry {
+        Some(entry) => Seen::Version(entry.version),
+        None => deleted_at().map_or(Seen::Absent, Seen::Gone),
+    }
 }
 
 /// A resourceVersion as a number: since Kubernetes 1.35 they are promised to be comparable so.

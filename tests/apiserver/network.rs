@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use futures::future::{BoxFuture, FutureExt};
 use http::header::DATE;
 use http::{Method, Request, Response};
 use http_body::{Body as HttpBody, Frame};
 use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
+use kube::Client;
 use kube::client::Body;
-use tower::{Layer, Service};
 
 /// What it does.
 #[derive(Clone, Default)]
@@ -50,71 +49,48 @@ impl Network {
     }
 }
 
-impl<S> Layer<S> for Network {
-    type Service = NetworkService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        NetworkService {
-            inner,
-            network: self.clone(),
-        }
-    }
-}
-
-#[derive(Clone)]
-pub(crate) struct NetworkService<S> {
-    inner: S,
-    network: Network,
-}
-
-impl<S, B> Service<Request<Body>> for NetworkService<S>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    B: Send + 'static,
-{
-    type Response = Response<Swallowed<B>>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
+impl Network {
+    /// The same client, behind this network.
+    pub(crate) fn before(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        let network = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (client, network) = (client.clone(), network.clone());
+            async move { network.pass(&client, request).await }
+        });
+        Client::new(service, namespace)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    async fn pass(
+        self,
+        client: &Client,
+        request: Request<Body>,
+    ) -> kube::Result<Response<Swallowed<Body>>> {
         // Other lists of pods are those of one namespace.
         let is_watch = request.uri().path() == "/api/v1/pods";
-        let by = is_watch.then(|| self.network.clone());
-        if by.as_ref().is_some_and(Network::swallows) {
-            return std::future::pending().boxed();
+        if is_watch && self.swallows() {
+            return std::future::pending().await;
         }
         let is_write = *request.method() != Method::GET;
-        let path = request.uri().path();
-        let mut to_lose = self.network.to_lose.lock().unwrap();
-        let loses = to_lose
-            .take_if(|to| is_write && path.ends_with(*to))
-            .is_some();
-        drop(to_lose);
-        let has_lost = Arc::clone(&self.network.has_lost);
-        let behind = SignedDuration::from_secs(self.network.seconds_behind.load(Ordering::SeqCst));
-        let answer = self.inner.call(request);
-        async move {
-            let mut answer = answer.await?;
-            let date =
-                DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() - behind));
-            let date = date.unwrap().parse().unwrap();
-            answer.headers_mut().insert(DATE, date);
-            if loses {
-                has_lost.store(true, Ordering::SeqCst);
-                return std::future::pending().await;
-            }
-            Ok(answer.map(|body| Swallowed {
-                body: Box::pin(body),
-                by,
-            }))
+        let path = request.uri().path().to_owned();
+        let loses = {
+            let mut to_lose = self.to_lose.lock().unwrap();
+            let lost = to_lose.take_if(|to| is_write && path.ends_with(*to));
+            lost.is_some()
+        };
+        let behind = SignedDuration::from_secs(self.seconds_behind.load(Ordering::SeqCst));
+        let mut answer = client.send(request).await?;
+        let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() - behind));
+        let date = date.unwrap().parse().unwrap();
+        answer.headers_mut().insert(DATE, date);
+        if loses {
+            self.has_lost.store(true, Ordering::SeqCst);
+            return std::future::pending().await;
         }
-        .boxed()
+        Ok(answer.map(|body| Swallowed {
+            body: Box::pin(body),
+            by: is_watch.then_some(self),
+        }))
     }
 }
 

@@ -2,70 +2,38 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
 
-use futures::future::{BoxFuture, FutureExt};
-use http::{Method, Request, Response};
+use http::{Method, Request};
+use kube::Client;
 use kube::client::Body;
-use tower::{Layer, Service};
 
 use super::lease_check::is_lease;
 
-/// Lets so many writes through and then none: to the server it looks as if the operator had died.
-#[derive(Clone)]
-pub(super) struct CutOff {
-    pub(super) left: Arc<AtomicU32>,
-}
-
-impl<S> Layer<S> for CutOff {
-    type Service = CutOffService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        CutOffService {
-            inner,
-            left: Arc::clone(&self.left),
-        }
-    }
-}
-
-#[derive(Clone)]
-pub(super) struct CutOffService<S> {
-    inner: S,
-    left: Arc<AtomicU32>,
-}
-
-impl<S, B> Service<Request<Body>> for CutOffService<S>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    B: Send + 'static,
-{
-    type Response = Response<B>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let path = request.uri().path();
-        let is_counted = !path.ends_with("/events") && !is_lease(path);
-        let is_dead = self.left.load(Ordering::SeqCst) == 0;
-        if is_lease(path) && is_dead {
-            return std::future::pending().boxed();
-        }
-        if *request.method() != Method::GET && is_counted {
-            let take = |left: u32| left.checked_sub(1);
-            if self
-                .left
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
-                .is_err()
-            {
-                return std::future::pending().boxed();
+/// The same client, which lets so many writes through and then none: to the server it looks as if the operator had died.
+pub(super) fn cut_off_after(client: Client, left: Arc<AtomicU32>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        let passes = passes(&request, &left);
+        async move {
+            if !passes {
+                return std::future::pending().await;
             }
+            client.send(request).await
         }
-        self.inner.call(request).boxed()
+    });
+    Client::new(service, namespace)
+}
+
+fn passes(request: &Request<Body>, left: &AtomicU32) -> bool {
+    let path = request.uri().path();
+    if is_lease(path) {
+        return left.load(Ordering::SeqCst) > 0;
     }
+    if *request.method() == Method::GET || path.ends_with("/events") {
+        return true;
+    }
+    let take = |left: u32| left.checked_sub(1);
+    let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+    taken.is_ok()
 }

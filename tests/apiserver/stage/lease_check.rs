@@ -3,13 +3,11 @@
 //! A write whose answer the operator does not wait for is not seen. Giving the Lease back counts as a renewal.
 
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures::future::{BoxFuture, FutureExt};
-use http::{Method, Request, Response};
+use http::{Method, Request};
+use kube::Client;
 use kube::client::Body;
-use tower::{Layer, Service};
 
 /// Between an operator and the API server.
 #[derive(Clone)]
@@ -59,48 +57,24 @@ impl LeaseCheck {
             seen.wrong.push(wrong);
         }
     }
-}
 
-impl<S> Layer<S> for LeaseCheck {
-    type Service = LeaseCheckService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
+    /// The same client, whose writes are recorded.
+    pub(super) fn of(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
         let check = self.clone();
-        LeaseCheckService { inner, check }
-    }
-}
-
-#[derive(Clone)]
-pub(super) struct LeaseCheckService<S> {
-    inner: S,
-    check: LeaseCheck,
-}
-
-impl<S, B> Service<Request<Body>> for LeaseCheckService<S>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<B>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let (check, sent) = (self.check.clone(), Instant::now());
-        let answer = self.inner.call(request);
-        async move {
-            let answer = answer.await?;
-            if method != Method::GET && answer.status().is_success() {
-                check.wrote((&method, &path), sent, Instant::now());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (client, check) = (client.clone(), check.clone());
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let sent = Instant::now();
+            async move {
+                let answer = client.send(request).await?;
+                if method != Method::GET && answer.status().is_success() {
+                    check.wrote((&method, &path), sent, Instant::now());
+                }
+                Ok::<_, kube::Error>(answer)
             }
-            Ok(answer)
-        }
-        .boxed()
+        });
+        Client::new(service, namespace)
     }
 }
 

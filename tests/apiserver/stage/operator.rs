@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::Parser;
-use kube::Config;
-use kube::client::ClientBuilder;
+use kube::{Client, Config};
 use prometheus::Registry;
 use roundhouse_operator::lead::Terms;
 use roundhouse_operator::lost_nodes;
@@ -18,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::Stage;
-use super::cut_off::CutOff;
+use super::cut_off::cut_off_after;
 use super::lease_check::LeaseCheck;
 use crate::network::Network;
 
@@ -148,9 +147,6 @@ impl Stage {
         let (_, file) = file.keep().unwrap();
         std::fs::write(&file, policy).unwrap();
         let left = Arc::new(AtomicU32::new(writes.unwrap_or(u32::MAX)));
-        let layer = CutOff {
-            left: Arc::clone(&left),
-        };
         let file = format!("--policy-file={}", file.display());
         let address = "--http-address=127.0.0.1:0";
         let arguments = [&["roundhouse-operator", address, &file], more].concat();
@@ -161,12 +157,8 @@ impl Stage {
             .as_ref()
             .map(|_| settings.lease_terms.duration);
         let lease_check = LeaseCheck::new(duration);
-        let client = ClientBuilder::try_from(config)
-            .unwrap()
-            .with_layer(&lease_check)
-            .with_layer(&layer)
-            .with_layer(&network)
-            .build();
+        let client = lease_check.of(Client::try_from(config).unwrap());
+        let client = network.before(cut_off_after(client, Arc::clone(&left)));
         let registry = Registry::new();
         let exposed = registry.clone();
         let (stop, stopped) = oneshot::channel::<()>();

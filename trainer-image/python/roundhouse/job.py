@@ -113,21 +113,8 @@ class Job:
             raise ConfigError(f"job.model: {', '.join(refused)}: the job decides that in each generation; leave it out")
         return self._generations.model(module, options)
 
-    def sampler(
-        self,
-        num_samples: int,
-        global_batch_size: int,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        seed: int = 0,
-        reduction: str = "mean",
-        in_order: bool = False,
-    ) -> Sampler:
-        """Which samples belong to which step: see :class:`~roundhouse.data.Sampler` for the arguments."""
-        return Sampler(
-            num_samples, global_batch_size, epochs=epochs, steps=steps, seed=seed, reduction=reduction, in_order=in_order
-        )
+    # Which samples belong to which step.
+    sampler = Sampler
 
     def shard_of(self, stream: Any, num_samples: int) -> Shard:
         """A stream of samples as a data set for :meth:`steps`, with ``job.sampler(..., in_order=True)``.
