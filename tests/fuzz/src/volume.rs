@@ -154,6 +154,6 @@ fn checkpoint(directory: &Directory) -> Manifest {
         bytes: &[1; 16],
         pulse: directory.pulse(),
     };
-    shard::write(&directory.partial(part.id), &part).unwrap();
-    complete::complete(directory, manifest.clone()).unwrap()
+    shard::write(&directory.partial(part.id, 1), &part).unwrap();
+    complete::complete(directory, manifest.clone(), 1).unwrap()
 }

@@ -5,19 +5,31 @@
 
 use std::ops::Range;
 
+use crate::ledger::Head;
 use crate::shard::shard;
 
 /// A checkpoint's place in the order of checkpoints: a later generation's counts more, whatever a
 /// superseded one still committed.
+///
+/// It is that of the saved state's last committed step, whatever generation saves it. So one name is one content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointId {
-    /// Generation that committed it.
+    /// Generation that committed its last step.
     pub generation: u64,
     /// Committed steps.
     pub step: u64,
 }
 
 impl CheckpointId {
+    /// The checkpoint of the state whose ledger ends with this line.
+    #[must_use]
+    pub const fn of(head: &Head) -> Self {
+        Self {
+            generation: head.generation,
+            step: head.step,
+        }
+    }
+
     /// Name of its directory; sorts as the checkpoints do.
     #[must_use]
     pub fn name(&self) -> String {
@@ -25,10 +37,10 @@ impl CheckpointId {
         format!("gen-{generation:010}-step-{step:012}")
     }
 
-    /// Name of its directory until it is complete.
+    /// Name of its directory until it is complete. Each generation that saves it writes into a directory of its own.
     #[must_use]
-    pub fn partial_name(&self) -> String {
-        self.name() + PARTIAL
+    pub fn partial_name(&self, writer: u64) -> String {
+        format!("{}{PARTIAL}-{writer}", self.name())
     }
 
     /// The checkpoint of a directory; `None` for any other name.
@@ -46,7 +58,10 @@ impl CheckpointId {
     /// The checkpoint of a directory that is not complete; `None` for any other name.
     #[must_use]
     pub fn parse_partial(name: &str) -> Option<Self> {
-        Self::parse(name.strip_suffix(PARTIAL)?)
+        let (name, writer) = name.split_once(PARTIAL)?;
+        // Earlier versions named no writer.
+        let is_ours = writer.is_empty() || writer.starts_with('-');
+        Self::parse(name).filter(|_| is_ours)
     }
 }
 
@@ -82,6 +97,9 @@ pub fn pieces(tensor_bytes: &[u64], rank: u32, world_size: u32) -> Vec<Piece> {
 
 /// Which of the checkpoints are to be deleted so that the newest `keep` that can be loaded stay, and `best` with them.
 /// A checkpoint that cannot be loaded is not counted, and is deleted once it is older than the newest ones.
+///
+/// A checkpoint with more steps than the newest one stays until that has come as far: it is all that is left of these
+/// steps if training was taken back by mistake.
 #[must_use]
 pub fn superfluous(
     checkpoints: &[(CheckpointId, bool)],
@@ -93,12 +111,13 @@ pub fn superfluous(
         .filter_map(|(id, is_valid)| is_valid.then_some(*id))
         .collect();
     valid.sort_unstable_by(|left, right| right.cmp(left));
-    let Some(oldest_kept) = keep.checked_sub(1).and_then(|last| valid.get(last)) else {
+    let oldest_kept = keep.checked_sub(1).and_then(|last| valid.get(last));
+    let (Some(newest), Some(oldest_kept)) = (valid.first(), oldest_kept) else {
         return Vec::new();
     };
     let older = checkpoints.iter().map(|(id, _)| *id);
     older
-        .filter(|id| id < oldest_kept && Some(*id) != best)
+        .filter(|id| id < oldest_kept && id.step <= newest.step && Some(*id) != best)
         .collect()
 }
 
@@ -120,8 +139,10 @@ mod tests {
         assert_eq!(names[0], "gen-0000000001-step-000000000900");
         for (id, name) in ids.into_iter().zip(&names) {
             assert_eq!(CheckpointId::parse(name), Some(id));
-            assert_eq!(CheckpointId::parse_partial(&id.partial_name()), Some(id));
-            assert_eq!(CheckpointId::parse(&id.partial_name()), None);
+            assert_eq!(CheckpointId::parse_partial(&id.partial_name(7)), Some(id));
+            assert_eq!(CheckpointId::parse(&id.partial_name(7)), None);
+            let earlier = format!("{name}.partial");
+            assert_eq!(CheckpointId::parse_partial(&earlier), Some(id));
         }
     }
 
@@ -134,6 +155,7 @@ mod tests {
             "gen-+000000001-step-000000000900",
         ] {
             assert_eq!(CheckpointId::parse(name), None, "{name}");
+            assert_eq!(CheckpointId::parse_partial(name), None, "{name}");
         }
     }
 
@@ -159,18 +181,27 @@ mod tests {
     fn the_newest_that_can_be_loaded_are_kept() {
         let checkpoints = [
             (id(1, 10), true),
-            (id(1, 30), false),
-            (id(1, 20), true),
+            (id(1, 13), false),
+            (id(1, 12), true),
             (id(2, 15), true),
             (id(2, 25), false),
         ];
         assert_eq!(superfluous(&checkpoints, 2, None), [id(1, 10)]);
         assert_eq!(
             superfluous(&checkpoints, 1, None),
-            [id(1, 10), id(1, 30), id(1, 20)]
+            [id(1, 10), id(1, 13), id(1, 12)]
         );
         assert_eq!(superfluous(&checkpoints, 3, None), []);
         assert_eq!(superfluous(&checkpoints, 4, None), []);
+    }
+
+    #[test]
+    fn what_has_more_steps_than_the_newest_checkpoint_is_not_deleted() {
+        let mut checkpoints = vec![(id(1, 900), true), (id(2, 10), true), (id(2, 20), true)];
+        assert_eq!(superfluous(&checkpoints, 1, None), [id(2, 10)]);
+        checkpoints.push((id(2, 900), true));
+        let all_older = [id(1, 900), id(2, 10), id(2, 20)];
+        assert_eq!(superfluous(&checkpoints, 1, None), all_older);
     }
 
     #[test]

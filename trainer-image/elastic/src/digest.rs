@@ -30,6 +30,15 @@ impl Digest {
         &self.0
     }
 
+    /// Its first 52 bits: a 64-bit float carries them exactly, so ranks can exchange them in a sum.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        match self.0.first_chunk() {
+            Some(first) => u64::from_be_bytes(*first) >> 12,
+            None => 0,
+        }
+    }
+
     /// The digest of these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::NUM_BYTES]) -> Self {

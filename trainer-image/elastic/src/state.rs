@@ -1,5 +1,10 @@
 //! Which rank has the state that a new generation continues with.
 
+use std::cmp::Ordering;
+
+use crate::checkpoint::CheckpointId;
+use crate::ledger::Head;
+
 /// Where the state that a rank holds comes from, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
@@ -9,7 +14,7 @@ pub enum Origin {
     Fresh,
     /// A checkpoint that the rank can read.
     Loaded,
-    /// Held since it was a member of a world.
+    /// In memory, since it was a member of a world.
     Live,
 }
 
@@ -30,19 +35,22 @@ impl Origin {
     }
 }
 
-/// What a rank says of its state. Greater is better, field by field:
+/// What a rank says of its state: how far it is, by the last line of its ledger, and where it lies.
 ///
-/// A state that a process kept beats any from a disk, because a world of one step more than the last
-/// checkpoint is still there. Among equals the generation decides before the step: what a superseded
-/// generation committed after it was left behind is not gone on with, however much it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The line names the state: ranks with equal lines have equal states, whatever generations they were members of since.
+/// Greater is better. A state of a later generation comes first, then the one with more steps: what a superseded
+/// generation committed after it was left behind does not count. Where a state lies decides only which of equal states
+/// is used: one in memory needs not be read from a disk. A torn state comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Where it comes from.
     pub origin: Origin,
-    /// The last generation that it was a member's state of; 0 before the first.
+    /// The generation that committed its last step; 0 before the first step.
     pub generation: u64,
     /// Committed steps.
     pub step: u64,
+    /// The first bits of the last line's hash; see [`Digest::number`](crate::Digest::number). 0 for initial weights.
+    pub hash: u64,
 }
 
 impl Claim {
@@ -51,7 +59,28 @@ impl Claim {
         origin: Origin::Fresh,
         generation: 0,
         step: 0,
+        hash: 0,
     };
+
+    /// A state whose ledger ends with `head`.
+    #[must_use]
+    pub const fn of(origin: Origin, head: &Head) -> Self {
+        Self {
+            origin,
+            generation: head.generation,
+            step: head.step,
+            hash: head.hash.number(),
+        }
+    }
+
+    /// The name of its checkpoint.
+    #[must_use]
+    pub const fn id(&self) -> CheckpointId {
+        CheckpointId {
+            generation: self.generation,
+            step: self.step,
+        }
+    }
 
     /// What a rank says that was cut off while it received this state: nothing can continue with what it has, but it
     /// knows which state there was.
@@ -63,8 +92,21 @@ impl Claim {
         }
     }
 
-    const fn age(&self) -> (u64, u64) {
-        (self.generation, self.step)
+    const fn worth(&self) -> (bool, u64, u64, Origin, u64) {
+        let is_whole = !matches!(self.origin, Origin::Torn);
+        (is_whole, self.generation, self.step, self.origin, self.hash)
+    }
+}
+
+impl Ord for Claim {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.worth().cmp(&other.worth())
+    }
+}
+
+impl PartialOrd for Claim {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -96,11 +138,11 @@ impl StateSource {
     /// committed a step that others have not.
     ///
     /// # Errors
-    /// What is lost, if there is only initial weights to continue with although some rank was receiving a state of
+    /// What is lost, if there are only initial weights to continue with although some rank was receiving a state of
     /// committed steps, or nothing at all. To begin at step 0 then would hide that the training's state is gone.
     pub fn of(claims: &[Claim]) -> Result<Self, Lost> {
         let torn = claims.iter().filter(|claim| claim.origin == Origin::Torn);
-        let lost = torn.max().filter(|claim| claim.age() > (0, 0));
+        let lost = torn.max().filter(|claim| claim.step > 0);
         let named = |claim: &Claim| Lost {
             generation: claim.generation,
             step: claim.step,
@@ -108,7 +150,7 @@ impl StateSource {
         let best = claims.iter().filter(|claim| claim.origin != Origin::Torn);
         let best = match (best.max(), lost) {
             (Some(best), None) => *best,
-            (Some(best), Some(_)) if best.origin != Origin::Fresh => *best,
+            (Some(best), Some(_)) if best.step > 0 => *best,
             (_, lost) => return Err(named(lost.unwrap_or(&Claim::FRESH))),
         };
         let holds = |claim: &Claim| *claim == best;
@@ -116,7 +158,7 @@ impl StateSource {
             claim: best,
             rank: claims.iter().position(holds).unwrap_or_default(),
             must_send: best.origin != Origin::Live || !claims.iter().all(holds),
-            lost: lost.filter(|lost| lost.age() > best.age()).map(named),
+            lost: lost.filter(|lost| lost.id() > best.id()).map(named),
         })
     }
 }

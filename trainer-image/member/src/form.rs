@@ -205,9 +205,6 @@ impl<R: Rendezvous> Member<'_, R> {
         let claim = agreed.source.claim;
         let source = u32::try_from(agreed.source.rank).unwrap_or_default();
         let role = self.role(world.rank() == source, agreed);
-        if role == Role::Receives {
-            self.held.begin_to_receive(&claim);
-        }
         let chunk_bytes = faults::chunk_bytes().unwrap_or(CHUNK_BYTES);
         let num_bytes = state.table()?.num_bytes();
         let mut digest = Digest::default();

@@ -1,7 +1,6 @@
 //! What this process holds of the training's state, besides the bytes that are trained.
 
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::state::Lost;
 use roundhouse_elastic::{Chain, Claim, Mark, Origin};
 
 use crate::checkpoint::Manifest;
@@ -23,7 +22,7 @@ pub struct Held {
     /// The last generation that it was a member's state of.
     generation: u64,
     /// Which state it was receiving when it was cut off.
-    torn: Option<Lost>,
+    torn: Option<Claim>,
 }
 
 impl Held {
@@ -44,9 +43,8 @@ impl Held {
 
     /// From now on this process stands for a checkpoint that it can read. Its bytes are not read yet.
     pub fn stand_for(&mut self, manifest: &Manifest) {
-        let claim = manifest.claim();
-        self.origin = claim.origin;
-        self.generation = claim.generation;
+        self.origin = Origin::Loaded;
+        self.generation = manifest.generation;
         self.torn = None;
         self.mark = manifest.mark(self.mark.pace);
         self.scores = manifest.scores.map(|scores| (manifest.step, scores));
@@ -62,32 +60,23 @@ impl Held {
     /// What this process says of its state when a generation forms.
     #[must_use]
     pub fn claim(&self) -> Claim {
-        match self.torn {
-            Some(Lost { generation, step }) => Claim {
-                origin: Origin::Torn,
-                generation,
-                step,
-            },
-            None => Claim {
-                origin: self.origin,
-                generation: self.generation,
-                step: self.mark.step,
-            },
+        match (self.torn, self.origin) {
+            (Some(torn), _) => torn,
+            (None, Origin::Fresh) => Claim::FRESH,
+            (None, origin) => Claim::of(origin, &self.chain.head()),
         }
     }
 
-    /// From now on its bytes are partly those of another state. A process that stands for a checkpoint can read
-    /// that again, unless it is a newer state that it receives.
+    /// A byte of its state was overwritten: from now on its bytes are partly those of another state. A process that
+    /// stands for a checkpoint can read that again, unless it is a newer state that it receives.
     pub(crate) fn begin_to_receive(&mut self, sent: &Claim) {
         if sent.origin != Origin::Loaded || self.origin != Origin::Loaded {
-            self.torn = Some(Lost {
-                generation: sent.generation,
-                step: sent.step,
-            });
+            self.torn = Some(sent.torn());
         }
     }
 
-    /// It is the state of a generation's members now.
+    /// It is the state of a generation's members now. What it is worth to the next one does not change before a step is
+    /// committed: a generation that breaks before its first step supersedes nothing.
     pub(crate) const fn go_live(&mut self, generation: u64) {
         self.origin = Origin::Live;
         self.generation = generation;

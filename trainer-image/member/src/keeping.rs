@@ -7,7 +7,7 @@ use std::time::Instant;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::patience::Flight;
-use roundhouse_elastic::{CheckpointId, Head, Mark, Patience};
+use roundhouse_elastic::{Claim, Head, Mark, Patience};
 
 use crate::checkpoint::load::Damaged;
 use crate::checkpoint::{self, Directory, Identity, Manifest, News, Saver};
@@ -116,10 +116,7 @@ impl Keeping {
 
     /// Where a checkpoint is, and how far it had come.
     pub(crate) fn name(&self, manifest: &Manifest) -> String {
-        let Manifest {
-            generation, step, ..
-        } = *manifest;
-        let path = self.directory.checkpoint(CheckpointId { generation, step });
+        let path = self.directory.checkpoint(manifest.id());
         format!("checkpoint {}", path.display())
     }
 
@@ -141,7 +138,10 @@ impl Keeping {
     }
 
     /// A rank has found that the bytes of a checkpoint are not what they should be.
-    pub(crate) fn mark_damaged(&mut self, id: CheckpointId) {
+    pub(crate) fn mark_damaged(&mut self, claim: &Claim) {
+        // Checkpoints of earlier versions may have another name than their state.
+        let own = self.found.as_ref().filter(|own| own.claim() == *claim);
+        let id = own.map_or_else(|| claim.id(), Manifest::id);
         let words = "the rank that read it found damage; its log says what".to_owned();
         self.damaged.insert(id, words);
     }

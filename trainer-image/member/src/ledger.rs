@@ -24,6 +24,8 @@ use appender::{Appender, Sync};
 struct State {
     /// Step of the last line that is durable.
     durable: u64,
+    /// Whether the file is there, durably: the fence for older generations.
+    is_begun: bool,
     /// Tries to make lines durable, whether they succeeded or not.
     num_tries: u64,
     /// Why the last one did not.
@@ -45,6 +47,7 @@ impl Shared {
         Self {
             state: Mutex::new(State {
                 durable,
+                is_begun: false,
                 num_tries: 0,
                 error: None,
                 fenced: None,
@@ -162,7 +165,7 @@ impl Ledger {
 }
 
 impl Progress {
-    /// Waits until the line of a step is durable.
+    /// Waits until the file is there and the line of a step is durable.
     ///
     /// # Errors
     /// Why it cannot be.
@@ -172,7 +175,7 @@ impl Progress {
         if self.syncs.send(Sync).is_err() {
             return Err(Unwritten::Closed);
         }
-        while state.durable < step {
+        while !state.is_begun || state.durable < step {
             // One that was under way when this was asked says nothing of what came after it.
             if let Some(error) = state
                 .error

@@ -95,7 +95,10 @@ fn what_killed_workers_left_does_not_keep_a_volume_full() {
     let path = volume.path();
     train_and_kill(2, &path, 1);
     let before = newest(&path).unwrap();
-    let left = format!("checkpoints/gen-0000000001-step-{:012}.partial", before + 1);
+    let left = format!(
+        "checkpoints/gen-0000000001-step-{:012}.partial-1",
+        before + 1
+    );
     fill(&path.join(&left).join("shard-00000-of-00001.safetensors"));
     let job = start(&endless(), 2, &path, 2);
     job.pace_steps(2);

@@ -7,6 +7,7 @@ const fn claim(origin: Origin, generation: u64, step: u64) -> Claim {
         origin,
         generation,
         step,
+        hash: 1_000 * generation + step,
     }
 }
 
@@ -46,8 +47,18 @@ fn the_best_claim_is_sent_by_the_lowest_rank_that_has_it() {
             (0, true),
         ),
         (
-            "a state that a process kept beats any from a disk",
-            &[loaded(9, 900), live(2, 7)],
+            "a checkpoint beats an older state in memory",
+            &[live(1, 535), loaded(2, 500)],
+            (1, true),
+        ),
+        (
+            "of equal states one in memory is sent",
+            &[loaded(2, 7), live(2, 7)],
+            (1, true),
+        ),
+        (
+            "a state in memory beats an older checkpoint",
+            &[loaded(2, 7), live(2, 8)],
             (1, true),
         ),
         (
@@ -113,12 +124,16 @@ proptest! {
     fn no_claim_beats_the_best_and_every_origin_reads_back(
         claims in proptest::collection::vec(
             (0_u64..4, 0_u64..4, 0_u64..4)
-                .prop_map(|(code, generation, step)| claim(Origin::from_code(code), generation, step)),
+                .prop_map(|(code, generation, step)| {
+                    let is_first = step == 0 || code == Origin::Fresh.code();
+                    let (generation, step) = if is_first { (0, 0) } else { (1 + generation, step) };
+                    claim(Origin::from_code(code), generation, step)
+                }),
             1..6,
         ),
     ) {
         match StateSource::of(&claims) {
-            Err(_) => prop_assert!(claims.iter().all(|claim| claim.origin <= Origin::Fresh)),
+            Err(_) => prop_assert!(claims.iter().all(|claim| claim.origin == Origin::Torn || claim.step == 0)),
             Ok(source) => {
                 prop_assert!(claims.iter().all(|claim| *claim <= source.claim));
                 prop_assert!(claims[..source.rank].iter().all(|claim| *claim < source.claim));

@@ -13,21 +13,27 @@ use super::{Directory, Reason, Trouble, pointer, shard};
 use crate::faults::{self, Point};
 use crate::state::Table;
 
-/// Gives a checkpoint its name. `manifest` lacks the parts, which are read from their records.
+/// Gives a checkpoint its name. `manifest` lacks the parts, which are read from the records that the ranks of the
+/// generation `writer` have left.
 ///
 /// # Errors
 /// What went wrong; the checkpoint has no name then.
-pub fn complete(directory: &Directory, manifest: Manifest) -> Result<Manifest, Trouble> {
+pub fn complete(
+    directory: &Directory,
+    manifest: Manifest,
+    writer: u64,
+) -> Result<Manifest, Trouble> {
     // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
-    try_complete(directory, manifest).map_err(Trouble::with(&directory.checkpoints()))
+    try_complete(directory, manifest, writer).map_err(Trouble::with(&directory.checkpoints()))
 }
 
-fn try_complete(directory: &Directory, mut manifest: Manifest) -> Result<Manifest, Reason> {
-    let id = CheckpointId {
-        generation: manifest.generation,
-        step: manifest.step,
-    };
-    let partial = directory.partial(id);
+fn try_complete(
+    directory: &Directory,
+    mut manifest: Manifest,
+    writer: u64,
+) -> Result<Manifest, Reason> {
+    let id = manifest.id();
+    let partial = directory.partial(id, writer);
     let records: Vec<_> = (0..manifest.world_size)
         .map(|rank| shard::record_name(rank, manifest.world_size))
         .collect();
@@ -46,8 +52,9 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> Result<Manifes
     sync_directory(&partial)?;
     faults::point(Point::Complete, 0, id.step);
     let complete = directory.checkpoint(id);
-    if Manifest::read(&complete).is_ok() {
-        // It had got its name, and that could not be made durable then: the same state of the same world.
+    if let Ok(saved) = Manifest::read(&complete) {
+        // The same state: another generation has saved it, or its name could not be made durable.
+        manifest = with_scores(saved, &manifest, &complete, pulse)?;
         std::fs::remove_dir_all(&partial)?;
     } else {
         std::fs::rename(&partial, &complete)?;
@@ -56,6 +63,29 @@ fn try_complete(directory: &Directory, mut manifest: Manifest) -> Result<Manifes
     pulse.beat(1);
     faults::point(Point::Named, 0, id.step);
     Ok(manifest)
+}
+
+/// The manifest of a checkpoint whose state was saved a second time. If it has been evaluated since the first time, the
+/// manifest is replaced by one with the scores; all else stays.
+fn with_scores(
+    saved: Manifest,
+    again: &Manifest,
+    complete: &Path,
+    pulse: &super::Pulse,
+) -> Result<Manifest, Reason> {
+    if again.scores.is_none() || again.scores == saved.scores {
+        return Ok(saved);
+    }
+    let saved = Manifest {
+        scores: again.scores,
+        ..saved
+    };
+    let text = serde_json::to_vec_pretty(&saved)?;
+    let draft = complete.join(manifest::DRAFT);
+    pulse.write_durably(&draft, |file| file.write_all(&text))?;
+    std::fs::rename(&draft, complete.join(manifest::FILE))?;
+    sync_directory(complete)?;
+    Ok(saved)
 }
 
 fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
@@ -135,7 +165,6 @@ pub fn delete_old(
     let old = old.into_iter().map(|id| directory.checkpoint(id));
     let left_over = directory.left_over(newest);
     let left_over = left_over.map_err(Trouble::with(&directory.checkpoints()))?;
-    let left_over = left_over.into_iter().map(|id| directory.partial(id));
     for path in old.chain(left_over) {
         remove(&path)?;
     }
@@ -182,9 +211,9 @@ pub fn best_of(
 
 /// Makes room after a save that failed: what it has written so far goes, and so does all that the next one to
 /// be completed would remove. On a full volume nothing is ever completed otherwise.
-pub fn make_room(directory: &Directory, failed: CheckpointId, retention: Retention) {
+pub fn make_room(directory: &Directory, failed: CheckpointId, writer: u64, retention: Retention) {
     // Whatever keeps it from being removed keeps the next one from being written, and is told of then.
-    let _ = remove(&directory.partial(failed));
+    let _ = remove(&directory.partial(failed, writer));
     let _ = delete_old(directory, failed, retention);
 }
 

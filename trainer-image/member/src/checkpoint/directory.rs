@@ -56,10 +56,10 @@ impl Directory {
         self.checkpoints().join(id.name())
     }
 
-    /// A checkpoint that is not complete.
+    /// A checkpoint that a generation writes, and that is not complete.
     #[must_use]
-    pub fn partial(&self, id: CheckpointId) -> PathBuf {
-        self.checkpoints().join(id.partial_name())
+    pub fn partial(&self, id: CheckpointId, writer: u64) -> PathBuf {
+        self.checkpoints().join(id.partial_name(writer))
     }
 
     /// The checkpoints that have their name, the newest first.
@@ -72,14 +72,16 @@ impl Directory {
         Ok(ids)
     }
 
-    /// The checkpoints that are not complete, of older generations or older steps than one.
+    /// Where checkpoints are that are not complete, of older generations or older steps than one.
     ///
     /// # Errors
     /// The directory is there, but cannot be read.
-    pub fn left_over(&self, id: CheckpointId) -> io::Result<Vec<CheckpointId>> {
-        let mut ids = parsed(&self.checkpoints(), CheckpointId::parse_partial)?;
-        ids.retain(|found| *found < id);
-        Ok(ids)
+    pub fn left_over(&self, id: CheckpointId) -> io::Result<Vec<PathBuf>> {
+        let older = |name: &str| {
+            let found = CheckpointId::parse_partial(name)?;
+            (found < id).then(|| self.checkpoints().join(name))
+        };
+        parsed(&self.checkpoints(), older)
     }
 
     /// The generations whose ledger is here, in order.
@@ -142,10 +144,11 @@ mod tests {
         for id in [id(1, 30), id(2, 20)] {
             std::fs::create_dir_all(directory.checkpoint(id)).unwrap();
         }
-        std::fs::create_dir_all(directory.partial(id(2, 25))).unwrap();
+        let partial = directory.partial(id(2, 25), 3);
+        std::fs::create_dir_all(&partial).unwrap();
         assert_eq!(directory.list().unwrap(), [id(2, 20), id(1, 30)]);
-        assert_eq!(directory.left_over(id(3, 1)).unwrap(), [id(2, 25)]);
-        assert_eq!(directory.left_over(id(2, 25)).unwrap(), []);
+        assert_eq!(directory.left_over(id(3, 1)).unwrap(), [partial]);
+        assert!(directory.left_over(id(2, 25)).unwrap().is_empty());
         assert_eq!(directory.newest_generation(), 2);
         std::fs::create_dir_all(directory.ledger()).unwrap();
         std::fs::write(directory.ledger().join(ledger::file_name(7)), "").unwrap();

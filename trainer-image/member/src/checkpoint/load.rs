@@ -121,11 +121,7 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
     let (parts, said) = sync_channel(1);
     let directory = directory.clone();
     let work = move || {
-        let id = CheckpointId {
-            generation: manifest.generation,
-            step: manifest.step,
-        };
-        let path = directory.checkpoint(id);
+        let path = directory.checkpoint(manifest.id());
         let mut offset = 0;
         for part in &manifest.shards {
             let message = match shard::read(&path, part, directory.pulse()) {
@@ -152,7 +148,7 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
 
 /// Whether what the manifest says fits together.
 fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
-    if (manifest.generation, manifest.step) != (id.generation, id.step) {
+    if manifest.id() != id {
         return Err(Reason::OtherCheckpoint);
     }
     if manifest.config_hash != manifest.training.hash(&manifest.tensors) {

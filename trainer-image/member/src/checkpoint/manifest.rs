@@ -5,7 +5,7 @@ use std::path::Path;
 
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{Claim, Digest, LossScale, Mark, Origin, Pace, Skips};
+use roundhouse_elastic::{CheckpointId, Claim, Digest, LossScale, Mark, Origin, Pace, Skips};
 use serde::{Deserialize, Serialize};
 
 use super::{Reason, Trouble};
@@ -15,6 +15,8 @@ use crate::state::Table;
 pub const SCHEMA_VERSION: u32 = 1;
 /// Name of the manifest in the checkpoint's directory.
 pub const FILE: &str = "manifest.json";
+/// Name of the manifest that is about to replace it.
+pub const DRAFT: &str = "manifest.json.partial";
 /// No manifest is larger; whatever is, is none.
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -26,7 +28,7 @@ pub struct Manifest {
     pub schema_version: u32,
     /// When it was saved, RFC 3339.
     pub saved_at: String,
-    /// Generation that saved it.
+    /// Generation that committed its last step; in checkpoints of earlier versions, the generation that saved it.
     pub generation: u64,
     /// Committed steps.
     pub step: u64,
@@ -217,8 +219,13 @@ impl Manifest {
     /// What a rank that has loaded it says of its state.
     #[must_use]
     pub const fn claim(&self) -> Claim {
-        Claim {
-            origin: Origin::Loaded,
+        Claim::of(Origin::Loaded, &self.ledger)
+    }
+
+    /// The checkpoint's name.
+    #[must_use]
+    pub const fn id(&self) -> CheckpointId {
+        CheckpointId {
             generation: self.generation,
             step: self.step,
         }

@@ -32,6 +32,8 @@ const NUM_BUFFERS: usize = 2;
 struct Flight {
     save: u64,
     id: CheckpointId,
+    /// The generation that writes it.
+    writer: u64,
     stage: Stage,
     begun: Instant,
     has_skipped: bool,
@@ -169,13 +171,15 @@ impl Saver {
         self.standstill.look(&self.pulse)
     }
 
-    /// Begins a copy of this rank's part of the state and has it written. When it returns, the state may change.
+    /// Begins a copy of this rank's part of the state and has it written by the generation `writer`. When it returns, the
+    /// state may change.
     ///
     /// # Errors
     /// The device refused the copy.
     pub fn begin(
         &mut self,
         id: CheckpointId,
+        writer: u64,
         rank: u32,
         world_size: u32,
         state: &dyn State,
@@ -193,6 +197,7 @@ impl Saver {
         self.flight = Some(Flight {
             save: self.num_begun,
             id,
+            writer,
             stage: Stage::Busy,
             begun,
             has_skipped: false,
@@ -201,6 +206,7 @@ impl Saver {
         self.give(Job::Write {
             save: self.num_begun,
             id,
+            writer,
             rank,
             world_size,
             snapshot,
@@ -223,9 +229,10 @@ impl Saver {
         flight.stage = Stage::Busy;
         flight.is_completing = true;
         self.standstill = Standstill::new(&self.pulse);
-        let save = flight.save;
+        let (save, writer) = (flight.save, flight.writer);
         self.give(Job::Complete {
             save,
+            writer,
             manifest: Box::new(manifest),
             ledger,
         });
@@ -239,7 +246,7 @@ impl Saver {
         };
         if rank == 0 {
             self.is_discarding = true;
-            self.give(Job::Discard(flight.id));
+            self.give(Job::Discard(flight.id, flight.writer));
         }
         flight.stage == Stage::Failed
     }

@@ -23,6 +23,8 @@ pub(super) enum Job {
         save: u64,
         /// The checkpoint.
         id: CheckpointId,
+        /// The generation that writes it.
+        writer: u64,
         /// Who writes.
         rank: u32,
         /// Of how many.
@@ -36,11 +38,13 @@ pub(super) enum Job {
         save: u64,
         /// Lacks the parts.
         manifest: Box<Manifest>,
+        /// The generation that has written them.
+        writer: u64,
         /// The ledger.
         ledger: Progress,
     },
-    /// Remove a checkpoint that will not be completed.
-    Discard(CheckpointId),
+    /// Remove a checkpoint that this generation will not complete.
+    Discard(CheckpointId, u64),
     /// Look for the newest checkpoint, and whether a newer generation than this has written.
     Survey(u64),
 }
@@ -122,11 +126,12 @@ impl Thread {
             Job::Write {
                 save,
                 id,
+                writer,
                 rank,
                 world_size,
                 mut snapshot,
             } => {
-                let directory = self.directory.partial(id);
+                let directory = self.directory.partial(id, writer);
                 let written = match snapshot.bytes() {
                     Ok(bytes) => {
                         let part = Part {
@@ -153,33 +158,31 @@ impl Thread {
             Job::Complete {
                 save,
                 manifest,
+                writer,
                 ledger,
-            } => self.complete(save, *manifest, &ledger),
-            Job::Discard(id) => {
-                complete::make_room(&self.directory, id, self.retention);
+            } => self.complete(save, *manifest, writer, &ledger),
+            Job::Discard(id, writer) => {
+                complete::make_room(&self.directory, id, writer, self.retention);
                 self.tell(Done::Discarded);
             }
             Job::Survey(generation) => self.survey(generation),
         }
     }
 
-    fn complete(&self, save: u64, manifest: Manifest, ledger: &Progress) {
+    fn complete(&self, save: u64, manifest: Manifest, writer: u64, ledger: &Progress) {
         let started = Instant::now();
-        let id = CheckpointId {
-            generation: manifest.generation,
-            step: manifest.step,
-        };
-        if self.is_fenced(id.generation) {
+        let id = manifest.id();
+        if self.is_fenced(writer) {
             return;
         }
         let result = ledger
             .wait_for(id.step)
             .map_err(Incomplete::from)
-            .and_then(|()| Ok(complete::complete(&self.directory, manifest)?));
+            .and_then(|()| Ok(complete::complete(&self.directory, manifest, writer)?));
         let is_complete = result.is_ok();
         if !is_complete {
             // Before it is told: the next save may begin at once.
-            complete::make_room(&self.directory, id, self.retention);
+            complete::make_room(&self.directory, id, writer, self.retention);
         }
         self.tell(Done::Completed {
             save,

@@ -4,8 +4,6 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::CheckpointId;
-
 use crate::checkpoint::{Standstill, Trouble, load};
 use crate::failure::Failure;
 use crate::group::Rendezvous;
@@ -46,10 +44,6 @@ impl<R: Rendezvous> Member<'_, R> {
         state: &mut S,
     ) -> Result<bool, Failure> {
         let claim = agreed.source.claim;
-        let id = CheckpointId {
-            generation: claim.generation,
-            step: claim.step,
-        };
         let is_reader = usize::try_from(world.rank()) == Ok(agreed.source.rank);
         let mut reading = None;
         if is_reader {
@@ -81,18 +75,18 @@ impl<R: Rendezvous> Member<'_, R> {
             self.reading_moves(is_reader, has_moved);
             if is_damaged {
                 if let Some(keeping) = &mut self.keeping {
-                    keeping.mark_damaged(id);
+                    keeping.mark_damaged(&claim);
                 }
                 return Ok(false);
             }
             if is_done {
                 if let (true, Some(keeping)) = (is_reader, &self.keeping) {
-                    let path = keeping.directory.checkpoint(id);
+                    let name = keeping.found().map(|it| keeping.name(it));
                     say(&format!(
-                        "loaded checkpoint {}: step {} of generation {}",
-                        path.display(),
-                        id.step,
-                        id.generation
+                        "loaded {}: step {} of generation {}",
+                        name.unwrap_or_default(),
+                        claim.step,
+                        claim.generation
                     ));
                 }
                 return Ok(true);

@@ -4,7 +4,7 @@ use roundhouse_contract::Master;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{
-    Chain, CheckpointId, Claim, Course, LossScale, Machine, Mark, Scaling, Skips,
+    Chain, CheckpointId, Claim, Course, Digest, LossScale, Machine, Mark, Scaling, Skips,
 };
 
 use super::*;
@@ -60,6 +60,15 @@ fn mark(step: u64) -> Mark {
     }
 }
 
+/// A ledger's end.
+fn head(generation: u64, step: u64) -> Head {
+    Head {
+        generation,
+        step,
+        hash: Digest::of(&[&generation.to_le_bytes(), &step.to_le_bytes()]),
+    }
+}
+
 fn fresh() -> Held {
     let start = Head::start(&identity().course);
     Held::fresh(mark(0), Chain::from(start))
@@ -68,6 +77,7 @@ fn fresh() -> Held {
 fn live(generation: u64, step: u64) -> Held {
     let mut held = fresh();
     held.mark = mark(step);
+    held.chain = Chain::from(head(generation, step));
     held.go_live(generation);
     held
 }
@@ -195,7 +205,8 @@ fn a_rank_without_the_state_gets_it_and_those_that_have_it_keep_their_own() {
         assert_eq!(rank.origin(), Origin::Live);
         assert_eq!(rank.bytes, Bytes::filled(1));
         assert_eq!(rank.held.mark, mark(20));
-        assert_eq!(rank.claim().generation, 9);
+        assert_eq!(rank.claim(), live(8, 20).claim());
+        assert_eq!(rank.held.generation(), 9);
     }
 }
 
@@ -220,7 +231,7 @@ fn of_equal_states_that_which_was_evaluated_is_sent_if_evaluations_change_the_st
 #[test]
 fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
     // In the chunk, and in the words after it.
-    for call in [2, 3] {
+    for (call, torn) in [(2, false), (3, true)] {
         let formed = form(
             vec![
                 process(live(8, 20), 1),
@@ -235,7 +246,8 @@ fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
         };
         assert!(matches!(holder.result, Err(Failure::PeerLost(_))));
         assert_eq!((holder.claim(), &holder.bytes), (before, &Bytes::filled(1)));
-        assert_eq!(joiner.claim(), before.torn(), "in collective {call}");
+        let expected = if torn { before.torn() } else { Claim::FRESH };
+        assert_eq!(joiner.claim(), expected, "in collective {call}");
         // The next generation continues with the holder's.
         let next = formed.into_iter().skip(1).map(|rank| Process {
             held: rank.held,
@@ -246,6 +258,44 @@ fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
             assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(20)));
             assert_eq!(rank.bytes, Bytes::filled(1));
         }
+    }
+}
+
+/// How many bytes are written tells whether a state is torn, not that some were expected.
+#[test]
+fn a_rank_that_is_a_step_behind_keeps_its_state_until_a_byte_of_the_newer_one_comes() {
+    let processes = || vec![process(live(8, 20), 1), process(live(8, 19), 5)];
+    // The sender is lost before the first chunk, and in the words after the last one.
+    for (call, expected) in [(2, live(8, 19).claim()), (3, live(8, 20).claim().torn())] {
+        let formed = form(processes(), &[(0, call)]);
+        assert!(matches!(formed[1].result, Err(Failure::PeerLost(_))));
+        assert_eq!(formed[1].claim(), expected, "in collective {call}");
+    }
+}
+
+/// What an agreement leaves: some ranks have formed the generation, and some have not.
+#[test]
+fn equal_states_have_equal_claims_whatever_generations_they_were_members_of() {
+    let mut formed = live(8, 20);
+    formed.go_live(9);
+    let processes = vec![process(formed, 1), process(live(8, 20), 1)];
+    // A rank that is lost in the first chunk would be an error if a state was sent.
+    for rank in form(processes, &[(0, 2)]) {
+        assert_eq!(
+            (rank.origin(), rank.claim()),
+            (Origin::Live, live(8, 20).claim())
+        );
+    }
+}
+
+#[test]
+fn a_generation_that_committed_no_step_supersedes_none() {
+    // The first has committed step 21 alone, and the second was a member of a generation without a step since.
+    let mut later = live(8, 20);
+    later.go_live(9);
+    for rank in form(vec![process(live(8, 21), 2), process(later, 1)], &[]) {
+        assert_eq!(rank.held.mark, mark(21));
+        assert_eq!(rank.bytes, Bytes::filled(2));
     }
 }
 

@@ -105,18 +105,17 @@ impl<R: Rendezvous> Member<'_, R> {
         match saving::decide(&sum.stages, u64::from(world_size), is_due) {
             Decision::None => {}
             Decision::Begin => {
-                let id = CheckpointId {
-                    generation: self.held.generation(),
-                    step: self.held.mark.step,
-                };
+                let ledger = self.held.chain.head();
+                let id = CheckpointId::of(&ledger);
                 keeping.saved = Some(Saved {
-                    ledger: self.held.chain.head(),
+                    ledger,
                     mark: self.held.mark,
                     scores: self.held.scores_of(id.step),
                     is_best: false,
                 });
                 let started = Instant::now();
-                keeping.saver.begin(id, rank, world_size, state)?;
+                let writer = self.held.generation();
+                keeping.saver.begin(id, writer, rank, world_size, state)?;
                 self.reporter.checkpoint_begun(started.elapsed());
             }
             Decision::Skip => {

@@ -179,6 +179,7 @@ impl Appender {
         let own = self.header.generation;
         shared.set(|state| {
             state.durable = durable;
+            state.is_begun |= self.durable_length > 0;
             state.num_tries += u64::from(has_synced);
             state.error = result.err().map(|trouble| trouble.to_string());
             state.answered_at = Instant::now();

@@ -43,7 +43,7 @@ pub struct Agreed {
 }
 
 /// Numbers that an [`Own`] takes.
-const OWN: usize = 9;
+const OWN: usize = 10;
 
 impl<G: Group> World<G> {
     /// Which rank has the state to continue with and what goes with it, and from where the job's generations are
@@ -58,6 +58,7 @@ impl<G: Group> World<G> {
                     origin,
                     generation,
                     step,
+                    hash,
                 },
             chain_bytes,
             first_generation,
@@ -78,6 +79,7 @@ impl<G: Group> World<G> {
             first_step,
             longest_step,
             u64::from(evaluation_counts),
+            hash,
         ];
         let own = numbers.map(|value| value as f64);
         values[OWN * self.rank as usize..][..OWN].copy_from_slice(&own);
@@ -88,6 +90,7 @@ impl<G: Group> World<G> {
                 origin: Origin::from_code(slots[0]),
                 generation: slots[1],
                 step: slots[2],
+                hash: slots[9],
             })
             .collect();
         let highest = |place| {

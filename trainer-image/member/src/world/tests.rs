@@ -43,6 +43,7 @@ fn a_world_of_one_agrees_with_itself() {
         origin: Origin::Live,
         generation: 2,
         step: 3,
+        hash: (1 << 52) - 1,
     };
     let own = Own {
         claim,

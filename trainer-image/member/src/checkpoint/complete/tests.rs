@@ -58,7 +58,7 @@ fn written(root: &Path) -> (Directory, Manifest) {
         bytes: &[1; 8],
         pulse: directory.pulse(),
     };
-    shard::write(&directory.partial(ID), &part).unwrap();
+    shard::write(&directory.partial(ID, 1), &part).unwrap();
     (directory, manifest)
 }
 
@@ -71,19 +71,61 @@ const ID: CheckpointId = CheckpointId {
 fn a_checkpoint_with_all_its_bytes_gets_its_name() {
     let root = tempfile::tempdir().unwrap();
     let (directory, manifest) = written(root.path());
-    complete(&directory, manifest).unwrap();
+    complete(&directory, manifest, 1).unwrap();
     assert_eq!(directory.list().unwrap(), [ID]);
+}
+
+/// Has the checkpoint written by a generation.
+fn rewritten(directory: &Directory, manifest: &Manifest, writer: u64) {
+    let part = shard::Part {
+        id: ID,
+        rank: 0,
+        world_size: 1,
+        table: &manifest.tensors,
+        bytes: &[1; 8],
+        pulse: directory.pulse(),
+    };
+    shard::write(&directory.partial(ID, writer), &part).unwrap();
+}
+
+#[test]
+fn a_state_that_a_later_generation_saves_again_keeps_its_checkpoint_and_gets_its_scores() {
+    let root = tempfile::tempdir().unwrap();
+    let (directory, manifest) = written(root.path());
+    let first = complete(&directory, manifest.clone(), 1).unwrap();
+    let scores = Some(Scores {
+        loss: Some(0.5),
+        ..Scores::default()
+    });
+    for (writer, told, expected) in [(2, None, None), (3, scores, scores), (4, None, scores)] {
+        rewritten(&directory, &manifest, writer);
+        let again = Manifest {
+            saved_at: "later".to_owned(),
+            scores: told,
+            ..manifest.clone()
+        };
+        let found = complete(&directory, again, writer).unwrap();
+        let expected = Manifest {
+            scores: expected,
+            ..first.clone()
+        };
+        assert_eq!(found, expected);
+        assert_eq!(Manifest::read(&directory.checkpoint(ID)).unwrap(), expected);
+    }
+    assert_eq!(directory.list().unwrap(), [ID]);
+    let names = std::fs::read_dir(directory.checkpoints()).unwrap();
+    assert_eq!(names.count(), 1, "no partial checkpoint stays");
 }
 
 #[test]
 fn one_that_the_volume_has_cut_short_does_not() {
     let root = tempfile::tempdir().unwrap();
     let (directory, manifest) = written(root.path());
-    let part = directory.partial(ID).join(shard::file_name(0, 1));
+    let part = directory.partial(ID, 1).join(shard::file_name(0, 1));
     let size = std::fs::metadata(&part).unwrap().len();
     let file = std::fs::File::options().write(true).open(&part).unwrap();
     file.set_len(size - 1).unwrap();
-    let told = complete(&directory, manifest).unwrap_err();
+    let told = complete(&directory, manifest, 1).unwrap_err();
     let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
     assert!(is_cut, "{told}");
     assert_eq!(directory.list().unwrap(), []);
@@ -96,14 +138,14 @@ fn evaluated(root: &Path, step: u64, loss: f64) -> CheckpointId {
         step,
     };
     if id != ID {
-        std::fs::rename(directory.partial(ID), directory.partial(id)).unwrap();
+        std::fs::rename(directory.partial(ID, 1), directory.partial(id, 1)).unwrap();
     }
     manifest.step = step;
     manifest.scores = Some(Scores {
         loss: Some(loss),
         ..Scores::default()
     });
-    complete(&directory, manifest).unwrap();
+    complete(&directory, manifest, 1).unwrap();
     id
 }
 
@@ -160,7 +202,7 @@ fn nothing_is_named_or_deleted_if_a_manifest_cannot_be_read() {
     std::fs::create_dir(&manifest).unwrap();
     let trouble = delete_old(&directory, newest, BY_LOSS).unwrap_err();
     assert!(trouble.is_of_the_volume(), "{trouble}");
-    make_room(&directory, newest, BY_LOSS);
+    make_room(&directory, newest, 1, BY_LOSS);
     best(&directory, BestMetric::Loss).unwrap_err();
     assert_eq!(directory.list().unwrap().len(), 3);
     assert_eq!(pointer::read(&directory), named);

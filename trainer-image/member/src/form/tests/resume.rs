@@ -17,9 +17,8 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         bytes: &Bytes::filled(fill).0,
         pulse: directory.pulse(),
     };
-    shard::write(&directory.partial(id), &part).unwrap();
-    let mut ledger = Head::start(&training.course);
-    (ledger.generation, ledger.step) = (generation, step);
+    shard::write(&directory.partial(id, generation), &part).unwrap();
+    let ledger = head(generation, step);
     let manifest = Manifest {
         schema_version: manifest::SCHEMA_VERSION,
         saved_at: String::new(),
@@ -38,7 +37,7 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         tensors: table,
         shards: Vec::new(),
     };
-    complete::complete(directory, manifest).unwrap();
+    complete::complete(directory, manifest, generation).unwrap();
 }
 
 /// A volume with the checkpoints of steps 20 and 30.
