@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
+use futures::{AsyncRead, AsyncReadExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -27,6 +28,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const NOT_INSTALLED: &str = "TrainingJobs are not installed here: install the chart with \
     `helm upgrade --install roundhouse charts/roundhouse`";
 const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest answer of an agent that is read. Scrapes of a worker with eight processes are 200 KB.
+const MAX_ANSWER: u64 = 8 << 20;
 
 /// Where jobs are, in kubectl's words.
 #[derive(Args, Debug)]
@@ -143,9 +146,12 @@ impl Cluster {
             self.namespace
         );
         let request = http::Request::get(path).body(Vec::new()).ok()?;
+        let read = async {
+            let answer = self.client.request_stream(request).await.ok()?;
+            whole(answer, MAX_ANSWER).await
+        };
         // A worker that ends in this moment may leave the API server's proxy without an answer.
-        let answer = tokio::time::timeout(WORKER_TIMEOUT, self.client.request_text(request));
-        answer.await.ok()?.ok()
+        tokio::time::timeout(WORKER_TIMEOUT, read).await.ok()?
     }
 
     /// What an agent answers as JSON.
@@ -175,6 +181,14 @@ impl Cluster {
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
+}
+
+/// A text of at most so many bytes; `None` if there is more, because a part of it may say something else.
+async fn whole(text: impl AsyncRead, most: u64) -> Option<String> {
+    let mut read = String::new();
+    let text = std::pin::pin!(text);
+    let number = text.take(most + 1).read_to_string(&mut read).await.ok()?;
+    (number as u64 <= most).then_some(read)
 }
 
 /// The pod of node rank 0 in the newest generation. A worker that is asked to leave has no place in it.
@@ -226,6 +240,12 @@ mod tests {
             "{words}"
         );
         assert_eq!(words.matches("No such file").count(), 1, "{words}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_is_none() {
+        assert_eq!(whole(&b"abc"[..], 3).await.as_deref(), Some("abc"));
+        assert_eq!(whole(&b"abcd"[..], 3).await, None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use roundhouse_api::TrainingJob;
 use serde_json::{Map, Value, json};
 
+use crate::out::plain;
 use crate::strict;
 
 mod command;
@@ -18,6 +19,7 @@ mod ray_job;
 #[cfg(test)]
 mod tests;
 mod train_job;
+mod unread;
 
 /// A job in the making.
 #[derive(Debug, Default)]
@@ -36,20 +38,20 @@ const MAX_NAME: usize = roundhouse_contract::names::MAX_JOB_NAME_LENGTH;
 /// It is not YAML, has no job that can be converted, or a job lacks what every TrainingJob needs.
 pub(crate) fn convert(text: &str) -> anyhow::Result<String> {
     let (mut jobs, mut others) = (Vec::new(), Vec::new());
-    for document in strict::documents(text)? {
+    for document in items(strict::documents(text)?) {
         let kind = document["kind"].as_str().unwrap_or_default().to_owned();
         let name = document["metadata"]["name"].as_str().unwrap_or_default();
         let draft = match kind.as_str() {
             "PyTorchJob" => pytorch_job::draft(&document),
             "TrainJob" => train_job::draft(&document),
             "RayJob" => ray_job::draft(&document),
-            "TrainingJob" => bail!("{name} is a TrainingJob already"),
+            "TrainingJob" => bail!("{} is a TrainingJob already", plain(name)),
             _ => {
-                others.push(format!("{kind} {name}"));
+                others.push(plain(&format!("{kind} {name}")));
                 continue;
             }
         };
-        let draft = draft.with_context(|| format!("{kind} {name}"))?;
+        let draft = draft.with_context(|| plain(&format!("{kind} {name}")))?;
         jobs.push(written(draft, &kind, name)?);
     }
     if jobs.is_empty() {
@@ -70,6 +72,26 @@ pub(crate) fn convert(text: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// The documents, with the items of a list in place of the list: `kubectl get -o yaml` prints one.
+fn items(documents: Vec<Value>) -> Vec<Value> {
+    let expand = |mut document: Value| match document["items"].take() {
+        Value::Array(items)
+            if document["kind"]
+                .as_str()
+                .is_some_and(|it| it.ends_with("List")) =>
+        {
+            items
+        }
+        other => {
+            if !other.is_null() {
+                document["items"] = other;
+            }
+            vec![document]
+        }
+    };
+    documents.into_iter().flat_map(expand).collect()
+}
+
 /// The document, after it was checked as the operator checks it.
 fn written(draft: Draft, kind: &str, name: &str) -> anyhow::Result<String> {
     let Draft {
@@ -85,12 +107,14 @@ fn written(draft: Draft, kind: &str, name: &str) -> anyhow::Result<String> {
         .namespace
         .get_or_insert_with(|| "default".to_owned());
     roundhouse_planner::validate(&job)?;
-    let mut text = format!("# Converted from {kind} {name} by `kubectl roundhouse convert`.\n");
+    // A name of the input may hold anything, a line break too; what follows it must stay a comment.
+    let from = plain(&format!("{kind} {name}"));
+    let mut text = format!("# Converted from {from} by `kubectl roundhouse convert`.\n");
     if !notes.is_empty() {
         text += "# What could not be carried over, and what to look at:\n";
     }
     for note in notes {
-        let _ = writeln!(text, "# - {}", note.replace('\n', " "));
+        let _ = writeln!(text, "# - {}", plain(&note));
     }
     Ok(text + &serde_saphyr::to_string(&document)?)
 }
@@ -100,7 +124,8 @@ impl Draft {
     fn of(document: &Value) -> Self {
         let mut draft = Self::default();
         let metadata = &document["metadata"];
-        let name = metadata["name"].as_str().unwrap_or("job");
+        let name = metadata["name"].as_str();
+        let name = name.or(metadata["generateName"].as_str()).unwrap_or("job");
         let usable = usable_name(name);
         if usable != name {
             draft.note(format!(
@@ -121,6 +146,19 @@ impl Draft {
         draft.set("elastic", json!({"mode": "Restart"}));
         draft.note("The script must resume from a checkpoint of its own: it is started anew whenever the set of workers changes.");
         draft
+    }
+
+    /// Notes each field of the document that neither `read` nor an earlier note names.
+    fn note_unread(&mut self, document: &Value, read: &[&str]) {
+        for path in unread::paths(document, read) {
+            let is_named = self.notes.iter().any(|note| {
+                let rest = note.strip_prefix(&path);
+                rest.is_some_and(|rest| rest.starts_with([':', ' ', '.']))
+            });
+            if !is_named {
+                self.note(format!("{path}: no field of a TrainingJob has its meaning"));
+            }
+        }
     }
 
     fn note(&mut self, note: impl Into<String>) {

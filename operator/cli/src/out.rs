@@ -28,7 +28,7 @@ pub(crate) fn print<T: Serialize>(
 ) -> anyhow::Result<()> {
     let text = match format {
         None => text(value),
-        Some(Format::Json) => serde_json::to_string_pretty(value)?,
+        Some(Format::Json) => json(value)?,
         Some(Format::Yaml) => serde_saphyr::to_string(value)?,
     };
     write(&text)
@@ -45,11 +45,38 @@ pub(crate) fn write(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Without control characters: text of the cluster must not steer the terminal.
+/// Without characters that steer a terminal: text of the cluster must not change what a person sees beside it.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if steers(c) { ' ' } else { c })
         .collect()
+}
+
+/// Control characters (Unicode's Cc), and those of Cf, Zl and Zp that are invisible, break a line or change its
+/// direction: U+202E shows the rest of a line from right to left.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// JSON in which what [`plain`] leaves out is written as an escape. Of control characters serde escapes only those below
+/// U+0020, and a terminal takes U+009B for the beginning of a sequence.
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for c in serde_json::to_string_pretty(value)?.chars() {
+        if steers(c) && c != '\n' {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                text += &format!("\\u{unit:04x}");
+            }
+        } else {
+            text.push(c);
+        }
+    }
+    Ok(text)
 }
 
 /// Text in a style; [`write`] removes the style where it is not wanted.
@@ -122,6 +149,15 @@ mod tests {
     #[test]
     fn control_characters_become_spaces() {
         assert_eq!(plain("a\u{1b}[31mb\rc\u{9b}2Jd"), "a [31mb c 2Jd");
+    }
+
+    #[test]
+    fn characters_that_turn_or_hide_text_become_spaces_and_escapes_in_json() {
+        assert_eq!(plain("a\u{202e}b\u{200b}c\u{2028}d"), "a b c d");
+        let text = "x\u{9b}2J\u{202e}\u{e0041}\u{e9}";
+        let written = json(&text).unwrap();
+        assert_eq!(written, "\"x\\u009b2J\\u202e\\udb40\\udc41\u{e9}\"");
+        assert_eq!(serde_json::from_str::<String>(&written).unwrap(), text);
     }
 
     #[test]

@@ -14,21 +14,35 @@ const MIN_VALUE: usize = 6;
 const OURS: &str = "ROUNDHOUSE_";
 
 /// Texts that look like secrets; what group 1 matches stays.
-const PATTERNS: [&str; 7] = [
-    // Private keys.
-    r"()-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
+const PATTERNS: [&str; 11] = [
+    // Private keys. Lines of a log may have a prefix each, such as the time. A key without its end is left to `random`.
+    r"(?s)()-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----.*?-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----",
     // JSON Web Tokens, such as those of service accounts.
     r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?",
-    // Keys with the prefix of their issuer: GitHub, GitLab, Hugging Face, Slack, OpenAI, AWS, Google.
-    r"()\b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abeprs]-|sk-|AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}",
+    // Keys with the prefix of their issuer: GitHub, GitLab, Hugging Face, Slack, OpenAI, NVIDIA, PyPI, W&B, AWS, Google.
+    r"()\b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abeprs]-|sk-|nvapi-|pypi-|wandb_v1_|AKIA|ASIA|AIza|ya29\.)[A-Za-z0-9_-]{12,}",
     // HTTP.
     r"(?i)(authorization[\x22']?\s*[:=]\s*[\x22']?(?:(?:bearer|basic|token)\s+)?)[^\s\x22',]+",
     r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}",
-    // Names of secrets with their value: in logs, in arguments, in documents.
-    r"(?i)((?:password|passwd|passphrase|secret|token|credentials?|(?:api|access|private|account)[_-]?key)[\x22']?(?:\s*[:=]\s*|\s+(?:is|was)\s+)[\x22']?)[^\s\x22',;&}]+",
+    // Signatures of addresses: S3, Google Cloud Storage, Azure.
+    r"(?i)([?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|signature|sig|access_token|key)=)[^\s&\x22']+",
+    // Names of secrets with their value, quoted or not: in logs, in arguments, in documents.
+    r"(?i)((?:password|passwd|passphrase|secret|token|credentials?|(?:api|access|private|account)[_-]?key)[\x22']?(?:\s*[:=]\s*|\s+(?:is|was)\s+))(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[\x22']?[^\s\x22',;&}]+)",
+    // Options with their value as the next word: commands in a shell's line.
+    r"(?i)(\s--?[a-z0-9_-]*(?:password|passwd|passphrase|secret|token|(?:api|access|private|account)[_-]?key)\s+)(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[^\s\x22',;&|-][^\s\x22',;&|]*)",
+    // Commands that take a key as their argument.
+    r"(?i)(\b(?:wandb|huggingface-cli|hf|docker|ngc)\s+(?:auth\s+)?login\s+(?:--[a-z-]+(?:=\S+)?\s+)*)[^\s\x22'|;&-][^\s\x22'|;&]*",
+    r"(?i)(\blogin\b[^\n|;&]*\s-p\s*)[^\s\x22'|;&]+",
     // User and password in an address.
     r"(://)[^/\s:@]+:[^/\s@]+@",
 ];
+
+/// Longer words of letters and digits in random order are keys, whatever they are called.
+const RANDOM: &str = r"[A-Za-z0-9+/_=-]{32,}";
+/// Random words that explain a job and open nothing: identifiers of objects and digests of images.
+const IDENTIFIER: &str =
+    r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
+const DIGEST_PREFIX: &str = "sha256:";
 
 /// Options and keys whose value is a secret.
 const NAMES: [&str; 6] = [
@@ -48,6 +62,8 @@ pub(crate) struct Redactor {
     names: Vec<Regex>,
     /// Values of variables, the longest first.
     values: Vec<String>,
+    random: Regex,
+    identifier: Regex,
 }
 
 impl Redactor {
@@ -64,7 +80,7 @@ impl Redactor {
         let names = names.iter().map(|name| {
             let name = regex::escape(name);
             Regex::new(&format!(
-                r"(\b{name}\b[\x22']?\s*[:=]\s*[\x22']?)[^\s\x22',;]+"
+                r"(\b{name}\b[\x22']?\s*[:=]\s*)(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[^\s\x22',;]+)"
             ))
         });
         let mut values: Vec<String> = values.into_iter().collect();
@@ -73,6 +89,8 @@ impl Redactor {
             patterns: patterns.collect::<Result<_, _>>()?,
             names: names.collect::<Result<_, _>>()?,
             values,
+            random: Regex::new(RANDOM)?,
+            identifier: Regex::new(IDENTIFIER)?,
         })
     }
 
@@ -87,7 +105,22 @@ impl Redactor {
                 .replace_all(&text, format!("${{1}}{LEFT_OUT}"))
                 .into_owned();
         }
-        text
+        self.without_random_words(&text)
+    }
+
+    fn without_random_words(&self, text: &str) -> String {
+        let (mut kept, mut end) = (String::with_capacity(text.len()), 0);
+        for word in self.random.find_iter(text) {
+            let before = &text[..word.start()];
+            let explains =
+                before.ends_with(DIGEST_PREFIX) || self.identifier.is_match(word.as_str());
+            if !explains && is_random(word.as_str()) {
+                kept += &text[end..word.start()];
+                kept += LEFT_OUT;
+                end = word.end();
+            }
+        }
+        kept + &text[end..]
     }
 
     /// An object without values of variables, and without what looks like a secret.
@@ -128,6 +161,22 @@ impl Redactor {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
+}
+
+/// Whether a long word is random: digits and both cases are mixed as in base64, or it is hexadecimal. Paths and names
+/// of classes have few digits and few capitals.
+fn is_random(word: &str) -> bool {
+    let share = |is: fn(&u8) -> bool| {
+        let number = word.bytes().filter(is).count();
+        number as f64 / word.len() as f64
+    };
+    let is_hex = share(u8::is_ascii_hexdigit) >= 1.0;
+    let digits = share(u8::is_ascii_digit);
+    if is_hex {
+        // A long number, or a word such as `deadbeef` repeated, has no mixture.
+        return (0.2..0.95).contains(&digits);
+    }
+    digits >= 0.05 && share(u8::is_ascii_uppercase) >= 0.15 && share(u8::is_ascii_lowercase) >= 0.15
 }
 
 fn is_secret_name(name: &str) -> bool {
@@ -184,10 +233,52 @@ mod tests {
                 "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
                 "MIIE",
             ),
+            (
+                "wandb login 0123456789abcdef0123456789abcdef01234567",
+                "0123456789",
+            ),
+            ("sh -c 'train --hub-token abcabc --lr 1'", "abcabc"),
+            ("GET /a?X-Amz-Signature=0f0f0f&x=1", "0f0f0f"),
+            ("https://x.blob/c?sv=1&sig=Zm9v%3D", "Zm9v"),
+            ("nvapi-abcdefghijklmnop", "abcdefg"),
+            ("password: \"two words\" next", "words"),
+            ("docker login -u me -p hunter2 x.io", "hunter2"),
+            (
+                "key lqTxA4Xf0zrv8cYJ2N7sWk3dPq5mBg1H here",
+                "lqTxA4Xf0zrv8cYJ",
+            ),
         ] {
             let shown = redactor.text(text);
             assert!(
                 !shown.contains(secret) && shown.contains(LEFT_OUT),
+                "{shown}"
+            );
+        }
+    }
+
+    /// A key of 64 characters a line, as OpenSSL writes it.
+    const KEY_LINE: &str = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj";
+
+    #[test]
+    fn a_private_key_in_a_log_goes_with_all_its_lines() {
+        let redactor = Redactor::of(&[]).unwrap();
+        let begin = "-----BEGIN PRIVATE KEY-----";
+        let end = "-----END PRIVATE KEY-----";
+        let log = |lines: &[&str]| {
+            let lines = lines.iter().enumerate();
+            let lines = lines.map(|(at, line)| format!("2026-11-26T22:00:0{at}Z {line}\n"));
+            lines.collect::<String>()
+        };
+        for lines in [
+            &["before", begin, KEY_LINE, KEY_LINE, end, "after"][..],
+            // The log begins or ends within the key.
+            &["before", KEY_LINE, end, "after"],
+            &["before", begin, KEY_LINE, "after"],
+        ] {
+            let shown = redactor.text(&log(lines));
+            assert!(!shown.contains("MIIE"), "{shown}");
+            assert!(
+                shown.contains("before") && shown.contains("after"),
                 "{shown}"
             );
         }
@@ -202,6 +293,12 @@ mod tests {
             "store at 10.0.0.1:29500",
             "data.tokens: {context: 128}",
             "secretKeyRef: {name: wandb, key: key}",
+            "uid 0b7c0c4e-7f0b-4a52-9d3e-0a1b2c3d4e5f",
+            "image x@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "/usr/local/lib/python3/site-packages/torch/nn/parallel/DistributedDataParallel",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING_WITH_A_LONG_NAME2",
+            "a_killed_worker_is_an_incident_and_the_other_continues_1",
+            "train.py --max-tokens 128 --tokenizer bert",
         ] {
             assert_eq!(redactor.text(text), text);
         }

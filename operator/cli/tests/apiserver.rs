@@ -184,6 +184,7 @@ async fn a_job_is_submitted_explained_steered_and_stopped() {
     assert!(out.contains("has not looked at the job"), "{out}");
 
     steer(&stage).await;
+    submit_again(&stage).await;
     explain(&stage).await;
     end(&stage).await;
 }
@@ -219,6 +220,34 @@ async fn steer(stage: &Stage) {
         let job = stage.jobs().get("digits").await.unwrap();
         assert_eq!(job.spec.suspend, suspended);
     }
+}
+
+/// A file follows what the plugin itself has changed, and takes a field from another tool only by force.
+async fn submit_again(stage: &Stage) {
+    let file = stage.file(&JOB.replace("replicas: 2, min", "replicas: 4, min"));
+    let (code, _, error) = stage.call(&["submit", "-f", path(&file)]).await;
+    assert_eq!((code, stage.replicas().await), (0, 4), "{error}");
+    let (parameters, other) = (
+        PatchParams {
+            field_manager: Some("autoscaler".to_owned()),
+            ..PatchParams::default()
+        },
+        json!({"spec": {"workers": {"replicas": 5}}}),
+    );
+    let patch = Patch::Merge(&other);
+    stage
+        .jobs()
+        .patch("digits", &parameters, &patch)
+        .await
+        .unwrap();
+    let (code, _, error) = stage.call(&["submit", "-f", path(&file)]).await;
+    assert_eq!((code, stage.replicas().await), (1, 5));
+    for words in ["spec.workers.replicas", "autoscaler", "--force-conflicts"] {
+        assert!(error.contains(words), "{error}");
+    }
+    let force = ["submit", "-f", path(&file), "--force-conflicts"];
+    let (code, _, error) = stage.call(&force).await;
+    assert_eq!((code, stage.replicas().await), (0, 4), "{error}");
 }
 
 async fn explain(stage: &Stage) {

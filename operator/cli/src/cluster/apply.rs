@@ -1,16 +1,20 @@
 //! Server-side apply of any object.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use kube::api::{Patch, PatchParams};
-use kube::core::{DynamicObject, GroupVersionKind};
+use kube::core::{DynamicObject, GroupVersionKind, Status};
 use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, ResourceExt};
 
 use super::write::{FIELD_MANAGER, refusal};
 use super::{Cluster, DryRun};
 
+/// The cause of a conflict, as the API server names it.
+const CONFLICT: &str = "FieldManagerConflict";
+
 impl Cluster {
-    /// Applies an object. Fields that another tool owns with another value are not taken from it.
+    /// Applies an object. Fields that another tool owns with another value are taken from it only with `force`. What
+    /// `scale`, `suspend` and `resume` have changed is ours and always follows the file.
     ///
     /// # Errors
     /// The kind is unknown, the object belongs to another namespace than the one asked for, or the API server refuses.
@@ -18,6 +22,7 @@ impl Cluster {
         &self,
         mut object: DynamicObject,
         dry_run: DryRun,
+        force: bool,
     ) -> anyhow::Result<DynamicObject> {
         let types = object.types.clone().unwrap_or_default();
         let named = format!("{} {}", types.kind, object.name_any());
@@ -44,17 +49,96 @@ impl Cluster {
             object.metadata.namespace = Some(namespace.clone());
             Api::namespaced_with(self.client.clone(), &namespace, &resource)
         };
-        let parameters = PatchParams {
+        let (name, patch) = (object.name_any(), Patch::Apply(&object));
+        let mut parameters = PatchParams {
             dry_run: dry_run.is_on,
+            force,
             ..PatchParams::apply(FIELD_MANAGER)
         };
-        let applied = api
-            .patch(&object.name_any(), &parameters, &Patch::Apply(&object))
-            .await;
+        let mut applied = api.patch(&name, &parameters, &patch).await;
+        if let Err(kube::Error::Api(status)) = &applied
+            && is_with_ourselves(status)
+        {
+            parameters.force = true;
+            applied = api.patch(&name, &parameters, &patch).await;
+        }
         let mut applied = applied
-            .map_err(refusal)
+            .map_err(|error| conflict(&error).unwrap_or_else(|| refusal(error)))
             .with_context(|| format!("{named} was not applied"))?;
         applied.types.get_or_insert(types);
         Ok(applied)
+    }
+}
+
+/// The conflicts of an apply: the manager in the API server's words, and the field.
+fn conflicts(status: &Status) -> Vec<(&str, &str)> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes
+        .filter(|cause| cause.reason == CONFLICT)
+        .map(|cause| (cause.message.as_str(), cause.field.as_str()))
+        .collect()
+}
+
+/// Whether the only other owner of the fields is what this plugin has merged into the object: to the API server an
+/// apply and a merge under one name are two managers.
+fn is_with_ourselves(status: &Status) -> bool {
+    let ours = format!("conflict with \"{FIELD_MANAGER}\"");
+    let conflicts = conflicts(status);
+    !conflicts.is_empty() && conflicts.iter().all(|(with, _)| with.starts_with(&ours))
+}
+
+/// What to do about a conflict.
+fn conflict(error: &kube::Error) -> Option<anyhow::Error> {
+    let kube::Error::Api(status) = error else {
+        return None;
+    };
+    let named: Vec<String> = conflicts(status)
+        .iter()
+        .map(|(with, field)| format!("{}: {with}", field.trim_start_matches('.')))
+        .collect();
+    (!named.is_empty()).then(|| {
+        anyhow!(
+            "{}. Remove the field from the file to keep that value, or give --force-conflicts to set that of the file",
+            named.join("; ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn error(causes: &[(&str, &str)]) -> kube::Error {
+        let causes: Vec<_> = causes
+            .iter()
+            .map(|(with, field)| json!({"reason": CONFLICT, "message": with, "field": field}))
+            .collect();
+        let status = json!({"status": "Failure", "message": "Apply failed", "reason": "Conflict", "code": 409,
+            "details": {"causes": causes}});
+        kube::Error::Api(serde_json::from_value(status).unwrap())
+    }
+
+    fn is_ours(error: &kube::Error) -> bool {
+        matches!(error, kube::Error::Api(status) if is_with_ourselves(status))
+    }
+
+    #[test]
+    fn a_conflict_with_another_tool_names_the_field_and_what_to_do() {
+        let ours = "conflict with \"kubectl-roundhouse\" using roundhouse.dev/v1alpha1 at 2026-11-26T00:00:00Z";
+        let other = "conflict with \"kube-controller-manager\" with subresource \"scale\"";
+        let field = ".spec.workers.replicas";
+        assert!(is_ours(&error(&[(ours, field)])));
+        let mixed = error(&[(ours, ".spec.suspend"), (other, field)]);
+        assert!(!is_ours(&mixed) && !is_ours(&error(&[])));
+        let words = conflict(&mixed).unwrap().to_string();
+        for part in [
+            "spec.workers.replicas: conflict with \"kube-c",
+            "--force-conflicts",
+        ] {
+            assert!(words.contains(part), "{words}");
+        }
+        assert!(conflict(&error(&[])).is_none());
     }
 }

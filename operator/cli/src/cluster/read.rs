@@ -1,6 +1,7 @@
 //! Reads everything about a job: its object, pods, events, and what its agents tell.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use anyhow::Context;
 use futures::stream::{self, StreamExt};
@@ -10,6 +11,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{labels, ports};
+use serde::de::DeserializeOwned;
 
 use super::{Cluster, NOT_INSTALLED};
 use crate::facts::metrics;
@@ -21,6 +23,8 @@ use crate::view::time_of;
 const AT_ONCE: usize = 16;
 /// Agents that are asked at all: those of the lowest ranks. The others show what the API server knows.
 const MAX_ASKED: usize = 64;
+/// Objects of one answer: the API server need not hold all of them at once.
+const PAGE: u32 = 250;
 /// Pods whose events are read: those that are not ready explain a job that does not train.
 const MAX_TROUBLED: usize = 8;
 
@@ -51,8 +55,8 @@ impl Cluster {
         } else {
             Api::namespaced(client, self.namespace())
         };
-        match api.list(&ListParams::default()).await {
-            Ok(jobs) => Ok(jobs.items),
+        match pages(&api, ListParams::default()).await {
+            Ok(jobs) => Ok(jobs),
             Err(kube::Error::Api(status)) if status.code == 404 => anyhow::bail!(NOT_INSTALLED),
             Err(error) => Err(error).context("TrainingJobs cannot be listed"),
         }
@@ -66,8 +70,8 @@ impl Cluster {
         let uid = job.uid().unwrap_or_default();
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.namespace());
         let selector = ListParams::default().labels(&format!("{}={uid}", labels::JOB_UID));
-        let listed = pods.list(&selector).await;
-        Ok(listed.context("the job's pods cannot be listed")?.items)
+        let listed = pages(&pods, selector).await;
+        listed.context("the job's pods cannot be listed")
     }
 
     /// Everything about a job. Agents that do not answer are left out, and so are events that may not be read.
@@ -147,5 +151,22 @@ impl Cluster {
         let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
         let listed = events.list(&about).await;
         listed.map(|listed| listed.items).unwrap_or_default()
+    }
+}
+
+/// All objects of a list, page by page.
+async fn pages<K>(api: &Api<K>, selector: ListParams) -> kube::Result<Vec<K>>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut selector = selector.limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let page = api.list(&selector).await?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => selector = selector.continue_token(&token),
+            None => return Ok(all),
+        }
     }
 }

@@ -29,6 +29,9 @@ pub(crate) struct Options {
     timeout: u64,
     #[command(flatten)]
     dry_run: DryRun,
+    /// Set fields that another tool has set to another value, such as the number of workers by an autoscaler.
+    #[arg(long)]
+    force_conflicts: bool,
     /// Print the objects as the API server has them.
     #[arg(short, long, value_enum)]
     output: Option<Format>,
@@ -40,7 +43,9 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let documents = check(&text).with_context(|| format!("in {shown}"))?;
     let mut applied = Vec::new();
     for document in documents {
-        let object = cluster.apply(document, options.dry_run).await?;
+        let object = cluster
+            .apply(document, options.dry_run, options.force_conflicts)
+            .await?;
         if options.output.is_none() {
             let kind = object
                 .types

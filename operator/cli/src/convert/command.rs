@@ -10,7 +10,58 @@ pub(super) struct Command {
 }
 
 /// Options of torchrun that have no value.
-const FLAGS: [&str; 5] = ["standalone", "no-python", "run-path", "module", "m"];
+const FLAGS: [&str; 7] = [
+    "standalone",
+    "no-python",
+    "run-path",
+    "module",
+    "m",
+    "use-env",
+    "virtual-local-rank",
+];
+/// Programs that start the processes of a worker themselves.
+const LAUNCHERS: [&str; 6] = [
+    "accelerate",
+    "deepspeed",
+    "horovodrun",
+    "mpirun",
+    "mpiexec",
+    "colossalai",
+];
+/// Variables that other operators set in the pod. In a worker only its processes have them, so the kubelet leaves
+/// `$(RANK)` as it is.
+const POD_VARIABLES: [&str; 7] = [
+    "$(RANK)",
+    "$(WORLD_SIZE)",
+    "$(LOCAL_RANK)",
+    "$(NODE_RANK)",
+    "$(MASTER_ADDR)",
+    "$(MASTER_PORT)",
+    "$(PET_",
+];
+
+/// What a person has to look at in the words of a command, or in values of variables.
+pub(super) fn warnings<'a>(words: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for word in words {
+        // A shell's line holds several words.
+        for part in word.split_whitespace() {
+            let program = part.rsplit('/').next().unwrap_or(part);
+            if LAUNCHERS.contains(&program) {
+                notes.push(format!(
+                    "{program} starts processes of its own: put the script itself into command; the agent starts it once for each process"
+                ));
+            }
+        }
+        for variable in POD_VARIABLES.iter().filter(|it| word.contains(**it)) {
+            notes.push(format!(
+                "{variable}{}: the variable exists in the processes, not in the pod, so it is not replaced; read it in the script",
+                if variable.ends_with(')') { "" } else { "…)" }
+            ));
+        }
+    }
+    notes
+}
 
 /// The command of a container, without torchrun.
 pub(super) fn of(command: &[String], args: &[String]) -> Command {
@@ -68,6 +119,15 @@ pub(super) fn of(command: &[String], args: &[String]) -> Command {
             dropped.join(" ")
         ));
     }
+    if rest.is_empty() {
+        notes.push("no script follows the options of torchrun: put it into command".to_owned());
+    }
+    if passes_local_rank(&words) {
+        notes.push(
+            "torch.distributed.launch without --use_env gives the script --local-rank: read the variable LOCAL_RANK instead"
+                .to_owned(),
+        );
+    }
     let script = rest.iter().map(|word| (*word).to_owned());
     Command {
         words: interpreter
@@ -78,6 +138,12 @@ pub(super) fn of(command: &[String], args: &[String]) -> Command {
         procs,
         notes,
     }
+}
+
+/// The legacy launcher passes the local rank as an argument, unless it is asked for the variable.
+fn passes_local_rank(words: &[String]) -> bool {
+    let has = |name: &str| words.iter().any(|word| word.replace('_', "-") == name);
+    has("torch.distributed.launch") && !has("--use-env")
 }
 
 /// The interpreter, and what follows the launcher, if the command begins with one.
@@ -132,6 +198,11 @@ mod tests {
                 None,
             ),
             (
+                "python -m torch.distributed.launch --nproc_per_node=2 --use_env /s/train.py --epochs 3",
+                "python /s/train.py --epochs 3",
+                Some(2),
+            ),
+            (
                 "python3 -m torch.distributed.run --rdzv-id=a train.py",
                 "python3 train.py",
                 None,
@@ -154,5 +225,22 @@ mod tests {
         let none = of(&[], &["train.py".to_owned()]);
         assert!(none.notes[0].contains("no command") && none.words.len() == 2);
         assert!(converted("torchrun --nproc-per-node=gpu a.py").notes[0].contains("each GPU"));
+        assert!(converted("torchrun --nnodes 2").notes[1].contains("no script"));
+        let legacy = converted("python -m torch.distributed.launch train.py");
+        assert!(legacy.notes[0].contains("LOCAL_RANK"));
+    }
+
+    #[test]
+    fn other_launchers_and_variables_of_the_pod_are_noted() {
+        for (word, noted) in [
+            ("/opt/bin/accelerate", "accelerate starts"),
+            ("deepspeed --hostfile /h train.py", "deepspeed starts"),
+            ("--machine_rank=$(RANK)", "$(RANK): "),
+            ("$(PET_NNODES)", "$(PET_…)"),
+        ] {
+            let notes = warnings(std::iter::once(word));
+            assert!(notes.len() == 1 && notes[0].contains(noted), "{notes:?}");
+        }
+        assert_eq!(warnings(["python", "rank=$RANK"].into_iter()), [""; 0]);
     }
 }

@@ -91,6 +91,11 @@ fn trainer(draft: &mut Draft, container: &mut Value, path: &str) -> Option<u32> 
     for note in notes {
         draft.note(format!("{path}: {note}"));
     }
+    let values = container["env"].as_array().into_iter().flatten();
+    let values = values.filter_map(|variable| variable["value"].as_str());
+    for note in command::warnings(words.iter().map(String::as_str).chain(values)) {
+        draft.note(format!("{path}: {note}"));
+    }
     container["command"] = json!(words);
     if let Some(container) = container.as_object_mut() {
         container.remove("args");
@@ -98,10 +103,31 @@ fn trainer(draft: &mut Draft, container: &mut Value, path: &str) -> Option<u32> 
     if let Some(env) = container["env"].as_array_mut() {
         let ours = |name: &str| OURS.contains(&name) || name.starts_with("PET_");
         env.retain(|variable| !variable["name"].as_str().is_some_and(ours));
+        for name in without_duplicates(env) {
+            draft.note(format!(
+                "{path}: variable {name} is set more than once; the last one counts, as in a pod"
+            ));
+        }
     }
     let is_empty = container["env"].as_array().is_none_or(Vec::is_empty);
     if let Some(container) = container.as_object_mut().filter(|_| is_empty) {
         container.remove("env");
     }
     procs
+}
+
+/// Keeps the last of several variables of one name, at the place of the first. Their names come back.
+fn without_duplicates(env: &mut Vec<Value>) -> Vec<String> {
+    let (mut kept, mut names): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
+    for variable in env.drain(..) {
+        let earlier = kept.iter_mut().find(|it| it["name"] == variable["name"]);
+        if let Some(earlier) = earlier {
+            names.push(variable["name"].as_str().unwrap_or_default().to_owned());
+            *earlier = variable;
+        } else {
+            kept.push(variable);
+        }
+    }
+    *env = kept;
+    names
 }

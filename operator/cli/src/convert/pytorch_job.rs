@@ -7,6 +7,27 @@ use serde_json::{Value, json};
 
 use super::{Draft, pod};
 
+const READ: [&str; 17] = [
+    "spec.nprocPerNode",
+    "spec.elasticPolicy.minReplicas",
+    "spec.elasticPolicy.maxReplicas",
+    "spec.elasticPolicy.nProcPerNode",
+    // There is no rendezvous to configure.
+    "spec.elasticPolicy.rdzvBackend",
+    "spec.elasticPolicy.rdzvHost",
+    "spec.elasticPolicy.rdzvPort",
+    "spec.elasticPolicy.rdzvId",
+    "spec.elasticPolicy.rdzvConf",
+    "spec.elasticPolicy.standalone",
+    "spec.runPolicy.suspend",
+    "spec.runPolicy.cleanPodPolicy",
+    "spec.runPolicy.activeDeadlineSeconds",
+    "spec.runPolicy.ttlSecondsAfterFinished",
+    "spec.runPolicy.backoffLimit",
+    "spec.pytorchReplicaSpecs.Master",
+    "spec.pytorchReplicaSpecs.Worker",
+];
+
 pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
     let mut draft = Draft::of(document);
     let spec = &document["spec"];
@@ -46,6 +67,11 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
     draft.set("workers", workers);
     restarts(&mut draft, chosen, role);
     run_policy(&mut draft, &spec["runPolicy"]);
+    if is_worker && count(master) > 0 {
+        // A PyTorchJob has succeeded when its master has completed, which is rank 0.
+        draft.set("successPolicy", json!("RankZero"));
+    }
+    draft.note_unread(document, &READ);
     Ok(draft)
 }
 

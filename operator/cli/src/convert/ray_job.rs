@@ -7,6 +7,19 @@ use serde_json::{Value, json};
 
 use super::{Draft, pod};
 
+const READ: [&str; 9] = [
+    "spec.entrypoint",
+    "spec.suspend",
+    "spec.activeDeadlineSeconds",
+    "spec.backoffLimit",
+    // The pods go when the job has ended, as cleanPodPolicy says.
+    "spec.shutdownAfterJobFinishes",
+    "spec.rayClusterSpec.rayVersion",
+    "spec.rayClusterSpec.headGroupSpec",
+    "spec.rayClusterSpec.workerGroupSpecs",
+    "spec.rayClusterSpec.enableInTreeAutoscaling",
+];
+
 /// What a shell has to read.
 const SHELL_CHARACTERS: [char; 10] = ['"', '\'', '$', '|', '&', ';', '<', '>', '`', '\\'];
 
@@ -76,6 +89,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
             ("submitterPodTemplate", "nothing submits the script: each worker runs it"),
         ],
     );
+    draft.note_unread(document, &READ);
     Ok(draft)
 }
 

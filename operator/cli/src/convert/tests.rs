@@ -92,6 +92,58 @@ fn text_without_a_job_is_refused_with_what_it_has() {
 }
 
 #[test]
+fn a_name_with_a_line_break_stays_in_its_comment() {
+    let (text, _) = fixture("pytorchjob");
+    let job = text.replace(
+        "  name: mnist\n",
+        "  name: \"a\\n---\\nkind: Pod\\u2028b\"\n",
+    );
+    assert_ne!(job, text);
+    let converted = convert(&job).unwrap();
+    let documents = strict::documents(&converted).unwrap();
+    assert_eq!(documents.len(), 1, "{converted}");
+    assert!(!converted.lines().any(|line| line == "---"), "{converted}");
+}
+
+#[test]
+fn a_list_is_converted_item_by_item() {
+    let list = "kind: List\nitems:\n- kind: PyTorchJob\n  metadata: {name: a}\n  spec: {pytorchReplicaSpecs: {Worker: \
+        {template: {spec: {containers: [{name: pytorch, image: i, command: [python, a.py]}]}}}}}\n- kind: ConfigMap\n  \
+        metadata: {name: c}\n";
+    let converted = convert(list).unwrap();
+    assert!(
+        converted.contains("Converted from PyTorchJob a"),
+        "{converted}"
+    );
+    assert!(
+        converted.contains("# ConfigMap c is not a job"),
+        "{converted}"
+    );
+}
+
+#[test]
+fn a_field_that_no_conversion_reads_is_noted() {
+    let job = |extra: &str| {
+        format!(
+            "kind: PyTorchJob\nmetadata: {{generateName: c5-}}\nspec:\n  {extra}\n  pytorchReplicaSpecs: {{Worker: {{template: \
+             {{spec: {{containers: [{{name: pytorch, image: i, command: [python, a.py], \
+             env: [{{name: A, value: x}}, {{name: A, value: z}}]}}]}}}}}}}}\n"
+        )
+    };
+    let converted = convert(&job("cleanPodPolicy: None")).unwrap();
+    for words in [
+        "# - spec.cleanPodPolicy: no field",
+        "c5- became c5:",
+        "variable A is set more than once",
+    ] {
+        assert!(converted.contains(words), "{words}: {converted}");
+    }
+    assert_eq!(converted.matches("name: A").count(), 1, "{converted}");
+    let converted = convert(&job("nprocPerNode: auto")).unwrap();
+    assert!(!converted.contains("no field"), "{converted}");
+}
+
+#[test]
 fn a_name_becomes_one_that_a_job_may_have() {
     assert_eq!(usable_name("Llama.Tune"), "llama-tune");
     assert_eq!(usable_name("7b"), "job-7b");

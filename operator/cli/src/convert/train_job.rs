@@ -6,12 +6,29 @@ use serde_json::{Value, json};
 
 use super::{Draft, pod};
 
+const READ: [&str; 10] = [
+    "spec.runtimeRef",
+    "spec.suspend",
+    "spec.activeDeadlineSeconds",
+    "spec.trainer.image",
+    "spec.trainer.command",
+    "spec.trainer.args",
+    "spec.trainer.env",
+    "spec.trainer.resourcesPerNode",
+    "spec.trainer.numNodes",
+    "spec.trainer.numProcPerNode",
+];
+
 pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
     let mut draft = Draft::of(document);
     let (spec, trainer) = (&document["spec"], &document["spec"]["trainer"]);
     let runtime = spec["runtimeRef"]["name"].as_str().unwrap_or("its runtime");
+    let kind = match spec["runtimeRef"]["kind"].as_str() {
+        Some("TrainingRuntime") => "trainingruntime",
+        _ => "clustertrainingruntime",
+    };
     draft.note(format!(
-        "spec.runtimeRef: what {runtime} adds is not known here; `kubectl get clustertrainingruntime {runtime} -o yaml` shows it"
+        "spec.runtimeRef: what {runtime} adds is not known here; `kubectl get {kind} {runtime} -o yaml` shows it"
     ));
     let mut container = json!({"name": "trainer"});
     for field in ["image", "command", "args", "env"] {
@@ -62,7 +79,16 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
                 "managedBy",
                 "set spec.managedBy if another controller shall look after the TrainingJob",
             ),
+            (
+                "podGroupPolicy",
+                "name the gang scheduler in scheduling.gang",
+            ),
+            (
+                "failurePolicy",
+                "set failurePolicy.backoffLimit or maxIncidents",
+            ),
         ],
     );
+    draft.note_unread(document, &READ);
     Ok(draft)
 }
