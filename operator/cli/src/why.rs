@@ -8,6 +8,7 @@ use crate::facts::Facts;
 mod ended;
 mod pods;
 mod spec;
+mod stopped;
 #[cfg(test)]
 mod tests;
 mod training;
@@ -164,5 +165,5 @@ pub(crate) fn diagnose(facts: &Facts) -> Diagnosis {
     } else {
         format!("condition {reason}: {message}")
     };
-    found.shown_by(status)
+    stopped::explained(facts, found.shown_by(status))
 }

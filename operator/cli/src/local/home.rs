@@ -241,7 +241,7 @@ mod tests {
             generation: 1_000_002,
             step: 500,
         };
-        std::fs::create_dir(checkpoints.join(id.partial_name())).unwrap();
+        std::fs::create_dir(checkpoints.join(id.partial_name(1))).unwrap();
         let told = close(Outcome::Interrupted);
         let state = directory.path().join("state");
         let saved = format!("step 480 is saved in {}", state.display());

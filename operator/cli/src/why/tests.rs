@@ -376,3 +376,35 @@ fn an_agent_that_tells_a_newer_step_refutes_that_there_is_no_progress() {
         .told(0, newer, "");
     assert_eq!(diagnose(&case.facts()).situation, Situation::Healthy);
 }
+
+#[test]
+fn a_container_that_the_kubelet_stopped_is_explained_by_the_kubelets_events() {
+    let event = |reason: &str, message: &str| {
+        json!({
+            "metadata": {}, "type": "Warning", "reason": reason, "message": message,
+            "involvedObject": {"kind": "Pod", "name": "digits-worker-0-0"},
+        })
+    };
+    let hook = event("FailedPostStartHook", "PostStartHook failed");
+    let crashing = |code: i32, events: &[&Value]| {
+        let mut case = job().crashes(0, code, "Error", "left on request");
+        case.events.extend(events.iter().copied().cloned());
+        let found = diagnose(&case.facts());
+        (found.evidence.join("\n"), found.advice.join("\n"))
+    };
+    let (evidence, advice) = crashing(143, &[&event("Pulled", "image is there"), &hook]);
+    assert!(
+        evidence.contains("event FailedPostStartHook of digits-worker-0-0: PostStartHook failed"),
+        "{evidence}"
+    );
+    assert!(!evidence.contains("Pulled"), "{evidence}");
+    assert!(advice.contains("lifecycle hook"), "{advice}");
+    // A crash of its own is not explained by them, and without events nothing is claimed.
+    for (code, events) in [(1, &[&hook][..]), (143, &[])] {
+        let (evidence, advice) = crashing(code, events);
+        assert!(
+            !evidence.contains("Hook") && !advice.contains("hook"),
+            "{evidence}"
+        );
+    }
+}
