@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{BorrowedFd, RawFd};
 
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
 /// Second handles of the connections. While they live, the connections stay open for the peers, too, so
 /// they go with the group.
 #[derive(Debug, Default)]
@@ -51,6 +54,23 @@ impl Connections {
         Self(connections.collect())
     }
 
+    /// How many there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether a peer has ended one of them and all that it has sent is read.
+    pub(crate) fn is_one_ended(&self) -> bool {
+        self.0.iter().any(|connection| {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            match recv(connection, &mut [0], flags) {
+                Ok((length, _)) => length == 0,
+                Err(Errno::WOULDBLOCK | Errno::INTR) => false,
+                Err(_) => true,
+            }
+        })
+    }
+
     /// Ends all of them, in both directions.
     pub(crate) fn cut(&self) {
         for connection in &self.0 {
@@ -62,7 +82,7 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Read};
+    use std::io::{ErrorKind, Read, Write};
     use std::net::TcpListener;
     use std::os::fd::AsRawFd;
 
@@ -74,6 +94,21 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         (listener, near, far)
+    }
+
+    #[test]
+    fn a_connection_is_ended_when_all_that_came_is_read() {
+        let (_listener, mut own, mut peer) = pair();
+        let connections = Connections(vec![own.try_clone().unwrap()]);
+        assert!(!connections.is_one_ended());
+        peer.write_all(&[7]).unwrap();
+        drop(peer);
+        while own.peek(&mut [0]).unwrap() == 0 {}
+        assert!(!connections.is_one_ended());
+        assert_eq!(own.read(&mut [0]).unwrap(), 1);
+        while !connections.is_one_ended() {
+            std::thread::yield_now();
+        }
     }
 
     /// One test, because what is cut is the whole process'.

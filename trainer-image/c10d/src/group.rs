@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
@@ -21,12 +21,24 @@ mod sum;
 pub use options::{Backend, GroupOptions, ReduceOp};
 pub use sum::take_sum_wait;
 
+/// So often in a row a collective is found waiting beside a connection that a peer has ended before it has failed. The
+/// last collective of a group may end a moment after a peer has left.
+const LOOKS_AT_ENDED: u32 = 20;
+
+/// The collective over Gloo that was found waiting beside an ended connection, and how often in a row.
+#[derive(Debug, Default)]
+struct Stuck {
+    wait: u64,
+    num_looks: u32,
+}
+
 /// The ranks of one generation. Every collective must be called by all of them, in one order.
 #[derive(Debug)]
 pub struct ProcessGroup {
     raw: NonNull<ffi::RhGroup>,
     backend: Backend,
     connections: Connections,
+    stuck: Mutex<Stuck>,
     is_aborted: AtomicBool,
     is_shut: AtomicBool,
     /// How the group's end went: by a shutdown or by an abort, whichever came first.
@@ -89,6 +101,7 @@ impl ProcessGroup {
             raw,
             backend: options.backend,
             connections,
+            stuck: Mutex::default(),
             is_aborted: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
             ended: OnceLock::new(),
@@ -196,14 +209,38 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Whether the library has seen a collective fail that itself will never tell: then [`Self::abort`] is
-    /// to end it.
+    /// Whether a collective has failed that itself does not return: then [`Self::abort`] is to end it. NCCL's watchdog
+    /// knows of those that have hung for longer than the timeout. Over Gloo it is one that waits although a peer has
+    /// ended its connection. Ask about every 50 ms: it has failed when it was found so 20 times in a row.
     #[must_use]
     pub fn has_failed(&self) -> bool {
+        if self.backend == Backend::Gloo {
+            return self.check().is_ok() && self.is_stuck();
+        }
         let mut failed = false;
         // SAFETY: the group is live, `failed` valid for a write.
         let mut ask = || check(unsafe { ffi::rh_group_failed(self.raw.as_ptr(), &raw mut failed) });
-        !self.backend.tells_failures() && self.check().is_ok() && ask().is_ok() && failed
+        self.check().is_ok() && ask().is_ok() && failed
+    }
+
+    fn is_stuck(&self) -> bool {
+        let mut wait = 0;
+        // SAFETY: the group is live, `wait` valid for a write.
+        let asked = check(unsafe { ffi::rh_group_oldest_wait(self.raw.as_ptr(), &raw mut wait) });
+        let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have opened others while the group was built, which say nothing of its peers.
+        let are_of_peers = self.connections.len() + 1 == self.world_size as usize;
+        if asked.is_err() || wait == 0 || !are_of_peers || !self.connections.is_one_ended() {
+            *stuck = Stuck::default();
+            return false;
+        }
+        let num_looks = if stuck.wait == wait {
+            stuck.num_looks.saturating_add(1)
+        } else {
+            1
+        };
+        *stuck = Stuck { wait, num_looks };
+        num_looks >= LOOKS_AT_ENDED
     }
 
     /// How long collectives wait for their peers from now on.
@@ -240,7 +277,8 @@ impl ProcessGroup {
 
     /// Makes pending collectives end, here and on all ranks, and all later ones fail. From any thread: NCCL
     /// allows only one abort per group, so a second caller waits until the first is done. The abort of a group
-    /// that has been shut down does nothing. Gloo has no abort: its connections are cut.
+    /// that has been shut down does nothing. Gloo has no abort: its connections are cut, and a thread of Gloo that
+    /// does not notice is left behind, see [`num_left_behind`].
     ///
     /// # Errors
     /// The library refused.
@@ -268,6 +306,14 @@ impl ProcessGroup {
     pub(crate) fn as_ptr(&self) -> *const ffi::RhGroup {
         self.raw.as_ptr()
     }
+}
+
+/// Collectives over Gloo of groups that this process has aborted, which nothing waits for any more and which have not
+/// ended. Each may hold a thread, until the timeout that it began with.
+#[must_use]
+pub fn num_left_behind() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { ffi::rh_num_left_behind() }
 }
 
 /// How many groups this process has aborted over the stand-in for NCCL, those included that were dropped without a

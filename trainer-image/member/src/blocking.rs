@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
@@ -12,11 +12,19 @@ use crate::failure::Failure;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 static NUM_LEFT_BEHIND: AtomicU64 = AtomicU64::new(0);
+static OF_LIBRARY: OnceLock<fn() -> u64> = OnceLock::new();
 
-/// Threads of this process that nobody waits for any more, and that have not ended. Each holds a connection.
+/// Threads of this process that nothing waits for any more, and that have not ended. Each holds a connection.
 #[must_use]
 pub fn num_left_behind() -> u64 {
-    NUM_LEFT_BEHIND.load(Ordering::Relaxed)
+    let of_library = OF_LIBRARY.get().map_or(0, |count| count());
+    NUM_LEFT_BEHIND.load(Ordering::Relaxed) + of_library
+}
+
+/// Counts the threads of the library that connects processes, too, which it has left behind in collectives of aborted
+/// groups. To be called once; later calls change nothing.
+pub fn count_those_of_library(count: fn() -> u64) {
+    OF_LIBRARY.get_or_init(|| count);
 }
 
 /// What came of waiting.

@@ -19,8 +19,8 @@ pub trait Abort: Debug + Send + Sync {
     /// Ends it in order, when all ranks have left it and none of its collectives waits.
     fn shutdown(&self) {}
 
-    /// Whether the library has noted that a collective failed which itself will never return. NCCL's does, Gloo's
-    /// collectives return with an error.
+    /// Whether a collective has failed that itself does not return: one of NCCL that its watchdog has noted, or one of Gloo
+    /// that waits for the rest of a message whose sender is gone. It is asked about every 50 ms, and may count.
     fn has_failed(&self) -> bool {
         false
     }

@@ -6,7 +6,8 @@
 //! longer patience, when steps continue but some rank never hears of the newer generation: its kubelet is silent, and
 //! the ranks that are to join would wait for ever. [`Motion`] decides how long each patience is. A collective of
 //! NCCL does not return when its timeout is over; what NCCL's own watchdog has noted is read here, and ends the
-//! wait, too.
+//! wait, too. Gloo does not wake a thread that waits for the rest of a message whose sender is gone; what
+//! [`Abort::has_failed`] finds there ends that wait.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,9 +42,9 @@ struct Watched {
 }
 
 impl Watched {
-    /// Why the wait for its peers is over, if it is, given the newest generation and since when one newer than
-    /// the group's is known.
-    fn over(&mut self, newest: u64, known_since: Instant) -> Option<String> {
+    /// Why the wait for its peers is over, if it is, given the newest generation, since when one newer than
+    /// the group's is known, and whether a collective of the group has failed.
+    fn over(&mut self, newest: u64, known_since: Instant, has_failed: bool) -> Option<String> {
         let Self {
             generation,
             group,
@@ -53,10 +54,10 @@ impl Watched {
             motion.know(known_since);
         }
         // A process that is alone asks by itself, with [`Interrupter::is_over`].
-        let group = group.as_ref()?;
+        group.as_ref()?;
         let failed = || {
-            let words = "the library has seen a collective fail";
-            group.has_failed().then(|| words.to_owned())
+            let words = "a collective that waits for its peers has failed";
+            has_failed.then(|| words.to_owned())
         };
         let cut = motion.is_over(Instant::now());
         cut.map(|cut| cut.to_string()).or_else(failed)
@@ -190,6 +191,7 @@ fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut ne
     while Arc::strong_count(watched) > 1 {
         std::thread::sleep(LOOK_INTERVAL);
         let document = watch.poll();
+        let failed = failed(watched);
         let mut watched = lock(watched);
         if let Some(document) = document
             && document.generation > newest
@@ -201,9 +203,10 @@ fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut ne
             }
             newest = document.generation;
         }
-        let over = watched
-            .as_mut()
-            .and_then(|watched| watched.over(newest, known_since));
+        let over = watched.as_mut().and_then(|watched| {
+            let has_failed = failed == Some(watched.generation);
+            watched.over(newest, known_since, has_failed)
+        });
         // Taken out, so that it is not aborted twice.
         let over = over.and_then(|reason| {
             let Watched {
@@ -219,6 +222,22 @@ fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut ne
             let_go(group);
         }
     }
+}
+
+/// The generation whose group has a collective that has failed. The group is asked outside the lock: in Python it needs the
+/// interpreter, whose thread may wait for the lock.
+fn failed(watched: &Mutex<Option<Watched>>) -> Option<u64> {
+    let (generation, group) = {
+        let watched = lock(watched);
+        let watched = watched.as_ref()?;
+        (watched.generation, Arc::clone(watched.group.as_ref()?))
+    };
+    let has_failed = group.has_failed();
+    if Arc::strong_count(&group) == 1 {
+        // The training thread has left it meanwhile.
+        let_go(group);
+    }
+    has_failed.then_some(generation)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

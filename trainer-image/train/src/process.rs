@@ -7,7 +7,7 @@ use clap::Parser;
 use roundhouse_contract::ExitCode;
 use roundhouse_member::report::Reporter;
 use roundhouse_member::signals::LeaveRequest;
-use roundhouse_member::{Launch, process};
+use roundhouse_member::{Launch, blocking, process};
 
 use crate::audit;
 use crate::cli::{Cli, Command};
@@ -21,6 +21,7 @@ pub fn main(build: impl Build) -> ! {
     process::end_with_parent(variable);
     // Each peer of a world takes descriptors. The agent raises the limit, too; a process alone has only itself.
     let _ = roundhouse_c10d::raise_descriptor_limit();
+    blocking::count_those_of_library(roundhouse_c10d::num_left_behind);
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.other_command() {
             Some(Command::Audit { dir, compare }) => match (dir, compare.as_deref()) {

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "bounded.h"
+
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #ifdef USE_C10D_NCCL
@@ -36,7 +38,7 @@ int rh_group_gloo(const RhStore* store, int rank, int size, int64_t timeout_ms, 
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     // Without a device Gloo guesses one from the host name.
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store->store, rank, size, options);
+    auto backend = rh_bounded(c10::make_intrusive<c10d::ProcessGroupGloo>(store->store, rank, size, options));
     *out = new RhGroup{rh_wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend)};
   });
 }
@@ -80,7 +82,7 @@ int rh_group_shutdown(const RhGroup* group) {
   return rh_guard([&] { group->group->shutdown(); });
 }
 
-// NCCL: once per group and from one thread, or two aborts wait for each other. Gloo has none in 2.11.
+// NCCL: once per group and from one thread, or two aborts wait for each other. Gloo: see bounded.cpp.
 int rh_group_abort(const RhGroup* group) {
   return rh_guard([&] { group->group->abort(); });
 }

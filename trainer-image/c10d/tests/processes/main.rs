@@ -10,6 +10,7 @@
     clippy::float_cmp
 )]
 
+mod abrupt;
 #[cfg(feature = "fake-nccl")]
 mod nccl;
 mod store;

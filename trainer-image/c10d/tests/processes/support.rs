@@ -2,6 +2,7 @@
 
 #[cfg(feature = "fake-nccl")]
 pub mod abort;
+pub mod abrupt;
 #[cfg(feature = "fake-nccl")]
 pub mod endings;
 pub mod exchange;
@@ -21,10 +22,6 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The processes of one test, and the store they meet in.
 pub struct World {
     /// Where they meet.
-    #[cfg_attr(
-        not(feature = "fake-nccl"),
-        expect(dead_code, reason = "it is served until the end")
-    )]
     pub store: Store,
     ranks: Vec<Rank>,
 }

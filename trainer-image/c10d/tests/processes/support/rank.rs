@@ -45,6 +45,7 @@ pub fn main() {
         "sums" => sums::sums(&group),
         "sums_for_ever" => sums::sums_for_ever(&group),
         "train_for_ever" => train_for_ever(&group),
+        "move_for_ever" => super::abrupt::move_for_ever(group, &store),
         #[cfg(feature = "fake-nccl")]
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]

@@ -1,0 +1,7 @@
+#pragma once
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "group.h"
+
+// Gloo's collectives, each of which ends at the latest when the backend is aborted.
+c10::intrusive_ptr<c10d::Backend> rh_bounded(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);

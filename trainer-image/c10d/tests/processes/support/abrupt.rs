@@ -1,0 +1,67 @@
+//! Ranks that move large tensors until their group is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use roundhouse_c10d::{ProcessGroup, ReduceOp, Store};
+use tch::{Device, Kind, Tensor};
+
+/// Counter that the test raises when the group is to be aborted, in a part of the store of its own.
+pub const ABORT: &str = "abort";
+pub const TELL: &str = "tell";
+
+/// As the interrupter looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Aborts the group when the test says so, or when it has failed.
+fn abort_when_over(group: &Arc<ProcessGroup>, store: &Store) {
+    let notices = std::env::var("NOTICES").is_ok();
+    let (group, store) = (Arc::clone(group), store.prefix(TELL).unwrap());
+    std::thread::spawn(move || {
+        loop {
+            let is_over = if notices {
+                group.has_failed()
+            } else {
+                store.add(ABORT, 0).unwrap() > 0
+            };
+            if is_over {
+                return group.abort().unwrap();
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    });
+}
+
+pub fn move_for_ever(group: ProcessGroup, store: &Store) {
+    let group = Arc::new(group);
+    abort_when_over(&group, store);
+    let mib: i64 = std::env::var("MIB").unwrap().parse().unwrap();
+    let movement = std::env::var("MOVE").unwrap();
+    let length = mib << 18;
+    let mut tensor = Tensor::zeros([length], (Kind::Float, Device::Cpu));
+    for step in 0.. {
+        println!("step {step}");
+        let result = match movement.as_str() {
+            "broadcast" => group.broadcast(&mut tensor, 0),
+            "sum" => group.all_reduce(&mut tensor, ReduceOp::Sum),
+            "send" if group.rank() == 0 => group.send(&tensor, 1),
+            "send" => group.receive(&mut tensor, 0),
+            "exchange" => exchange(&group, &tensor),
+            other => panic!("no movement {other}"),
+        };
+        if let Err(error) = result {
+            assert!(error.is_peer_lost(), "{error:?}");
+            println!("peer lost at step {step}: {error}");
+            return;
+        }
+    }
+}
+
+/// Each rank sends a part of the same length to each.
+fn exchange(group: &ProcessGroup, tensor: &Tensor) -> roundhouse_c10d::Result<()> {
+    let size = i64::from(group.world_size());
+    let part = tensor.size1().unwrap() / size;
+    let input = tensor.narrow(0, 0, part * size);
+    let parts = vec![part; usize::try_from(size).unwrap()];
+    group.all_to_all(&mut input.zeros_like(), &input, &parts, &parts)
+}
