@@ -223,7 +223,7 @@ pub struct TrainingJobSpec {
     pub start_deadline_seconds: Option<u32>,
     /// Seconds without a new step after which a process counts as hung: its worker ends with exit code
     /// 76, and that is an incident. 0: never. Default: five times the longest step so far, and never
-    /// less than collectives wait for their peers and 10 s more (40 s). In mode Restart only this value
+    /// less than collectives wait for their peers and 10 s more (40 s; 15 min for a script). In mode Restart only this value
     /// counts, and only for scripts that write their progress. Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]

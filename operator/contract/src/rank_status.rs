@@ -55,6 +55,10 @@ pub struct RankStatus {
     /// load is not a hang.
     #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub volume_moves: u64,
+    /// How many seconds what it does now may take, if it says so: a script that evaluates, or that waits for a rank that
+    /// does something alone.
+    #[serde(default, skip_serializing_if = "counter::is_zero")]
+    pub patience_seconds: u64,
     /// Progress of the whole job; on every rank, the same but for the moment of writing, and for the
     /// straggler, of which rank 0 tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +78,7 @@ mod tests {
             step: 0,
             forming: 0,
             volume_moves: 0,
+            patience_seconds: 0,
             progress: None,
         };
         let text = serde_json::to_string(&status).unwrap();

@@ -123,6 +123,7 @@ mod tests {
             step: 0,
             forming: 0,
             volume_moves: 0,
+            patience_seconds: 0,
             progress: None,
         }
     }

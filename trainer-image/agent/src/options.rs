@@ -143,6 +143,7 @@ impl Options {
         Limits {
             policy: Policy::from_seconds(self.stall_timeout_seconds),
             timeouts: self.timeouts(),
+            runs_script: self.runs_script(),
         }
     }
 

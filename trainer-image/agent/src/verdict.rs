@@ -131,6 +131,7 @@ pub fn completed(status: Option<RankStatus>) -> TerminationMessage {
             step,
             forming: _,
             volume_moves: _,
+            patience_seconds: _,
             progress,
         }) => (rank, generation, step, progress),
         None => (None, 0, 0, None),

@@ -106,7 +106,10 @@ impl Watched {
             return;
         }
         let span = std::mem::take(&mut self.idle);
-        self.spans.learn(phase_of(self.status.as_ref()), span);
+        // What a process has asked for once says nothing of what is usual.
+        if patience(self.status.as_ref()).is_none() {
+            self.spans.learn(phase_of(self.status.as_ref()), span);
+        }
         if generation(self.status.as_ref()) != generation(status.as_ref()) {
             self.spans.begin_generation();
         }
@@ -118,6 +121,7 @@ impl Watched {
         let longest = self.spans.now.get(name(phase)).copied();
         let before = self.spans.before.get(name(phase)).copied();
         let limit = limits.of(phase, longest, before)?;
+        let limit = limit.max(patience(self.status.as_ref()).unwrap_or_default());
         (self.idle > limit).then(|| Stall {
             local_rank,
             idle: self.idle,
@@ -155,6 +159,13 @@ fn key(status: Option<&RankStatus>) -> Option<(Phase, u64, u64, u64)> {
 
 fn generation(status: Option<&RankStatus>) -> u64 {
     status.map_or(0, |status| status.generation)
+}
+
+/// How long what a process does now may take, if it says so: its peers, which wait as long, give up first.
+fn patience(status: Option<&RankStatus>) -> Option<Duration> {
+    let seconds = status.map(|status| status.patience_seconds);
+    let seconds = seconds.filter(|seconds| *seconds > 0)?;
+    Some(Duration::from_secs(seconds) + limits::MARGIN)
 }
 
 /// Who has said nothing yet is preparing.
@@ -220,6 +231,7 @@ impl Stall {
                     step,
                     forming: _,
                     volume_moves: _,
+                    patience_seconds: _,
                     progress: _,
                 } = status;
                 format!(

@@ -213,6 +213,13 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.reporter.enter(phase);
     }
 
+    /// What the ranks did beside steps is over on all of them: steps follow.
+    pub fn prepares_steps(&self) {
+        if let Some(peers) = &self.peers {
+            peers.interrupter.prepares_steps();
+        }
+    }
+
     /// The ranks, and at the same time what sees a request to leave while they compute.
     ///
     /// # Errors

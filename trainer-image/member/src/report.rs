@@ -164,6 +164,7 @@ impl Reporter {
                 step: 0,
                 forming: 0,
                 volume_moves: 0,
+                patience_seconds: 0,
                 progress: None,
             },
             progress: Progress::default(),
@@ -201,6 +202,11 @@ impl Reporter {
     pub fn waits(&mut self) {
         self.num_waits += 1;
         self.tell_moves();
+    }
+
+    /// What the process does from its next phase on may take so long, whatever was learned before; zero: as long as usual.
+    pub const fn is_patient(&mut self, span: Duration) {
+        self.status.patience_seconds = span.as_secs();
     }
 
     /// This process has a place in a generation; its state is `step` committed steps old.

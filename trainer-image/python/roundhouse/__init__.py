@@ -34,6 +34,7 @@ from .errors import (
 from .evaluation import Evaluation
 from .job import Job
 from .joining import join
+from .migration import watch_beginning
 from .sampler import Sampler, Step
 
 __all__ = [
@@ -56,3 +57,5 @@ __all__ = [
     "VolumeError",
     "join",
 ]
+
+watch_beginning()

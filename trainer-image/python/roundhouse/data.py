@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, IterableDataset
 
 from .errors import ConfigError, DataMismatch, PeerLost
+from .migration import words_of_second_run
 from .sampler import Sampler, Step
 from .seeding import Probe, mixed, seed_all
 from .streams import Shard, Streamed
@@ -183,7 +185,9 @@ class Loader:
                 f"the data set has {length} samples, and the sampler was made for {sampler.num_samples}: "
                 "give job.sampler len(dataset)"
             )
-        for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
+        if "drop_last" in options:
+            raise ConfigError("job.steps: drop_last belongs to job.sampler(..., drop_last=True); remove it here")
+        for name in ("batch_size", "shuffle", "sampler", "batch_sampler"):
             if name in options:
                 raise ConfigError(f"job.steps: {name} is the sampler's business; remove it")
         if not options.get("in_order", True):
@@ -230,19 +234,38 @@ class Loader:
             self._place = place
             self._at = (step.number - 1, samples)
         while True:
-            if self._batches is None:
-                self._asked.clear()
-                self._at = (step.number - 1, samples)
-                self._batches = iter(self._loader)
             try:
+                if self._batches is None:
+                    self._asked.clear()
+                    self._at = (step.number - 1, samples)
+                    self._batches = iter(self._loader)
                 data = next(self._batches)
-            except StopIteration:
+            except (RuntimeError, BrokenPipeError) as error:
+                if self._ran_script_again(error):
+                    raise ConfigError(words_of_second_run()) from error
+                raise
+            except StopIteration as error:
+                if self._asked:
+                    # Of the data set's own, which a loader takes for its end. Python does the same in generators (PEP 479). What a
+                    # worker has raised names itself.
+                    words = str(error) if str(error).startswith("Caught ") else "the data set has raised StopIteration"
+                    raise RuntimeError(words).with_traceback(error.__traceback__) from None
                 # It had been asked for all steps to the end before the share changed.
                 self._batches = None
                 continue
             asked = self._asked.popleft()
             if (asked.generation, asked.number) == (step.generation, step.number):
                 return data
+
+    def _ran_script_again(self, error: BaseException) -> bool:
+        """Whether a worker of the loader has ended because it has run the script once more, and `rh.join` has refused it."""
+        method = getattr(self._loader.multiprocessing_context, "_name", None) or multiprocessing.get_start_method()
+        if method == "fork" or not self._loader.num_workers:
+            return False
+        workers = getattr(self._batches, "_workers", [])
+        # It may end before it has read what it is to do, or before all of them have started.
+        is_told = isinstance(error, BrokenPipeError) or f"exit code {ConfigError.exit_code}" in str(error)
+        return is_told or any(worker.exitcode == ConfigError.exit_code for worker in workers)
 
     def close(self) -> None:
         """Ends the workers. It is not used after that."""

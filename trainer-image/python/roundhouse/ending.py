@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from .errors import Left, RoundhouseError, exit_code_of
+from .errors import ConfigError, Left, RoundhouseError, exit_code_of
+from .migration import recognized
 from .traces import cut, words_and_place
 
 
@@ -19,6 +20,8 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
     # One that was asked to leave has nothing to look for.
     if not isinstance(error, Left):
         sys.__excepthook__(kind, error, where)
+        if (advice := recognized(error)) is not None:
+            print(advice, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     # Not the ordinary exit: threads of PyTorch may be waiting for peers, and its destructors for them.
@@ -26,6 +29,8 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
 
 
 def _code_of(error: BaseException) -> int:
+    if recognized(error) is not None:
+        return ConfigError.exit_code
     # As a shell says it.
     other = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return exit_code_of(error) or other
@@ -37,6 +42,9 @@ def explained(error: BaseException) -> tuple[int | None, str]:
         words = " ".join(str(error.code).split())
         return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {cut(words)}"
     kind, words, place = words_and_place(error)
+    advice = recognized(error)
+    if advice is not None:
+        return ConfigError.exit_code, advice + place
     if isinstance(error, RoundhouseError):
         return error.exit_code, words
     return exit_code_of(error), (f"{kind}: {cut(words)}" if words else kind) + place

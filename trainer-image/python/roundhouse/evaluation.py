@@ -42,7 +42,7 @@ class Evaluation:
         """Whether the state after so many committed samples is to be evaluated. ``evaluated``: when it was done last."""
         if samples == 0 or samples == evaluated:
             return False
-        epochs, rest = divmod(samples, sampler.num_samples)
+        epochs, rest = divmod(samples, sampler.num_used)
         is_end = sampler.course.batch(0, samples) is None
         return is_end or (rest == 0 and self.every_epochs > 0 and epochs % self.every_epochs == 0)
 
@@ -54,7 +54,7 @@ class Evaluation:
         if start == end:
             # Its names are those of the others: they come from one sample that does not count.
             return {name: 0.0 for name in self._called(self._loader(0, 1))}
-        for batch in self._loader(start, end):
+        for batch in _whole(self._loader(start, end)):
             for name, value in self._called([batch]).items():
                 totals[name] = totals.get(name, 0.0) + float(value)
         return totals
@@ -72,6 +72,13 @@ class Evaluation:
                 'the function of rh.Evaluation has to return a dict of sums with "loss", such as {"loss": loss.item() * len(x)}'
             )
         return sums
+
+
+def _whole(loader: Any) -> Any:
+    """The batches of a loader, all of them: in a generator a StopIteration of the data set is an error (PEP 479)."""
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        yield next(batches)
 
 
 def evaluate(

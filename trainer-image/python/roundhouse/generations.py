@@ -74,6 +74,8 @@ class Generations:
         settings["reduction"] = sampler.reduction
         if sampler.in_order:
             settings["in_order"] = "true"
+        if sampler.drop_last:
+            settings["drop_last"] = "true"
         self._process.prepare(
             course=sampler.course,
             model=" ".join(type(module).__name__ for module in modules),
@@ -182,5 +184,6 @@ def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
         "seed": sampler.seed,
         "reduction": sampler.reduction,
         "order of the samples": "as in the data set" if sampler.in_order else "permuted",
+        "end of an epoch": "the last whole batch" if sampler.drop_last else "the last sample",
         "entries of state": [f"{name}: {type(entry).__name__}" for name, entry in row.entries.items()],
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -16,7 +17,7 @@ from .data import Batch
 from .ending import explained, write_result
 from .errors import ConfigError, NotCommitted, PeerLost
 from .evaluation import Evaluation
-from .generations import Generations
+from .generations import Generations, Place
 from .gradients import Model
 from .loops import Loop, Loops
 from .open_step import OpenStep
@@ -24,6 +25,8 @@ from .sampler import Sampler, Step
 from .state import Row
 from .streams import Shard
 
+# Seconds: a week.
+_MOST_PATIENCE = 604_800.0
 # Options of DDP. With the last two it sums gradients that the package does not see.
 _REFUSED_BY_MODEL = {
     "process_group",
@@ -57,19 +60,19 @@ class Job:
         # Called when it is over.
         self._ended = ended
         if process.has_agent:
-            torch.set_num_threads(process.num_threads(os.cpu_count() or 1))
+            torch.set_num_threads(process.num_threads())
 
     # What a script asks.
 
     @property
     def rank(self) -> int:
-        """Rank in the current generation, from 0."""
-        return self._generations.place.rank
+        """Rank in the current generation, from 0. In a worker of a job it is known from the beginning of the loop on."""
+        return self._known("rank").rank
 
     @property
     def world_size(self) -> int:
-        """Ranks of the current generation."""
-        return self._generations.place.world_size
+        """Ranks of the current generation; known as :attr:`rank` is."""
+        return self._known("world_size").world_size
 
     @property
     def generation(self) -> int:
@@ -83,9 +86,20 @@ class Job:
 
     @property
     def group(self) -> Any:
-        """The process group of the current generation, for ``torch.distributed``; None in a world of one."""
+        """The process group of the current generation, for ``torch.distributed``; None in a world of one. Known as :attr:`rank`."""
+        self._known("group")
         group = self._generations.group
         return None if group is None else group.process_group
+
+    def _known(self, what: str) -> Place:
+        """The place in the current generation. Before the first one each process would take itself for rank 0."""
+        place = self._generations.place
+        if self._process.has_agent and place.generation == 0:
+            raise ConfigError(
+                f"job.{what} before the loop over job.steps: the ranks meet when the loop begins; ask for it in the loop, or in "
+                "job.on_generation(callback), and see 'One process prepares the data' in docs/python.md"
+            )
+        return place
 
     @property
     def device(self) -> torch.device:
@@ -150,6 +164,7 @@ class Job:
         *,
         scaler: Any = None,
         max_grad_norm: float | None = None,
+        weight: torch.Tensor | float | None = None,
     ) -> bool:
         """Ends a step: all ranks agree on it, then the optimizer steps, and the gradients are reset.
 
@@ -159,12 +174,15 @@ class Job:
         ``scheduler``: one or several, whose ``step()`` needs no argument; they step if the optimizers do. A ``scaler`` has all
         optimizers step, or none. ``max_grad_norm`` clips the gradients.
 
+        ``weight``: with ``job.sampler(..., reduction="sum")``, what the losses of this rank weigh, such as its number of tokens.
+        Gradients and loss are divided by the weight of all ranks: they are those of the mean over all tokens.
+
         True: the step counts. False: the generation broke, nothing has changed, and the loop does the step again.
 
         Raises :class:`~roundhouse.errors.Diverged` when loss or gradients are not finite and there is no scaler, or when the
         scale of the scaler has fallen to 0.
         """
-        return self._open.commit(loss, optimizer, scheduler, scaler=scaler, max_grad_norm=max_grad_norm)
+        return self._open.commit(loss, optimizer, scheduler, scaler=scaler, max_grad_norm=max_grad_norm, weight=weight)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sums over the ranks of numbers, outside of a step's passes. All ranks have to call it at the same place.
@@ -179,11 +197,43 @@ class Job:
             raise ConfigError(f"job.sum: {numbers} are not all finite, and the ranks agree on finite numbers alone")
         sums = self._process.sum(numbers)
         if sums is None:
-            if self._open.step is not None:
-                self._open.drop()
-            self._generations.leave()
-            raise PeerLost("a rank was lost while the ranks summed numbers")
+            self._lost("a rank was lost while the ranks summed numbers")
         return sums
+
+    def alone(self, function: Callable[[], Any], *, seconds: float = 1800.0) -> Any:
+        """Rank 0 calls ``function()`` while the others wait. Returns its result on rank 0, and None on the others.
+
+        For what one process does, such as an evaluation, samples of text or an upload: it may take up to ``seconds``, and no
+        watchdog takes the ranks for hung meanwhile. All ranks call it at the same place of the loop's body, best after the
+        commit. ``function`` calls no collective.
+
+        Raises :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does. ``function`` is not called again then.
+        """
+        with self.patience(seconds):
+            return function() if self.rank == 0 else None
+
+    @contextlib.contextmanager
+    def patience(self, seconds: float) -> Iterator[None]:
+        """What stands in it may take each rank up to so many seconds; the ranks wait for each other at its end.
+
+        All ranks enter it at the same place of the loop's body. It may contain collectives. Raises
+        :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does.
+        """
+        if not (math.isfinite(seconds) and 0 < seconds <= _MOST_PATIENCE):
+            raise ConfigError(f"job.patience: {seconds} seconds; give a number from 1 to {_MOST_PATIENCE:.0f}, which are a week")
+        if self._generations.sampler is None:
+            raise ConfigError("job.patience and job.alone before the loop over job.steps: the ranks meet when the loop begins")
+        self._process.begin_wait(seconds)
+        yield
+        if not self._process.end_wait():
+            self._lost("a rank was lost while the others waited for it")
+
+    def _lost(self, words: str) -> NoReturn:
+        """The generation broke between passes."""
+        if self._open.step is not None:
+            self._open.drop()
+        self._generations.leave()
+        raise PeerLost(words)
 
     def save_result(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
         """Rank 0 writes the tensors of a module, by default of the first one of the state, as safetensors.

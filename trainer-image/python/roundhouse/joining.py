@@ -14,6 +14,7 @@ from ._native import Process
 from .ending import exit_with, explained
 from .errors import AlreadyJoined, ConfigError
 from .job import Job
+from .migration import check_is_no_child
 
 # This process is a member of a job, or was a worker's.
 _is_member = False
@@ -46,6 +47,7 @@ def join(
     :class:`~roundhouse.errors.ConfigError` under torchrun, and :class:`~roundhouse.errors.AlreadyJoined` the second time.
     """
     global _is_member
+    check_is_no_child()
     if _is_member:
         raise AlreadyJoined(
             "rh.join was called twice: a process is a member of one job; put both models in one state. In a notebook, write "

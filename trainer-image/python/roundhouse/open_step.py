@@ -16,8 +16,19 @@ from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
 from .sampler import Sampler, Step
 from .state import Row
+from .structure import Structure
 from .traces import shortened
-from .updates import forget_gradients, gradient_norm, learning_rate, loss_sum, schedulers_of, unscaled_norm, update
+from .updates import (
+    divide_gradients,
+    forget_gradients,
+    gradient_norm,
+    learning_rate,
+    loss_sum,
+    schedulers_of,
+    unscaled_norm,
+    update,
+    weight_of,
+)
 
 
 class OpenStep:
@@ -31,6 +42,7 @@ class OpenStep:
         self.is_in_body = False
         self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
         self._buffers = Buffers([entry for entry in entries if isinstance(entry, torch.nn.Module)])
+        self._structure = Structure(row.entries)
         self._process = process
         self._row = row
         self._generations = generations
@@ -51,6 +63,9 @@ class OpenStep:
     def begin(self, step: Step, sampler: Sampler) -> None:
         """A step begins."""
         gradients = self._gradients
+        if self._is_left_to_script:
+            # It has used those of the step before in the rest of its body.
+            self._forget_gradients_of_models()
         gradients.begin(step)
         is_mean = sampler.reduction == "mean"
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
@@ -65,7 +80,14 @@ class OpenStep:
         self._loaded_at = time.perf_counter()
 
     def commit(
-        self, loss: torch.Tensor | float, optimizer: Any, scheduler: Any, *, scaler: Any, max_grad_norm: float | None
+        self,
+        loss: torch.Tensor | float,
+        optimizer: Any,
+        scheduler: Any,
+        *,
+        scaler: Any,
+        max_grad_norm: float | None,
+        weight: torch.Tensor | float | None,
     ) -> bool:
         """See :meth:`Job.commit <roundhouse.job.Job.commit>`."""
         step = self.step
@@ -80,20 +102,24 @@ class OpenStep:
         # As usual in scripts that can train with and without: one that is switched off scales nothing.
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
+        self._structure.check()
         trained = self._trained(optimizers)
         self._check_shared(optimizers)
         self._check_gradients(optimizers, trained)
         self._check_summed(optimizers)
         gradients = self._gradients
-        clipped_to = max_grad_norm if scaler is None else None
+        # What is divided by a weight is clipped after that, when the weight of all ranks is known.
+        clipped_to = max_grad_norm if scaler is None and weight is None else None
         assert self._generations.sampler is not None
-        total = loss_sum(loss, step, self._generations.sampler.reduction)
+        reduction = self._generations.sampler.reduction
+        own_weight = weight_of(weight, step, reduction, is_manual=self._is_manual)
+        total = loss_sum(loss, step, reduction)
         # All that can fail on one rank alone comes first: what it has told is what the others commit. The norm of summed
         # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
         # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
         # cannot be done again.
         norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
-        self._tell(step, total, is_finite=math.isfinite(norm) or scaler is not None)
+        self._tell(step, total, own_weight, is_finite=math.isfinite(norm) or scaler is not None)
         if not self._is_manual:
             norm = gradient_norm(trained, clipped_to)
         agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
@@ -102,7 +128,10 @@ class OpenStep:
             self._generations.check_drop(step, gradients)
             self.drop()
             return False
-        mean_loss, all_finite = agreed
+        mean_loss, all_finite, all_weight = agreed
+        if all_weight > 0:
+            divide_gradients(trained, all_weight)
+            norm = gradient_norm(trained, max_grad_norm if scaler is None else None)
         if scaler is not None:
             # PyTorch would divide by it, and the weights would no longer be numbers.
             if scaler.get_scale() == 0:
@@ -152,7 +181,7 @@ class OpenStep:
         self._generations.steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
 
-    def _tell(self, step: Step, loss: float, *, is_finite: bool) -> None:
+    def _tell(self, step: Step, loss: float, weight: float | None, *, is_finite: bool) -> None:
         """Begins what the ranks send each other at the end of a step."""
         gradients, group = self._gradients, self._generations.group
         if group is not None:
@@ -160,7 +189,7 @@ class OpenStep:
             source = 0 if step.global_size >= step.world_size else step.world_size - 1
             self._buffers.share(group, source, gradients)
         if gradients.broken is None:
-            self._process.tell(loss, finite=is_finite)
+            self._process.tell(loss, finite=is_finite, weight=weight)
 
     def drop(self) -> None:
         """The step is as if it had not been, and the generation is over."""
@@ -170,12 +199,21 @@ class OpenStep:
     def forget(self) -> None:
         """The step is as if it had not been."""
         for scaler in self._scalers:
+            if not scaler.is_enabled():
+                continue  # It keeps nothing.
             # That the script has unscaled the gradients is forgotten with them.
             scaler._per_optimizer_states.clear()
         self.step = None
         self._buffers.restore()
         # Also of the optimizers that the step does not use: its passes come again.
         forget_gradients(self.optimizers)
+        self._forget_gradients_of_models()
+
+    def _forget_gradients_of_models(self) -> None:
+        """Of a script that changes its tensors itself no optimizer of the state has them."""
+        for model in self._gradients.models:
+            for parameter in model.parameters():
+                parameter.grad = None
 
     def collective_failed(self, error: BaseException) -> bool:
         """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""

@@ -1,7 +1,8 @@
-"""Whether all that an optimizer of the state trains is in the state, too."""
+"""Whether the tensors of the state are whole on each rank, and all that an optimizer of it trains is among them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,23 @@ import torch
 
 from .errors import StateError
 from .traces import shortened
+
+
+def check_whole(name: str, tensor: torch.Tensor) -> None:
+    """Raises :class:`~roundhouse.errors.StateError` for a tensor that has no values yet, or of which a rank has a part."""
+    if torch.nn.parameter.is_lazy(tensor):
+        raise StateError(
+            f"{name} of rh.join(state=...) has no shape yet, because its module is lazy: run one batch through the model before "
+            "rh.join, and before its optimizer is made"
+        )
+    # Whoever has made one has imported it, which takes a while.
+    module = sys.modules.get("torch.distributed.tensor")
+    kind = getattr(module, "DTensor", None)
+    if kind is not None and isinstance(tensor, kind):
+        raise StateError(
+            f"{name} of rh.join(state=...) is a DTensor, of which each rank has a part, as of fully_shard and parallelize_module: "
+            "every rank of a job has the whole model; leave the sharding out"
+        )
 
 
 def check_parameters(

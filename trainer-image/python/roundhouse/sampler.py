@@ -12,7 +12,7 @@ from .errors import ConfigError
 class Sampler:
     """The order of the samples, cut into global batches: a function of seed and epoch, the same at every world size.
 
-    ``num_samples``: samples of the data set. Each comes once per epoch.
+    ``num_samples``: samples of the data set. Each comes once per epoch, unless ``drop_last``.
     ``global_batch_size``: samples of a step over all ranks, ``num_samples`` at most. Each rank has an equal share of them, up
     to one sample. The last step of an epoch has what is left.
     ``epochs`` or ``steps``: how long the training is, in passes over the data set or in committed steps. An epoch has
@@ -22,6 +22,8 @@ class Sampler:
     gradient of a step is that of the mean over the global batch, whatever the shares. ``"sum"``: the sum over the samples; the
     gradient of a step is that of the sum over the global batch.
     ``in_order``: the order of the data set in every epoch, as a stream needs it.
+    ``drop_last``: an epoch ends with its last whole batch. The samples that are left out are others in each epoch, unless
+    ``in_order``. Without it the last batch of an epoch may be so small that ranks have one sample or none.
 
     Raises :class:`~roundhouse.errors.ConfigError` for numbers that are out of range or contradict each other.
 
@@ -38,6 +40,7 @@ class Sampler:
         seed: int = 0,
         reduction: str = "mean",
         in_order: bool = False,
+        drop_last: bool = False,
     ):
         for name, number in (("num_samples", num_samples), ("global_batch_size", global_batch_size)):
             if number < 1:
@@ -56,7 +59,12 @@ class Sampler:
         self.seed = seed
         self.reduction = reduction
         self.in_order = in_order
-        self.course = Course(num_samples, global_batch_size, steps=steps, epochs=epochs, seed=seed)
+        self.drop_last = drop_last
+        # Of an epoch.
+        self.num_used = num_samples - num_samples % self.global_batch_size if drop_last else num_samples
+        self.course = Course(self.num_used, global_batch_size, steps=steps, epochs=epochs, seed=seed)
+        # The order is that of the whole data set, of which an epoch may use the beginning.
+        self._order = Course(num_samples, global_batch_size, steps=1, seed=seed) if drop_last else self.course
         # The step that was planned last: the loop and the loader ask for the same one, if nothing is read ahead.
         self._planned: tuple[Any, Step | None] = (None, None)
 
@@ -76,7 +84,7 @@ class Sampler:
             return None
         epoch, start, end, ends_epoch = batch
         low, high = self.course.part(start, end, *place[1:])
-        indices = tuple(range(low, high) if self.in_order else self.course.samples(epoch, low, high))
+        indices = tuple(range(low, high) if self.in_order else self._order.samples(epoch, low, high))
         return Step(steps + 1, epoch, indices, end - start, ends_epoch, *place)
 
     @property

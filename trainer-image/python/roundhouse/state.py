@@ -22,7 +22,7 @@ import torch
 from .errors import StateError
 from .optimizer import OptimizerState, bytes_of
 from .packed import Packed, tensors_of
-from .parameters import check_parameters
+from .parameters import check_parameters, check_whole
 
 _DTYPES = {
     torch.bool: "BOOL",
@@ -60,6 +60,7 @@ class InPlace:
     """
 
     def __init__(self, name: str, tensor: torch.Tensor, place: tuple[dict[str, Any], str] | None = None):
+        check_whole(name, tensor)
         if tensor.dtype not in _DTYPES:
             raise StateError(f"{name} of rh.join(state=...) has the type {tensor.dtype}, which no checkpoint can hold")
         self.name = name

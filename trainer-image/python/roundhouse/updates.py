@@ -25,6 +25,29 @@ def loss_sum(loss: torch.Tensor | float, step: Step, reduction: str) -> float:
     return value * step.size if reduction == "mean" else value
 
 
+def weight_of(weight: torch.Tensor | float | None, step: Step, reduction: str, *, is_manual: bool) -> float | None:
+    """What the losses of this rank weigh, such as its number of tokens; None if each sample weighs the same."""
+    if weight is None:
+        return None
+    if reduction != "sum" or is_manual:
+        raise ConfigError(
+            'job.commit: a weight is for gradients of sums: give job.sampler reduction="sum", and compute the loss as the sum over '
+            'the tokens of the rank, such as cross_entropy(..., reduction="sum"); job.commit divides by the weight of all ranks'
+        )
+    number = float(weight)
+    if not (math.isfinite(number) and number >= 0):
+        raise ConfigError(f"job.commit: the weight is {number}; give a number of at least 0, such as that of the rank's tokens")
+    return number if step.size > 0 else 0.0
+
+
+@torch.no_grad()
+def divide_gradients(parameters: Sequence[torch.Tensor], weight: float) -> None:
+    """Makes gradients of the sum over all ranks those of the mean."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if gradients:
+        torch._foreach_mul_(gradients, 1.0 / weight)
+
+
 def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> float:
     """Euclidean norm of all gradients, which are then clipped to ``most``."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -23,7 +23,7 @@ mod _native {
     #[pymodule_export]
     use super::faults::fault_point;
     #[pymodule_export]
-    use super::process::Process;
+    use super::process::{Process, fail_early};
     #[pymodule_export]
     use super::sampler::Course;
 }

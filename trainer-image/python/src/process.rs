@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use roundhouse_contract::environment::{CheckpointEnvironment, LaunchEnvironment, MEMBERSHIP_FILE};
@@ -134,9 +135,11 @@ impl Process {
         self.launch.local_world_size
     }
 
-    /// Compute threads of this process, of so many cores.
-    fn num_threads(&self, num_cores: usize) -> usize {
+    /// Compute threads of this process: its share of the cores that the worker may use, which are those of the
+    /// limits of its cgroup and of its affinity, not those of the node.
+    fn num_threads(&self) -> usize {
         let wish = variable("OMP_NUM_THREADS");
+        let num_cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.launch.num_threads(wish.as_deref(), num_cores)
     }
 
@@ -198,15 +201,23 @@ impl Process {
         self.training()?.place().map_err(raised)
     }
 
-    /// Begins the collective at the end of a step, for which [`Self::agree`] waits.
-    #[pyo3(signature = (loss_sum, *, finite))]
-    fn tell(&mut self, py: Python<'_>, loss_sum: f64, finite: bool) -> PyResult<()> {
+    /// Begins the collective at the end of a step, for which [`Self::agree`] waits. `weight`: what the losses of this rank
+    /// weigh, in units of the script's such as tokens; by default each sample weighs the same.
+    #[pyo3(signature = (loss_sum, *, finite, weight = None))]
+    fn tell(
+        &mut self,
+        py: Python<'_>,
+        loss_sum: f64,
+        finite: bool,
+        weight: Option<f64>,
+    ) -> PyResult<()> {
         let training = self.training()?;
-        py.detach(|| training.tell(loss_sum, finite))
+        py.detach(|| training.tell(loss_sum, finite, weight))
             .map_err(raised)
     }
 
-    /// The end of a step: the mean loss over the batch, and whether all ranks' gradients are finite; None when the
+    /// The end of a step: the mean loss over the batch, whether all ranks' gradients are finite, and the weight of the
+    /// losses of all ranks, 0 if none was given; None when the
     /// generation broke: the step is to be dropped and done again. `finite`: whether this rank's gradients are
     /// finite, if all ranks have the same ones. `broke`: why this rank knows already that the generation broke.
     #[pyo3(signature = (*, finite = true, broke = None))]
@@ -215,7 +226,7 @@ impl Process {
         py: Python<'_>,
         finite: bool,
         broke: Option<String>,
-    ) -> PyResult<Option<(f64, bool)>> {
+    ) -> PyResult<Option<(f64, bool, f64)>> {
         let training = self.training()?;
         returned(py.detach(|| training.agree(finite, broke)))
     }
@@ -271,6 +282,21 @@ impl Process {
             Stage::Training(training) => training.evaluated(),
             Stage::Started(_) | Stage::Over => 0,
         }
+    }
+
+    /// The script does something that may take so many seconds on a rank, while the others wait for it.
+    fn begin_wait(&mut self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+        let training = self.training()?;
+        let span = Duration::try_from_secs_f64(seconds);
+        let span = span.map_err(|error| raised(internal(&error.to_string())))?;
+        py.detach(|| training.begin_wait(span));
+        returned(Ok(()))
+    }
+
+    /// That is over, on all ranks. False: the generation broke, now or before.
+    fn end_wait(&mut self, py: Python<'_>) -> PyResult<bool> {
+        let training = self.training()?;
+        returned(py.detach(|| training.end_wait()))
     }
 
     /// An evaluation begins: the watchdogs are patient meanwhile. `counts`: it changes the state.
@@ -352,6 +378,13 @@ fn tell_end(launch: &Launch, reporter: &mut Reporter, ending: &Ending, is_of_scr
         words.reason = Reason::Crashed;
         RunFiles::new(run_dir, launch.local_rank).write_failure(&words);
     }
+}
+
+/// The last words of a process that ends before it has joined, with an exit code of the package's exceptions.
+#[pyfunction]
+pub(crate) fn fail_early(code: i32, words: &str) {
+    let code = ExitCode::from_code(code).unwrap_or(ExitCode::Internal);
+    process::fail_early(code, words, variable);
 }
 
 /// A failure of a process whose reporter is not there, or not any more.

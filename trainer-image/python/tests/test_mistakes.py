@@ -1,16 +1,22 @@
 """Mistakes of a script in a world of one, and what it may do that looks like one. Nothing waits for a second worker to show."""
 
+import contextlib
+import copy
 import json
+import os
+import re
 import subprocess
 import sys
 
 import pytest
 import roundhouse as rh
 import torch
-from roundhouse import joining
+from roundhouse import _native, joining
 from roundhouse.data import Loader, Sampler
+from roundhouse.ending import explained
 from roundhouse.streams import Shard
 from roundhouse.updates import learning_rate, schedulers_of
+from world import World
 
 RANDOM = torch.Generator().manual_seed(1)
 DATA = torch.utils.data.TensorDataset(torch.randn(40, 4, generator=RANDOM), torch.randint(2, (40,), generator=RANDOM))
@@ -475,3 +481,165 @@ for _ in range(2):
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1, ended.stderr
     assert "AlreadyJoined: rh.join was called twice" in ended.stderr and "restart the kernel" in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("init", "init_process_group has no place in a script that joins: remove it"),
+        ("rank", "job.rank before the loop over job.steps: the ranks meet when the loop begins"),
+        ("barrier", "torch.distributed has no process group yet: the job makes one for each generation"),
+        ("spawn", "a process that loads samples has run the whole script again"),
+        # The last batch of an epoch has one sample.
+        ("small batch", "Expected more than 1 value per channel when training, got input size .* give job.sampler drop_last=True"),
+        ("none", None),
+    ],
+)
+def test_what_a_script_brings_from_plain_ddp_fails_the_job_at_once_with_what_to_do(tmp_path, mistake, words):
+    with World(tmp_path, "mistakes.py", mistake) as world:
+        worker = world.start(0)
+        if mistake not in ("init", "rank", "barrier"):
+            world.prepared([worker])
+            world.form([worker])
+        world.ends([worker], 0 if words is None else 64)
+        said = worker.words()
+    assert (said is None) if words is None else re.search(words, said["message"]), said
+
+
+def test_a_module_that_is_lazy_and_a_tensor_of_which_a_rank_has_a_part_are_refused(tmp_path):
+    with pytest.raises(rh.StateError, match=r"model.0.weight .* has no shape yet.* run one batch through the model before rh.join"):
+        rh.join(state={"model": torch.nn.Sequential(torch.nn.LazyLinear(2))})
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        from torch.distributed.tensor import Shard as Sharded
+        from torch.distributed.tensor import distribute_tensor, init_device_mesh
+
+        part = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Sharded(0)])
+        with pytest.raises(rh.StateError, match="weights of .* is a DTensor, of which each rank has a part"):
+            rh.join(state={"weights": part})
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_scaler_that_is_switched_off_keeps_nothing_of_a_step_that_is_dropped(parts):
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    with rh.join(state=parts.state(scaler=scaler)) as job:
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=3)):
+            value = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+            scaler.scale(value).backward()
+            if job.steps_done == 1:
+                break  # As when a rank is lost, the step is as if it had not been.
+            job.commit(value, parts.both, scaler=scaler)
+    assert job.steps_done == 1 and parts.body.weight.grad is None
+
+
+@pytest.mark.parametrize("loaders", [0, 1])
+def test_a_data_set_that_raises_stop_iteration_is_an_error_and_not_read_for_ever(loaders):
+    class Ends(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return next(iter([index] if index != 33 else []))
+
+    sampler = Sampler(40, 8, epochs=1)
+    loader = Loader(Ends(), sampler, num_workers=loaders)
+    with pytest.raises(RuntimeError) as raised:
+        for step in range(5):
+            loader.load(sampler.plan(step, 8 * step, (1, 0, 1)), 8 * step)
+    assert "StopIteration" in "".join(explained(raised.value)[1:]) and "(test_mistakes.py:" in explained(raised.value)[1]
+    evaluation = rh.Evaluation(Ends(), lambda batch: {"loss": 0.0}, batch_size=8, options={"num_workers": loaders})
+    with pytest.raises(RuntimeError):
+        evaluation.sums(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda parts: setattr(parts.net, "1", torch.nn.Linear(4, 2)), "net.1.weight is another tensor than at rh.join"),
+        (lambda parts: parts.net.append(torch.nn.Linear(2, 2)), "net.2.weight was not there at rh.join"),
+        (lambda parts: delattr(parts.net, "1"), "net.1.weight is gone since rh.join"),
+        (
+            lambda parts: parts.first.add_param_group({"params": [torch.zeros(3, requires_grad=True)]}),
+            "first of .* has other parameters or groups than at rh.join",
+        ),
+        # Nothing that is trained.
+        (lambda parts: parts.net.append(torch.nn.ReLU()), None),
+    ],
+)
+def test_a_module_or_an_optimizer_that_was_exchanged_after_the_join_is_named_at_the_commit(parts, change, words):
+    parts.net = torch.nn.Sequential(parts.body, parts.head)
+    state = {"net": parts.net, "first": parts.first, "second": parts.second}
+
+    def body(job, value):
+        if job.steps_done == 1:
+            change(parts)
+        job.commit(value, parts.both)
+
+    with pytest.raises(rh.StateError, match=words) if words else contextlib.nullcontext():
+        train(parts, body, loss=lambda job, x: job.model(parts.net)(x), state=state)
+
+
+def test_an_epoch_may_end_with_its_last_whole_batch_and_leaves_out_other_samples_each_time():
+    sampler = Sampler(10, 4, epochs=6, seed=3, drop_last=True)
+    steps = [sampler.plan(number, 4 * number, (1, 0, 1)) for number in range(12)]
+    assert sampler.plan(12, 48, (1, 0, 1)) is None and sampler.total_steps == 12
+    assert all(step.size == 4 for step in steps)
+    assert [step.ends_epoch for step in steps] == [False, True] * 6
+    used = [set(first.indices) | set(second.indices) for first, second in zip(steps[::2], steps[1::2])]
+    assert all(len(one) == 8 and one <= set(range(10)) for one in used)
+    assert len({frozenset(one) for one in used}) > 1
+    # The order is that of the whole data set.
+    whole = Sampler(10, 4, epochs=6, seed=3)
+    assert steps[0].indices == whole.plan(0, 0, (1, 0, 1)).indices
+    with pytest.raises(rh.ConfigError, match="drop_last belongs to job.sampler"):
+        Loader(DATA, Sampler(40, 8, epochs=1), drop_last=True)
+
+
+def test_a_weight_makes_the_mean_over_tokens_and_needs_sums(parts):
+    tokens = torch.randint(1, 7, (40,), generator=torch.Generator().manual_seed(2)).float()
+    data = torch.utils.data.TensorDataset(*DATA.tensors, tokens)
+    initial = copy.deepcopy(parts)
+
+    def trained(parts, step_of):
+        with rh.join(state=parts.state()) as job:
+            net = torch.nn.Sequential(job.model(parts.body), job.model(parts.head))
+            for batch in job.steps(data, job.sampler(40, 8, epochs=2, reduction="sum")):
+                x, y, own = batch
+                step_of(job, loss_of(net(x), y, reduction="none") * own, own)
+        return parts.body.weight.detach()
+
+    def weighted(job, losses, own):
+        losses.sum().backward()
+        job.commit(losses.sum(), parts.both, max_grad_norm=0.1, weight=own.sum())
+
+    def mean(job, losses, own):
+        (losses.sum() / own.sum()).backward()
+        job.commit(losses.sum() / own.sum(), [initial.first, initial.second], max_grad_norm=0.1)
+
+    # Of a deep copy, optimizers train the copied parameters.
+    assert initial.first.param_groups[0]["params"][0] is initial.body.weight
+    assert torch.allclose(trained(parts, weighted), trained(initial, mean), atol=1e-6)
+    with pytest.raises(rh.ConfigError, match='a weight is for gradients of sums: give job.sampler reduction="sum"'):
+        train(parts, lambda job, value: job.commit(value, parts.both, weight=3))
+
+
+def test_a_process_uses_the_cores_that_it_may_use(parts):
+    may_use = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(may_use)})
+    try:
+        process = _native.Process.start()
+        assert process.num_threads() == int(os.environ.get("OMP_NUM_THREADS") or 1)
+    finally:
+        os.sched_setaffinity(0, may_use)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), 10**9])
+def test_patience_has_a_bound(parts, seconds):
+    def body(job, value):
+        with pytest.raises(rh.ConfigError, match="give a number from 1 to"):
+            job.alone(lambda: 1, seconds=seconds)
+        job.commit(value, parts.both)
+
+    train(parts, body)

@@ -23,6 +23,7 @@ impl Statuses {
             step: 0,
             forming: 0,
             volume_moves: 0,
+            patience_seconds: 0,
             progress: None,
         };
         let statuses = Self {
@@ -51,6 +52,7 @@ impl Statuses {
                 step: status.step,
                 forming: 0,
                 volume_moves: 0,
+                patience_seconds: 0,
                 progress: None,
             };
         }

@@ -15,8 +15,11 @@ const LONG: Duration = Duration::from_mins(30);
 /// For ranks to gather at the store: a trainer that waits there longer, for a world with long steps, gives signs of
 /// life.
 const GATHERING: Duration = Duration::from_secs(150);
+/// Least time for a step of a script. Between a commit and the next step a script may evaluate, draw samples and upload
+/// them: that is no hang, and its earlier steps say nothing about it. PyTorch's own collectives wait 10 minutes.
+const LEAST_OF_SCRIPT: Duration = Duration::from_mins(15);
 /// Peers of a hung process give up first, and wait in the lobby when it is judged.
-const MARGIN: Duration = Duration::from_secs(10);
+pub(super) const MARGIN: Duration = Duration::from_secs(10);
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,8 @@ pub struct Limits {
     pub policy: Policy,
     /// How long collectives wait for their peers.
     pub timeouts: CollectiveTimeouts,
+    /// Whether the processes run a script of the user's.
+    pub runs_script: bool,
 }
 
 impl Limits {
@@ -76,7 +81,7 @@ impl Limits {
         let (own, wanted) = match (self.policy, phase) {
             // Waiting for others is what the lobby is for.
             (Policy::Off, _) | (_, Phase::Lobby | Phase::Stranded) => return None,
-            (Policy::Auto, _) => (self.learned(phase, longest, before), Duration::ZERO),
+            (Policy::Auto, _) => (self.learned(phase, longest, before), self.least(phase)),
             // It says how long a step may take; setting up and writing results may take longer.
             (Policy::After(limit), Phase::Preparing | Phase::Forming | Phase::Saving) => {
                 (self.learned(phase, None, None), limit)
@@ -86,6 +91,16 @@ impl Limits {
             }
         };
         Some(own.max(wanted))
+    }
+
+    /// Whatever was learned.
+    const fn least(&self, phase: Phase) -> Duration {
+        match phase {
+            Phase::Training | Phase::Evaluating | Phase::Done if self.runs_script => {
+                LEAST_OF_SCRIPT
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     fn learned(

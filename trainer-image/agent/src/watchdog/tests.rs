@@ -12,6 +12,7 @@ fn status(phase: Phase, generation: u64, step: u64) -> RankStatus {
         step,
         forming: 0,
         volume_moves: 0,
+        patience_seconds: 0,
         progress: None,
     }
 }
@@ -35,7 +36,11 @@ impl Watch {
             later: half,
             ..default
         };
-        let dog = Watchdog::new(Limits { policy, timeouts });
+        let dog = Watchdog::new(Limits {
+            policy,
+            timeouts,
+            runs_script: false,
+        });
         Self {
             dog,
             now: Instant::now(),
@@ -209,6 +214,7 @@ fn peers_give_up_before_the_watchdog_judges() {
     let limits = Limits {
         policy: Policy::Auto,
         timeouts,
+        runs_script: false,
     };
     for longest in std::iter::once(None).chain((0..2_000).map(|n| Some(SECOND * n))) {
         let judged = limits.of(Phase::Training, longest, None).unwrap();
@@ -251,4 +257,39 @@ fn of_several_the_one_that_is_idle_longest_is_named() {
             .look(watch.now, [(0, Some(late)), (1, Some(training(0)))]));
     }
     assert_eq!(stall.unwrap().local_rank, 1);
+}
+
+#[test]
+fn a_script_that_evaluates_for_ten_minutes_between_quick_steps_is_not_called_hung() {
+    let mut watch = Watch::new(Policy::Auto);
+    watch.dog.limits.runs_script = true;
+    assert_eq!(watch.steps(5, 1).limit(&training(5)), Some(902));
+    let mut watch = Watch::new(Policy::Auto);
+    watch.dog.limits.runs_script = true;
+    watch.steps(5, 1);
+    for step in [5, 6] {
+        assert_eq!(watch.says(&training(step), 600), None, "step {step}");
+    }
+    // What the user says counts.
+    let mut watch = Watch::new(Policy::from_seconds(Some(7)));
+    watch.dog.limits.runs_script = true;
+    assert_eq!(watch.steps(5, 1).limit(&training(5)), Some(9));
+}
+
+#[test]
+fn a_process_that_asks_for_patience_has_as_much_and_nothing_is_learned_from_it() {
+    let asks = |step, patience_seconds| RankStatus {
+        patience_seconds,
+        ..status(Phase::Evaluating, 1, step)
+    };
+    for policy in [Policy::Auto, Policy::from_seconds(Some(7))] {
+        let mut watch = Watch::new(policy);
+        watch.steps(3, 1);
+        assert_eq!(watch.says(&asks(3, 20), 2), None, "{policy:?}");
+        assert_eq!(watch.limit(&asks(4, 3_600)), Some(3_612), "{policy:?}");
+    }
+    let mut watch = Watch::new(Policy::Auto);
+    watch.steps(3, 1);
+    assert_eq!(watch.says(&asks(3, 2), 1), None);
+    assert_eq!(watch.limit(&status(Phase::Evaluating, 1, 4)), Some(1_802));
 }

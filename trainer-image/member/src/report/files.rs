@@ -98,6 +98,7 @@ mod tests {
             step,
             forming: 0,
             volume_moves: 0,
+            patience_seconds: 0,
             progress: None,
         }
     }

@@ -50,8 +50,10 @@ pub(super) struct Training {
     begun: Option<(Batch, Standing)>,
     /// What this rank has told its peers at its end, or why it cannot.
     told: Option<Result<Sent, Failure>>,
-    /// What all have said at its end.
-    agreed: Option<StepEnd>,
+    /// What all have said at its end, and what their losses weigh together.
+    agreed: Option<(StepEnd, f64)>,
+    /// The end of a step that is committed, and the rest of whose body may still run.
+    ended_step: Option<StepEnd>,
     /// What the last step of this generation took without its peers.
     own_time: Duration,
     /// How unevenly that step was split.
@@ -134,6 +136,7 @@ impl Training {
             begun: None,
             told: None,
             agreed: None,
+            ended_step: None,
             own_time: Duration::ZERO,
             unevenness: None,
             ended: Instant::now(),
@@ -142,6 +145,7 @@ impl Training {
 
     /// Forms generations until a step is due; false when all are committed.
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
+        self.end_body()?;
         loop {
             match self.member.next_todo() {
                 Todo::Form(place) => match self.form(&place) {
@@ -234,6 +238,8 @@ impl Training {
         self.begun = None;
         self.told = None;
         self.agreed = None;
+        self.ended_step = None;
+        self.member.reporter.is_patient(Duration::ZERO);
         self.member.lose(why);
     }
 

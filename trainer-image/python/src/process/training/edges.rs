@@ -1,5 +1,7 @@
 //! Between steps: sums of the script's own, evaluations, and the end.
 
+use std::time::Duration;
+
 use roundhouse_contract::Phase;
 use roundhouse_elastic::Event;
 use roundhouse_member::Failure;
@@ -66,6 +68,38 @@ impl Training {
         Ok(())
     }
 
+    /// The script does something that may take a rank so long, while the others wait for it: collectives and the agent's
+    /// watchdog have as much patience. It may begin in a step or after its commit.
+    pub(in crate::process) fn begin_wait(&mut self, span: Duration) {
+        let Ok(world) = self.member.world() else {
+            return;
+        };
+        if let Some(group) = world.group() {
+            group.set_timeout(span);
+        }
+        self.member.reporter.is_patient(span);
+        self.member.enter(Phase::Evaluating);
+    }
+
+    /// All ranks are done with it. False: the generation broke, now or before.
+    pub(in crate::process) fn end_wait(&mut self) -> Result<bool, Failure> {
+        let Ok(world) = self.member.world() else {
+            return Ok(false);
+        };
+        let met = world.barrier();
+        if self.lost_or(met)?.is_none() {
+            return Ok(false);
+        }
+        self.member.reporter.is_patient(Duration::ZERO);
+        let longest = self.member.longest_step();
+        if let Some(group) = self.member.world()?.group() {
+            group.set_timeout(self.timeouts.of_first_step(longest));
+        }
+        self.member.enter(Phase::Training);
+        self.member.prepares_steps();
+        Ok(true)
+    }
+
     /// The state is saved, on all ranks; false: the generation broke, now or before.
     pub(in crate::process) fn finish(&mut self) -> Result<bool, Failure> {
         let Ok(world) = self.member.world() else {
@@ -74,6 +108,8 @@ impl Training {
         if let Some(group) = world.group() {
             group.set_timeout(self.timeouts.beside_steps(None));
         }
+        // The save of the result does whatever a step's end has asked for: all ranks have left the loop after the same one.
+        self.ended_step = None;
         let saved = self.member.save_result(&self.state);
         let saved = saved.and_then(|()| self.member.world()?.barrier());
         Ok(self.lost_or(saved)?.is_some())

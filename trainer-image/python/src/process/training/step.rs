@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::Event;
 use roundhouse_elastic::straggler::unevenness;
+use roundhouse_elastic::{Batch, Event};
 use roundhouse_member::Failure;
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::report::StepReport;
 use roundhouse_member::sections::{Section, Sections};
-use roundhouse_member::world::{Standing, StepEnd};
+use roundhouse_member::world::{Standing, StepEnd, not_of_all_ranks};
 
 use super::Training;
 use crate::group::Begun;
@@ -29,13 +29,20 @@ pub(in crate::process) struct Told {
 pub(super) enum Sent {
     /// The sum of this number is on its way.
     ToPeers { turn: u64, sum: Begun },
-    /// There is nobody to tell: the sum of its losses.
-    Alone(f64),
+    /// There is no other rank: the sum of its losses, and their weight.
+    Alone { loss_sum: f64, weight: f64 },
 }
 
 impl Training {
     /// This rank tells its peers what it brings to the end of the step that has begun. It does not wait for them.
-    pub(in crate::process) fn tell(&mut self, loss_sum: f64, finite: bool) -> Result<(), Failure> {
+    /// `weight`: what its losses weigh, if the script says so; not negative, and finite.
+    pub(in crate::process) fn tell(
+        &mut self,
+        loss_sum: f64,
+        finite: bool,
+        weight: Option<f64>,
+    ) -> Result<(), Failure> {
+        let weight = weight.unwrap_or_default();
         let leaving = self.member.world_and_leave_watch()?.1.is_leaving();
         let Some((batch, standing)) = &mut self.begun else {
             return Err(internal("no step has begun"));
@@ -48,9 +55,10 @@ impl Training {
         let world = self.member.world()?;
         faults::point(Point::Agree, world.rank(), batch.step);
         self.told = Some(match world.group() {
-            None => Ok(Sent::Alone(loss_sum)),
+            None => Ok(Sent::Alone { loss_sum, weight }),
             Some(group) => {
-                let numbers = world.packing().pack(standing, loss_sum);
+                let mut numbers = world.packing().pack(standing, loss_sum);
+                numbers.push(weight);
                 let (turn, numbers) = world.with_witness(&numbers);
                 let sum = group.begin_sum(numbers);
                 sum.map(|sum| Sent::ToPeers { turn, sum })
@@ -65,7 +73,7 @@ impl Training {
         &mut self,
         finite: bool,
         broke: Option<String>,
-    ) -> Result<Option<(f64, bool)>, Failure> {
+    ) -> Result<Option<(f64, bool, f64)>, Failure> {
         let told = self.told.take();
         let Some((batch, standing)) = self.begun.take() else {
             return Err(internal("no step has begun"));
@@ -77,15 +85,15 @@ impl Training {
             (None, None) => Err(internal("it has told its peers nothing")),
         };
         match ended {
-            Ok(mut end) => {
+            Ok((mut end, weight)) => {
                 end.agreement.all_finite &= finite;
-                let loss = end.loss_sum / batch.num_samples() as f64;
+                let loss = mean_loss(&end, &batch, weight);
                 let finite = end.agreement.all_finite;
                 let rank = self.member.world()?.rank();
-                self.agreed = Some(end);
+                self.agreed = Some((end, weight));
                 self.begun = Some((batch, standing));
                 faults::point(Point::Update, rank, self.member.held.mark.step + 1);
-                Ok(Some((loss, finite)))
+                Ok(Some((loss, finite, weight)))
             }
             Err(Failure::PeerLost(why)) => {
                 self.lose(&why);
@@ -95,22 +103,30 @@ impl Training {
         }
     }
 
-    fn end_of(&mut self, sent: Sent, standing: &Standing) -> Result<StepEnd, Failure> {
+    /// What all ranks have told, and what their losses weigh together.
+    fn end_of(&mut self, sent: Sent, standing: &Standing) -> Result<(StepEnd, f64), Failure> {
         match sent {
-            Sent::Alone(loss_sum) => self.member.end_step(loss_sum, standing),
+            Sent::Alone { loss_sum, weight } => {
+                let end = self.member.end_step(loss_sum, standing)?;
+                Ok((end, weight))
+            }
             Sent::ToPeers { turn, sum } => {
                 let world = self.member.world()?;
                 let group = world.group();
                 let group = group.ok_or_else(|| internal("a world of one has no peers"))?;
                 let sums = group.end_sum(sum)?;
-                self.member.end_step_heard(turn, &sums)
+                let sums = world.hear(turn, &sums)?;
+                let (weight, sums) = sums.split_last().ok_or_else(not_of_all_ranks)?;
+                let end = self.member.end_step_of(sums)?;
+                Ok((end, *weight))
             }
         }
     }
 
     /// The step counts, and is told.
     pub(in crate::process) fn conclude(&mut self, told: Told) -> Result<(), Failure> {
-        let (Some((batch, _)), Some(end)) = (self.begun.take(), self.agreed.take()) else {
+        let (Some((batch, _)), Some((end, weight))) = (self.begun.take(), self.agreed.take())
+        else {
             return Err(internal("a step whose end was not agreed on"));
         };
         let Told {
@@ -120,7 +136,7 @@ impl Training {
             spent,
         } = told;
         faults::point(Point::Commit, self.member.world()?.rank(), batch.step);
-        let loss = end.loss_sum / batch.num_samples() as f64;
+        let loss = mean_loss(&end, &batch, weight);
         self.member.count(&batch, skipped);
         self.member.note(&batch, loss, &end.saving);
         let mut sections = Sections::default();
@@ -153,11 +169,22 @@ impl Training {
         if let Some(group) = self.member.world()?.group() {
             group.set_timeout(self.timeouts.of_step(longest));
         }
+        // The script may still change the state in the rest of the loop's body.
+        self.ended_step = Some(end);
+        Ok(())
+    }
+
+    /// Does what the end of the last committed step asks for, once the body of the loop is over: a checkpoint has all
+    /// that the script does with the state after its commit. All ranks do this after the same step. A peer that is lost
+    /// here costs the generation.
+    pub(in crate::process) fn end_body(&mut self) -> Result<(), Failure> {
+        let Some(end) = self.ended_step.take() else {
+            return Ok(());
+        };
         let result = self.act(&end);
         self.lost_or(result).map(|_| ())
     }
 
-    /// Does what the end of the last step asks for.
     fn act(&mut self, end: &StepEnd) -> Result<(), Failure> {
         self.member.save_on(&end.saving, &self.state)?;
         if end.agreement.all_leave {
@@ -169,4 +196,10 @@ impl Training {
         });
         Ok(())
     }
+}
+
+/// The mean of the losses of all ranks. `weight`: what they weigh together; 0 if each sample weighs the same.
+fn mean_loss(end: &StepEnd, batch: &Batch, weight: f64) -> f64 {
+    let of_samples = batch.num_samples() as f64;
+    end.loss_sum / if weight > 0.0 { weight } else { of_samples }
 }

@@ -1,0 +1,85 @@
+"""What scripts do that come from plain DDP, and that has another place here: it is named at once, and not tried again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from typing import Any
+
+from ._native import fail_early
+from .errors import ConfigError
+
+_MEMBERSHIP = "ROUNDHOUSE_MEMBERSHIP_FILE"
+# Errors of PyTorch, by how they begin.
+_NO_GROUP = "Default process group has not been initialized"
+_NO_RANK = "Error initializing torch.distributed using env://"
+_ONE_SAMPLE = "Expected more than 1 value per channel when training"
+
+
+def recognized(error: BaseException | None) -> str | None:
+    """What to do about an error of PyTorch that shows where a script comes from; None for any other error."""
+    if not isinstance(error, ValueError):
+        return None
+    words = str(error)
+    if words.startswith(_NO_GROUP):
+        return (
+            "torch.distributed has no process group yet: the job makes one for each generation, from the beginning of the loop "
+            "over job.steps on; use it there or in job.on_generation, and for what one process does before the loop see 'One "
+            "process prepares the data' in docs/python.md"
+        )
+    if words.startswith(_NO_RANK):
+        return (
+            "init_process_group has no place in a script that joins: remove it, and destroy_process_group, too; the job makes a "
+            "process group for each generation, from the beginning of the loop over job.steps on"
+        )
+    if words.startswith(_ONE_SAMPLE):
+        return (
+            f"{words}: a rank has one sample of a batch, or none and computes one that does not count; give job.sampler "
+            "drop_last=True, or a global_batch_size that leaves each rank two samples, also in the last batch of an epoch"
+        )
+    return None
+
+
+def words_of_second_run() -> str:
+    """Of a process whose child has run the script again."""
+    return (
+        "a process that loads samples has run the whole script again: with the start method spawn or forkserver the training "
+        'has to stand in `if __name__ == "__main__":`'
+    )
+
+
+def check_is_no_child() -> None:
+    """A child of a worker's process has the worker's environment, and would join in its place.
+
+    Raises :class:`~roundhouse.errors.ConfigError`.
+    """
+    is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
+    if is_starting or (os.environ.get(_MEMBERSHIP) and multiprocessing.parent_process() is not None):
+        sys.excepthook = _exit_as_config_error
+        raise ConfigError(
+            "rh.join in a child process that multiprocessing has started: the process that the job has started joins, and its "
+            'children do not; put the training into `if __name__ == "__main__":`'
+        )
+
+
+def _exit_as_config_error(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    sys.__excepthook__(kind, error, where)
+    sys.stderr.flush()
+    os._exit(ConfigError.exit_code)
+
+
+def _before_join(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    words = recognized(error)
+    sys.__excepthook__(kind, error, where)
+    if words is not None:
+        fail_early(ConfigError.exit_code, words)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ConfigError.exit_code)
+
+
+def watch_beginning() -> None:
+    """In a worker of a job what is recognized ends the job also before ``rh.join``, which sets a hook of its own."""
+    if os.environ.get(_MEMBERSHIP) and multiprocessing.parent_process() is None and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _before_join

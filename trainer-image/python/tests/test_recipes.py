@@ -1,0 +1,52 @@
+"""Recipes that change the state after the commit of a step: a checkpoint of that step has what they have changed."""
+
+import json
+import re
+import signal
+
+import pytest
+from world import World, until
+
+RECIPES = ["epoch", "manual", "average"]
+
+
+def trained(directory, recipe, workers, **options):
+    """What a training that is not disturbed gives."""
+    directory.mkdir()
+    with World(directory, "recipes.py", recipe, directory / "result", **options) as world:
+        world.ends(world.begin(workers))
+    return json.loads((directory / "result").read_text())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_checkpoint_has_what_a_recipe_changes_after_the_commit(tmp_path, recipe):
+    # Each checkpoint is of the last step of an epoch.
+    with World(tmp_path, "recipes.py", recipe, tmp_path / "result", checkpoints=True, every_steps=4) as world:
+        world.slow(100)
+        died = world.start(0, DIES_AFTER="14")
+        world.prepared([died])
+        world.form([died])
+        world.ends([died], code=9)
+        world.slow(0)
+        again = world.start(0)
+        world.prepared([again])
+        world.form([again], others_leave=False)
+        world.ends([again])
+        assert re.search("step (4|8|12) of generation 1", again.log.read_text()), "it continues from a checkpoint"
+    assert json.loads((tmp_path / "result").read_text()) == trained(tmp_path / "undisturbed", recipe, 1)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_job_that_was_suspended_has_what_a_recipe_changes_after_the_commit(tmp_path, recipe):
+    with World(tmp_path, "recipes.py", recipe, tmp_path / "result", checkpoints=True, every_steps=1000) as world:
+        world.slow(100)
+        workers = world.begin(2)
+        world.reach(workers, 9)
+        for worker in workers:
+            worker.kill(signal.SIGTERM)
+        world.ends(workers, code=143)
+        assert until("a checkpoint", lambda: list((world.state / "checkpoints").glob("gen-*")))
+        world.slow(0)
+        again = world.begin(2)
+        world.ends(again)
+    assert json.loads((tmp_path / "result").read_text()) == trained(tmp_path / "undisturbed", recipe, 2)
