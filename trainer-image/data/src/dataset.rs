@@ -2,6 +2,7 @@
 
 use crate::error::DataError;
 use crate::image::Resizer;
+use crate::left_out::counted;
 
 /// Type of the values of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,11 @@ pub struct Scratch {
 pub trait Dataset: std::fmt::Debug + Send + Sync {
     /// Number of samples N.
     fn num_samples(&self) -> u64;
+
+    /// What the data turned out to be, in words: how much of it there is, and what was left out.
+    fn describe(&self) -> String {
+        counted(self.num_samples(), "sample", "samples")
+    }
 
     /// What each sample is in memory.
     fn item(&self) -> &Item;

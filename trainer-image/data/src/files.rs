@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{DataError, Place};
+use crate::left_out::{LeftOut, counted};
 
 /// Most files that are open at a time.
 const MAX_OPEN: usize = 128;
@@ -105,31 +106,69 @@ impl Files {
     }
 }
 
-/// The files of a directory with one of some endings, sorted by name; the path itself if it is a file.
+/// The files of a data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Their paths, sorted by name.
+    pub paths: Vec<PathBuf>,
+    /// What else is in the directory.
+    pub left_out: LeftOut,
+}
+
+impl Found {
+    /// For a sentence: `, from 3 files, 1 file of another kind left out (e.g. x.txt)`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let files = counted(self.paths.len() as u64, "file", "files");
+        format!(", from {files}{}", self.left_out.files())
+    }
+}
+
+/// The files of a directory with one of some endings, sorted by name; the path itself if it is a file. Hidden files
+/// are not counted.
 ///
 /// # Errors
 /// There is none, or the directory cannot be read.
-pub fn find(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DataError> {
+pub fn find(path: &Path, endings: &[&str]) -> Result<Found, DataError> {
+    let (mut paths, mut left_out) = (Vec::new(), LeftOut::default());
     if path.is_file() {
-        return Ok(vec![path.to_owned()]);
+        paths.push(path.to_owned());
+        return Ok(Found { paths, left_out });
     }
-    let mut found = Vec::new();
     for entry in std::fs::read_dir(path).map_err(DataError::io(path))? {
-        let entry = entry.map_err(DataError::io(path))?.path();
-        let name = entry.file_name().and_then(|name| name.to_str());
-        let fits = |name: &str| {
-            !name.starts_with('.') && endings.iter().any(|ending| name.ends_with(ending))
-        };
-        if name.is_some_and(fits) && entry.is_file() {
-            found.push(entry);
+        let entry = entry.map_err(DataError::io(path))?;
+        let (name, entry) = (entry.file_name(), entry.path());
+        let name = name.to_string_lossy();
+        if name.starts_with('.') {
+            continue;
+        }
+        if has_ending(&name, endings) && entry.is_file() {
+            paths.push(entry);
+        } else {
+            left_out.add(name.into_owned());
         }
     }
-    found.sort();
-    if found.is_empty() {
-        let reason = format!("holds no file that ends with {}", endings.join(" or "));
+    paths.sort();
+    if paths.is_empty() {
+        let known = |ending: &&&str| !ending.is_empty();
+        let endings: Vec<_> = endings.iter().filter(known).copied().collect();
+        let endings = endings.join(" or ");
+        let reason = format!("holds no file that ends with {endings}{}", left_out.files());
         return Err(DataError::invalid(path, reason));
     }
-    Ok(found)
+    Ok(Found { paths, left_out })
+}
+
+/// Whether a name ends so, before the number that tools of TensorFlow add: `train.tfrecord-00000-of-00010`. No ending is
+/// that of a name without a dot.
+fn has_ending(name: &str, endings: &[&str]) -> bool {
+    let numbered = name.rsplit_once("-of-");
+    let base = numbered.and_then(|(start, _)| start.rsplit_once('-'));
+    let base = base.map_or(name, |(base, _)| base);
+    endings.iter().any(|ending| match *ending {
+        "" => !base.contains('.'),
+        ending => base.ends_with(ending),
+    })
 }
 
 fn ends_within(path: &Path, offset: u64, length: usize) -> DataError {
@@ -151,7 +190,7 @@ mod tests {
                 path
             })
             .collect();
-        let files = Files::new(find(directory.path(), &[".bin"]).unwrap());
+        let files = Files::new(find(directory.path(), &[".bin"]).unwrap().paths);
         assert_eq!(files.paths(), paths);
         for _ in 0..2 {
             for number in 0..paths.len() {
@@ -174,6 +213,33 @@ mod tests {
         assert!(error.is_one_record());
         let text = error.to_string();
         assert!(text.contains("a.bin at byte 2"), "{text}");
+    }
+
+    #[test]
+    fn files_of_other_kinds_are_named_and_hidden_ones_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a.tar", "b.tar", "c.tar.gz", "README.md", ".a.tar.index"] {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        assert_eq!(
+            find(directory.path(), &[".tar"]).unwrap().words(),
+            ", from 2 files, 2 files of other kinds left out (e.g. README.md)"
+        );
+    }
+
+    #[test]
+    fn files_of_tensorflow_are_known_by_their_names_and_a_readme_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let known = [
+            "a.tfrecord",
+            "train-00000-of-00010",
+            "x.tfrecord-00000-of-00010",
+        ];
+        for name in known.iter().chain(&["README.md", "x.json-00000-of-00010"]) {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        let found = find(directory.path(), &["", ".tfrecord"]).unwrap();
+        assert_eq!(found.paths, known.map(|name| directory.path().join(name)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod error;
 pub mod files;
 pub mod format;
 pub mod image;
+pub mod left_out;
 #[cfg(feature = "text")]
 mod lock;
 pub mod mix;

@@ -15,6 +15,7 @@ use roundhouse_elastic::{Blocks, Permutation};
 
 use crate::dataset::{Dataset, Item, Scratch};
 use crate::error::DataError;
+use crate::left_out::counted;
 
 /// A data set of a mix.
 #[derive(Clone, Debug)]
@@ -167,6 +168,20 @@ impl Mix {
 impl Dataset for Mix {
     fn num_samples(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
+    }
+
+    fn describe(&self) -> String {
+        let parts = self.parts.iter().zip(self.shares()).map(|(part, share)| {
+            let Share {
+                name,
+                num_samples,
+                epochs: _,
+            } = share;
+            let whole = part.dataset.describe();
+            format!("; {num_samples} from {name} ({whole})")
+        });
+        let samples = counted(self.num_samples(), "sample", "samples");
+        format!("{samples} in an epoch{}", parts.collect::<String>())
     }
 
     fn item(&self) -> &Item {

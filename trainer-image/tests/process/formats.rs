@@ -113,6 +113,10 @@ fn a_process_killed_while_files_of_any_format_are_read_ahead_changes_nothing() {
         assert_eq!(job.exit_code(1), None, "{name}\n{}", job.logs());
         job.issue_to(2, &[0]);
         assert_eq!(job.exit_code(0), Some(0), "{name}\n{}", job.logs());
+        // What the data turned out to be, from rank 0 alone and not in each generation.
+        let logs = job.logs();
+        assert_eq!(logs.matches("train: ").count(), 1, "{name}\n{logs}");
+        assert!(logs.contains("; no data for evaluations"), "{name}\n{logs}");
         let found = difference(&job.weights(), &alone.weights());
         assert!(found <= TOLERANCE, "{name}: {found:.1e}");
         assert_proven(job.volume(), STEPS);

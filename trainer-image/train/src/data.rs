@@ -146,6 +146,10 @@ impl Source for HostSource {
         self.prefetcher.dataset().num_samples()
     }
 
+    fn describe(&self) -> String {
+        self.prefetcher.dataset().describe()
+    }
+
     fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
         let coming = coming.to_vec();
         let requests = coming

@@ -23,6 +23,8 @@ pub struct InMemory {
     /// `[N]`, 64 bit.
     labels_n: Tensor,
     num_samples: u64,
+    /// See [`Source::describe`].
+    words: String,
     /// What a pixel is multiplied by, and then added, by channel: `[1, C, 1, 1]`.
     scale: Tensor,
     shift: Tensor,
@@ -65,6 +67,7 @@ impl InMemory {
             images_nchw: images_nchw.f_to_device(device)?,
             labels_n: Tensor::f_from_slice(&labels)?.f_to_device(device)?,
             num_samples,
+            words: dataset.describe(),
             scale,
             shift,
         })
@@ -74,6 +77,10 @@ impl InMemory {
 impl Source for InMemory {
     fn num_samples(&self) -> u64 {
         self.num_samples
+    }
+
+    fn describe(&self) -> String {
+        self.words.clone()
     }
 
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {

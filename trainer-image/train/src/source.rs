@@ -18,6 +18,17 @@ pub trait Source: std::fmt::Debug {
     /// Number of samples.
     fn num_samples(&self) -> u64;
 
+    /// What the data turned out to be, in words for the log of rank 0: how much of it there is, and what was left out.
+    fn describe(&self) -> String {
+        let num_samples = self.num_samples();
+        let noun = if num_samples == 1 {
+            "sample"
+        } else {
+            "samples"
+        };
+        format!("{num_samples} {noun}")
+    }
+
     /// Which samples will be fetched next, each by the places of one batch and the order of its epoch, so that they can
     /// be read ahead. It may turn out otherwise.
     fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {

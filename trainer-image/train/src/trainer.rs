@@ -98,6 +98,8 @@ pub struct Trainer<'reporter> {
     /// The step that was launched and whose end is not known, where the device decides.
     pending: Option<ahead::Pending>,
     tracer: Tracer,
+    /// What the data turned out to be, until rank 0 has logged it.
+    data: Option<String>,
     host_syncs: roundhouse_c10d::HostSyncs,
 }
 

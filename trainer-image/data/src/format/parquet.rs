@@ -56,6 +56,7 @@ pub struct Parquet {
     groups: Vec<(usize, usize, u64)>,
     num_rows: u64,
     num_classes: u32,
+    notes: String,
     kept: Groups<usize, Group>,
 }
 
@@ -83,7 +84,9 @@ impl Parquet {
     /// # Errors
     /// A file cannot be read or has no such columns, or there is no row.
     pub fn open(path: &Path, image: &str, label: &str, cache: &Cache) -> Result<Self, DataError> {
-        let paths = crate::files::find(path, &[".parquet"])?;
+        let found = crate::files::find(path, &[".parquet"])?;
+        let notes = found.words();
+        let paths = found.paths;
         let (mut groups, mut start, mut highest) = (Vec::new(), 0, 0);
         for (number, file) in paths.iter().enumerate() {
             let names = format!("{image}\n{label}");
@@ -108,6 +111,7 @@ impl Parquet {
             groups,
             num_rows: start,
             num_classes,
+            notes,
             kept: Groups::new(MAX_KEPT_BYTES),
         })
     }
@@ -200,6 +204,10 @@ impl Records for Parquet {
         into.clear();
         into.extend_from_slice(image.data());
         Ok(Record::Encoded { label })
+    }
+
+    fn notes(&self) -> String {
+        self.notes.clone()
     }
 
     fn locate(&self, number: u64) -> (PathBuf, Place) {

@@ -8,6 +8,7 @@ use crate::cache::Cache;
 use crate::error::{DataError, Place};
 use crate::files::Files;
 use crate::image::{Record, Records};
+use crate::left_out::LeftOut;
 
 /// Largest record; a length that exceeds it is corrupt.
 pub(super) const MAX_RECORD_BYTES: u64 = 1 << 30;
@@ -21,6 +22,8 @@ pub struct Spans {
     offsets: Vec<u64>,
     lengths: Vec<u32>,
     labels: Vec<i64>,
+    /// Samples without an image.
+    pub(super) left_out: LeftOut,
 }
 
 impl Spans {
@@ -70,6 +73,7 @@ pub struct Shards<S> {
     /// Number of the first record of each file, and the number of records at the end.
     starts: Vec<u64>,
     num_classes: u32,
+    notes: String,
 }
 
 impl<S: Shard> Shards<S> {
@@ -78,7 +82,10 @@ impl<S: Shard> Shards<S> {
     /// # Errors
     /// There is no file, one cannot be read, or there is no record.
     pub fn open(shard: S, path: &Path, cache: &Cache) -> Result<Self, DataError> {
-        let paths = crate::files::find(path, shard.endings())?;
+        let found = crate::files::find(path, shard.endings())?;
+        let mut notes = found.words();
+        let paths = found.paths;
+        let mut left_out = LeftOut::default();
         let mut spans = Vec::new();
         let mut starts = vec![0];
         for file in &paths {
@@ -88,11 +95,15 @@ impl<S: Shard> Shards<S> {
             }
             let end = starts.last().unwrap_or(&0) + found.offsets.len() as u64;
             starts.push(end);
+            left_out.join(&found.left_out);
             spans.push(found);
         }
+        let others = left_out.words("sample without an image", "samples without an image");
         if starts.last() == Some(&0) {
-            return Err(DataError::invalid(path, "holds no sample"));
+            let reason = format!("holds no sample{others}");
+            return Err(DataError::invalid(path, reason));
         }
+        notes.push_str(&others);
         let highest = spans.iter().flat_map(|spans| &spans.labels).max();
         let num_classes = highest.map_or(0, |highest| highest + 1);
         let num_classes = u32::try_from(num_classes).map_err(|_| {
@@ -104,6 +115,7 @@ impl<S: Shard> Shards<S> {
             spans,
             starts,
             num_classes,
+            notes,
         })
     }
 
@@ -150,6 +162,10 @@ impl<S: Shard> Records for Shards<S> {
             DataError::corrupt(self.files.path(file), Place::Byte(offset), reason)
         })?;
         Ok(Record::Encoded { label })
+    }
+
+    fn notes(&self) -> String {
+        self.notes.clone()
     }
 
     fn locate(&self, number: u64) -> (PathBuf, Place) {

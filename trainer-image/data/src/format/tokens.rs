@@ -8,6 +8,7 @@ use roundhouse_contract::trainer::data::TokenType;
 use crate::dataset::{Dataset, Item, Scratch};
 use crate::error::{DataError, Place};
 use crate::files::Files;
+use crate::left_out::{LeftOut, counted};
 
 /// The tokens of some files, by file and position.
 pub trait Tokens: std::fmt::Debug + Send + Sync {
@@ -48,6 +49,7 @@ pub struct Windows {
     item: Item,
     context: u32,
     vocabulary: Option<u32>,
+    left_out: LeftOut,
 }
 
 impl Windows {
@@ -79,13 +81,29 @@ impl Windows {
             item: Item::Tokens { context },
             context,
             vocabulary,
+            left_out: LeftOut::default(),
         })
+    }
+
+    /// Names files that lie beside those of the tokens.
+    #[must_use]
+    pub fn beside(self, left_out: LeftOut) -> Self {
+        Self { left_out, ..self }
     }
 }
 
 impl Dataset for Windows {
     fn num_samples(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
+    }
+
+    fn describe(&self) -> String {
+        let per_file = self.tokens.num_tokens();
+        let samples = counted(self.num_samples(), "sample", "samples");
+        let tokens = counted(per_file.iter().sum(), "token", "tokens");
+        let files = counted(per_file.len() as u64, "file", "files");
+        let (context, left_out) = (self.context, self.left_out.files());
+        format!("{samples} of {context} tokens, from {tokens} in {files}{left_out}")
     }
 
     fn item(&self) -> &Item {

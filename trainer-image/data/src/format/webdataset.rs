@@ -22,13 +22,17 @@ struct Sample {
     key: Vec<u8>,
     image: Option<(u64, u32)>,
     label: Option<i64>,
+    /// Name of its first member.
+    first: String,
 }
 
 impl Sample {
-    /// A sample without an image is something else, such as a text; it does not count.
+    /// A sample without an image is something else, such as a text or an image of another format. It is left out.
     fn finish(self, spans: &mut Spans) {
         if let Some((offset, length)) = self.image {
             spans.push(offset, length, self.label.unwrap_or(NO_LABEL));
+        } else if !self.first.is_empty() {
+            spans.left_out.add(self.first);
         }
     }
 }
@@ -69,6 +73,7 @@ impl Shard for WebDataset {
             if key != sample.key {
                 let next = Sample {
                     key: key.to_vec(),
+                    first: String::from_utf8_lossy(&name).into_owned(),
                     ..Sample::default()
                 };
                 std::mem::replace(&mut sample, next).finish(&mut spans);

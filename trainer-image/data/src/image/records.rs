@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{Size, Transform, decode};
 use crate::dataset::{Dataset, Item, Scratch};
 use crate::error::{DataError, Place};
+use crate::left_out::counted;
 use crate::random::Random;
 
 /// What a record holds.
@@ -37,6 +38,12 @@ pub trait Records: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// [`DataError::Corrupt`] if only this record is affected.
     fn read(&self, number: u64, into: &mut Vec<u8>) -> Result<Record, DataError>;
+
+    /// What a user should know beside the numbers of images and classes, in words that follow them. Such as files that
+    /// were left out.
+    fn notes(&self) -> String {
+        String::new()
+    }
 
     /// Where a record is.
     fn locate(&self, number: u64) -> (PathBuf, Place);
@@ -88,6 +95,12 @@ impl Dataset for Images {
 
     fn num_classes(&self) -> Option<u32> {
         Some(self.num_classes)
+    }
+
+    fn describe(&self) -> String {
+        let images = counted(self.num_samples(), "image", "images");
+        let classes = counted(self.num_classes.into(), "class", "classes");
+        format!("{images} in {classes}{}", self.records.notes())
     }
 
     fn read(

@@ -111,6 +111,56 @@ fn the_same_images_in_each_format_are_the_same_samples() {
     assert_eq!(found[0], found[2]);
 }
 
+/// What a data set says of itself.
+fn described(root: &Path, data: serde_json::Value) -> String {
+    let splits = open(&configured(data), root, Pixels::Bytes, 0, None).unwrap();
+    splits.train.describe()
+}
+
+#[test]
+fn data_of_each_format_says_what_it_is_and_what_was_left_out() {
+    let root = images();
+    let webp: &[u8] = b"RIFF";
+    write(root.path(), "folder/train/class1/9.webp", webp);
+    write(root.path(), "tar/train/README.md", b"about");
+    let members = testing::tar(&[("9.webp", webp), ("9.cls", b"1")]);
+    write(root.path(), "tar/train/1.tar", &members);
+    let tokens: Vec<u8> = (0..81_u16).flat_map(u16::to_le_bytes).collect();
+    write(root.path(), "tokens/train/a.bin", &tokens);
+    write(root.path(), "tokens/train/b.bin", &tokens);
+    write(root.path(), "tokens/train/c.npy", &tokens);
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/digits");
+    let idx = described(&digits, json!({"format": "idx"}));
+    assert!(idx.ends_with(" images in 10 classes"), "{idx}");
+    for (data, expected) in [
+        (
+            json!({"format": "imagefolder", "path": "folder", "image": {"size": 8}}),
+            "6 images in 2 classes (class0, class1), 1 file of another kind left out (e.g. 9.webp)",
+        ),
+        (
+            json!({"format": "webdataset", "path": "tar", "image": {"size": 8}}),
+            "6 images in 2 classes, from 2 files, 1 file of another kind left out (e.g. README.md), \
+             1 sample without an image left out (e.g. 9.webp)",
+        ),
+        (
+            json!({"format": "tfrecord", "path": "record", "image": {"size": 8}}),
+            "6 images in 2 classes, from 1 file",
+        ),
+        (
+            json!({"format": "tokens", "path": "tokens", "tokens": {"context": 8}}),
+            "20 samples of 8 tokens, from 162 tokens in 2 files, 1 file of another kind left out (e.g. c.npy)",
+        ),
+        (
+            json!({"format": "tokens", "path": "tokens/train", "tokens": {"context": 8},
+                "mix": [{"train": "a.bin", "weight": 3}, {"train": "b.bin", "weight": 1}]}),
+            "20 samples in an epoch; 15 from a.bin (10 samples of 8 tokens, from 81 tokens in 1 file); \
+             5 from b.bin (10 samples of 8 tokens, from 81 tokens in 1 file)",
+        ),
+    ] {
+        assert_eq!(described(root.path(), data), expected);
+    }
+}
+
 #[test]
 fn augmentation_depends_on_seed_epoch_and_sample_alone() {
     let root = images();

@@ -8,12 +8,13 @@ use roundhouse_contract::trainer::data::{DataFormat, TokenOptions};
 use super::Opener;
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::files::find;
+use crate::files::{Found, find};
 #[cfg(feature = "parquet")]
 use crate::format::parquet::TokenLists;
 #[cfg(feature = "text")]
 use crate::format::text::TextTokenizer;
 use crate::format::tokens::{TokenFiles, Tokens, Windows};
+use crate::left_out::LeftOut;
 
 impl Opener<'_> {
     /// The tokens of a split, cut into samples.
@@ -23,23 +24,26 @@ impl Opener<'_> {
         options: &TokenOptions,
     ) -> Result<Arc<dyn Dataset>, DataError> {
         let mut vocabulary = options.vocabulary.or(self.vocabulary);
-        let tokens: Box<dyn Tokens> = match self.data.format {
+        let (tokens, left_out): (Box<dyn Tokens>, LeftOut) = match self.data.format {
             DataFormat::Tokens => {
-                let paths = find(path, &[".bin"])?;
-                Box::new(TokenFiles::open(paths, options.dtype)?)
+                let Found { paths, left_out } = find(path, &[".bin"])?;
+                let tokens = TokenFiles::open(paths, options.dtype)?;
+                (Box::new(tokens), left_out)
             }
             #[cfg(feature = "text")]
             DataFormat::Text => {
                 let tokenizer = self.tokenizer(options)?;
                 vocabulary = Some(tokenizer.vocabulary());
-                let texts = find(path, &[".txt"])?;
-                Box::new(tokenizer.tokens_of(&texts, &self.cache)?)
+                let Found { paths, left_out } = find(path, &[".txt"])?;
+                let tokens = tokenizer.tokens_of(&paths, &self.cache)?;
+                (Box::new(tokens), left_out)
             }
             #[cfg(feature = "parquet")]
             DataFormat::Parquet => {
                 let column = options.column.as_deref().unwrap_or("input_ids");
-                let paths = find(path, &[".parquet"])?;
-                Box::new(TokenLists::open(&paths, column, &self.cache)?)
+                let Found { paths, left_out } = find(path, &[".parquet"])?;
+                let tokens = TokenLists::open(&paths, column, &self.cache)?;
+                (Box::new(tokens), left_out)
             }
             other => {
                 let _ = &mut vocabulary;
@@ -50,7 +54,7 @@ impl Opener<'_> {
             }
         };
         let windows = Windows::new(path, tokens, options.context, vocabulary)?;
-        Ok(Arc::new(windows))
+        Ok(Arc::new(windows.beside(left_out)))
     }
 
     #[cfg(feature = "text")]

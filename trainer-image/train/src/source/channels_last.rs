@@ -18,6 +18,10 @@ impl Source for ChannelsLast {
         self.0.num_samples()
     }
 
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
     fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
         self.0.expect(coming);
     }
@@ -60,6 +64,10 @@ mod tests {
             9
         }
 
+        fn describe(&self) -> String {
+            "nine".to_owned()
+        }
+
         fn num_skipped(&self) -> u64 {
             3
         }
@@ -100,6 +108,7 @@ mod tests {
                 (3, Some(5))
             );
             assert_eq!(source.num_by_part(), parts);
+            assert_eq!(source.describe(), "nine");
             for places in [2..6, 4..4] {
                 let expected = plain.fetch(places.clone(), &order).unwrap();
                 let found = source.fetch(places, &order).unwrap();

@@ -3,6 +3,7 @@
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Event, Place};
 use roundhouse_member::member::workers;
+use roundhouse_member::report::say;
 
 use super::{LastStep, Trainer};
 use crate::failure::Failure;
@@ -55,6 +56,11 @@ impl Trainer<'_> {
             self.member
                 .reporter
                 .batch(self.plan.course.batch_size(&mark));
+        }
+        if place.rank == 0
+            && let Some(words) = self.data.take()
+        {
+            say(&words);
         }
         self.member.reporter.enter(Phase::Training);
         Ok(Some(Event::Formed))

@@ -94,6 +94,7 @@ impl<'reporter> Trainer<'reporter> {
         if let Some(words) = config.ddp.ends_before_compression(total_steps) {
             say_error(&words);
         }
+        let data = describe(train.as_ref(), test.as_deref());
         let mut work = Trained {
             config,
             task,
@@ -129,6 +130,7 @@ impl<'reporter> Trainer<'reporter> {
             commit: device::commit(device),
             pending: None,
             tracer,
+            data: Some(data),
             host_syncs: host_syncs::from_environment()?,
         })
     }
@@ -156,6 +158,15 @@ fn job_on(
         job.test = job.test.map(last);
     }
     Ok(job)
+}
+
+/// What the data turned out to be, in one line.
+fn describe(train: &dyn Source, test: Option<&dyn Source>) -> String {
+    let test = test.map_or_else(
+        || "no data for evaluations".to_owned(),
+        |test| format!("val: {}", test.describe()),
+    );
+    format!("train: {}; {test}", train.describe())
 }
 
 fn numerics_of(config: &TrainerConfig) -> Numerics {

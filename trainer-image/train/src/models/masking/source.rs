@@ -51,6 +51,10 @@ impl Source for MaskedSource {
         self.source.num_samples()
     }
 
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+
     fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
         self.source.expect(coming);
     }
