@@ -29,7 +29,7 @@ pub mod switch;
 pub use agreement::Agreement;
 pub use checkpoint::CheckpointId;
 pub use course::{Batch, Course, Growth, Length, Position};
-pub use digest::Digest;
+pub use digest::{Digest, Hasher};
 pub use ledger::{Chain, Head, Line};
 pub use machine::{Action, Event, Machine, Outcome, Place};
 pub use numerics::{LossScale, Skips};

@@ -3,6 +3,7 @@
 //! Every process finds it, from manifests and the sizes of files alone. One process reads it, and checks every byte.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use roundhouse_elastic::CheckpointId;
@@ -20,8 +21,8 @@ pub type Damaged = BTreeMap<CheckpointId, String>;
 /// What the thread that reads says.
 #[derive(Debug)]
 pub enum Message {
-    /// Bytes of the state, checked.
-    Part {
+    /// Bytes of the state, which count only if the whole is right.
+    Piece {
         /// The first of them in the row of the state.
         offset: u64,
         /// The bytes.
@@ -111,33 +112,35 @@ fn look(
     })
 }
 
-/// Reads a checkpoint in a thread, part after part, each checked before it is said. The thread ends when nobody
-/// listens any more.
+/// Reads a checkpoint in a thread, piece after piece. Each part's checksum is known when its last piece was sent, so
+/// nothing counts as loaded before [`Message::Whole`]. The thread ends when the receiver is gone.
 ///
 /// # Errors
 /// The operating system refused the thread.
 pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Message>, Failure> {
-    // One part waits while the next one is read.
-    let (parts, said) = sync_channel(1);
+    // One piece waits while the next one is read.
+    let (pieces, said) = sync_channel(1);
     let directory = directory.clone();
     let work = move || {
         let path = directory.checkpoint(manifest.id());
         let mut offset = 0;
         for part in &manifest.shards {
-            let message = match shard::read(&path, part, directory.pulse()) {
-                Ok(bytes) => {
-                    let at = offset;
-                    offset += bytes.len() as u64;
-                    Message::Part { offset: at, bytes }
-                }
-                Err(trouble) => Message::Damaged(trouble),
+            let send = |bytes: Vec<u8>| {
+                let at = offset;
+                offset += bytes.len() as u64;
+                let sent = pieces.send(Message::Piece { offset: at, bytes });
+                sent.map_or(ControlFlow::Break(()), ControlFlow::Continue)
             };
-            let is_over = matches!(message, Message::Damaged(_));
-            if parts.send(message).is_err() || is_over {
-                return;
+            match shard::read(&path, part, directory.pulse(), send) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return,
+                Err(trouble) => {
+                    let _ = pieces.send(Message::Damaged(trouble));
+                    return;
+                }
             }
         }
-        let _ = parts.send(Message::Whole);
+        let _ = pieces.send(Message::Whole);
     };
     std::thread::Builder::new()
         .name("volume".to_owned())

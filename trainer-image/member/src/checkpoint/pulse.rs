@@ -2,7 +2,8 @@
 //! that has gone away not for ever; only what has moved tells them apart.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -68,22 +69,12 @@ impl Pulse {
         Ok(())
     }
 
-    /// Reads a file.
-    pub(super) fn read(&self, path: &std::path::Path) -> io::Result<Vec<u8>> {
+    /// Opens a file to read it.
+    pub(super) fn open(&self, path: &std::path::Path) -> io::Result<Reading<'_>> {
         faults::volume();
-        let mut file = File::open(path)?;
-        let size = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-        let mut bytes = Vec::with_capacity(size);
-        loop {
-            let read = Read::by_ref(&mut file)
-                .take(CHUNK as u64)
-                .read_to_end(&mut bytes)?;
-            if read == 0 {
-                return Ok(bytes);
-            }
-            self.beat(read);
-            self.0.num_read.fetch_add(read as u64, Ordering::Relaxed);
-        }
+        let file = File::open(path)?;
+        self.beat(1);
+        Ok(Reading { file, pulse: self })
     }
 
     /// Has a thread do what waits for the volume; `each` is told now and then what has moved. `None`: nothing
@@ -148,6 +139,32 @@ impl Standstill {
     }
 }
 
+/// A file that is read in steps small enough to see how far it is.
+pub(super) struct Reading<'pulse> {
+    file: File,
+    pulse: &'pulse Pulse,
+}
+
+impl Reading<'_> {
+    /// Fills a buffer from a position on.
+    ///
+    /// # Errors
+    /// The file ends before, or the volume refuses.
+    pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut at = offset;
+        for chunk in into.chunks_mut(CHUNK) {
+            self.file.read_exact_at(chunk, at)?;
+            at += chunk.len() as u64;
+            self.pulse.beat(chunk.len());
+            let counts = &self.pulse.0;
+            counts
+                .num_read
+                .fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
 /// A file that is written in steps small enough to see it grow.
 struct Written<'pulse> {
     file: File,
@@ -187,8 +204,10 @@ mod tests {
         let write = |file: &mut dyn Write| file.write_all(&bytes);
         pulse.write_durably(&path, write).unwrap();
         assert_eq!(pulse.moves(), 2 + bytes.len() as u64);
-        assert!(pulse.read(&path).unwrap() == bytes);
-        assert_eq!(pulse.moves(), 2 + 2 * bytes.len() as u64);
+        let mut read = vec![0; bytes.len()];
+        pulse.open(&path).unwrap().read_at(0, &mut read).unwrap();
+        assert!(read == bytes);
+        assert_eq!(pulse.moves(), 3 + 2 * bytes.len() as u64);
     }
 
     #[test]

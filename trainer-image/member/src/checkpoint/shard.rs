@@ -1,21 +1,30 @@
 //! One rank's part of a checkpoint: a safetensors file. A tensor that is in it whole has its type and
 //! shape; of one that the ranks cut, each part holds plain bytes under its name.
 
+use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use roundhouse_elastic::checkpoint::Piece;
-use roundhouse_elastic::{CheckpointId, Digest};
+use roundhouse_elastic::{CheckpointId, Digest, Hasher};
 use safetensors::tensor::{Metadata, TensorInfo};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError};
 
 use super::manifest::{PieceRecord, Shard};
-use super::pulse::Pulse;
+use super::pulse::{Pulse, Reading};
 use super::{Reason, Trouble};
 use crate::faults::{self, Point};
 use crate::state::{Table, View};
 
 /// Headers are padded to this, so that the data is aligned.
 const ALIGNMENT: usize = 8;
+/// Most bytes of a part in one piece. A process that loads a checkpoint needs room for a few pieces beside its state,
+/// however large a part is.
+pub const PIECE_BYTES: u64 = 16 << 20;
+/// Bytes of the number that a safetensors file begins with.
+const HEADER_LENGTH_BYTES: usize = 8;
+/// No header is larger, by the definition of the format.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Name of a rank's part.
 #[must_use]
@@ -86,35 +95,76 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Reads the bytes of a part, after checking all there is to check.
+/// Reads the bytes of a part in pieces of at most [`PIECE_BYTES`], in their order, and gives each to `take`. That the
+/// bytes are right is known when this returns, so until then they must not count as loaded.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn read(directory: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, Trouble> {
+pub fn read(
+    directory: &Path,
+    shard: &Shard,
+    pulse: &Pulse,
+    take: impl FnMut(Vec<u8>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, Trouble> {
     // It says which file of this directory, and nothing else.
     let path = directory.join(&shard.file);
     if path.parent() != Some(directory) || shard.file == ".." {
         let reason = Reason::Outside(shard.file.clone());
         return Err(Trouble::with(directory)(reason));
     }
-    try_read(&path, shard, pulse).map_err(Trouble::with(&path))
+    try_read(&path, shard, pulse, take).map_err(Trouble::with(&path))
 }
 
-fn try_read(path: &Path, shard: &Shard, pulse: &Pulse) -> Result<Vec<u8>, Reason> {
-    let file = pulse.read(path)?;
-    let tensors = SafeTensors::deserialize(&file)?;
-    let mut bytes = Vec::with_capacity(file.len());
+fn try_read(
+    path: &Path,
+    shard: &Shard,
+    pulse: &Pulse,
+    mut take: impl FnMut(Vec<u8>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, Reason> {
+    let file = pulse.open(path)?;
+    let (tensors, data_start) = read_header(&file)?;
+    let mut hasher = Hasher::default();
     for PieceRecord { tensor, start, end } in &shard.pieces {
-        let view = tensors.tensor(tensor)?;
-        if Some(view.data().len() as u64) != end.checked_sub(*start) {
+        let info = tensors.info(tensor);
+        let info = info.ok_or_else(|| Reason::NoTensor(tensor.clone()))?;
+        let (first, last) = info.data_offsets;
+        let (mut at, last) = (data_start + first as u64, data_start + last as u64);
+        if Some(last - at) != end.checked_sub(*start) {
             return Err(Reason::Length(tensor.clone()));
         }
-        bytes.extend_from_slice(view.data());
+        while at < last {
+            let length = PIECE_BYTES.min(last - at);
+            let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+            file.read_at(at, &mut bytes)
+                .map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof => Reason::Length(tensor.clone()),
+                    _ => error.into(),
+                })?;
+            at += length;
+            hasher.update(&bytes);
+            if take(bytes).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
     }
-    if Digest::of(&[&bytes]) != shard.sha256 {
+    if hasher.finish() != shard.sha256 {
         return Err(Reason::Checksum);
     }
-    Ok(bytes)
+    Ok(ControlFlow::Continue(()))
+}
+
+/// The head of a safetensors file, and where its data begins.
+fn read_header(file: &Reading<'_>) -> Result<(Metadata, u64), Reason> {
+    let mut length = [0; HEADER_LENGTH_BYTES];
+    file.read_at(0, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER_BYTES {
+        return Err(SafeTensorError::HeaderTooLarge.into());
+    }
+    let mut json = vec![0; usize::try_from(length).unwrap_or_default()];
+    let start = HEADER_LENGTH_BYTES as u64;
+    file.read_at(start, &mut json)?;
+    Ok((serde_json::from_slice(&json)?, start + length))
 }
 
 /// What a rank's part holds.

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The rank that reads, on its way.
 struct Reading {
-    parts: Receiver<load::Message>,
+    pieces: Receiver<load::Message>,
     standstill: Standstill,
     started: Instant,
     moves: u64,
@@ -116,7 +116,7 @@ impl Reading {
         let manifest =
             manifest.ok_or_else(|| Failure::Internal("no checkpoint found".to_owned()))?;
         Ok(Self {
-            parts: load::read(&keeping.directory, manifest)?,
+            pieces: load::read(&keeping.directory, manifest)?,
             standstill: Standstill::new(pulse),
             started: Instant::now(),
             moves: pulse.moves(),
@@ -125,8 +125,8 @@ impl Reading {
 
     /// Copies in what has come.
     fn go_on<S: State>(&mut self, keeping: &Keeping, state: &mut S) -> Result<Progress, Failure> {
-        match self.parts.recv_timeout(PAUSE) {
-            Ok(load::Message::Part { offset, bytes }) => {
+        match self.pieces.recv_timeout(PAUSE) {
+            Ok(load::Message::Piece { offset, bytes }) => {
                 state.copy_in(offset, &bytes)?;
                 Ok(Progress::Reading)
             }

@@ -121,7 +121,7 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> 
     let mut hasher = Sha256::new();
     for message in parts {
         match message {
-            Message::Part { bytes, .. } => hasher.update(&bytes),
+            Message::Piece { bytes, .. } => hasher.update(&bytes),
             Message::Whole => {
                 return Ok(Digest::from_bytes(hasher.finalize().into()));
             }
