@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use roundhouse_contract::{Phase, Reason};
 use serde_json::{Value, json};
+use tch::Tensor;
 
 use crate::elastic::{assert_same, undisturbed};
-use crate::harness::{Job, assert_proven, audit, config, every_steps};
+use crate::harness::{Job, assert_proven, audit, config, every_steps, trainer};
+use crate::parity::difference;
 
 const STEPS: u64 = 400;
 pub(crate) const EVERY: u64 = 20;
@@ -48,6 +50,60 @@ pub(crate) fn wait_for_checkpoint(job: &Job) {
         let progress = status.progress.as_ref();
         progress.is_some_and(|progress| progress.checkpoint_step.is_some())
     });
+}
+
+/// Exports a checkpoint: the exit code, the words, and the tensors by name.
+fn exported(volume: &Path, arguments: &[&str]) -> (Option<i32>, String, Vec<(String, Tensor)>) {
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("model.safetensors");
+    let mut command = trainer();
+    let command = command.arg("export").arg(volume).arg(&file).args(arguments);
+    let output = command.output().unwrap();
+    let words = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    let mut tensors = Tensor::read_safetensors(&file).unwrap_or_default();
+    tensors.sort_by(|left, right| left.0.cmp(&right.0));
+    assert_eq!(tensors.is_empty(), !output.status.success(), "{words}");
+    let left = std::fs::read_dir(out.path()).unwrap().count();
+    assert_eq!(left, usize::from(output.status.success()), "{words}");
+    (output.status.code(), words, tensors)
+}
+
+#[test]
+fn what_is_exported_is_what_training_has_saved_and_a_damaged_checkpoint_is_not_exported() {
+    let volume = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config["steps"] = json!(2 * EVERY);
+    let mut job = start(&config, 3, volume.path(), 1);
+    job.complete();
+    let (code, words, weights) = exported(volume.path(), &[]);
+    assert_eq!(code, Some(0), "{words}");
+    assert!(words.contains(&format!("step {}", 2 * EVERY)), "{words}");
+    assert!(difference(&weights, &job.weights()) <= 0.0, "{words}");
+    let (_, words, all) = exported(volume.path(), &["--all"]);
+    assert_eq!(
+        all.len(),
+        2 * weights.len(),
+        "weights and momentum: {words}"
+    );
+
+    let newest = checkpoints(volume.path()).pop().unwrap();
+    let name = newest.file_name().unwrap().to_str().unwrap().to_owned();
+    let (code, words, _) = exported(volume.path(), &["--checkpoint", "gen-1"]);
+    assert_eq!(code, Some(64), "{words}");
+    assert!(words.contains(&name), "{words}");
+    let (code, words, _) = exported(volume.path(), &["--best"]);
+    assert_eq!(code, Some(64), "{words}");
+    assert!(words.contains("checkpoint.best"), "{words}");
+    let (code, words, _) = exported(&volume.path().join("checkpoints"), &[]);
+    assert_eq!(code, Some(64), "{words}");
+
+    let part = newest.join("shard-00001-of-00003.safetensors");
+    let mut bytes = std::fs::read(&part).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&part, bytes).unwrap();
+    let (code, words, _) = exported(volume.path(), &[]);
+    assert_eq!(code, Some(65), "{words}");
+    assert!(words.contains("checksum"), "{words}");
 }
 
 /// The complete ones, the oldest first.

@@ -31,7 +31,7 @@ where trainer.json is the `trainer` part of a TrainingJob as JSON:
 As a worker of a TrainingJob it is started by roundhouse-agent, without arguments: rank and peers
 come from the membership file, the rest from the environment (LOCAL_RANK, ROUNDHOUSE_*).
 
-What it can do besides: roundhouse-train audit --help
+What it can do besides: roundhouse-train audit --help, roundhouse-train export --help
 
 Exit codes: 0 done; 64 wrong configuration; 65 wrong data; 70 a defect, or out of memory; 74 the checkpoint
 volume has failed; 75 lost a peer, or a newer generation has taken over (try again); 77 a GPU has failed, or one
@@ -69,7 +69,42 @@ pub enum Command {
         #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "dir")]
         compare: Option<Vec<PathBuf>>,
     },
+    /// Write the weights of a checkpoint as one safetensors file.
+    ///
+    /// Each rank saves its part of a checkpoint, so a tensor may lie in several files. The export joins them, and checks
+    /// every byte. The file has the names that torchvision and Transformers use, so `load_state_dict` and
+    /// `from_pretrained` read it. If the job averages its weights (EMA), the averages are exported. The job may train
+    /// meanwhile.
+    #[command(after_help = EXPORT_EXAMPLE)]
+    Export {
+        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
+        /// `kubectl roundhouse run --local --dir DIR`.
+        dir: PathBuf,
+        /// The file to write, such as model.safetensors. It is replaced if it exists.
+        out: PathBuf,
+        /// The best checkpoint by checkpoint.best, instead of the newest one.
+        #[arg(long, conflicts_with = "checkpoint")]
+        best: bool,
+        /// The checkpoint of this name, such as gen-0000000003-step-000000001000.
+        #[arg(long, value_name = "NAME")]
+        checkpoint: Option<String>,
+        /// Everything that the checkpoint holds, under its full name: the weights as model.*, the optimizer's state as
+        /// optimizer.*, and what a script of yours has in its state.
+        #[arg(long)]
+        all: bool,
+    },
 }
+
+const EXPORT_EXAMPLE: &str = "\
+From a running job to this machine:
+  kubectl exec JOB-worker-0-0 -- roundhouse-train export /checkpoints/NAMESPACE/JOB /tmp/model.safetensors
+  kubectl cp JOB-worker-0-0:/tmp/model.safetensors model.safetensors
+
+In Python:
+  from safetensors.torch import load_file
+  model.load_state_dict(load_file(\"model.safetensors\"))
+Exit codes: 0 exported; 64 there is no such checkpoint, or it has no weights; 65 the checkpoint is damaged; 74 the file
+cannot be written.";
 
 const AUDIT_EXAMPLE: &str = "\
 In a running job:

@@ -21,6 +21,7 @@ pub mod data;
 pub mod device;
 pub mod ema;
 pub mod evaluate;
+pub mod export;
 pub mod failure;
 pub mod gradients;
 pub mod group;

@@ -11,6 +11,7 @@ use roundhouse_member::{Launch, blocking, process};
 
 use crate::audit;
 use crate::cli::{Cli, Command};
+use crate::export::{self, Which};
 use crate::failure::Failure;
 use crate::job::Build;
 use crate::trainer::Trainer;
@@ -30,6 +31,20 @@ pub fn main(build: impl Build) -> ! {
                 // The command line has asked for one of the two.
                 (None, _) => ExitCode::ConfigInvalid,
             },
+            Some(Command::Export {
+                dir,
+                out,
+                best,
+                checkpoint,
+                all,
+            }) => {
+                let which = match (checkpoint, best) {
+                    (Some(name), _) => Which::Named(name.clone()),
+                    (None, true) => Which::Best,
+                    (None, false) => Which::Newest,
+                };
+                export::run(dir, out, &which, *all)
+            }
             None => match cli.launch(variable).and_then(|launch| run(launch, build)) {
                 Ok(code) => code,
                 Err(failure) => fail_early(&failure),

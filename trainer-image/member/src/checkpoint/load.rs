@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use roundhouse_elastic::CheckpointId;
@@ -103,13 +104,24 @@ fn look(
     if let Some(difference) = manifest.difference(training, table) {
         return Err(Failure::OtherTraining { path, difference });
     }
-    let has_size = |shard| complete::check_size(&path, &manifest.tensors, shard);
+    Ok(whole(&path, id, manifest))
+}
+
+/// The manifest of a checkpoint of whatever training, if it fits together and all files have their sizes.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
+    let path = directory.checkpoint(id);
+    whole(&path, id, Manifest::read(&path)?)
+}
+
+fn whole(path: &Path, id: CheckpointId, manifest: Manifest) -> Result<Manifest, Trouble> {
+    let has_size = |shard| complete::check_size(path, &manifest.tensors, shard);
     let is_whole =
         check(&manifest, id).and_then(|()| manifest.shards.iter().try_for_each(has_size));
-    Ok(match is_whole {
-        Ok(()) => Ok(manifest),
-        Err(reason) => Err(Trouble::with(&path)(reason)),
-    })
+    is_whole.map_err(Trouble::with(path))?;
+    Ok(manifest)
 }
 
 /// Reads a checkpoint in a thread, piece after piece. Each part's checksum is known when its last piece was sent, so
