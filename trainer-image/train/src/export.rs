@@ -102,7 +102,7 @@ fn export(
         path: out.to_owned(),
         source,
     };
-    let mut output = Output::create(out, &selection, &manifest).map_err(failed)?;
+    let output = Output::create(out, &selection, &manifest).map_err(failed)?;
     let (step, generation) = (manifest.step, manifest.generation);
     let messages = load::read(directory, manifest);
     for message in messages.map_err(|failure| NotExported::Defect(failure.to_string()))? {
