@@ -1,6 +1,7 @@
 //! How results are printed: as text for people, as JSON or YAML for programs. Text of the cluster never steers the
 //! terminal, and colours are off when the output is not one.
 
+use std::fmt::Write as _;
 use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
@@ -70,7 +71,7 @@ fn json(value: &impl Serialize) -> anyhow::Result<String> {
     for c in serde_json::to_string_pretty(value)?.chars() {
         if steers(c) && c != '\n' {
             for unit in c.encode_utf16(&mut [0; 2]) {
-                text += &format!("\\u{unit:04x}");
+                write!(text, "\\u{unit:04x}")?;
             }
         } else {
             text.push(c);
