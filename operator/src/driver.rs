@@ -101,10 +101,10 @@ async fn missing(
 
 /// Returns after how long to look again, even if nothing changes.
 async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Duration>, Error> {
-    let Guarded { job, unreadable } = guarded;
-    if job.spec.managed_by != labels::DEFAULT_MANAGER {
+    if guarded.job.spec.managed_by != labels::DEFAULT_MANAGER {
         return Ok(None);
     }
+    let (job, unreadable) = (&guarded.whole()?, &guarded.unreadable);
     let started = Instant::now();
     let key = key(job);
     // It is told in the metrics: such a job shows nothing.

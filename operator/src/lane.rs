@@ -79,10 +79,7 @@ mod tests {
         let mut job = raw_job(2);
         job.status = Some(world.observed.status.clone());
         job.spec.suspend = world.job.suspend;
-        Guarded {
-            job,
-            unreadable: None,
-        }
+        Guarded::of(job).unwrap()
     }
 
     #[test]

@@ -116,7 +116,10 @@ impl Policies {
         // One that is refused for another reason cannot begin. It waits for a change of its own, and not for a place. What was
         // said of it may be old.
         let cannot_begin = |other: &Guarded| {
-            let Examined { job, refusal } = examine(&other.job);
+            let Ok(whole) = other.whole() else {
+                return true;
+            };
+            let Examined { job, refusal } = examine(&whole);
             other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
         };
         let is_ahead = |other: &&Arc<Guarded>| {

@@ -9,6 +9,7 @@ use roundhouse_planner::{Pod, PodPhase};
 use self::containers::{container, containers, held_up, runs, text};
 
 mod containers;
+pub(crate) mod watched;
 
 /// Conditions that every pod has; they are not kept.
 const COMMON_CONDITIONS: [&str; 5] = [

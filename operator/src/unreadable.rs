@@ -1,26 +1,39 @@
 //! A job as it is watched: one of which a part cannot be read, because a newer version wrote it, say, neither stops the
 //! work for all others nor is left alone. It is managed by the parts that can be read.
+//!
+//! The memory of one job is bounded, because all jobs of the cluster share the operator's: a job that is too large is cut
+//! before it is parsed, and the pod template, which is most of any job, is kept as JSON. As Rust structs it can take more
+//! than a hundred times as much: `{}` is 3 bytes of JSON and 496 bytes as a source of a projected volume.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use roundhouse_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use roundhouse_planner::{Rejection, RejectionReason};
 use serde::{Deserialize, Deserializer, de};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use serde_path_to_error::{Path, Segment};
 
-/// Most parts of one object that are left out one after the other. With more of them, whole fields are left out.
-const MAX_PARTS: usize = 32;
+pub use self::size::{MAX_SPEC_BYTES, MAX_SPEC_VALUES};
+
+mod size;
+
+/// Most parts of one object that are left out one after the other, each of which costs one more parse. With more of them,
+/// whole fields are left out.
+const MAX_PARTS: usize = 8;
 const MANAGER: &str = "managedBy";
 /// The manager of a job whose `managedBy` cannot be read: not this operator.
 const NOBODY: &str = "?";
 /// A job, as far as it can be read.
 #[derive(Clone, Debug)]
 pub struct Guarded {
-    /// The job, without the parts that cannot be read.
+    /// The job, without its pod template and the parts that cannot be read. [`Guarded::whole`] has the template.
     pub job: TrainingJob,
+    /// `spec.workers.template`, as JSON.
+    template: Option<Arc<str>>,
     /// The first part that cannot be read.
     pub unreadable: Option<Unreadable>,
 }
@@ -30,47 +43,103 @@ pub struct Guarded {
 pub struct Unreadable {
     /// Path of the field, such as `spec.elastic.mode`.
     pub field: String,
-    /// Why not.
+    /// Why not, and what to do.
     pub message: String,
 }
 
 impl From<&Unreadable> for Rejection {
     fn from(part: &Unreadable) -> Self {
         let Unreadable { field, message } = part;
-        let version = env!("CARGO_PKG_VERSION");
         Self {
             reason: RejectionReason::InvalidSpec,
-            message: format!(
-                "{field}: {message}; change it, or, if a newer version of Roundhouse wrote it, upgrade this operator ({version})"
-            ),
+            message: format!("{field}: {message}"),
+        }
+    }
+}
+
+impl Guarded {
+    /// A job of which every part can be read.
+    ///
+    /// # Errors
+    /// The template cannot be written as JSON.
+    pub fn of(job: TrainingJob) -> Result<Self, serde_json::Error> {
+        Self::kept(job, None)
+    }
+
+    fn kept(
+        mut job: TrainingJob,
+        unreadable: Option<Unreadable>,
+    ) -> Result<Self, serde_json::Error> {
+        let template = job.spec.workers.template.take();
+        let template = template.map(|template| serde_json::to_string(&template));
+        Ok(Self {
+            job,
+            template: template.transpose()?.map(Arc::from),
+            unreadable,
+        })
+    }
+
+    /// The job with its pod template.
+    ///
+    /// # Errors
+    /// The template is not what was kept.
+    pub fn whole(&self) -> Result<TrainingJob, serde_json::Error> {
+        let mut job = self.job.clone();
+        let template = self.template.as_deref();
+        job.spec.workers.template = template.map(serde_json::from_str).transpose()?;
+        Ok(job)
+    }
+
+    /// Shares the template with what is known of the job, if it is the same: a new list of all jobs does not double them.
+    pub(crate) fn share(&mut self, known: &Self) {
+        if self.template == known.template {
+            self.template.clone_from(&known.template);
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Guarded {
+    /// From JSON text, as the API server sends it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read(Value::deserialize(deserializer)?).map_err(de::Error::custom)
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        parse(text.get()).map_err(de::Error::custom)
+    }
+}
+
+fn parse(text: &str) -> Result<Guarded, serde_json::Error> {
+    if let Some((object, too_large)) = size::cut(text)? {
+        return read(object, Some(too_large));
+    }
+    match serde_json::from_str(text) {
+        Ok(job) => Guarded::of(job),
+        Err(_) => read(serde_json::from_str(text)?, None),
     }
 }
 
 /// Reads what can be read: leaves out one part after the other, until the rest is a job.
-fn read(mut object: Value) -> Result<Guarded, serde_json::Error> {
-    let mut unreadable = None;
+fn read(
+    mut object: Value,
+    mut unreadable: Option<Unreadable>,
+) -> Result<Guarded, serde_json::Error> {
     for _ in 0..MAX_PARTS {
         let error = match serde_path_to_error::deserialize::<_, TrainingJob>(&object) {
-            Ok(job) => return Ok(Guarded { job, unreadable }),
+            Ok(job) => return Guarded::kept(job, unreadable),
             Err(error) => error,
         };
         unreadable.get_or_insert_with(|| Unreadable {
             field: error.path().to_string(),
-            message: error.inner().to_string(),
+            message: format!(
+                "{}; change it, or, if a newer version of Roundhouse wrote it, upgrade this operator ({})",
+                error.inner(),
+                env!("CARGO_PKG_VERSION")
+            ),
         });
         if !leave_out(&mut object, error.path()) {
             break;
         }
     }
     let job = serde_json::from_value(fields_that_can_be_read(&object))?;
-    Ok(Guarded { job, unreadable })
+    Guarded::kept(job, unreadable)
 }
 
 /// Leaves out the part at a path, or, if it must be there, what is below it. False: there is nothing to leave out.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
@@ -25,6 +25,7 @@ use crate::lane::{Cause, Wake};
 use crate::metrics::labels::Watched;
 use crate::observe::version;
 use crate::resources::{network_policy, service};
+use crate::slim::watched::WatchedPod;
 use crate::slim::{self, identity};
 use crate::unreadable::Guarded;
 
@@ -39,10 +40,21 @@ where
     }
 }
 
+/// Jobs in one answer of a list. An answer is kept as text until it has been parsed, and a job has up to 1.5 MB.
+const PAGE_OF_JOBS: u32 = 50;
+/// Other objects in one answer: anybody who may create them can give them our labels, and as much text as a job's.
+const PAGE: u32 = 100;
+
 /// The watch begins: its age counts from here, heard or not.
 pub(crate) fn begin(context: &Context, kind: Watched) -> WatchConfig {
     context.metrics.watch_ages.hear(kind);
-    WatchConfig::default().timeout(context.settings.patience.watch)
+    let page = match kind {
+        Watched::TrainingJobs => PAGE_OF_JOBS,
+        _ => PAGE,
+    };
+    WatchConfig::default()
+        .timeout(context.settings.patience.watch)
+        .page_size(page)
 }
 
 /// The watch of a kind of which only the operator's objects are wanted.
@@ -60,7 +72,12 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
     let known = jobs.as_reader();
     let events = watcher(api, begin(&context, Watched::TrainingJobs))
         .backoff(backoff::watch_backoff())
-        .modify(|job: &mut Guarded| slim::job(&mut job.job.metadata))
+        .modify(|job: &mut Guarded| {
+            slim::job(&mut job.job.metadata);
+            if let Some(known) = known.get(&ObjectRef::from_obj(job)) {
+                job.share(&known);
+            }
+        })
         .try_filter(|event| ready(!is_old(&known, event)))
         .inspect_ok(|event| note_job(&context, event))
         .reflect(jobs)
@@ -116,7 +133,7 @@ fn note_job(context: &Context, event: &Event<Guarded>) {
 
 /// Feeds the cache until the operator stops.
 pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
-    let api: Api<Pod> = scoped(
+    let api: Api<WatchedPod> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
@@ -124,8 +141,8 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
     let events = watcher(api, ours)
         .backoff(backoff::watch_backoff())
         .map_ok(|event| {
-            map_event(event, |full: &Pod| {
-                (slim::pod(full), identity(&full.metadata))
+            map_event(event, |WatchedPod(pod): &WatchedPod| {
+                (slim::pod(pod), identity(&pod.metadata))
             })
         });
     feed(events, &context.pods, &wake, &context, Watched::Pods).await;

@@ -251,7 +251,7 @@ async fn a_secret_in_a_job_is_warned_of_and_the_job_is_taken() {
     bare["metadata"]["name"] = json!("bare");
     let says = apply(&bare.to_string());
     assert_eq!(says.trim(), "trainingjob.roundhouse.dev/bare created");
-    let many = (0..1_024).map(|n| json!({"name": format!("V{n}"), "value": "x"}));
+    let many = (0..256).map(|n| json!({"name": format!("V{n}"), "value": "x"}));
     let many = json!(many.collect::<Vec<_>>());
     let says = shell.kubectl_says(
         &["create"],

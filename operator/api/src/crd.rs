@@ -10,6 +10,10 @@ use crate::TrainingJob;
 
 /// Most items of a list that has no bound of its own.
 const MAX_ITEMS: u32 = 1_024;
+/// Most objects of a list that is in an item of another list: bounds of nested lists multiply.
+const MAX_NESTED: u32 = 64;
+/// Nested lists of which people have more.
+const LONG_NESTED: [(&str, u32); 2] = [("env", 256), ("volumeMounts", 256)];
 /// Longest string that has no bound of its own: what Linux lets one argument or one variable of a process have.
 const MAX_LENGTH: u32 = 131_072;
 
@@ -38,14 +42,14 @@ pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
     let versions = crd.pointer_mut("/spec/versions");
     for version in versions.and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
-            complete("", schema);
+            complete("", schema, false);
         }
     }
     serde_json::from_value(crd)
 }
 
-/// Completes the schema of a field, and all below it.
-fn complete(name: &str, schema: &mut Value) {
+/// Completes the schema of a field, and all below it. `is_nested`: it is in an item of a list.
+fn complete(name: &str, schema: &mut Value, is_nested: bool) {
     let Some(schema) = schema.as_object_mut() else {
         return;
     };
@@ -53,17 +57,17 @@ fn complete(name: &str, schema: &mut Value) {
     match schema.get("type").and_then(Value::as_str) {
         Some("integer") => sign(schema),
         Some("string") => bound(schema),
-        Some("array") => list(name, schema),
+        Some("array") => list(name, schema, is_nested),
         Some(_) | None => {}
     }
     for part in ["items", "additionalProperties"] {
         if let Some(inner) = schema.get_mut(part) {
-            complete("", inner);
+            complete("", inner, is_nested || part == "items");
         }
     }
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (name, field) in properties.into_iter().flatten() {
-        complete(name, field);
+        complete(name, field, is_nested);
     }
 }
 
@@ -85,8 +89,16 @@ fn bound(schema: &mut Map<String, Value>) {
     }
 }
 
-fn list(name: &str, schema: &mut Map<String, Value>) {
-    schema.entry("maxItems").or_insert(json!(MAX_ITEMS));
+fn list(name: &str, schema: &mut Map<String, Value>, is_nested: bool) {
+    let is_of_objects =
+        schema.get("items").and_then(|items| items.get("type")) == Some(&json!("object"));
+    let max = if is_nested && is_of_objects {
+        let long = LONG_NESTED.iter().find(|(long, _)| *long == name);
+        long.map_or(MAX_NESTED, |(_, max)| *max)
+    } else {
+        MAX_ITEMS
+    };
+    schema.entry("maxItems").or_insert(json!(max));
     if schema.contains_key("x-kubernetes-list-type") {
         return;
     }
@@ -151,6 +163,28 @@ mod tests {
                     assert!(is_bounded, "{path}");
                 }
                 _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn lists_of_objects_within_lists_are_short() {
+        let pod = ".spec.workers.template.spec";
+        for (path, max) in [
+            (".volumes", 1_024),
+            (".volumes[].projected.sources", 64),
+            (".volumes[].projected.sources[].secret.items", 64),
+            (".containers[].env", 256),
+            (".containers[].envFrom", 64),
+            (".containers[].args", 1_024),
+        ] {
+            assert_eq!(of(&format!("{pod}{path}"))["maxItems"], max, "{path}");
+        }
+        for (path, schema) in schemas() {
+            let is_nested = path.trim_end_matches("[]").contains("[]");
+            let is_of_objects = schema.get("items").is_some_and(|it| it["type"] == "object");
+            if is_nested && is_of_objects {
+                assert!(schema["maxItems"].as_u64() <= Some(256), "{path}");
             }
         }
     }

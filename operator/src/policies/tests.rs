@@ -31,10 +31,8 @@ fn one_place(jobs: &[TrainingJob]) -> Policies {
     };
     let (reader, mut writer) = store();
     for job in jobs {
-        writer.apply_watcher_event(&Event::Apply(Guarded {
-            job: job.clone(),
-            unreadable: None,
-        }));
+        let job = Guarded::of(job.clone()).unwrap();
+        writer.apply_watcher_event(&Event::Apply(job));
     }
     policies.look_at(reader);
     policies

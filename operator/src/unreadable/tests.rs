@@ -31,17 +31,16 @@ fn job(changes: &[(&str, Value)]) -> Value {
 }
 
 fn read(changes: &[(&str, Value)]) -> Guarded {
-    serde_json::from_value(job(changes)).unwrap()
+    serde_json::from_str(&job(changes).to_string()).unwrap()
 }
 
 #[test]
 fn a_job_that_can_be_read_is_read_whole() {
-    let Guarded {
-        job: read,
-        unreadable,
-    } = read(&[]);
-    assert_eq!(unreadable, None);
-    assert_eq!(read, serde_json::from_value(job(&[])).unwrap());
+    let read = read(&[]);
+    assert_eq!(read.unreadable, None);
+    let whole = read.whole().unwrap();
+    assert_eq!(whole, serde_json::from_value(job(&[])).unwrap());
+    assert!(read.job.spec.workers.template.is_none(), "kept as JSON");
 }
 
 #[test]
@@ -83,7 +82,9 @@ fn each_part_that_cannot_be_read_is_named_and_the_others_are_read() {
         ("/status/replicas", json!("two"), "status.replicas"),
     ];
     for (pointer, value, field) in cases {
-        let Guarded { job, unreadable } = read(&[(pointer, value)]);
+        let Guarded {
+            job, unreadable, ..
+        } = read(&[(pointer, value)]);
         assert_eq!(unreadable.unwrap().field, field);
         assert!(job.spec.suspend, "{field}");
         assert_eq!(job.spec.managed_by, "roundhouse.dev/operator", "{field}");
@@ -126,7 +127,9 @@ fn with_too_many_parts_that_cannot_be_read_whole_fields_are_left_out() {
         {"type": "Succeeded", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
         {"type": 5},
     ]);
-    let Guarded { job, unreadable } = read(&[
+    let Guarded {
+        job, unreadable, ..
+    } = read(&[
         ("/spec/failurePolicy/rules", json!(many)),
         ("/status/conditions", conditions),
         ("/status/startTime", json!("yesterday")),
@@ -143,7 +146,9 @@ fn with_too_many_parts_that_cannot_be_read_whole_fields_are_left_out() {
 
 #[test]
 fn of_a_spec_that_is_no_object_the_metadata_and_the_status_are_read() {
-    let Guarded { job, unreadable } = read(&[("/spec", json!("text"))]);
+    let Guarded {
+        job, unreadable, ..
+    } = read(&[("/spec", json!("text"))]);
     assert_eq!(unreadable.unwrap().field, "spec");
     assert!(!job.spec.suspend);
     assert_eq!(job.status.unwrap().replicas, 2);
@@ -156,4 +161,74 @@ fn the_message_names_the_field_and_what_to_do() {
     for words in ["spec.elastic.mode: ", "Sharded", "upgrade"] {
         assert!(message.contains(words), "{message}");
     }
+}
+
+/// A job with a spec of this size: what it is and shall do beside its template.
+fn large(template: &Value) -> Guarded {
+    read(&[("/spec/workers/template", template.clone())])
+}
+
+fn volumes(num_volumes: usize, num_sources: usize) -> Value {
+    let sources = vec![json!({}); num_sources];
+    let volume = |at| json!({"name": format!("v{at}"), "projected": {"sources": sources}});
+    let volumes: Vec<Value> = (0..num_volumes).map(volume).collect();
+    json!({"spec": {"containers": [], "volumes": volumes}})
+}
+
+fn text(num_bytes: usize) -> Value {
+    json!({"spec": {"containers": [{"name": "trainer", "args": ["x".repeat(num_bytes)]}]}})
+}
+
+#[test]
+fn a_job_that_is_too_large_is_managed_without_what_is_large_and_says_what_to_change() {
+    for (template, size) in [
+        (volumes(470, 1_024), "1430 KiB"),
+        (volumes(10, 1_000), "20"),
+        (text(size::MAX_SPEC_BYTES), "257 KiB"),
+    ] {
+        let read = large(&template);
+        assert!(read.whole().unwrap().spec.workers.template.is_none());
+        let Guarded {
+            job, unreadable, ..
+        } = read;
+        let Unreadable { field, message } = unreadable.unwrap();
+        assert_eq!(field, "spec");
+        for words in [size, "at most 256 KiB and 16384 values", "ConfigMap"] {
+            assert!(message.contains(words), "{message}");
+        }
+        assert!(job.spec.suspend && job.spec.trainer.is_some());
+        assert_eq!(job.spec.workers.replicas, 2);
+        assert_eq!(job.spec.workers.min_replicas, Some(1));
+        assert_eq!(job.spec.clean_pod_policy, CleanPodPolicy::All);
+        assert_eq!(job.metadata.uid.as_deref(), Some("u"));
+        assert_eq!(job.status.unwrap().replicas, 2);
+    }
+}
+
+#[test]
+fn a_job_of_the_largest_size_is_read_whole() {
+    for template in [text(size::MAX_SPEC_BYTES - 2_000), volumes(128, 60)] {
+        let read = large(&template);
+        assert_eq!(read.unreadable, None);
+        assert!(read.whole().unwrap().spec.workers.template.is_some());
+    }
+}
+
+#[test]
+fn of_a_job_that_is_too_large_only_its_large_fields_are_left_out() {
+    let options = json!(vec![1; 20_000]);
+    let read = read(&[("/spec/trainer/options", options)]);
+    assert!(read.job.spec.trainer.is_none() && read.unreadable.is_some());
+    assert!(read.whole().unwrap().spec.workers.template.is_some());
+}
+
+#[test]
+fn a_template_that_has_not_changed_is_kept_once() {
+    let known = read(&[]);
+    let (mut same, mut other) = (read(&[]), large(&text(1)));
+    same.share(&known);
+    other.share(&known);
+    let at = |job: &Guarded| job.template.as_ref().map(|text| text.as_ptr());
+    assert_eq!(at(&same), at(&known));
+    assert_ne!(at(&other), at(&known));
 }

@@ -1,0 +1,150 @@
+//! A pod as it is watched: only what is kept of it is parsed. Whoever may create pods in one namespace can give one the
+//! operator's labels and a spec of 1.4 MiB, which takes hundreds of MiB as Rust structs. Of any pod, most are its managed
+//! fields.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::Resource;
+use kube::core::NamespaceResourceScope;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+
+/// A pod of which only what [`super::pod`] reads is there.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchedPod(pub(crate) FullPod);
+
+#[derive(Deserialize)]
+struct Parts {
+    #[serde(default)]
+    metadata: Metadata,
+    spec: Option<Spec>,
+    status: Option<PodStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    node_name: Option<String>,
+    /// Whether there are any is enough.
+    readiness_gates: Option<Vec<IgnoredAny>>,
+    scheduling_gates: Option<Vec<PodSchedulingGate>>,
+}
+
+impl<'de> Deserialize<'de> for WatchedPod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Parts {
+            metadata,
+            spec,
+            status,
+        } = Parts::deserialize(deserializer)?;
+        let spec = spec.map(|spec| PodSpec {
+            node_name: spec.node_name,
+            readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
+            scheduling_gates: spec.scheduling_gates,
+            ..PodSpec::default()
+        });
+        let metadata = ObjectMeta {
+            name: metadata.name,
+            namespace: metadata.namespace,
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+            creation_timestamp: metadata.creation_timestamp,
+            deletion_timestamp: metadata.deletion_timestamp,
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            owner_references: metadata.owner_references,
+            ..ObjectMeta::default()
+        };
+        Ok(Self(FullPod {
+            metadata,
+            spec,
+            status,
+        }))
+    }
+}
+
+impl Resource for WatchedPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        FullPod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        FullPod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        FullPod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        FullPod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.meta()
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.meta_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::slim;
+
+    #[test]
+    fn all_that_is_kept_of_a_pod_is_read_and_nothing_else() {
+        let text = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "digits-worker-1-2", "namespace": "ml", "uid": "p", "resourceVersion": "7",
+                "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:01:00Z",
+                "labels": {"roundhouse.dev/job-name": "digits", "roundhouse.dev/job-uid": "u"},
+                "annotations": {"kueue.x-k8s.io/retriable-in-group": "false"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "a", "name": "b", "uid": "u", "controller": true}],
+                "managedFields": [{"manager": "m", "operation": "Apply", "fieldsV1": {"f:spec": {}}}],
+            },
+            "spec": {
+                "nodeName": "n1", "readinessGates": [{"conditionType": "a"}], "schedulingGates": [{"name": "g"}],
+                "containers": [{"name": "trainer"}], "volumes": [{"name": "v", "projected": {"sources": [{}]}}],
+            },
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [
+                {"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"},
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"},
+            ], "containerStatuses": [{"name": "trainer", "ready": true, "restartCount": 1, "image": "i", "imageID": "i",
+                "state": {"running": {"startedAt": "2026-01-01T00:00:02Z"}}}]},
+        })
+        .to_string();
+        let full: FullPod = serde_json::from_str(&text).unwrap();
+        let watched: WatchedPod = serde_json::from_str(&text).unwrap();
+        assert_eq!(slim::pod(&watched.0), slim::pod(&full));
+        assert_eq!(watched.meta().namespace, full.metadata.namespace);
+        let WatchedPod(pod) = watched;
+        assert!(pod.metadata.managed_fields.is_none());
+        assert!(pod.spec.unwrap().volumes.is_none());
+    }
+}

@@ -1,0 +1,143 @@
+//! The size of a job, before it is parsed. A job whose spec is too large keeps its small fields, by which it is managed.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::Unreadable;
+
+/// Most bytes of a job's `spec`, as JSON. A spec of 256 variables and 64 volumes has about 40 KiB.
+pub const MAX_SPEC_BYTES: usize = 256 * 1024;
+/// Most values in a job's `spec`: fields and items, at all depths. Memory follows them, however short they are as text.
+pub const MAX_SPEC_VALUES: usize = 16_384;
+
+/// Of a spec that is too large, a field is kept that has at most so many bytes and values.
+const MAX_FIELD_BYTES: usize = 16 * 1024;
+const MAX_FIELD_VALUES: usize = 1_024;
+
+/// What is kept of the metadata of a job that is too large: which job it is.
+const METADATA: [&str; 7] = [
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+];
+
+/// A JSON object whose values have not been parsed.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// The spec of a job, which has not been parsed.
+#[derive(Deserialize)]
+struct SpecOf<'a> {
+    #[serde(borrow, default)]
+    spec: Option<&'a RawValue>,
+}
+
+/// Of a job that is too large: what is kept, and the words that say so. `None`: it is not too large.
+///
+/// # Errors
+/// The text is no JSON object.
+pub(super) fn cut(text: &str) -> Result<Option<(Value, Unreadable)>, serde_json::Error> {
+    let SpecOf { spec } = serde_json::from_str(text)?;
+    let Some(spec) = spec.map(RawValue::get) else {
+        return Ok(None);
+    };
+    let num_values = num_values(spec);
+    if spec.len() <= MAX_SPEC_BYTES && num_values <= MAX_SPEC_VALUES {
+        return Ok(None);
+    }
+    let too_large = Unreadable {
+        field: "spec".to_owned(),
+        message: format!(
+            "it has {} KiB of JSON and {num_values} values, and the operator manages jobs of at most {} KiB and {MAX_SPEC_VALUES} \
+             values; shorten it: move scripts and data into a ConfigMap that workers.template mounts, and long lists of variables \
+             into one that envFrom names",
+            spec.len().div_ceil(1024),
+            MAX_SPEC_BYTES / 1024
+        ),
+    };
+    let mut object = Map::new();
+    for (name, value) in serde_json::from_str::<Fields>(text)? {
+        let kept = match &*name {
+            "spec" => small_fields(value)?,
+            "metadata" => {
+                let fields: Fields = serde_json::from_str(value.get())?;
+                parsed(fields, |name, _| METADATA.contains(&name))?
+            }
+            _ => serde_json::from_str(value.get())?,
+        };
+        object.insert(name, kept);
+    }
+    Ok(Some((Value::Object(object), too_large)))
+}
+
+/// The fields of the spec that are small. Of the workers, their numbers are always needed.
+fn small_fields(spec: &RawValue) -> Result<Value, serde_json::Error> {
+    // Whatever else it is, it has no fields.
+    let Ok(mut fields) = serde_json::from_str::<Fields>(spec.get()) else {
+        return Ok(Value::Null);
+    };
+    let workers = fields.remove("workers");
+    let mut spec = parsed(fields, |_, value| is_small(value))?;
+    if let Some(workers) = workers
+        && let Ok(fields) = serde_json::from_str::<Fields>(workers.get())
+    {
+        spec["workers"] = parsed(fields, |_, value| is_small(value))?;
+    }
+    Ok(spec)
+}
+
+fn is_small(value: &RawValue) -> bool {
+    let text = value.get();
+    text.len() <= MAX_FIELD_BYTES && num_values(text) <= MAX_FIELD_VALUES
+}
+
+fn parsed(
+    fields: Fields<'_>,
+    is_kept: impl Fn(&str, &RawValue) -> bool,
+) -> Result<Value, serde_json::Error> {
+    let kept = fields
+        .into_iter()
+        .filter(|(name, value)| is_kept(name, value));
+    let kept = kept.map(|(name, value)| Ok((name, serde_json::from_str(value.get())?)));
+    let kept: Result<Map<String, Value>, serde_json::Error> = kept.collect();
+    Ok(Value::Object(kept?))
+}
+
+/// Upper bound of the values in a JSON text: each begins the text, an object or a list, or comes after a comma.
+fn num_values(text: &str) -> usize {
+    let (mut num_values, mut is_in_string, mut is_escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_in_string => is_escaped = true,
+            b'"' => is_in_string = !is_in_string,
+            _ if is_in_string => {}
+            b'{' | b'[' | b',' => num_values += 1,
+            _ => {}
+        }
+    }
+    num_values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_at_all_depths_and_not_in_strings() {
+        for (text, expected) in [
+            ("1", 1),
+            ("{}", 2),
+            ("[{},{}]", 5),
+            (r#"{"a":"[{,\"[","b":[1,2]}"#, 5),
+        ] {
+            assert_eq!(num_values(text), expected, "{text}");
+        }
+    }
+}

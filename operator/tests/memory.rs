@@ -1,0 +1,93 @@
+//! Memory that jobs take in the operator. In a program of its own, which runs nothing else.
+
+use kube::core::{ObjectList, WatchEvent};
+use roundhouse_operator::unreadable::{Guarded, MAX_SPEC_BYTES};
+
+const MIB: u64 = 1024 * 1024;
+
+/// Most memory that this process has had, in bytes.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    kib * 1024
+}
+
+fn job(name: &str, template: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"roundhouse.dev/v1alpha1","kind":"TrainingJob","metadata":{{"name":"{name}","namespace":"ml","uid":"{name}"}},"spec":{{"suspend":true,"workers":{{"replicas":1,"template":{{"spec":{template}}}}},"trainer":{{"model":{{"name":"mlp"}},"data":{{"format":"idx"}},"globalBatchSize":8,"epochs":1}}}}}}"#
+    )
+}
+
+fn list(jobs: &[String]) -> String {
+    format!(
+        r#"{{"apiVersion":"roundhouse.dev/v1alpha1","kind":"TrainingJobList","metadata":{{"resourceVersion":"1"}},"items":[{}]}}"#,
+        jobs.join(",")
+    )
+}
+
+/// 470 volumes with 1,024 empty sources each: 1.4 MiB of JSON, and 230 MiB of Rust structs.
+fn of_empty_sources() -> String {
+    let sources = vec!["{}"; 1_024].join(",");
+    let volume = |at| format!(r#"{{"name":"v{at}","projected":{{"sources":[{sources}]}}}}"#);
+    let volumes: Vec<String> = (0..470).map(volume).collect();
+    format!(r#"{{"containers":[],"volumes":[{}]}}"#, volumes.join(","))
+}
+
+/// The largest job that is managed, nearly: variables with short and with long values.
+fn of_variables() -> String {
+    let variable = |at| format!(r#"{{"name":"VARIABLE_{at}","value":"{at}"}}"#);
+    let mut variables: Vec<String> = (0..300).map(variable).collect();
+    let rest = MAX_SPEC_BYTES - 1_024 - variables.iter().map(String::len).sum::<usize>() - 300;
+    variables.push(format!(
+        r#"{{"name":"LONG","value":"{}"}}"#,
+        "x".repeat(rest)
+    ));
+    format!(
+        r#"{{"containers":[{{"name":"trainer","image":"a","env":[{}]}}]}}"#,
+        variables.join(",")
+    )
+}
+
+/// One test, because the peak is the process's.
+#[test]
+fn the_memory_of_a_job_is_bounded_by_its_json() {
+    let huge = job("huge", &of_empty_sources());
+    assert!(huge.len() > 1_400_000 && huge.len() < 1_500_000);
+    let text = list(std::slice::from_ref(&huge));
+    let event = format!(r#"{{"type":"ADDED","object":{huge}}}"#);
+    let before = peak();
+    let listed: ObjectList<Guarded> = serde_json::from_str(&text).unwrap();
+    let watched: WatchEvent<Guarded> = serde_json::from_str(&event).unwrap();
+    let WatchEvent::Added(watched) = watched else {
+        panic!("it is an addition")
+    };
+    for job in [&listed.items[0], &watched] {
+        assert!(job.unreadable.is_some() && job.job.spec.suspend);
+    }
+    let used = peak() - before;
+    assert!(used < 8 * MIB, "one job took {} KiB", used / 1024);
+
+    let template = of_variables();
+    let jobs: Vec<String> = (0..50)
+        .map(|at| job(&format!("job-{at}"), &template))
+        .collect();
+    let page = list(&jobs);
+    drop(jobs);
+    let before = peak();
+    let pages: Vec<ObjectList<Guarded>> = (0..10)
+        .map(|_| serde_json::from_str(&page).unwrap())
+        .collect();
+    let jobs: Vec<&Guarded> = pages.iter().flat_map(|page| &page.items).collect();
+    assert_eq!(jobs.len(), 500);
+    for job in &jobs {
+        assert_eq!(job.unreadable, None);
+    }
+    let used = peak() - before;
+    let most = 500 * MAX_SPEC_BYTES as u64 * 5 / 4;
+    assert!(used < most, "500 jobs took {} MiB", used / MIB);
+    // What one reconcile takes beside that.
+    let whole = jobs[0].whole().unwrap();
+    assert!(whole.spec.workers.template.is_some());
+}
