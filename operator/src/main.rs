@@ -6,8 +6,8 @@ use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
 use roundhouse_operator::run::RunError;
-use roundhouse_operator::settings::Settings;
-use roundhouse_operator::{check, run};
+use roundhouse_operator::settings::{POLICY_AS_READ, Settings};
+use roundhouse_operator::{check, policies, run};
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -38,13 +38,20 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn operate(settings: Settings) -> ExitCode {
+async fn operate(mut settings: Settings) -> ExitCode {
     run::init_logging(settings.log_format, settings.log_level);
+    if let Some(path) = &settings.policy_file
+        && settings.policy_as_read.is_none()
+    {
+        // Whether it can be read is found out again, in words.
+        settings.policy_as_read = policies::text(path).ok();
+    }
+    let policy = settings.policy_as_read.clone();
     match run::run(settings).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ RunError::LeaseLost(_)) => {
             tracing::warn!(%error);
-            let error = anew();
+            let error = anew(policy);
             tracing::error!(%error, "the operator cannot start anew");
             ExitCode::FAILURE
         }
@@ -56,14 +63,18 @@ async fn operate(settings: Settings) -> ExitCode {
 }
 
 /// Starts the program anew in the place of this process. The container goes on, so that Kubernetes does not take what is no
-/// failure for a crash, and wait longer and longer until it starts the container again. Returns only if it cannot be done.
-fn anew() -> io::Error {
+/// failure for a crash, and wait longer and longer until it starts the container again. It keeps the policy that was read: a file
+/// that has a mistake by now would end the only operator. Returns only if it cannot be done.
+fn anew(policy: Option<String>) -> io::Error {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return error,
     };
     let mut command = process::Command::new(program);
-    command.args(std::env::args_os().skip(1)).exec()
+    command
+        .args(std::env::args_os().skip(1))
+        .envs(policy.map(|policy| (POLICY_AS_READ, policy)))
+        .exec()
 }
 
 async fn check(arguments: &check::Arguments) -> ExitCode {

@@ -12,6 +12,7 @@ use roundhouse_planner::policy::Policy;
 use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine};
 
 use self::namespaces::Namespaces;
+use crate::settings::Settings;
 use crate::unreadable::Guarded;
 
 mod file;
@@ -52,14 +53,25 @@ impl Policies {
     /// # Errors
     /// The file cannot be read, or a key of it is wrong.
     pub fn read(path: Option<&Path>) -> Result<Self, PolicyError> {
-        let Some(path) = path else {
-            return Ok(Self::default());
-        };
-        let text = std::fs::read_to_string(path).map_err(|source| PolicyError::Unreadable {
-            path: path.to_owned(),
-            source,
-        })?;
-        let policy = file::parse(&text).map_err(|problem| PolicyError::Wrong {
+        match path {
+            Some(path) => Self::of(path, &text(path)?),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// The policy of an operator: what it read before it started again, else what its file has now.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a key of it is wrong.
+    pub fn of_settings(settings: &Settings) -> Result<Self, PolicyError> {
+        match (&settings.policy_file, &settings.policy_as_read) {
+            (Some(path), Some(text)) => Self::of(path, text),
+            (path, _) => Self::read(path.as_deref()),
+        }
+    }
+
+    fn of(path: &Path, text: &str) -> Result<Self, PolicyError> {
+        let policy = file::parse(text).map_err(|problem| PolicyError::Wrong {
             path: path.to_owned(),
             problem,
         })?;
@@ -132,6 +144,17 @@ impl Policies {
         let ahead = all.iter().filter(is_ahead).take(most).count();
         limits.refuse_one_more(u32::try_from(ahead).unwrap_or(u32::MAX))
     }
+}
+
+/// The text of a policy's file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn text(path: &Path) -> Result<String, PolicyError> {
+    std::fs::read_to_string(path).map_err(|source| PolicyError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Whether a job has begun, and is not suspended.

@@ -105,7 +105,7 @@ pub async fn run_with(
     registry: Registry,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<(), RunError> {
-    let policies = Policies::read(settings.policy_file.as_deref())?;
+    let policies = Policies::of_settings(&settings)?;
     let metrics = Metrics::new(&registry, Arc::new(Instant::now))?;
     let client = shallow(metered(client, metrics.api.clone()));
     let lease = settings

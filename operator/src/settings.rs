@@ -26,6 +26,10 @@ pub struct Settings {
     #[arg(long, env = "ROUNDHOUSE_TRAINER_PULL_POLICY", default_value = "IfNotPresent",
           value_parser = ["Always", "IfNotPresent", "Never"])]
     pub trainer_pull_policy: String,
+    /// Run containers of the trainer image as its user, 65532. With false they have no user, group and fsGroup, so that the
+    /// platform chooses them, as OpenShift does.
+    #[arg(long, env = "ROUNDHOUSE_FIXED_USERS", default_value_t = true, action = ArgAction::Set)]
+    pub fixed_users: bool,
     /// Look after one namespace only. Default: all of them.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
@@ -37,6 +41,10 @@ pub struct Settings {
     /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.
     #[arg(long, env = "ROUNDHOUSE_POLICY_FILE")]
     pub policy_file: Option<PathBuf>,
+    /// What that file had when this operator read it first. An operator that starts again because it lost its Lease keeps it: the file
+    /// may be that of a newer version by then.
+    #[arg(long, env = POLICY_AS_READ, hide = true)]
+    pub policy_as_read: Option<String>,
     /// Peers that may read the metrics of workers, as JSON of a NetworkPolicy's `from`. The operator must be one of them.
     /// Default: all.
     #[arg(long, env = "ROUNDHOUSE_WORKER_METRICS_FROM", default_value = "[]")]
@@ -74,6 +82,9 @@ pub struct Settings {
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub concurrency: u16,
 }
+
+/// Variable by which an operator passes the policy on to itself.
+pub const POLICY_AS_READ: &str = "ROUNDHOUSE_POLICY_AS_READ";
 
 /// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -49,6 +49,15 @@ true
 {{- end }}
 {{- end }}
 
+{{/* The pod's security context of the values, without users where the platform chooses them. */}}
+{{- define "roundhouse.podSecurityContext" -}}
+{{- $context := .Values.podSecurityContext }}
+{{- if not .Values.fixedUsers }}
+{{- $context = omit $context "runAsUser" "runAsGroup" "fsGroup" }}
+{{- end }}
+{{- toYaml $context }}
+{{- end }}
+
 {{/* The rights' kind: Role with watchNamespace, else ClusterRole. */}}
 {{- define "roundhouse.roleKind" -}}
 {{ ternary "ClusterRole" "Role" (empty .Values.watchNamespace) }}

@@ -83,6 +83,24 @@ fn of_processes() -> Vec<Case> {
             json!({"root": true}),
         ),
         (
+            security(json!({"runAsGroup": 0})),
+            "containers[0].securityContext.runAsGroup",
+            "0",
+            json!({"root": true}),
+        ),
+        (
+            pod_security(json!({"fsGroup": 0})),
+            "securityContext.fsGroup",
+            "0",
+            json!({"root": true}),
+        ),
+        (
+            pod_security(json!({"supplementalGroups": [5, 0]})),
+            "securityContext.supplementalGroups[1]",
+            "0",
+            json!({"root": true}),
+        ),
+        (
             pod_security(json!({"runAsNonRoot": false})),
             "securityContext.runAsNonRoot",
             "false",
@@ -160,6 +178,48 @@ fn of_pods() -> Vec<Case> {
     ]
 }
 
+/// Hosts to which the kubelet connects.
+fn of_hosts() -> Vec<Case> {
+    let allowed = || json!({"probeHosts": true});
+    let metadata = "169.254.169.254";
+    let http = || json!({"httpGet": {"host": metadata, "port": 80}});
+    let tcp = || json!({"tcpSocket": {"host": metadata, "port": 80}});
+    vec![
+        (
+            container(json!({"livenessProbe": http()})),
+            "containers[0].livenessProbe.httpGet.host",
+            metadata,
+            allowed(),
+        ),
+        (
+            container(json!({"startupProbe": tcp()})),
+            "containers[0].startupProbe.tcpSocket.host",
+            metadata,
+            allowed(),
+        ),
+        (
+            container(json!({"lifecycle": {"postStart": http()}})),
+            "containers[0].lifecycle.postStart.httpGet.host",
+            metadata,
+            allowed(),
+        ),
+        (
+            container(json!({"lifecycle": {"preStop": tcp()}})),
+            "containers[0].lifecycle.preStop.tcpSocket.host",
+            metadata,
+            allowed(),
+        ),
+        (
+            pod(
+                json!({"containers": [], "initContainers": [{"name": "i", "readinessProbe": http()}]}),
+            ),
+            "initContainers[0].readinessProbe.httpGet.host",
+            metadata,
+            allowed(),
+        ),
+    ]
+}
+
 /// Volumes, Secrets and places.
 fn of_volumes_and_places() -> Vec<Case> {
     let secret = |it: Value| container(it);
@@ -183,10 +243,12 @@ fn of_volumes_and_places() -> Vec<Case> {
             json!({"secrets": ["d*"]}),
         ),
         (
-            volume(json!({"csi": {"driver": "d", "nodePublishSecretRef": {"name": "db"}}})),
-            "volumes[0].csi.nodePublishSecretRef.name",
-            "db",
-            json!({"secrets": ["db"]}),
+            volume(
+                json!({"csi": {"driver": "nfs.csi.k8s.io", "volumeAttributes": {"server": "s"}}}),
+            ),
+            "volumes[0].csi.driver",
+            "nfs.csi.k8s.io",
+            json!({"csiDrivers": ["nfs.csi.k8s.io"]}),
         ),
         (
             secret(
@@ -255,24 +317,31 @@ fn of_volumes_and_places() -> Vec<Case> {
 fn a_secret_of_a_volume_whose_kind_is_allowed_has_to_be_allowed_too() {
     let ceph = json!({"cephfs": {"monitors": ["m"], "secretRef": {"name": "db"}}});
     let azure = json!({"azureFile": {"shareName": "s", "secretName": "db"}});
+    let csi = json!({"csi": {"driver": "d", "nodePublishSecretRef": {"name": "db"}}});
     for (source, field) in [
+        (csi, "csi.nodePublishSecretRef.name"),
         (ceph, "cephfs.secretRef.name"),
         (azure, "azureFile.secretName"),
     ] {
         let job = volume(source);
-        let types = json!({"volumeTypes": ["cephfs", "azureFile"]});
+        let types = json!({"volumeTypes": ["cephfs", "azureFile", "csi"]});
         let refused = allow(types).refuse(&job).unwrap();
         let words = format!("volumes[0].{field}");
         assert!(refused.message.contains(&words), "{}", refused.message);
-        let both = json!({"volumeTypes": ["cephfs", "azureFile"], "secrets": ["db"]});
+        let both = json!({"volumeTypes": ["cephfs", "azureFile", "csi"], "secrets": ["db"]});
         assert_eq!(allow(both).refuse(&job), None);
     }
 }
 
 #[test]
 fn each_field_that_reaches_beyond_the_job_is_refused_and_named_unless_it_is_allowed() {
-    for (job, field, value, allowed) in
-        [of_processes(), of_pods(), of_volumes_and_places()].concat()
+    for (job, field, value, allowed) in [
+        of_processes(),
+        of_pods(),
+        of_hosts(),
+        of_volumes_and_places(),
+    ]
+    .concat()
     {
         let refused = Limits::default().refuse(&job).unwrap();
         assert_eq!(refused.reason, RejectionReason::ForbiddenByPolicy);
@@ -303,6 +372,7 @@ fn what_jobs_usually_have_is_not_refused() {
                 "seccompProfile": {"type": "RuntimeDefault"}, "procMount": "Default"},
             "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "roundhouse-hub", "key": "token"}}}],
             "ports": [{"containerPort": 8888}],
+            "livenessProbe": {"httpGet": {"port": 8888, "host": ""}},
         }], "volumes": [
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
             {"name": "code", "configMap": {"name": "code"}},
@@ -315,6 +385,39 @@ fn what_jobs_usually_have_is_not_refused() {
     for template in templates {
         assert_eq!(Limits::default().refuse(&job(template)), None);
     }
+}
+
+#[test]
+fn a_list_of_priority_classes_or_queues_allows_no_others() {
+    let class = |name: &str| pod(json!({"containers": [], "priorityClassName": name}));
+    let classes = |entries: Value| allow(json!({ "priorityClasses": entries }));
+    for (entries, name, is_allowed) in [
+        (json!(["low", "batch-*"]), "low", true),
+        (json!(["low", "batch-*"]), "batch-1", true),
+        (json!(["low", "batch-*"]), "production", false),
+        (json!([]), "low", false),
+        (json!(["*"]), "system-node-critical", false),
+        (json!(["system-*"]), "system-node-critical", true),
+        (json!(["system-*"]), "low", false),
+    ] {
+        let refused = classes(entries.clone()).refuse(&class(name));
+        assert_eq!(refused.is_none(), is_allowed, "{entries} {name}");
+    }
+    let mut job = pod(json!({"containers": []}));
+    job.scheduling.queue_name = Some("production".to_owned());
+    assert_eq!(Limits::default().refuse(&job), None);
+    let refused = allow(json!({"queues": ["research"]})).refuse(&job).unwrap();
+    let words = "spec.scheduling.queueName: production is not allowed by policy.allow.queues. ";
+    assert!(refused.message.starts_with(words), "{}", refused.message);
+    let key = "scheduling.volcano.sh/queue-name";
+    let annotated = job_with_annotation(key, "production");
+    let refused = allow(json!({"queues": ["research"]})).refuse(&annotated);
+    let words = format!("spec.workers.template.metadata.annotations[{key}]: production");
+    assert!(refused.unwrap().message.starts_with(&words));
+}
+
+fn job_with_annotation(key: &str, value: &str) -> ValidatedJob {
+    job(json!({"metadata": {"annotations": {key: value}}, "spec": {"containers": []}}))
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use clap::Parser;
 use kube::runtime::reflector::store;
 use kube::runtime::watcher::Event;
 use roundhouse_planner::testing::raw_job;
@@ -119,4 +120,19 @@ fn a_file_that_cannot_be_used_is_named() {
     std::fs::write(&file, "namespaces: [{selector: {a: b}}]").unwrap();
     assert!(Policies::read(Some(&file)).unwrap().reads_namespaces());
     assert!(!Policies::default().reads_namespaces());
+}
+
+#[test]
+fn a_restarted_operator_keeps_the_policy_that_was_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("policy.yaml");
+    std::fs::write(&file, "allow: {capabilites: [IPC_LOCK]}").unwrap();
+    let file = format!("--policy-file={}", file.display());
+    let of = |more: &[&str]| {
+        let arguments = [&["roundhouse-operator", &*file], more].concat();
+        Policies::of_settings(&Settings::parse_from(arguments))
+    };
+    assert!(of(&[]).is_err(), "the first start says what is wrong");
+    let kept = of(&["--policy-as-read=maxWorkersPerJob: 7"]).unwrap();
+    assert_eq!(kept.policy.default.max_workers_per_job, 7);
 }

@@ -93,6 +93,8 @@ fn targets(pod: &Pod) -> Vec<Value> {
             let mut labels = labels.clone();
             let name = port.name.unwrap_or_default();
             labels.insert("pod_container_port_name".to_owned(), name);
+            let number = port.container_port.to_string();
+            labels.insert("pod_container_port_number".to_owned(), number);
             let labels: BTreeMap<String, String> = labels
                 .into_iter()
                 .map(|(key, value)| (format!("__meta_kubernetes_{key}"), value))
@@ -135,6 +137,7 @@ mod tests {
         for (name, value) in [
             ("pod_label_roundhouse_dev_job_name", "digits"),
             ("pod_container_port_name", "metrics"),
+            ("pod_container_port_number", "9464"),
             ("pod_node_name", "node1"),
             ("namespace", "ml"),
         ] {

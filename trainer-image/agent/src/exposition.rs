@@ -6,19 +6,29 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+/// Most samples of a rank that are passed on: a script writes series of its own, and one that writes a series for each sample of
+/// its data must not fill Prometheus.
+const MAX_SAMPLES: usize = 1_000;
+/// Longest sample: a name, labels and a number.
+const MAX_BYTES: usize = 4_096;
+
 #[derive(Default)]
 struct Family<'a> {
     comments: Vec<&'a str>,
     samples: Vec<String>,
 }
 
-/// Merges `(rank, text)` pairs; families come out in the order of their names.
+/// Merges `(rank, text)` pairs; families come out in the order of their names. Of a rank the first samples are passed on, up
+/// to a bound.
 #[must_use]
 pub fn merge<'a>(texts: impl IntoIterator<Item = (u32, &'a str)>) -> String {
     let mut families = BTreeMap::<&str, Family<'_>>::new();
     for (rank, text) in texts {
-        let mut current = "";
+        let (mut current, mut left) = ("", MAX_SAMPLES);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if line.len() > MAX_BYTES || left == 0 {
+                continue;
+            }
             if let Some(name) = comment_family(line) {
                 current = name;
                 let family = families.entry(name).or_default();
@@ -26,6 +36,7 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = (u32, &'a str)>) -> String {
                     family.comments.push(line);
                 }
             } else if !line.starts_with('#') {
+                left -= 1;
                 // Samples of a histogram bear other names; they follow their family's TYPE line.
                 let name = sample_name(line);
                 let family = if !current.is_empty() && name.starts_with(current) {
@@ -97,6 +108,19 @@ mod tests {
              step_seconds_bucket{rank=\"1\",le=\"+Inf\"} 3\nstep_seconds_sum{rank=\"1\"} 1\n\
              step_seconds_count{rank=\"1\"} 3\n"
         );
+    }
+
+    #[test]
+    fn of_a_rank_with_too_many_or_too_long_samples_the_first_are_passed_on() {
+        let many: String = (0..10_000)
+            .map(|at| format!("a{{id=\"{at}\"}} 1\n"))
+            .collect();
+        let long = format!("b{{id=\"{}\"}} 1\nc 1\n", "x".repeat(MAX_BYTES));
+        let merged = merge([(0, many.as_str()), (1, long.as_str())]);
+        let samples = merged.lines().filter(|line| line.starts_with("a{"));
+        assert_eq!(samples.count(), MAX_SAMPLES);
+        assert!(merged.contains("a{rank=\"0\",id=\"0\"} 1\n"));
+        assert!(merged.ends_with("c{rank=\"1\"} 1\n") && !merged.contains("b{"));
     }
 
     #[test]

@@ -25,26 +25,33 @@ pub struct Allow {
     pub host_paths: Vec<String>,
     /// Ports of the node.
     pub host_ports: Vec<i32>,
-    /// Kinds of volumes beside `hostPath` and `secret`.
+    /// Kinds of volumes beside `hostPath` and `secret`. With `csi`, volumes of all drivers.
     pub volume_types: Vec<String>,
+    /// Drivers of `csi` volumes: some of them mount any directory of any server.
+    pub csi_drivers: Vec<String>,
     /// Capabilities that containers may add.
     pub capabilities: Vec<String>,
     /// Kernel parameters that the pod may set.
     pub sysctls: Vec<String>,
-    /// Priority classes that begin with `system-`.
+    /// Hosts in probes and hooks, to which the kubelet connects from the node.
+    pub probe_hosts: bool,
+    /// Priority classes. `*` is all of them but those that begin with `system-`.
     pub priority_classes: Vec<String>,
+    /// Queues of Volcano.
+    pub queues: Vec<String>,
     /// Container runtimes beside the cluster's default.
     pub runtime_classes: Vec<String>,
     /// Keys of tolerations of the control plane's taints; `*` for one that tolerates everything.
     pub tolerations: Vec<String>,
 }
 
+/// Stands for anything.
+const ALL: &str = "*";
 /// Secrets that are meant for jobs by their name.
 const SECRETS: &str = "roundhouse-*";
 /// Volumes that reach nothing but what the namespace has anyway.
-const VOLUME_TYPES: [&str; 8] = [
+const VOLUME_TYPES: [&str; 7] = [
     "configMap",
-    "csi",
     "downwardAPI",
     "emptyDir",
     "ephemeral",
@@ -66,9 +73,12 @@ impl Default for Allow {
             host_paths: Vec::new(),
             host_ports: Vec::new(),
             volume_types: VOLUME_TYPES.map(str::to_owned).to_vec(),
+            csi_drivers: Vec::new(),
             capabilities: Vec::new(),
             sysctls: Vec::new(),
-            priority_classes: Vec::new(),
+            probe_hosts: false,
+            priority_classes: vec![ALL.to_owned()],
+            queues: vec![ALL.to_owned()],
             runtime_classes: Vec::new(),
             tolerations: Vec::new(),
         }

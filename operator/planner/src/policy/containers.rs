@@ -1,8 +1,8 @@
 //! What a container asks for beyond the job.
 
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, Container, SELinuxOptions, SeccompProfile, SecurityContext,
-    WindowsSecurityContextOptions,
+    AppArmorProfile, Container, HTTPGetAction, LifecycleHandler, Probe, SELinuxOptions,
+    SeccompProfile, SecurityContext, TCPSocketAction, WindowsSecurityContextOptions,
 };
 
 use super::allow::{Allow, allows};
@@ -30,6 +30,7 @@ pub(super) fn findings(path: &str, container: &Container, allow: &Allow) -> Vec<
             all.push(Finding::new(field, &number, "allow.hostPorts"));
         }
     }
+    all.extend(hosts(path, container, allow));
     if let Some(security) = &container.security_context {
         all.extend(of_security(
             &format!("{path}.securityContext"),
@@ -59,8 +60,64 @@ fn secrets(path: &str, container: &Container, allow: &Allow) -> Vec<Finding> {
         .collect()
 }
 
+/// Hosts to which the kubelet connects for a container. It is in the network of the node: it reaches the node's own services,
+/// those of other nodes and the metadata of the cloud, past every `NetworkPolicy`.
+fn hosts(path: &str, container: &Container, allow: &Allow) -> Vec<Finding> {
+    if allow.probe_hosts {
+        return Vec::new();
+    }
+    let probes = [
+        ("livenessProbe", &container.liveness_probe),
+        ("readinessProbe", &container.readiness_probe),
+        ("startupProbe", &container.startup_probe),
+    ];
+    let probes = probes.into_iter().filter_map(|(name, probe)| {
+        let Probe {
+            http_get,
+            tcp_socket,
+            ..
+        } = probe.as_ref()?;
+        Some((name, http_get.as_ref(), tcp_socket.as_ref()))
+    });
+    let lifecycle = container.lifecycle.as_ref();
+    let hooks = [
+        (
+            "lifecycle.postStart",
+            lifecycle.and_then(|it| it.post_start.as_ref()),
+        ),
+        (
+            "lifecycle.preStop",
+            lifecycle.and_then(|it| it.pre_stop.as_ref()),
+        ),
+    ];
+    let hooks = hooks.into_iter().filter_map(|(name, hook)| {
+        let LifecycleHandler {
+            http_get,
+            tcp_socket,
+            ..
+        } = hook?;
+        Some((name, http_get.as_ref(), tcp_socket.as_ref()))
+    });
+    let named = probes.chain(hooks).flat_map(|(name, http, tcp)| {
+        let http = http.and_then(|HTTPGetAction { host, .. }| host.as_deref());
+        let tcp = tcp.and_then(|TCPSocketAction { host, .. }| host.as_deref());
+        [("httpGet", http), ("tcpSocket", tcp)].map(|(kind, host)| (name, kind, host))
+    });
+    let given = named.filter_map(|(name, kind, host)| {
+        let host = host.filter(|host| !host.is_empty())?;
+        let field = format!("{path}.{name}.{kind}.host");
+        Some(Finding::new(field, host, "allow.probeHosts"))
+    });
+    given.collect()
+}
+
 fn of_security(path: &str, security: &SecurityContext, allow: &Allow) -> Vec<Finding> {
     let mut all = user(path, security.run_as_user, security.run_as_non_root, allow);
+    all.extend(group(
+        format!("{path}.runAsGroup"),
+        security.run_as_group,
+        allow,
+    ));
     if security.privileged == Some(true) && !allow.privileged {
         let field = format!("{path}.privileged");
         all.push(Finding::new(field, &true, "allow.privileged"));
@@ -114,6 +171,12 @@ pub(super) fn user(
         all.push(Finding::new(field, &false, "allow.root"));
     }
     all
+}
+
+/// Whether a pod or a container asks for the group of root: files of an image and of volumes are often open to it.
+pub(super) fn group(field: String, group: Option<i64>, allow: &Allow) -> Option<Finding> {
+    let is_refused = group == Some(0) && !allow.root;
+    is_refused.then(|| Finding::new(field, &0, "allow.root"))
 }
 
 /// Whether a pod or a container asks to be confined less than others.

@@ -10,6 +10,8 @@ use crate::validate::ValidatedJob;
 /// The service account that every pod has.
 const DEFAULT_ACCOUNT: &str = "default";
 const SYSTEM: &str = "system-";
+/// Annotations by which Volcano takes the queue of a pod.
+const QUEUES: [&str; 2] = ["scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"];
 /// Taints of nodes that run the control plane.
 const CONTROL_PLANE: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
@@ -29,6 +31,7 @@ pub(super) fn findings(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
             all.push(Finding::new(field, profile, "allow.unconfined"));
         }
     }
+    all.extend(queues(job, allow));
     let Some(pod) = &template.spec else {
         return all;
     };
@@ -76,8 +79,7 @@ fn account(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
 fn classes(job: &ValidatedJob, pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
     let mut all = Vec::new();
     if let Some(class) = &pod.priority_class_name
-        && class.starts_with(SYSTEM)
-        && !allows(&allow.priority_classes, class)
+        && !allows_class(&allow.priority_classes, class)
     {
         let field = match &job.scheduling.priority_class_name {
             Some(_) => "spec.scheduling.priorityClassName".to_owned(),
@@ -92,6 +94,32 @@ fn classes(job: &ValidatedJob, pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
         all.push(Finding::new(field, class, "allow.runtimeClasses"));
     }
     all
+}
+
+/// Whether an entry of the list allows a priority class. Those of the system have to be meant.
+fn allows_class(list: &[String], class: &str) -> bool {
+    let is_meant = |entry: &&String| !class.starts_with(SYSTEM) || entry.starts_with(SYSTEM);
+    let meant: Vec<String> = list.iter().filter(is_meant).cloned().collect();
+    allows(&meant, class)
+}
+
+/// Queues of Volcano that the job names, itself or by annotations of its pods.
+fn queues(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
+    let of_job = job.scheduling.queue_name.as_ref();
+    let of_job = of_job.map(|queue| ("spec.scheduling.queueName".to_owned(), queue));
+    let metadata = job.template.metadata.iter();
+    let annotations = metadata.flat_map(|it| it.annotations.iter().flatten());
+    let of_pods = annotations
+        .filter(|(key, _)| QUEUES.contains(&key.as_str()))
+        .map(|(key, queue)| {
+            let field = format!("spec.workers.template.metadata.annotations[{key}]");
+            (field, queue)
+        });
+    let named = of_job.into_iter().chain(of_pods);
+    let refused = named.filter(|(_, queue)| !allows(&allow.queues, queue));
+    refused
+        .map(|(field, queue)| Finding::new(field, queue, "allow.queues"))
+        .collect()
 }
 
 fn tolerations(pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
@@ -117,6 +145,16 @@ fn control_plane(toleration: &Toleration) -> Option<&str> {
 fn of_security(security: &PodSecurityContext, allow: &Allow) -> Vec<Finding> {
     let path = in_pod("securityContext");
     let mut all = containers::user(&path, security.run_as_user, security.run_as_non_root, allow);
+    let supplemental = security.supplemental_groups.iter().flatten().enumerate();
+    let supplemental =
+        supplemental.map(|(at, group)| (format!("supplementalGroups[{at}]"), Some(*group)));
+    let groups = [
+        ("runAsGroup".to_owned(), security.run_as_group),
+        ("fsGroup".to_owned(), security.fs_group),
+    ];
+    for (field, group) in groups.into_iter().chain(supplemental) {
+        all.extend(containers::group(format!("{path}.{field}"), group, allow));
+    }
     all.extend(containers::confinement(
         &path,
         security.seccomp_profile.as_ref(),

@@ -1,12 +1,14 @@
 //! What the volumes of a job reach beyond it.
 
-use k8s_openapi::api::core::v1::{PodSpec, Volume, VolumeProjection};
+use k8s_openapi::api::core::v1::{CSIVolumeSource, PodSpec, Volume, VolumeProjection};
 use serde_json::Value;
 
 use super::allow::{Allow, allows};
 use super::finding::{Finding, in_pod};
 use crate::validate::ValidatedJob;
 
+/// A kind of volumes that is allowed by its driver.
+const CSI: &str = "csi";
 /// Stands for the namespace of the job.
 const NAMESPACE: &str = "{namespace}";
 
@@ -30,10 +32,8 @@ pub(super) fn of_pod(pod: &PodSpec, namespace: &str, allow: &Allow) -> Vec<Findi
         if let Some(name) = secret.and_then(|secret| secret.secret_name.as_ref()) {
             all.extend(secret_of(format!("{path}.secret.secretName"), name, allow));
         }
-        let driver = volume.csi.as_ref();
-        if let Some(source) = driver.and_then(|driver| driver.node_publish_secret_ref.as_ref()) {
-            let field = format!("{path}.csi.nodePublishSecretRef.name");
-            all.extend(secret_of(field, &source.name, allow));
+        if let Some(csi) = &volume.csi {
+            all.extend(of_csi(&path, csi, allow));
         }
         let projected = volume.projected.iter();
         let sources = projected.flat_map(|it| it.sources.iter().flatten());
@@ -43,6 +43,20 @@ pub(super) fn of_pod(pod: &PodSpec, namespace: &str, allow: &Allow) -> Vec<Findi
         }
         all.extend(secrets_of_other_kinds(&path, volume, allow));
         all.extend(other_kinds(&path, volume, allow));
+    }
+    all
+}
+
+fn of_csi(path: &str, csi: &CSIVolumeSource, allow: &Allow) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let driver = &csi.driver;
+    if !allows(&allow.csi_drivers, driver) && !allows(&allow.volume_types, CSI) {
+        let field = format!("{path}.csi.driver");
+        all.push(Finding::new(field, driver, "allow.csiDrivers"));
+    }
+    if let Some(source) = &csi.node_publish_secret_ref {
+        let field = format!("{path}.csi.nodePublishSecretRef.name");
+        all.extend(secret_of(field, &source.name, allow));
     }
     all
 }
@@ -105,7 +119,7 @@ fn other_kinds(path: &str, volume: &Volume, allow: &Allow) -> Vec<Finding> {
     };
     let kinds = fields
         .keys()
-        .filter(|key| !matches!(&***key, "name" | "hostPath" | "secret"));
+        .filter(|key| !matches!(&***key, "name" | "hostPath" | "secret" | CSI));
     let refused = kinds.filter(|kind| !allows(&allow.volume_types, kind));
     refused
         .map(|kind| Finding::new(format!("{path}.{kind}"), kind, "allow.volumeTypes"))
