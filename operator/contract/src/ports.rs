@@ -14,6 +14,11 @@ pub const AGENT_HTTP: u16 = 9_464;
 pub const RENDEZVOUS_NAME: &str = "rendezvous";
 /// Name of [`AGENT_HTTP`] in pods and services.
 pub const AGENT_HTTP_NAME: &str = "metrics";
+/// Names of both in pods, the usual one first. The other is for a container that has a port of its own with that name.
+pub const NAMES: [(u16, [&str; 2]); 2] = [
+    (RENDEZVOUS, [RENDEZVOUS_NAME, "roundhouse-rdzv"]),
+    (AGENT_HTTP, [AGENT_HTTP_NAME, "roundhouse-http"]),
+];
 
 /// Prometheus text of the agent and all its ranks.
 pub const METRICS_PATH: &str = "/metrics";
@@ -75,6 +80,13 @@ mod tests {
         ];
         for (address, error, expected) in cases {
             assert_eq!(without_ipv6(address, error), expected, "{address} {error}");
+        }
+    }
+
+    #[test]
+    fn names_of_ports_are_those_that_kubernetes_takes() {
+        for name in NAMES.into_iter().flat_map(|(_, names)| names) {
+            assert!(name.len() <= 15, "{name}");
         }
     }
 

@@ -108,6 +108,7 @@ impl Step<'_> {
                     lost,
                     trainer_image: trainer_image.as_ref().unwrap_or(&settings.trainer_image),
                     pull_policy: &settings.trainer_pull_policy,
+                    fixed_users: settings.fixed_users,
                 };
                 self.create_pod(worker::build(self.job, place)?).await
             }

@@ -33,6 +33,8 @@ pub struct Place<'a> {
     pub trainer_image: &'a str,
     /// Pull policy of that image.
     pub pull_policy: &'a str,
+    /// Whether containers of that image get its user. If not, the platform chooses one, as OpenShift does.
+    pub fixed_users: bool,
 }
 
 /// Builds a worker's pod.
@@ -41,11 +43,14 @@ pub struct Place<'a> {
 /// The trainer's configuration cannot be written as JSON.
 pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Error> {
     let mut spec = job.template.spec.clone().unwrap_or_default();
-    complete_pod(&mut spec, job, place.index);
+    complete_pod(&mut spec, job, place);
     let first = spec.init_containers.iter_mut().flatten();
     first.chain(&mut spec.containers).for_each(restrict);
     if job.program.own_command().is_some() {
-        let first = script::installer(place);
+        let trainer = spec.containers.iter();
+        let trainer = trainer.filter(|container| container.name == labels::TRAINER_CONTAINER);
+        let resources = trainer.filter_map(|container| container.resources.as_ref());
+        let first = script::installer(place, resources.last());
         spec.init_containers
             .get_or_insert_default()
             .insert(0, first);
@@ -111,8 +116,8 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
 }
 
 /// What belongs to the pod. The template's word counts where it may have one.
-fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, index: u32) {
-    spec.hostname = Some(names::worker_host(&job.key.name, index));
+fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
+    spec.hostname = Some(names::worker_host(&job.key.name, place.index));
     spec.subdomain = Some(names::service(&job.key.name));
     spec.restart_policy = Some("OnFailure".to_owned());
     spec.automount_service_account_token.get_or_insert(false);
@@ -124,10 +129,17 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, index: u32) {
         .get_or_insert_with(PodSecurityContext::default);
     security.run_as_non_root.get_or_insert(true);
     // Somebody else's image has a user of its own.
-    if job.program.trainer().is_some() {
+    if job.program.trainer().is_some() && place.fixed_users {
         security.run_as_user.get_or_insert(NON_ROOT);
         security.run_as_group.get_or_insert(NON_ROOT);
-        security.fs_group.get_or_insert(NON_ROOT);
+        if security.fs_group.is_none() {
+            security.fs_group = Some(NON_ROOT);
+            // Else the kubelet changes the group of every file of a volume at each start of a pod: minutes for the checkpoints
+            // and data of many jobs.
+            security
+                .fs_group_change_policy
+                .get_or_insert("OnRootMismatch".to_owned());
+        }
     }
     security
         .seccomp_profile
@@ -160,10 +172,7 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
         .get_or_insert_default()
         .extend(variables(job, place.index));
     mount(container, volumes::mounts(job));
-    container.ports.get_or_insert_default().extend([
-        port(ports::RENDEZVOUS_NAME, ports::RENDEZVOUS),
-        port(ports::AGENT_HTTP_NAME, ports::AGENT_HTTP),
-    ]);
+    add_ports(container);
     container.readiness_probe = Some(Probe {
         http_get: Some(HTTPGetAction {
             path: Some(ports::READYZ_PATH.to_owned()),
@@ -220,11 +229,17 @@ fn mount(container: &mut Container, ours: Vec<VolumeMount>) {
     }
 }
 
-fn port(name: &str, number: u16) -> ContainerPort {
-    ContainerPort {
-        name: Some(name.to_owned()),
-        container_port: number.into(),
-        ..ContainerPort::default()
+/// Adds our ports, with other names where the template has those: `metrics` is what many call a port of their own.
+fn add_ports(container: &mut Container) {
+    let all = container.ports.get_or_insert_default();
+    for (number, names) in ports::NAMES {
+        let is_free = |name: &&str| all.iter().all(|port| port.name.as_deref() != Some(*name));
+        let name = names.into_iter().find(is_free);
+        all.push(ContainerPort {
+            name: name.map(str::to_owned),
+            container_port: number.into(),
+            ..ContainerPort::default()
+        });
     }
 }
 

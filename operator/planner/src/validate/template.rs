@@ -83,15 +83,36 @@ pub(super) fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
     Ok(0)
 }
 
-/// What the trainer container is to compute on. `None`: its limits do not tell, as with slices of a GPU (MIG) and
-/// with resource claims.
+/// How many devices a claim is for is not in the pod: the number of processes has to be given.
+pub(super) fn refuse_claims_without_processes(
+    template: &PodTemplateSpec,
+    procs_per_worker: Option<u32>,
+) -> Result<(), InvalidSpec> {
+    let resources = trainer(template).filter_map(|container| container.resources.as_ref());
+    let mut claims = resources.flat_map(|resources| resources.claims.iter().flatten());
+    match claims.next() {
+        Some(claim) if procs_per_worker.is_none() => invalid(
+            "spec.workers.procsPerWorker",
+            format!(
+                "give it: the number of GPUs of the claim {} is not known, and each process has one",
+                claim.name
+            ),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// What the trainer container is to compute on. `None`: its limits do not tell, as with slices of a GPU (MIG), with
+/// resource claims, and with devices of any other name.
 pub(super) fn expected_device(template: &PodTemplateSpec, num_gpus: u32) -> Option<ExpectedDevice> {
     let is_unknown = trainer(template)
         .filter_map(|container| container.resources.as_ref())
         .any(|resources| {
             let mut limits = resources.limits.iter().flatten();
             resources.claims.iter().flatten().next().is_some()
-                || limits.any(|(name, _)| gpu::is_slice(name))
+                || limits.any(|(name, _)| {
+                    gpu::is_slice(name) || (num_gpus == 0 && gpu::is_extended(name))
+                })
         });
     (!is_unknown).then(|| ExpectedDevice::of_gpus(num_gpus))
 }
@@ -105,8 +126,12 @@ fn trainer(template: &PodTemplateSpec) -> impl Iterator<Item = &Container> {
 mod tests {
     use serde_json::{Value, json};
 
+    use roundhouse_contract::ExpectedDevice;
+
+    use crate::invalid::InvalidSpec;
     use crate::testing::raw_job;
     use crate::validate;
+    use crate::validate::ValidatedJob;
 
     fn refusal(template: Value) -> Option<String> {
         let mut job = raw_job(1);
@@ -134,6 +159,55 @@ mod tests {
             let template = json!({"spec": {"containers": containers}});
             assert_eq!(refusal(template).as_deref(), Some(field), "{quantity}");
         }
+    }
+
+    fn with_resources(resources: &Value, procs: Option<u32>) -> Result<ValidatedJob, InvalidSpec> {
+        let mut job = raw_job(1);
+        let containers = json!([{"name": "trainer", "resources": resources}]);
+        let template = json!({"spec": {"containers": containers}});
+        job.spec.workers.template = Some(serde_json::from_value(template).unwrap());
+        job.spec.workers.procs_per_worker = procs;
+        validate(&job)
+    }
+
+    #[test]
+    fn devices_of_unknown_names_are_never_taken_for_none() {
+        let device = |limits: Value| {
+            let job = with_resources(&json!({ "limits": limits }), None).unwrap();
+            (job.expected_device, job.procs_per_worker)
+        };
+        let (cpu, gpus) = (
+            Some(ExpectedDevice::of_gpus(0)),
+            Some(ExpectedDevice::of_gpus(2)),
+        );
+        for (limits, expected) in [
+            (
+                json!({"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}),
+                (cpu, 1),
+            ),
+            (json!({"nvidia.com/gpu": "2", "rdma/hca": "1"}), (gpus, 2)),
+            (json!({"nvidia.com/gpu.shared": "1"}), (None, 1)),
+            (json!({"nvidia.com/mig-1g.10gb": "2"}), (None, 1)),
+            (json!({"gpu.intel.com/i915": "1"}), (None, 1)),
+            (json!({"habana.ai/gaudi": "8"}), (None, 1)),
+            (json!({"example.com/new": "1"}), (None, 1)),
+        ] {
+            assert_eq!(device(limits.clone()), expected, "{limits}");
+        }
+    }
+
+    #[test]
+    fn a_claim_needs_the_number_of_processes() {
+        let claims = json!({"claims": [{"name": "eight-gpus"}]});
+        let refused = with_resources(&claims, None).unwrap_err();
+        assert_eq!(refused.field, "spec.workers.procsPerWorker");
+        assert!(
+            refused.message.contains("eight-gpus"),
+            "{}",
+            refused.message
+        );
+        let job = with_resources(&claims, Some(8)).unwrap();
+        assert_eq!((job.expected_device, job.procs_per_worker), (None, 8));
     }
 
     #[test]

@@ -56,9 +56,7 @@ pub fn per_pod(template: Option<&PodTemplateSpec>) -> u32 {
     let containers = template.iter().flat_map(|template| &template.spec);
     let containers = containers.flat_map(|spec| &spec.containers);
     let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref());
-    let numbers = limits
-        .flatten()
-        .filter(|(name, _)| gpu::RESOURCES.contains(&name.as_str()) || gpu::is_slice(name));
+    let numbers = limits.flatten().filter(|(name, _)| gpu::is_gpu(name));
     numbers
         .map(|(_, quantity)| quantity.0.parse().unwrap_or(0))
         .fold(0, u32::saturating_add)

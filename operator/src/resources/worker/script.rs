@@ -13,6 +13,9 @@ use super::Place;
 use super::environment::value;
 use super::{NON_ROOT, volumes};
 
+/// Resources of the installer.
+const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
 /// Where the agent is.
 pub(super) fn agent() -> String {
     format!("{}/{}", paths::INSTALL_DIR, paths::AGENT)
@@ -38,14 +41,11 @@ pub(super) fn settings(script: &Script) -> Vec<EnvVar> {
     ]
 }
 
-/// The init container that brings the agent. It has a user of its own, whatever the pod's is, and
-/// resources, because a quota may ask for them.
-pub(super) fn installer(place: Place<'_>) -> Container {
-    let resources = [("cpu", "100m"), ("memory", "64Mi")];
-    let resources: BTreeMap<String, Quantity> = resources
-        .into_iter()
-        .map(|(name, quantity)| (name.to_owned(), Quantity(quantity.to_owned())))
-        .collect();
+/// The init container that brings the agent. It has a user of its own, whatever the pod's is, unless the platform chooses users.
+/// Its resources are those of the trainer container, for which the namespace's quota and `LimitRange` have to have room anyway.
+/// It runs before that one, so the pod asks for no more.
+pub(super) fn installer(place: Place<'_>, trainer: Option<&ResourceRequirements>) -> Container {
+    let user = place.fixed_users.then_some(NON_ROOT);
     Container {
         name: paths::AGENT.to_owned(),
         image: Some(place.trainer_image.to_owned()),
@@ -53,15 +53,15 @@ pub(super) fn installer(place: Place<'_>) -> Container {
         command: Some(vec![paths::AGENT.to_owned()]),
         args: Some(vec!["install".to_owned(), paths::INSTALL_DIR.to_owned()]),
         volume_mounts: Some(vec![volumes::install_mount()]),
-        resources: Some(ResourceRequirements {
-            requests: Some(resources.clone()),
-            limits: Some(resources),
+        resources: trainer.map(|trainer| ResourceRequirements {
+            requests: of_processes(trainer.requests.as_ref()),
+            limits: of_processes(trainer.limits.as_ref()),
             claims: None,
         }),
         security_context: Some(SecurityContext {
             run_as_non_root: Some(true),
-            run_as_user: Some(NON_ROOT),
-            run_as_group: Some(NON_ROOT),
+            run_as_user: user,
+            run_as_group: user,
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),
             capabilities: Some(Capabilities {
@@ -72,4 +72,12 @@ pub(super) fn installer(place: Place<'_>) -> Container {
         }),
         ..Container::default()
     }
+}
+
+/// Of a container's resources those that each process needs, and no devices.
+fn of_processes(all: Option<&BTreeMap<String, Quantity>>) -> Option<BTreeMap<String, Quantity>> {
+    let kept = all.into_iter().flatten();
+    let kept = kept.filter(|(name, _)| RESOURCES.contains(&name.as_str()));
+    let kept: BTreeMap<String, Quantity> = kept.map(|(k, v)| (k.clone(), v.clone())).collect();
+    (!kept.is_empty()).then_some(kept)
 }

@@ -32,6 +32,7 @@ fn place<'a>(index: u32, attempt: u32) -> Place<'a> {
         lost: &[],
         trainer_image: "trainer:1",
         pull_policy: "IfNotPresent",
+        fixed_users: true,
     }
 }
 
@@ -185,7 +186,9 @@ fn a_worker_is_told_which_device_its_limits_ask_for() {
             Some("cpu"),
         ),
     ] {
-        let pod = built(template);
+        let mut raw = raw(&template);
+        raw["spec"]["workers"]["procsPerWorker"] = json!(1);
+        let pod = pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap());
         let told = variable(&pod, "ROUNDHOUSE_EXPECTED_DEVICE");
         assert_eq!(told.as_deref(), device, "{pod}");
     }

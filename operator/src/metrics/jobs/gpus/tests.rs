@@ -124,6 +124,8 @@ fn gpus_are_those_of_all_containers_and_of_the_names_that_the_planner_knows() {
     let number = |limits| per_pod(Some(&template(limits)));
     assert_eq!(number(json!({"nvidia.com/gpu": 8})), 9);
     assert_eq!(number(json!({"nvidia.com/mig-1g.10gb": 2})), 3);
+    assert_eq!(number(json!({"nvidia.com/gpu.shared": 2})), 3);
+    assert_eq!(number(json!({"habana.ai/gaudi": 8})), 9);
     assert_eq!(number(json!({"memory": "3Gi", "example.com/gpu": 4})), 1);
     assert_eq!(per_pod(None), 0);
     for resource in gpu::RESOURCES {

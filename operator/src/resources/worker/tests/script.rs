@@ -10,12 +10,18 @@ fn script(container: Value) -> Value {
 
 #[allow(clippy::needless_pass_by_value)]
 fn of_mode(mode: &str, container: Value) -> Value {
+    let job = raw(mode, container);
+    pod_of(&validate(&serde_json::from_value(job).unwrap()).unwrap())
+}
+
+#[allow(clippy::needless_pass_by_value)]
+pub(super) fn raw(mode: &str, container: Value) -> Value {
     let mut trainer = json!({
         "name": "trainer", "image": "pytorch:2", "command": ["python"], "args": ["train.py", "--lr=1"],
     });
     let trainer_map = trainer.as_object_mut().unwrap();
     trainer_map.extend(container.as_object().unwrap().clone());
-    let job = json!({
+    json!({
         "apiVersion": "roundhouse.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": "gpt", "namespace": "ml", "uid": "u-1"},
@@ -28,8 +34,48 @@ fn of_mode(mode: &str, container: Value) -> Value {
                 "containers": [trainer],
             }}},
         },
+    })
+}
+
+#[test]
+fn the_installer_has_the_resources_of_the_trainer_container_but_no_devices() {
+    let resources = json!({
+        "requests": {"cpu": "300m", "memory": "256Mi"},
+        "limits": {"memory": "256Mi", "nvidia.com/gpu": "8", "ephemeral-storage": "1Gi"},
     });
-    pod_of(&validate(&serde_json::from_value(job).unwrap()).unwrap())
+    let spec = &script(json!({"resources": resources}))["spec"];
+    assert_eq!(
+        spec["initContainers"][0]["resources"],
+        json!({
+            "requests": {"cpu": "300m", "memory": "256Mi"},
+            "limits": {"memory": "256Mi", "ephemeral-storage": "1Gi"},
+        })
+    );
+    let spec = &script(json!({}))["spec"];
+    let installer = &spec["initContainers"][0];
+    assert!(installer.get("resources").is_none(), "{installer}");
+}
+
+#[test]
+fn a_port_of_the_template_that_is_named_as_ours_keeps_its_name() {
+    let theirs = json!([{"containerPort": 8000, "name": "metrics"}, {"containerPort": 1, "name": "rendezvous"}]);
+    let spec = &script(json!({"ports": theirs}))["spec"];
+    assert_eq!(
+        spec["containers"][0]["ports"],
+        json!([
+            {"containerPort": 8000, "name": "metrics"},
+            {"containerPort": 1, "name": "rendezvous"},
+            {"containerPort": 29500, "name": "roundhouse-rdzv"},
+            {"containerPort": 9464, "name": "roundhouse-http"},
+        ])
+    );
+    let spec = &script(json!({"ports": [{"containerPort": 8000}]}))["spec"];
+    let ports = spec["containers"][0]["ports"].as_array().unwrap();
+    let names = ports.iter().map(|port| port["name"].as_str());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        [None, Some("rendezvous"), Some("metrics")]
+    );
 }
 
 fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {

@@ -18,6 +18,36 @@ fn the_pod_is_admitted_under_the_restricted_standard() {
 }
 
 #[test]
+fn the_kubelet_changes_the_group_of_files_only_where_the_root_of_a_volume_has_another() {
+    let security = |template| built(template)["spec"]["securityContext"].clone();
+    let ours = security(json!({}));
+    assert_eq!(ours["fsGroup"], 65_532);
+    assert_eq!(ours["fsGroupChangePolicy"], "OnRootMismatch");
+    let theirs = security(json!({"spec": {"securityContext": {"fsGroup": 5}}}));
+    assert_eq!(theirs["fsGroup"], 5);
+    assert!(theirs.get("fsGroupChangePolicy").is_none(), "{theirs}");
+    let always = json!({"fsGroupChangePolicy": "Always"});
+    let always = security(json!({"spec": {"securityContext": always}}));
+    assert_eq!(always["fsGroupChangePolicy"], "Always");
+}
+
+#[test]
+fn where_the_platform_chooses_users_no_container_has_one() {
+    let mut chosen = place(1, 2);
+    chosen.fixed_users = false;
+    let script = script::raw("Restart", json!({}));
+    for job in [raw(&json!({})), script] {
+        let job = validate(&serde_json::from_value(job).unwrap()).unwrap();
+        let pod = serde_json::to_value(build(&job, chosen).unwrap()).unwrap();
+        let text = pod["spec"].to_string();
+        for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+            assert!(!text.contains(field), "{field}: {text}");
+        }
+        assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
+    }
+}
+
+#[test]
 fn each_container_of_the_template_is_restricted_but_for_what_it_names() {
     let spec = &built(json!({"spec": {
         "initContainers": [{"name": "fetch", "image": "fetch:1"}],
