@@ -72,6 +72,10 @@ class Connections:
     def __len__(self) -> int:
         return len(self._sockets)
 
+    def is_one_ended(self) -> bool:
+        """Whether a peer has ended one of them and all that it has sent is read."""
+        return any(_is_ended(own) for own in self._sockets)
+
     def cut(self) -> None:
         """Ends all of them, in both directions."""
         for own in self._sockets:
@@ -114,6 +118,15 @@ def _ends_of(own: socket.socket) -> tuple[Any, Any] | None:
 def _is_of(own: socket.socket, addresses: set[str], store_ports: set[int]) -> bool:
     ends = _ends_of(own)
     return ends is not None and ends[1][0] in addresses and not {ends[0][1], ends[1][1]} & store_ports
+
+
+def _is_ended(own: socket.socket) -> bool:
+    try:
+        return own.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
 
 
 def _shut_down(own: socket.socket) -> None:

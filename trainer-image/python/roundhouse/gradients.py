@@ -110,7 +110,10 @@ class Gradients:
             elif self.weight != 1.0:
                 buffer.mul_(self.weight)
             try:
-                summed: torch.futures.Future[Any] = self.group.process_group.allreduce([buffer]).get_future()
+                work = self.group.process_group.allreduce([buffer])
+                if self.group.waits is not None:
+                    return self.group.waits.future(work, buffer, self.broke)
+                summed: torch.futures.Future[Any] = work.get_future()
                 return summed.then(lambda future: self._summed(future, buffer))
             except RuntimeError as error:
                 self.broke(error)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # noqa: F401
 
 from .connections import Connections, cut, open_sockets
+from .waits import Bounded, Waits
 
 if TYPE_CHECKING:
     from .network import Store
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 _NAME = "roundhouse"
 # Seconds for the collectives of a group that is left.
 _PATIENCE = 1.0
+# The same for one that is aborted: its threads end at once, but for one that waits for the rest of a message.
+_PATIENCE_WITH_ABORTED = 0.2
+# Seconds between two looks at whether a collective waits beside a connection that a peer has ended, and how often in a row that
+# is so before it has failed. The last collective of a group may end a moment after a peer has left.
+_LOOK_INTERVAL = 0.05
+_LOOKS_AT_ENDED = 20
 # What the next call of the creator hands to PyTorch.
 _prepared: list[Any] = []
 # The group that is PyTorch's default one.
@@ -89,6 +96,12 @@ class Group:
         # Of groups that the script has made of some of its ranks: connections over Gloo, groups over NCCL.
         self._parts: list[Any] = []
         self._is_aborted = False
+        self._is_over = threading.Event()
+        # Over Gloo: NCCL's collectives make the device wait, and its abort ends them.
+        self.waits = None if wires is None else Waits()
+        if self.waits is not None and wires is not None:
+            arguments = (self.waits, wires.own)
+            threading.Thread(target=self._watch, args=arguments, name="watch", daemon=True).start()
         self.process_group: Any = None
 
     @property
@@ -104,23 +117,27 @@ class Group:
     def end_sum(self, begun: tuple[torch.Tensor, Any]) -> list[float]:
         """The sums, when all ranks have begun the same one."""
         tensor, work = begun
-        work.wait()
+        self._bounded(work).wait()
         return tensor.tolist()
 
     def begin_broadcast(self, tensor: torch.Tensor, source: int) -> Any:
         """Begins to copy a tensor from rank ``source`` to all others; ``wait()`` of what it returns waits for it."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        return self.backend.broadcast([tensor], options)
+        return self._bounded(self.backend.broadcast([tensor], options))
+
+    def _bounded(self, work: Any) -> Any:
+        return work if self.waits is None else Bounded(self.waits, work)
 
     def broadcast(self, address: int, length: int, source: int) -> None:
         """Copies ``length`` bytes of host memory from rank ``source`` to all others."""
         if length == 0:
             return
         host = torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
-        moved = host if self.device.type == "cpu" else host.to(self.device)
+        # A copy on CPUs, too: a collective that is left behind may still write to it.
+        moved = host.clone() if self.device.type == "cpu" else host.to(self.device)
         self.begin_broadcast(moved, source).wait()
-        if moved is not host:
+        if self.rank != source:
             host.copy_(moved)
 
     def set_timeout(self, seconds: float) -> None:
@@ -161,10 +178,13 @@ class Group:
     def abort(self) -> None:
         """Makes all collectives that wait end, and all later ones fail, also on other ranks."""
         self._is_aborted = True
+        self._is_over.set()
         if self._wires is None:
             _abort(self.backend)
         else:
             self._wires.own.cut()
+        if self.waits is not None:
+            self.waits.abort()
         self._abort_parts()
         # A rank that makes a group of its script's waits at the store for all others, for 30 minutes.
         if self._store.socket is not None:
@@ -178,10 +198,24 @@ class Group:
                 _abort(part)
 
     def has_failed(self) -> bool:
-        """Whether NCCL has noted that a collective failed. That collective itself does not return."""
+        """Whether NCCL has noted that a collective failed. That collective itself does not return. For Gloo see :meth:`_watch`."""
         # PyTorch 2.7 and newer.
         error = getattr(self.backend, "get_error", None)
         return error is not None and error().name != "SUCCESS"
+
+    def _watch(self, waits: Waits, own: Connections) -> None:
+        """Aborts the group when a collective waits over Gloo although a peer has ended its connection."""
+        before, looks = 0, 0
+        while not self._is_over.wait(_LOOK_INTERVAL):
+            waiting = waits.oldest()
+            # Connections of others say nothing of its peers.
+            if waiting == 0 or len(own) + 1 != self.size or not own.is_one_ended():
+                before = looks = 0
+                continue
+            looks = looks + 1 if waiting == before else 1
+            before = waiting
+            if looks >= _LOOKS_AT_ENDED:
+                self.abort()
 
     def shutdown(self) -> None:
         """Ends it in order, when all ranks have left it."""
@@ -197,6 +231,7 @@ class Group:
         ends would abort the process. They first wait for collectives of the script's own that a peer may never join, so after
         a second its connections are cut. NCCL's group is let go by :meth:`shutdown`: without that its peers would get garbage.
         """
+        self._is_over.set()
         self._abort_parts()
         leave_default()
         self.process_group = None
@@ -205,8 +240,8 @@ class Group:
         held, self.backend = [self.backend], None
         ends = threading.Thread(target=held.clear, name="left", daemon=True)
         ends.start()
-        ends.join(_PATIENCE)
-        if ends.is_alive():
+        ends.join(_PATIENCE_WITH_ABORTED if self._is_aborted else _PATIENCE)
+        if ends.is_alive() and not self._is_aborted:
             self._wires.own.cut()
             ends.join(_PATIENCE)
         for connections in [self._wires.own, *self._parts]:

@@ -45,6 +45,24 @@ def test_the_last_of_two_ranks_trains_on(tmp_path, undisturbed, rank):
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("delay", [0.005, 0.02, 0.05])
+def test_a_rank_that_is_killed_while_a_large_state_moves_holds_nobody(tmp_path, rank, delay):
+    # The timeout of a collective is 120 s here.
+    variables = {"LARGE": "128"}
+    with World(tmp_path, "train.py", 100_000, tmp_path / "weights", variables=variables) as world:
+        workers = [world.start(index) for index in range(3)]
+        world.prepared(workers)
+        world.form(workers[:2], others_leave=False)
+        world.reach(workers[:2], 2)
+        world.form(workers)
+        until("the state moves", lambda: workers[2].status().get("volumeMoves", 0) > 0)
+        time.sleep(delay)
+        workers[rank].kill()
+        others = [worker for worker in workers if worker is not workers[rank]]
+        until("the others are free", lambda: all(worker.status().get("phase") in ("Stranded", "Training") for worker in others), 20)
+
+
 def test_a_rank_that_is_slower_than_the_others_is_told(tmp_path):
     own_pace = tmp_path / "own-pace"
     own_pace.write_text("60")

@@ -451,12 +451,17 @@ def test_the_threads_of_a_group_end_with_it():
     until("the threads have ended", lambda: threads() <= before)
 
 
-def test_a_group_is_left_while_a_peer_has_not_joined_a_collective():
+def two_groups():
+    """The groups of two ranks that are threads of this process."""
     network = Network(torch.device("cpu"), {}, [])
     store = network.host("127.0.0.1", 0, 30.0)
     stores = [store, network.dial("127.0.0.1", store.port, 30.0)]
     with concurrent.futures.ThreadPoolExecutor() as ranks:
-        groups = list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 60.0, "127.0.0.1", None), range(2)))
+        return list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 60.0, "127.0.0.1", None), range(2)))
+
+
+def test_a_group_is_left_while_a_peer_has_not_joined_a_collective():
+    groups = two_groups()
     work = groups[0].backend.allreduce([torch.ones(1)])
     began = time.monotonic()
     groups[0].close()
@@ -464,6 +469,34 @@ def test_a_group_is_left_while_a_peer_has_not_joined_a_collective():
     with pytest.raises(RuntimeError):
         work.wait()
     groups[1].close()
+
+
+@pytest.mark.parametrize("how", ["broadcast", "gradients"])
+def test_an_abort_ends_a_wait_for_a_peer_that_never_answers(how):
+    groups = two_groups()
+    broken = []
+    with concurrent.futures.ThreadPoolExecutor() as ranks:
+        if how == "broadcast":
+            waits = ranks.submit(lambda: groups[0].begin_broadcast(torch.zeros(1), 1).wait())
+        else:
+            work = groups[0].backend.allreduce([torch.ones(1)])
+            waits = ranks.submit(groups[0].waits.future(work, "bucket", broken.append).wait)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            waits.result(timeout=0.2)
+        # The waits end with the abort itself, whatever Gloo makes of its connections.
+        groups[0].waits.abort()
+        if how == "broadcast":
+            with pytest.raises(RuntimeError, match="aborted"):
+                waits.result(timeout=10)
+        else:
+            assert waits.result(timeout=10) == "bucket"
+            assert "aborted" in str(broken[0])
+        # Later ones end at once.
+        with pytest.raises(RuntimeError, match="aborted"):
+            groups[0].waits.until_done(work if how == "gradients" else groups[0].backend.allreduce([torch.ones(1)]))
+    for group in groups:
+        group.abort()
+        group.close()
 
 
 def test_a_wait_at_the_store_ends_with_the_generation():

@@ -57,7 +57,12 @@ evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EV
 if os.environ.get("NO_STATE"):
     schedule.state_dict = lambda: int("no number")
 
-with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
+state = {"model": model, "opt": opt, "schedule": schedule}
+if os.environ.get("LARGE"):
+    # So many MiB that are not trained.
+    state["large"] = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(int(os.environ["LARGE"]) << 18), requires_grad=False)])
+
+with rh.join(state=state) as job:
     sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5, in_order=bool(os.environ.get("STREAM")))
     if os.environ.get("STREAM"):
         dataset = job.shard_of(list(dataset), len(dataset))

@@ -1,0 +1,109 @@
+"""Waits for collectives over Gloo that end when their group is aborted.
+
+When a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of it, and it has no abort.
+A thread of Gloo that is left behind so holds its work and its tensors until the timeout of the collective.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+# Between two looks at whether the group is aborted. The end of the collective itself is noticed at once.
+_LOOK_INTERVAL = datetime.timedelta(milliseconds=50)
+_WORDS = "Connection closed: the process group was aborted"
+
+
+class Waits:
+    """Of one group."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+        # By number: what the abort calls.
+        self._open: dict[int, Callable[[], None]] = {}
+        self._is_aborted = False
+
+    def oldest(self) -> int:
+        """Number of the collective that has waited longest; 0: none waits."""
+        with self._lock:
+            return min(self._open, default=0)
+
+    def abort(self) -> None:
+        """Ends all waits, and later ones at once."""
+        with self._lock:
+            self._is_aborted = True
+            ends = list(self._open.values())
+            self._open.clear()
+        for end in ends:
+            end()
+
+    def until_done(self, work: Any) -> None:
+        """Waits for a collective. Raises RuntimeError when it has failed or the group is aborted."""
+        number = self._begin(lambda: None)
+        try:
+            while not self._is_aborted:
+                try:
+                    work.wait(_LOOK_INTERVAL)
+                    return
+                except RuntimeError:
+                    if work.is_completed():
+                        # That may have been in the moment in which the look ended.
+                        work.wait()
+                        return
+        finally:
+            self._end(number)
+        raise RuntimeError(_WORDS)
+
+    def future(self, work: Any, result: Result, broke: Callable[[BaseException], None]) -> torch.futures.Future[Result]:
+        """Gets ``result`` when a collective has ended or the group is aborted. ``broke`` gets the error before, if there is one."""
+        done: torch.futures.Future[Result] = torch.futures.Future()
+
+        def aborted() -> None:
+            broke(RuntimeError(_WORDS))
+            done.set_result(result)
+
+        number = self._begin(aborted)
+
+        def ended(future: Any) -> None:
+            if not self._end(number):
+                return
+            try:
+                future.value()
+            except RuntimeError as error:
+                broke(error)
+            done.set_result(result)
+
+        work.get_future().add_done_callback(ended)
+        return done
+
+    def _begin(self, aborted: Callable[[], None]) -> int:
+        with self._lock:
+            self._last += 1
+            if not self._is_aborted:
+                self._open[self._last] = aborted
+                return self._last
+        aborted()
+        return 0
+
+    def _end(self, number: int) -> bool:
+        """Whether the abort has not ended it before."""
+        with self._lock:
+            return self._open.pop(number, None) is not None
+
+
+class Bounded:
+    """A collective that has begun."""
+
+    def __init__(self, waits: Waits, work: Any):
+        self._waits, self._work = waits, work
+
+    def wait(self) -> None:
+        """Waits for it: see :meth:`Waits.until_done`."""
+        self._waits.until_done(self._work)
