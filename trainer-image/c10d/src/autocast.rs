@@ -8,9 +8,10 @@ use crate::error::{Error, Result, check};
 use crate::ffi;
 
 /// While it lives, operations of this thread that gain from it run in bf16 or fp16 (matrix products, convolutions,
-/// attention), and those that need fp32 do not (softmax, losses, norms), as with `torch.autocast`. Run the forward
-/// pass and the loss within it, the backward pass after it. Guards nest. The casts of weights are kept until the
-/// outermost one ends, so it must end before the weights change.
+/// attention), and those that need fp32 do not (softmax, norms), as with `torch.autocast`. A loss on a GPU is computed in
+/// the type of its scores, so give it scores in fp32. Run the forward pass and the loss within it, the backward pass
+/// after it. Guards nest. The casts of weights are kept until the outermost one ends, so it must end before the weights
+/// change.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct Autocast {

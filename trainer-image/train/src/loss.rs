@@ -14,7 +14,7 @@ pub fn of_classes(
     targets_b: &Tensor,
     smoothing: f64,
 ) -> Result<Tensor, TchError> {
-    scores_bk.f_cross_entropy_loss(
+    in_fp32(scores_bk)?.f_cross_entropy_loss(
         targets_b,
         None::<Tensor>,
         Reduction::Sum,
@@ -78,7 +78,7 @@ pub fn count_tokens(
 
 fn of_tokens(scores_nv: &Tensor, targets_bt: &Tensor, smoothing: f64) -> Result<Tensor, TchError> {
     let targets_n = targets_bt.f_reshape([-1])?;
-    scores_nv
+    in_fp32(scores_nv)?
         .f_cross_entropy_loss(
             &targets_n,
             None::<Tensor>,
@@ -89,6 +89,15 @@ fn of_tokens(scores_nv: &Tensor, targets_bt: &Tensor, smoothing: f64) -> Result<
         .f_reshape(targets_bt.size())
 }
 
+/// Scores of 16 bits as fp32. On a CPU autocast does that for a loss. On a GPU it does not: log-probabilities near -10 would have
+/// steps of 0.06.
+fn in_fp32(scores: &Tensor) -> Result<Tensor, TchError> {
+    match scores.f_kind()? {
+        Kind::BFloat16 | Kind::Half => scores.f_to_kind(Kind::Float),
+        _ => Ok(scores.shallow_clone()),
+    }
+}
+
 fn counted(targets: &Tensor) -> Result<Tensor, TchError> {
     targets.f_ne(IGNORED)
 }
@@ -96,6 +105,30 @@ fn counted(targets: &Tensor) -> Result<Tensor, TchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loss_of_scores_of_16_bits_is_that_of_the_same_scores_in_fp32() {
+        let scores = Tensor::randn([6, 50_000], (Kind::Float, tch::Device::Cpu)) * 3.0;
+        let targets = Tensor::from_slice(&[7_i64, 49_999, IGNORED, 0, 123, 4_567]);
+        let of_kind = |kind| {
+            let scores = scores.to_kind(kind).set_requires_grad(true);
+            let classes = of_classes(&scores, &targets, 0.1).unwrap();
+            let sequences = of_sequences(&scores, &targets.view([2, 3]), 0.0).unwrap();
+            let counted = count_tokens(&scores, &targets.view([2, 3])).unwrap();
+            (&classes + &sequences).backward();
+            assert_eq!(scores.grad().kind(), kind);
+            [value(&classes), value(&sequences), value(&counted[0].1)]
+        };
+        for kind in [Kind::BFloat16, Kind::Half] {
+            let rounded = scores.to_kind(kind).to_kind(Kind::Float);
+            let wanted = [
+                value(&of_classes(&rounded, &targets, 0.1).unwrap()),
+                value(&of_sequences(&rounded, &targets.view([2, 3]), 0.0).unwrap()),
+                value(&count_tokens(&rounded, &targets.view([2, 3])).unwrap()[0].1),
+            ];
+            assert_eq!(of_kind(kind), wanted, "{kind:?}");
+        }
+    }
 
     fn value(tensor: &Tensor) -> f64 {
         tensor.double_value(&[])
