@@ -21,7 +21,8 @@ _REPORTED = ("accuracy", "top5", "perplexity")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``job.steps(..., evaluation=...)`` evaluates every ``every_epochs`` epochs, and after the last step.
+    """What ``job.steps(..., evaluation=...)`` evaluates every ``every_epochs`` epochs, every ``every_steps`` steps if that is
+    given, and after the last step.
 
     ``function(batch)`` is called without gradients, with the modules of the state in evaluation mode, for the collated batches
     of this rank's part of ``dataset``. It returns **sums** over the samples of the batch, such as
@@ -37,11 +38,18 @@ class Evaluation:
     every_epochs: int = 1
     then: Callable[[dict[str, float]], None] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    every_steps: int | None = None
 
-    def is_due(self, samples: int, evaluated: int, sampler: Any) -> bool:
-        """Whether the state after so many committed samples is to be evaluated. ``evaluated``: when it was done last."""
+    def __post_init__(self) -> None:
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ConfigError(f"rh.Evaluation: every_steps is {self.every_steps}; give at least 1, or leave it out")
+
+    def is_due(self, steps: int, samples: int, evaluated: int, sampler: Any) -> bool:
+        """Whether the state after so many committed steps and samples is to be evaluated. ``evaluated``: samples at the last time."""
         if samples == 0 or samples == evaluated:
             return False
+        if self.every_steps is not None and steps % self.every_steps == 0:
+            return True
         epochs, rest = divmod(samples, sampler.num_used)
         is_end = sampler.course.batch(0, samples) is None
         return is_end or (rest == 0 and self.every_epochs > 0 and epochs % self.every_epochs == 0)

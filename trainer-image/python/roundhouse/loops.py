@@ -80,7 +80,7 @@ class Loops:
             if is_due and self.is_finished:
                 raise NotCommitted("a loop over job.steps after job.save_result: the training that was left is complete")
             place = generations.place
-            if evaluation is not None and evaluation.is_due(place.samples, self._process.evaluated, sampler):
+            if evaluation is not None and evaluation.is_due(place.steps, place.samples, self._process.evaluated, sampler):
                 try:
                     evaluate(evaluation, self._process, self._modules, place)
                 except PeerLost as error:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -23,7 +23,10 @@ from .errors import StateError
 from .optimizer import OptimizerState, bytes_of
 from .packed import Packed, tensors_of
 from .parameters import check_parameters, check_whole
+from .traces import shortened
 
+# The largest of 32 bits: no bit of a sum is lost.
+_PRIME = 4_294_967_291
 _DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -221,6 +224,21 @@ class Row:
             view.write(low, source[at : at + high - low])
             at += high - low
 
+    def digests(self) -> list[int]:
+        """A number of 32 bits for each view, which is another one if a bit of the view is. On a GPU it waits once."""
+        self.settle()
+        sums = [_sum_of_words(view.read()) for view in self.views]
+        return [number % _PRIME for number in torch.stack([one.to(sums[0].device) for one in sums]).tolist()]
+
+    def differs(self, index: float, ranks: Sequence[int], step: int) -> NoReturn:
+        """The states of the ranks differ in a view; ``ranks`` have another one than rank 0."""
+        where = shortened([str(rank) for rank in ranks])
+        raise StateError(
+            f"the replicas differ after step {step}: {self.views[int(index)].name} of rank {where} is another one than that of rank "
+            "0; a script must not change its state by what only one rank knows, such as its own loss or the time; if it does "
+            "not, a device computes wrong. The newest checkpoint is of an earlier step"
+        )
+
     def settle(self) -> None:
         """All bytes have come: what is not copied in place is loaded."""
         if self._is_settled:
@@ -245,6 +263,14 @@ def _place_of(module: torch.nn.Module, key: str, tensor: torch.Tensor) -> tuple[
     except AttributeError:
         return None
     return next(((kept, own) for kept in (owner._buffers, owner._parameters) if kept.get(own) is tensor), None)
+
+
+def _sum_of_words(row: torch.Tensor) -> torch.Tensor:
+    """The sum of bytes, eight at a time, modulo 2**64."""
+    whole = row.numel() // 8 * 8
+    # A part of a larger tensor may begin anywhere.
+    row = row if row.data_ptr() % 8 == 0 and row.storage_offset() % 8 == 0 else row.clone()
+    return row[:whole].view(torch.int64).sum() + row[whole:].sum(dtype=torch.int64)
 
 
 def _memory(address: int, length: int) -> torch.Tensor:

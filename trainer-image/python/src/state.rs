@@ -54,6 +54,31 @@ impl PyState {
     }
 }
 
+impl PyState {
+    /// A number for each tensor, which is another one if a bit of it is.
+    ///
+    /// # Errors
+    /// Something does not fit what was there when the process has joined.
+    pub(crate) fn digests(&self) -> Result<Vec<u32>, Failure> {
+        Python::attach(|py| {
+            let digests = self.row.call_method0(py, "digests");
+            let digests = digests.and_then(|digests| Ok(digests.extract(py)?));
+            digests.map_err(|error| refused(py, &error))
+        })
+    }
+
+    /// The failure of ranks whose states differ at a tensor from that of rank 0, after a step.
+    pub(crate) fn differs(&self, index: f64, ranks: Vec<u32>, step: u64) -> Failure {
+        Python::attach(|py| {
+            let raised = self.row.call_method1(py, "differs", (index, ranks, step));
+            match raised {
+                Ok(_) => Failure::State("the states of the ranks differ".to_owned()),
+                Err(error) => refused(py, &error),
+            }
+        })
+    }
+}
+
 impl State for PyState {
     fn table(&self) -> Result<Table, Failure> {
         Ok(self.table.clone())

@@ -457,3 +457,17 @@ def test_what_a_script_uses_trains_what_one_process_trains_when_a_rank_is_killed
     # Sums of half precision depend on which samples are summed first.
     tolerance = 0.01 if "autocast" in uses else ROUNDING
     assert difference(*(load(directory / "weights") for directory in directories)) <= tolerance
+
+
+def test_ranks_whose_states_differ_write_no_checkpoint_and_name_the_tensor(tmp_path):
+    # Rank 1 alone changes a weight after step 5; the next checkpoint is of step 8.
+    with World(tmp_path, "train.py", STEPS, tmp_path / "weights", checkpoints=True, every_steps=4, variables={"FLIP_AT": "1:5"}) as world:
+        world.slow(100)
+        workers = world.begin(2)
+        world.ends(workers, 64)
+        said = [worker.words()["message"] for worker in workers]
+        saved = [path.name for path in (world.state / "checkpoints").glob("gen-*-step-*")]
+    # A save that is due while the one before is written is left out.
+    found = [re.search(r"the replicas differ after step (\d+): model.0.weight of rank 1 is another one", words) for words in said]
+    assert all(found) and int(found[0][1]) >= 8, said
+    assert all(int(name.rpartition("-")[2]) < 8 for name in saved if not name.endswith("partial")), saved

@@ -14,6 +14,8 @@ import torch
 from roundhouse import _native, joining
 from roundhouse.data import Loader, Sampler
 from roundhouse.ending import explained
+from roundhouse.optimizer import bytes_of
+from roundhouse.state import InPlace, Row
 from roundhouse.streams import Shard
 from roundhouse.updates import learning_rate, schedulers_of
 from world import World
@@ -643,3 +645,25 @@ def test_patience_has_a_bound(parts, seconds):
         job.commit(value, parts.both)
 
     train(parts, body)
+
+
+def test_an_evaluation_may_be_due_every_so_many_steps():
+    sampler = Sampler(40, 8, steps=12)
+    every = rh.Evaluation(DATA, lambda batch: {"loss": 0.0}, every_epochs=0, every_steps=3)
+    due = [step for step in range(13) if every.is_due(step, 8 * step, 0, sampler)]
+    assert due == [3, 6, 9, 12] and not every.is_due(6, 48, 48, sampler)
+    epochs = rh.Evaluation(DATA, lambda batch: {"loss": 0.0}, every_epochs=1)
+    assert [step for step in range(13) if epochs.is_due(step, 8 * step, 0, sampler)] == [5, 10, 12]
+
+
+def test_the_digest_of_a_state_sees_each_bit_wherever_a_tensor_begins(parts):
+    flat = torch.zeros(7, dtype=torch.uint8)
+    row = Row(parts.state(part=flat[3:6], whole=torch.arange(11.0), none=torch.zeros(0)))
+    before = row.digests()
+    assert row.digests() == before and all(0 <= number < 2**32 for number in before)
+    for view in [view for view in row.views if view.num_bytes and isinstance(view, InPlace)]:
+        for bit in range(0, 8 * view.num_bytes, 13):
+            bytes_of(view.tensor)[bit // 8] ^= 1 << bit % 8
+            changed = [index for index, pair in enumerate(zip(before, row.digests())) if pair[0] != pair[1]]
+            bytes_of(view.tensor)[bit // 8] ^= 1 << bit % 8
+            assert changed == [row.views.index(view)], (view.name, bit)

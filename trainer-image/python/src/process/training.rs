@@ -26,6 +26,7 @@ use crate::sampler::Course;
 use crate::state::PyState;
 
 mod edges;
+mod equality;
 mod step;
 
 /// What names a training.
@@ -46,6 +47,8 @@ pub(super) struct Training {
     course: course::Course,
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
+    /// Whether there is a directory for them.
+    has_checkpoints: bool,
     /// The step that has begun, and what this rank brings to its end.
     begun: Option<(Batch, Standing)>,
     /// What this rank has told its peers at its end, or why it cannot.
@@ -133,6 +136,7 @@ impl Training {
             course: *course,
             scaling: *scaling,
             timeouts: launch.timeouts,
+            has_checkpoints: launch.checkpoint.is_some(),
             begun: None,
             told: None,
             agreed: None,

@@ -79,6 +79,9 @@ with rh.join(state=state) as job:
         if os.environ.get("EXIT_AT") == f"{job.rank}:{batch.step.number}":
             sys.exit()
         job.commit(loss, opt, schedule)
+        if os.environ.get("FLIP_AT") == f"{job.rank}:{batch.step.number}":
+            with torch.no_grad():
+                model[0].weight[0, 0] += 1e-6
     if os.environ.get("EXIT_AT_END") == str(job.rank):
         os.kill(os.getpid(), 9)
     job.save_result(WEIGHTS, copy.deepcopy(model).float())
