@@ -259,7 +259,8 @@ class Group:
         hook = sys.excepthook
         try:
             dist.init_process_group(
-                _NAME,
+                # NCCL moves nothing of a CPU: without the type PyTorch would give it objects there, as for all_gather_object.
+                _NAME if self.device.type == "cpu" else f"{self.device.type}:{_NAME}",
                 store=self._store.store,
                 rank=self.rank,
                 world_size=self.size,

@@ -460,6 +460,22 @@ def two_groups():
         return list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 60.0, "127.0.0.1", None), range(2)))
 
 
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_objects_go_over_the_device_of_the_group_and_of_its_parts(kind):
+    network = Network(torch.device("cpu"), {}, [])
+    store = network.host("127.0.0.1", 0, 30.0)
+    group = network.connect(store, 1, 0, 1, 30.0, "127.0.0.1", None)
+    # As one over NCCL would be: no GPU is needed to ask where objects go.
+    group.device = torch.device(kind)
+    group.become_default()
+    try:
+        for own in (group.process_group, torch.distributed.new_group([0])):
+            assert torch.distributed.distributed_c10d._get_object_coll_device(own) == kind
+            assert torch.device(kind) in own._device_types
+    finally:
+        group.close()
+
+
 def test_a_group_is_left_while_a_peer_has_not_joined_a_collective():
     groups = two_groups()
     work = groups[0].backend.allreduce([torch.ones(1)])
