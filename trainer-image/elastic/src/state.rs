@@ -5,6 +5,10 @@ use std::cmp::Ordering;
 use crate::checkpoint::CheckpointId;
 use crate::ledger::Head;
 
+pub mod plan;
+
+pub use plan::{Names, Plan, Volume};
+
 /// Where the state that a rank holds comes from, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {

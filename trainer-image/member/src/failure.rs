@@ -39,6 +39,8 @@ pub enum Failure {
         generation: u64,
         /// The newer one.
         newer: u64,
+        /// What is added to the job's generations.
+        first_generation: u64,
     },
     /// The ranks of a generation are of versions that cannot work together.
     #[error(
@@ -163,7 +165,11 @@ impl Failure {
             code: self.exit_code(),
             words: self.to_string(),
             newer: match self {
-                Self::Fenced { newer, .. } => Some(*newer),
+                Self::Fenced {
+                    newer,
+                    first_generation,
+                    ..
+                } => Some(newer.saturating_sub(*first_generation)),
                 _ => None,
             },
         }
@@ -192,7 +198,8 @@ mod tests {
         let failure = Failure::Fenced {
             dir: PathBuf::from("/volume"),
             generation: 2,
-            newer: 5,
+            newer: 1_000_005,
+            first_generation: 1_000_000,
         };
         let ending = failure.ending();
         assert_eq!((ending.code, ending.newer), (ExitCode::PeerLost, Some(5)));

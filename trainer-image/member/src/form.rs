@@ -10,14 +10,17 @@ use crate::faults::{self, Point};
 use crate::group::{Group, Rendezvous};
 use crate::lobby::{Peers, listen};
 use crate::member::Member;
-use crate::report::{say, say_error};
+use crate::report::say_error;
 use crate::share::{
     CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, garbled, sum_of_words,
 };
 use crate::state::State;
-use crate::world::{Agreed, Own, World};
+use crate::world::{Agreed, Concluded, Own, World};
 
+mod look;
 mod read;
+
+use look::Looking;
 
 /// While a rank waits for its peers to come.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(10);
@@ -39,8 +42,8 @@ impl<R: Rendezvous> Member<'_, R> {
     /// dropped before. Returns where the state came from; `None` when a newer generation came meanwhile.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when the state is, and what can go wrong
-    /// with a checkpoint.
+    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when the state is, [`Failure::Fenced`] when
+    /// another world has this number or a later one, and what can go wrong with a checkpoint.
     pub fn form<S: Share<R::Group>>(
         &mut self,
         place: &Place,
@@ -63,7 +66,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 .interrupter
                 .guard(place.generation, world.size(), group);
         }
-        match self.share_state(&world, place.generation, &mut former, state) {
+        match self.share_state(&world, place, &mut former, state) {
             Ok(origin) => {
                 if let Some(peers) = &self.peers {
                     // What is prepared for the first step counts as part of it.
@@ -124,30 +127,21 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(group.map(World::of))
     }
 
-    /// Gives the state of the rank that has come furthest to those that lack it; returns where that rank had it from.
+    /// Gives the newest state to the ranks that lack it; returns where that was.
     fn share_state<S: Share<R::Group>>(
         &mut self,
         world: &World<R::Group>,
-        generation: u64,
+        place: &Place,
         former: &mut Former<R::Group>,
         state: &mut S,
     ) -> Result<Origin, Failure> {
         faults::point(Point::Share, world.rank(), self.held.mark.step);
-        let mut falls_back = false;
+        let mut looking = self.begin_look(world);
         let agreed = loop {
-            let agreed = self.agree(world)?;
+            let concluded = self.agree(world, place, &mut looking)?;
             drop(Former(former.0.take()));
-            match agreed {
-                Err(lost) => {
-                    if falls_back {
-                        return Err(state_lost(lost));
-                    }
-                    // A process that was receiving it may have a checkpoint. All ranks ask themselves.
-                    falls_back = true;
-                    say_error(&words_of(lost, "no process has it any more"));
-                    self.stand_for_a_checkpoint()?;
-                }
-                Ok(agreed) => {
+            match concluded {
+                Concluded::Continue(agreed) => {
                     if let Some(lost) = agreed.source.lost {
                         let step = agreed.source.claim.step;
                         let so = format!("training continues after step {step}");
@@ -158,7 +152,22 @@ impl<R: Rendezvous> Member<'_, R> {
                     {
                         break agreed;
                     }
-                    self.stand_for_a_checkpoint()?;
+                    self.search(world, place, &agreed.otherwise, &mut looking)?;
+                }
+                Concluded::Search(search) => self.search(world, place, &search, &mut looking)?,
+                Concluded::Wait => self.wait_for_volume(&mut looking)?,
+                Concluded::Lost(lost) => {
+                    say_error(&words_of(lost, "no process has it any more"));
+                    let Lost { generation, step } = lost;
+                    return Err(Failure::StateLost { generation, step });
+                }
+                Concluded::Fenced {
+                    newer,
+                    first_generation,
+                } => return Err(self.fenced(first_generation, place.generation, newer)),
+                Concluded::Superseded => {
+                    let words = "a rank left the generation while all waited for the volume";
+                    return Err(Failure::PeerLost(words.to_owned()));
                 }
             }
         };
@@ -172,14 +181,22 @@ impl<R: Rendezvous> Member<'_, R> {
             self.share(world, &agreed, state)?;
         }
         self.held.evaluated = agreed.evaluated;
-        self.held.go_live(agreed.first_generation + generation);
+        self.held
+            .go_live(agreed.first_generation + place.generation);
         Ok(agreed.source.claim.origin)
     }
 
-    fn agree(&self, world: &World<R::Group>) -> Result<Result<Agreed, Lost>, Failure> {
+    fn agree(
+        &mut self,
+        world: &World<R::Group>,
+        place: &Place,
+        looking: &mut Looking,
+    ) -> Result<Concluded, Failure> {
+        let volume = self.volume(world, looking);
         let keeping = self.keeping.as_ref();
-        world.agree_on_state(&Own {
-            claim: self.held.claim(),
+        let own = Own {
+            claim: looking.claim_of(&self.held),
+            is_live: self.held.claim().origin == Origin::Live,
             chain_bytes: self.held.words().len(),
             first_generation: keeping.map_or(0, crate::Keeping::first_generation),
             evaluated: self.held.evaluated,
@@ -189,7 +206,10 @@ impl<R: Rendezvous> Member<'_, R> {
                 .as_ref()
                 .map(|peers| peers.interrupter.learned())
                 .unwrap_or_default(),
-        })
+            volume,
+            is_superseded: looking.is_waiting() && self.is_pointless(place),
+        };
+        world.agree_on_state(&own, place.generation)
     }
 
     /// Sends the state, or receives it, or looks on.
@@ -277,18 +297,6 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         self.reporter.state_moves(num_bytes);
     }
-
-    /// Stands for the newest checkpoint that it can read, if there is one.
-    fn stand_for_a_checkpoint(&mut self) -> Result<(), Failure> {
-        let Some(keeping) = &mut self.keeping else {
-            return Ok(());
-        };
-        if let Some(manifest) = keeping.find(self.reporter)? {
-            say(&format!("continues from {}", keeping.name(&manifest)));
-            self.held.stand_for(&manifest);
-        }
-        Ok(())
-    }
 }
 
 fn words_of(lost: Lost, so: &str) -> String {
@@ -296,11 +304,6 @@ fn words_of(lost: Lost, so: &str) -> String {
     format!(
         "the state after step {step} of generation {generation} is lost, with every rank that had it; {so}"
     )
-}
-
-const fn state_lost(lost: Lost) -> Failure {
-    let Lost { generation, step } = lost;
-    Failure::StateLost { generation, step }
 }
 
 #[cfg(test)]

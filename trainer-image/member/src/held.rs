@@ -75,6 +75,13 @@ impl Held {
         }
     }
 
+    /// The checkpoint of this claim is damaged: this process stands for it no longer, if it did.
+    pub(crate) fn lose(&mut self, damaged: &Claim) {
+        if self.claim() == *damaged {
+            self.torn = Some(damaged.torn());
+        }
+    }
+
     /// It is the state of a generation's members now. What it is worth to the next one does not change before a step is
     /// committed: a generation that breaks before its first step supersedes nothing.
     pub(crate) const fn go_live(&mut self, generation: u64) {

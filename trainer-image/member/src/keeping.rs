@@ -20,6 +20,7 @@ use crate::world::{Saving, SavingSum};
 
 pub mod best;
 pub mod last_save;
+pub mod look;
 pub mod save;
 
 /// What a process with a checkpoint directory has.
@@ -35,6 +36,8 @@ pub struct Keeping {
     /// The checkpoint that this process stands for, if it does.
     found: Option<Manifest>,
     damaged: Damaged,
+    /// The listing of the volume that is under way.
+    look: Option<look::Look>,
     /// Where ledger and training were when the save in flight began.
     saved: Option<Saved>,
     /// Step of a best state whose save was abandoned when its generation ended.
@@ -94,6 +97,7 @@ impl Keeping {
             patience,
             found: None,
             damaged: Damaged::new(),
+            look: None,
             saved: None,
             unsaved_best: None,
             has_told_lack: false,
@@ -135,6 +139,11 @@ impl Keeping {
             }
         }
         Ok(self.found.clone())
+    }
+
+    /// The checkpoint that this process stands for from now on.
+    pub(crate) fn stand_for(&mut self, found: Option<Manifest>) {
+        self.found = found;
     }
 
     /// A rank has found that the bytes of a checkpoint are not what they should be.
@@ -217,6 +226,7 @@ impl Keeping {
                 dir: self.directory.root().to_owned(),
                 generation,
                 newer,
+                first_generation: self.first_generation,
             }),
             None => Ok(()),
         }

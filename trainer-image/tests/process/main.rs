@@ -22,6 +22,7 @@ mod harness;
 mod init_from;
 mod input;
 mod layout;
+mod look;
 mod mount;
 mod nccl;
 mod not_finite;

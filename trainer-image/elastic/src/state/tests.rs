@@ -119,6 +119,67 @@ fn a_lost_state_that_an_older_one_replaces_is_told() {
     assert_eq!(lost(&[live(1, 37).torn(), live(2, 20)]), None);
 }
 
+#[test]
+fn a_newer_checkpoint_is_searched_for_and_only_live_states_do_without_an_answer_of_the_volume() {
+    let names = |checkpoint, generation| {
+        Volume::Names(Names {
+            checkpoint,
+            generation,
+        })
+    };
+    let none = names(None, 3);
+    let newer = names(Some(loaded(2, 500).id()), 3);
+    let go_on = |claims: &[Claim]| Plan::Continue(StateSource::of(claims).unwrap());
+    let torn = [live(2, 37).torn(), FRESH];
+    let lost = Lost {
+        generation: 2,
+        step: 37,
+    };
+    let fresh = &[FRESH][..];
+    let old_live = &[FRESH, live(1, 535)][..];
+    let old_loaded = &[loaded(1, 20)][..];
+    let new_live = &[live(2, 501), loaded(2, 500)][..];
+    let newest = &[loaded(2, 500)][..];
+    for (claims, volume, expected) in [
+        // A spare that has waited in the lobby since the job began.
+        (fresh, newer, Plan::Search),
+        (old_loaded, newer, Plan::Search),
+        (old_live, newer, Plan::Search),
+        (&torn[..], newer, Plan::Search),
+        (new_live, newer, go_on(new_live)),
+        (newest, newer, go_on(newest)),
+        (fresh, none, go_on(fresh)),
+        (&torn[..], none, Plan::Lost(lost)),
+        (fresh, Volume::Silent, Plan::Wait),
+        (old_loaded, Volume::Silent, Plan::Wait),
+        (&torn[..], Volume::Silent, Plan::Wait),
+        (old_live, Volume::Silent, go_on(old_live)),
+        (fresh, Volume::Absent, go_on(fresh)),
+        (&torn[..], Volume::Absent, Plan::Lost(lost)),
+        // Another world has this number, or a later one.
+        (new_live, names(None, 4), Plan::Fenced(4)),
+        (new_live, names(None, 7), Plan::Fenced(7)),
+        (&[live(4, 1)][..], Volume::Silent, Plan::Fenced(4)),
+    ] {
+        assert_eq!(
+            Plan::of(claims, &volume, 4),
+            expected,
+            "{claims:?} {volume:?}"
+        );
+    }
+}
+
+#[test]
+fn the_rank_that_reads_a_checkpoint_is_one_without_a_state_in_memory_if_there_is_one() {
+    for (has_volume, expected) in [
+        ([true, true, true], 1),
+        ([true, false, true], 2),
+        ([true, false, false], 0),
+    ] {
+        assert_eq!(plan::finder(&[true, false, false], &has_volume), expected);
+    }
+}
+
 proptest! {
     #[test]
     fn no_claim_beats_the_best_and_every_origin_reads_back(

@@ -4,6 +4,8 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use roundhouse_elastic::Origin;
+
 use crate::checkpoint::{Standstill, Trouble, load};
 use crate::failure::Failure;
 use crate::group::Rendezvous;
@@ -22,12 +24,15 @@ struct Reading {
     standstill: Standstill,
     started: Instant,
     moves: u64,
+    /// Whether the bytes are only checked, since this rank has a state in memory that they would overwrite.
+    only_checks: bool,
 }
 
 /// How far it is.
 enum Progress {
     Reading,
     Done,
+    Checked,
     Damaged(Trouble),
 }
 
@@ -51,7 +56,8 @@ impl<R: Rendezvous> Member<'_, R> {
             let keeping = self.keeping.as_ref();
             let keeping =
                 keeping.ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
-            reading = Some(Reading::begin(keeping)?);
+            let only_checks = self.held.claim().origin == Origin::Live;
+            reading = Some(Reading::begin(keeping, only_checks)?);
         }
         loop {
             let (mut done, mut damaged, mut moved) = (0.0, 0.0, 0.0);
@@ -59,6 +65,13 @@ impl<R: Rendezvous> Member<'_, R> {
                 match reading.go_on(keeping, state)? {
                     Progress::Reading => {}
                     Progress::Done => done = 1.0,
+                    Progress::Checked => {
+                        // Now the state in memory may go.
+                        if let Some(manifest) = keeping.found() {
+                            self.held.stand_for(manifest);
+                        }
+                        *reading = Reading::begin(keeping, false)?;
+                    }
                     Progress::Damaged(trouble) => {
                         say_error(&format!("a checkpoint is passed over: {trouble}"));
                         damaged = 1.0;
@@ -77,6 +90,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 if let Some(keeping) = &mut self.keeping {
                     keeping.mark_damaged(&claim);
                 }
+                self.held.lose(&claim);
                 return Ok(false);
             }
             if is_done {
@@ -110,7 +124,7 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl Reading {
-    fn begin(keeping: &Keeping) -> Result<Self, Failure> {
+    fn begin(keeping: &Keeping, only_checks: bool) -> Result<Self, Failure> {
         let pulse = keeping.directory.pulse();
         let manifest = keeping.found().cloned();
         let manifest =
@@ -120,6 +134,7 @@ impl Reading {
             standstill: Standstill::new(pulse),
             started: Instant::now(),
             moves: pulse.moves(),
+            only_checks,
         })
     }
 
@@ -127,10 +142,13 @@ impl Reading {
     fn go_on<S: State>(&mut self, keeping: &Keeping, state: &mut S) -> Result<Progress, Failure> {
         match self.pieces.recv_timeout(PAUSE) {
             Ok(load::Message::Piece { offset, bytes }) => {
-                state.copy_in(offset, &bytes)?;
+                if !self.only_checks {
+                    state.copy_in(offset, &bytes)?;
+                }
                 Ok(Progress::Reading)
             }
             Ok(load::Message::Damaged(trouble)) => Ok(Progress::Damaged(trouble)),
+            Ok(load::Message::Whole) if self.only_checks => Ok(Progress::Checked),
             Ok(load::Message::Whole) => Ok(Progress::Done),
             Err(RecvTimeoutError::Disconnected) => Err(Failure::Internal(
                 "the thread that reads a checkpoint panicked".to_owned(),

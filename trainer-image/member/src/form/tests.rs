@@ -88,6 +88,8 @@ struct Process {
     bytes: Bytes,
     /// Its volume, if it has one.
     volume: Option<std::path::PathBuf>,
+    /// Whether it started before there was a checkpoint.
+    forgets: bool,
 }
 
 fn process(held: Held, bytes: u8) -> Process {
@@ -95,6 +97,7 @@ fn process(held: Held, bytes: u8) -> Process {
         held,
         bytes: Bytes::filled(bytes),
         volume: None,
+        forgets: false,
     }
 }
 
@@ -136,11 +139,15 @@ fn form_one(process: Process, group: Threads) -> Formed {
         mut held,
         mut bytes,
         volume: _,
+        forgets,
     } = process;
     let mut reporter = crate::report::Reporter::new(&launch).unwrap();
     let keeping = Keeping::prepare(&launch, identity(), table(), &mut reporter).unwrap();
     if let (Some(found), Origin::Fresh) = (
-        keeping.as_ref().and_then(Keeping::found),
+        keeping
+            .as_ref()
+            .and_then(Keeping::found)
+            .filter(|_| !forgets),
         held.claim().origin,
     ) {
         held.stand_for(found);
@@ -253,6 +260,7 @@ fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
             held: rank.held,
             bytes: rank.bytes,
             volume: None,
+            forgets: false,
         });
         for rank in form(next.collect(), &[]) {
             assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(20)));

@@ -1,6 +1,8 @@
 //! What the ranks of a new generation tell each other before its first step.
 
-use roundhouse_elastic::state::{Lost, StateSource};
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::state::plan::finder;
+use roundhouse_elastic::state::{Lost, Names, Plan, StateSource, Volume};
 use roundhouse_elastic::{Claim, Learned, Origin};
 
 use super::{World, whole};
@@ -10,8 +12,10 @@ use crate::group::Group;
 /// What one rank brings to a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own {
-    /// Its state.
+    /// Its state, or the checkpoint that it has found if that is newer.
     pub claim: Claim,
+    /// Whether it has a state in memory.
+    pub is_live: bool,
     /// Bytes of unwritten ledger that go with it.
     pub chain_bytes: usize,
     /// What it adds to the job's generations.
@@ -22,6 +26,41 @@ pub struct Own {
     pub evaluation_counts: bool,
     /// What it knows of steps.
     pub learned: Learned,
+    /// What it knows of the volume. Only rank 0 looks, so from the others it says whether they have one.
+    pub volume: Volume,
+    /// Whether it has heard of a newer generation, or leaves.
+    pub is_superseded: bool,
+}
+
+/// What the ranks of a new generation conclude from a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concluded {
+    /// Share the state, and train.
+    Continue(Agreed),
+    /// One rank searches the volume. See [`Plan::Search`].
+    Search(Search),
+    /// See [`Plan::Wait`].
+    Wait,
+    /// See [`Plan::Lost`].
+    Lost(Lost),
+    /// See [`Plan::Fenced`].
+    Fenced {
+        /// The number that was found.
+        newer: u64,
+        /// What is added to the job's generations.
+        first_generation: u64,
+    },
+    /// A rank knows that this generation is pointless.
+    Superseded,
+}
+
+/// Which rank searches the volume for its newest checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// The rank.
+    pub finder: usize,
+    /// Whether training cannot continue without it: no rank has a state in memory.
+    pub must_find: bool,
 }
 
 /// What the ranks of a new generation agree on.
@@ -40,23 +79,25 @@ pub struct Agreed {
     pub evaluation_counts: bool,
     /// What the ranks know of steps: the longest that any of them has seen.
     pub learned: Learned,
+    /// What to do if the state is a checkpoint that turns out to be damaged.
+    pub otherwise: Search,
 }
 
 /// Numbers that an [`Own`] takes.
-const OWN: usize = 10;
+const OWN: usize = 16;
 
 impl<G: Group> World<G> {
-    /// Which rank has the state to continue with and what goes with it, and from where the job's generations are
-    /// counted. All ranks get the same answer; the inner error is a state that is lost.
+    /// What the ranks of the job's `generation` do: which of them has the state to continue with and what goes with it,
+    /// and from where the job's generations are counted. All ranks get the same answer.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn agree_on_state(&self, own: &Own) -> Result<Result<Agreed, Lost>, Failure> {
+    pub fn agree_on_state(&self, own: &Own, generation: u64) -> Result<Concluded, Failure> {
         let Own {
             claim:
                 Claim {
                     origin,
-                    generation,
+                    generation: committed_by,
                     step,
                     hash,
                 },
@@ -65,13 +106,17 @@ impl<G: Group> World<G> {
             evaluated,
             evaluation_counts,
             learned,
+            is_live,
+            volume,
+            is_superseded,
         } = *own;
+        let [answered, newest, newest_step, written] = to_numbers(&volume);
         let [first_step, longest_step] = learned.in_world_of(self.size).to_millis();
         // Each rank has slots of its own.
         let mut values = vec![0.0; OWN * self.size as usize];
         let numbers = [
             origin.code(),
-            generation,
+            committed_by,
             step,
             chain_bytes as u64,
             first_generation,
@@ -80,6 +125,12 @@ impl<G: Group> World<G> {
             longest_step,
             u64::from(evaluation_counts),
             hash,
+            answered,
+            newest,
+            newest_step,
+            written,
+            u64::from(is_superseded),
+            u64::from(is_live),
         ];
         let own = numbers.map(|value| value as f64);
         values[OWN * self.rank as usize..][..OWN].copy_from_slice(&own);
@@ -93,27 +144,82 @@ impl<G: Group> World<G> {
                 hash: slots[9],
             })
             .collect();
-        let highest = |place| {
-            let of_ranks = sums.iter().skip(place).step_by(OWN);
-            of_ranks.copied().max().unwrap_or_default()
+        let highest = |place| slots_of(&sums, place).max().unwrap_or_default();
+        if highest(14) > 0 {
+            return Ok(Concluded::Superseded);
+        }
+        let first_generation = highest(4);
+        let has_volume: Vec<bool> = slots_of(&sums, 10).map(|code| code > 0).collect();
+        let is_live: Vec<bool> = slots_of(&sums, 15).map(|it| it > 0).collect();
+        let search = Search {
+            finder: finder(&is_live, &has_volume),
+            must_find: !is_live.contains(&true),
+        };
+        let volume = from_numbers([sums[10], sums[11], sums[12], sums[13]]);
+        let source = match Plan::of(&claims, &volume, first_generation + generation) {
+            Plan::Continue(source) => source,
+            Plan::Search => return Ok(Concluded::Search(search)),
+            Plan::Wait => return Ok(Concluded::Wait),
+            Plan::Lost(lost) => return Ok(Concluded::Lost(lost)),
+            Plan::Fenced(newer) => {
+                return Ok(Concluded::Fenced {
+                    newer,
+                    first_generation,
+                });
+            }
         };
         let evaluation_counts = highest(8) > 0;
-        let evaluated: Vec<u64> = sums.iter().skip(5).step_by(OWN).copied().collect();
-        let source = StateSource::of(&claims).map(|source| {
-            if evaluation_counts {
-                of_evaluated(source, &claims, &evaluated)
-            } else {
-                source
-            }
-        });
-        Ok(source.map(|source| Agreed {
+        let evaluated: Vec<u64> = slots_of(&sums, 5).collect();
+        let source = if evaluation_counts {
+            of_evaluated(source, &claims, &evaluated)
+        } else {
+            source
+        };
+        Ok(Concluded::Continue(Agreed {
             source,
             evaluation_counts,
             chain_bytes: usize::try_from(sums[OWN * source.rank + 3]).unwrap_or_default(),
-            first_generation: highest(4),
+            first_generation,
             evaluated: sums[OWN * source.rank + 5],
             learned: Learned::of_millis([highest(6), highest(7)], self.size),
+            otherwise: search,
         }))
+    }
+}
+
+/// One number of each rank.
+fn slots_of(sums: &[u64], place: usize) -> impl Iterator<Item = u64> {
+    sums.iter().skip(place).step_by(OWN).copied()
+}
+
+const fn to_numbers(volume: &Volume) -> [u64; 4] {
+    match volume {
+        Volume::Absent => [0; 4],
+        Volume::Silent => [1, 0, 0, 0],
+        Volume::Names(Names {
+            checkpoint: None,
+            generation,
+        }) => [2, 0, 0, *generation],
+        Volume::Names(Names {
+            checkpoint: Some(id),
+            generation,
+        }) => [3, id.generation, id.step, *generation],
+    }
+}
+
+/// The inverse of [`to_numbers`].
+fn from_numbers([code, newest, step, generation]: [u64; 4]) -> Volume {
+    let id = CheckpointId {
+        generation: newest,
+        step,
+    };
+    match code {
+        0 => Volume::Absent,
+        1 => Volume::Silent,
+        _ => Volume::Names(Names {
+            checkpoint: (code == 3).then_some(id),
+            generation,
+        }),
     }
 }
 

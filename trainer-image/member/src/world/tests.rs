@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use roundhouse_elastic::saving::Stage;
-use roundhouse_elastic::{Claim, Learned, Origin};
+use roundhouse_elastic::state::{Names, Volume};
+use roundhouse_elastic::{CheckpointId, Claim, Learned, Origin};
 
 use super::*;
 use crate::group::threads::Threads;
@@ -52,8 +53,44 @@ fn a_world_of_one_agrees_with_itself() {
         evaluated: 64,
         evaluation_counts: false,
         learned: Learned::of_millis([5_000, 0], 1),
+        is_live: true,
+        volume: Volume::Silent,
+        is_superseded: false,
     };
-    let agreed = world.agree_on_state(&own).unwrap().unwrap();
+    let agreed = |own: &Own| world.agree_on_state(own, 4).unwrap();
+    let superseded = Own {
+        is_superseded: true,
+        ..own
+    };
+    assert_eq!(agreed(&superseded), Concluded::Superseded);
+    let checkpoint = CheckpointId {
+        generation: 3,
+        step: 1,
+    };
+    for (checkpoint, generation) in [(Some(checkpoint), 12), (None, 13)] {
+        let found = agreed(&Own {
+            volume: Volume::Names(Names {
+                checkpoint,
+                generation,
+            }),
+            ..own
+        });
+        let expected = match checkpoint {
+            Some(_) => Concluded::Search(Search {
+                finder: 0,
+                must_find: false,
+            }),
+            // 9 and the fourth.
+            None => Concluded::Fenced {
+                newer: 13,
+                first_generation: 9,
+            },
+        };
+        assert_eq!(found, expected);
+    }
+    let Concluded::Continue(agreed) = agreed(&own) else {
+        panic!("there is a state")
+    };
     let numbers = (
         agreed.chain_bytes,
         agreed.first_generation,

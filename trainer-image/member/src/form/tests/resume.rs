@@ -56,11 +56,8 @@ fn with_volume(root: &TempDir, process: Process) -> Process {
     }
 }
 
-fn file_size(directory: &Directory, step: u64) -> u64 {
-    let id = CheckpointId {
-        generation: 1,
-        step,
-    };
+fn file_size(directory: &Directory, generation: u64, step: u64) -> u64 {
+    let id = CheckpointId { generation, step };
     let part = directory.checkpoint(id).join(shard::file_name(0, 1));
     std::fs::metadata(part).unwrap().len()
 }
@@ -75,7 +72,7 @@ fn ranks_that_resume_read_one_checkpoint_in_all() {
         assert_eq!(rank.bytes, Bytes::filled(HEAD + 1));
     }
     let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
-    assert_eq!(num_read, file_size(&directory, 30));
+    assert_eq!(num_read, file_size(&directory, 1, 30));
     assert!(num_read >= NUM_BYTES);
 }
 
@@ -98,12 +95,75 @@ fn a_rank_that_joins_a_live_world_reads_no_checkpoint() {
     }
 }
 
+#[test]
+fn a_spare_that_found_no_checkpoint_when_it_started_continues_from_the_newest_one() {
+    let (root, directory) = volume();
+    // It has waited in the lobby since before the first save.
+    let mut spare = with_volume(&root, process(fresh(), 0));
+    spare.forgets = true;
+    let formed = form(vec![spare], &[]);
+    assert_eq!(
+        (formed[0].origin(), formed[0].held.mark),
+        (Origin::Loaded, mark(30))
+    );
+    assert_eq!(formed[0].bytes, Bytes::filled(HEAD + 1));
+    drop(directory);
+}
+
+#[test]
+fn an_old_state_in_memory_gives_way_to_a_newer_checkpoint() {
+    let (root, directory) = volume();
+    save(&directory, 8, 40, HEAD + 2);
+    // All of them were out of touch while another world trained on; the last one has just started.
+    for newcomers in [0, 1] {
+        let mut processes: Vec<_> = (0..2)
+            .map(|_| with_volume(&root, process(live(7, 535), 1)))
+            .collect();
+        processes.extend((0..newcomers).map(|_| with_volume(&root, process(fresh(), 0))));
+        let formed = form(processes, &[]);
+        for rank in &formed {
+            assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(40)));
+            assert_eq!(rank.bytes, Bytes::filled(HEAD + 2));
+        }
+        // A rank that has a state in memory checks all bytes before it overwrites that.
+        let reads = if newcomers == 0 { 2 } else { 1 };
+        let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
+        assert_eq!(num_read, reads * file_size(&directory, 8, 40));
+    }
+}
+
+#[test]
+fn a_state_in_memory_outlives_a_newer_checkpoint_that_is_damaged() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    save(&directory, 8, 40, HEAD);
+    damage(&directory, 8, 40);
+    for rank in form(vec![with_volume(&root, process(live(7, 535), 1))], &[]) {
+        assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(535)));
+        assert_eq!(rank.bytes, Bytes::filled(1));
+    }
+}
+
+#[test]
+fn a_number_that_another_world_has_written_with_is_not_trained_in() {
+    for generation in [9, 12] {
+        let (root, directory) = volume();
+        let ledger = directory.ledger();
+        std::fs::create_dir_all(&ledger).unwrap();
+        let name = roundhouse_elastic::ledger::file_name(generation);
+        std::fs::write(ledger.join(name), "").unwrap();
+        for claim in [live(8, 37), fresh()] {
+            for rank in form(vec![with_volume(&root, process(claim.clone(), 1))], &[]) {
+                let failure = rank.result.unwrap_err();
+                assert_eq!(failure.ending().newer, Some(generation), "{failure}");
+            }
+        }
+    }
+}
+
 /// Changes the last byte of a checkpoint.
-fn damage(directory: &Directory, step: u64) {
-    let id = CheckpointId {
-        generation: 1,
-        step,
-    };
+fn damage(directory: &Directory, generation: u64, step: u64) {
+    let id = CheckpointId { generation, step };
     let part = directory.checkpoint(id).join(shard::file_name(0, 1));
     let mut bytes = std::fs::read(&part).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -113,7 +173,7 @@ fn damage(directory: &Directory, step: u64) {
 #[test]
 fn a_damaged_checkpoint_is_passed_over_by_all_ranks_for_the_one_before() {
     let (root, directory) = volume();
-    damage(&directory, 30);
+    damage(&directory, 1, 30);
     let processes = (0..3).map(|_| with_volume(&root, process(fresh(), 0)));
     let formed = form(processes.collect(), &[]);
     for rank in &formed {
@@ -124,23 +184,26 @@ fn a_damaged_checkpoint_is_passed_over_by_all_ranks_for_the_one_before() {
     let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
     assert_eq!(
         num_read,
-        file_size(&directory, 20) + file_size(&directory, 30)
+        file_size(&directory, 1, 20) + file_size(&directory, 1, 30)
     );
 }
 
 #[test]
-fn when_all_checkpoints_are_damaged_all_ranks_say_so() {
+fn when_all_checkpoints_are_damaged_the_rank_that_searches_says_so() {
     let (root, directory) = volume();
-    damage(&directory, 20);
-    damage(&directory, 30);
+    damage(&directory, 1, 20);
+    damage(&directory, 1, 30);
     let processes = (0..2).map(|_| with_volume(&root, process(fresh(), 0)));
-    for rank in form(processes.collect(), &[]) {
-        let failure = rank.result.unwrap_err();
-        assert!(
-            matches!(failure, Failure::NoCheckpointUsable { number: 2, .. }),
-            "{failure}"
-        );
-    }
+    let formed = form(processes.collect(), &[]);
+    let [finder, other] = formed.as_slice() else {
+        panic!("two ranks")
+    };
+    let failure = finder.result.as_ref().unwrap_err();
+    assert!(
+        matches!(failure, Failure::NoCheckpointUsable { number: 2, .. }),
+        "{failure}"
+    );
+    assert!(matches!(other.result, Err(Failure::PeerLost(_))));
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! Looking at the volume while a generation forms: a listing of its names, and the search for its newest checkpoint.
+//! A thread waits for the volume.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::state::Names;
+
+use super::Keeping;
+use crate::checkpoint::{Directory, Manifest, Standstill, Trouble, load};
+use crate::failure::Failure;
+use crate::faults;
+use crate::report::say_error;
+
+/// Between two listings of a volume that answers with errors.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A listing that is under way.
+#[derive(Debug)]
+pub(super) struct Look {
+    answer: Receiver<Result<Names, Trouble>>,
+    /// It was begun for an earlier generation: what was written since may not be in it.
+    is_stale: bool,
+}
+
+/// The search for the newest checkpoint, under way.
+#[derive(Debug)]
+pub(crate) struct Search {
+    found: Receiver<Result<Option<Manifest>, Failure>>,
+    standstill: Standstill,
+    started: Instant,
+}
+
+/// How far a search is.
+#[derive(Debug)]
+pub(crate) enum Searched {
+    UnderWay,
+    /// It has ended; with nothing, if there is no checkpoint.
+    Done(Option<Box<Manifest>>),
+}
+
+impl Keeping {
+    /// A generation forms: the volume is listed for it. A listing that is under way since an earlier generation is waited
+    /// for first, so that a volume that hangs holds one thread and not one for each generation.
+    pub(crate) fn begin_look(&mut self) {
+        let pending = self.look.take().filter(|look| {
+            look.answer
+                .try_recv()
+                .is_err_and(|error| error == std::sync::mpsc::TryRecvError::Empty)
+        });
+        self.look = match pending {
+            Some(look) => Some(Look {
+                is_stale: true,
+                ..look
+            }),
+            None => self.list(),
+        };
+    }
+
+    /// What the listing has found; `None` if it has not ended within this time.
+    pub(crate) fn names(&mut self, patience: Duration) -> Option<Names> {
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(look) = &self.look else {
+                std::thread::sleep(left.min(RETRY_AFTER));
+                self.look = self.list();
+                return None;
+            };
+            match look.answer.recv_timeout(left) {
+                Ok(Ok(names)) if !look.is_stale => {
+                    self.look = None;
+                    return Some(names);
+                }
+                Ok(Ok(_)) => self.look = self.list(),
+                Ok(Err(trouble)) => {
+                    say_error(&format!("the checkpoints are not known: {trouble}"));
+                    self.look = None;
+                }
+                Err(RecvTimeoutError::Disconnected) => self.look = None,
+                Err(RecvTimeoutError::Timeout) => return None,
+            }
+        }
+    }
+
+    fn list(&self) -> Option<Look> {
+        let (sender, answer) = channel();
+        let (directory, damaged) = (self.directory.clone(), self.damaged.clone());
+        let work = move || {
+            faults::volume();
+            // The process may form another generation by now.
+            let _ = sender.send(names(&directory, &damaged));
+        };
+        let thread = std::thread::Builder::new().name("volume".to_owned());
+        thread.spawn(work).ok().map(|_| Look {
+            answer,
+            is_stale: false,
+        })
+    }
+
+    /// Begins to search the volume for the newest checkpoint that is not known to be damaged.
+    ///
+    /// # Errors
+    /// The operating system refused the thread.
+    pub(crate) fn begin_search(&self) -> Result<Search, Failure> {
+        let (sender, found) = channel();
+        let (directory, identity) = (self.directory.clone(), self.identity.clone());
+        let (table, damaged) = (self.table.clone(), self.damaged.clone());
+        let work = move || {
+            // As above.
+            let _ = sender.send(load::find(&directory, &identity, &table, &damaged));
+        };
+        std::thread::Builder::new()
+            .name("volume".to_owned())
+            .spawn(work)
+            .map_err(|error| Failure::Internal(format!("no thread to search: {error}")))?;
+        Ok(Search {
+            found,
+            standstill: Standstill::new(self.directory.pulse()),
+            started: Instant::now(),
+        })
+    }
+
+    /// How far the search is after this time at most.
+    ///
+    /// # Errors
+    /// As [`load::find`], and [`Failure::VolumeSilent`].
+    pub(crate) fn searched(
+        &self,
+        search: &mut Search,
+        patience: Duration,
+    ) -> Result<Searched, Failure> {
+        match search.found.recv_timeout(patience) {
+            Ok(found) => found.map(|found| Searched::Done(found.map(Box::new))),
+            Err(RecvTimeoutError::Timeout) => {
+                let still = search.standstill.look(self.directory.pulse());
+                self.check_patience(still, search.started)
+                    .map(|()| Searched::UnderWay)
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(Failure::Internal(
+                "the thread that searches the volume panicked".to_owned(),
+            )),
+        }
+    }
+
+    /// Ends a process for which the volume has not answered for too long.
+    ///
+    /// # Errors
+    /// [`Failure::VolumeSilent`].
+    pub(crate) fn check_patience(&self, still: Duration, since: Instant) -> Result<(), Failure> {
+        if !self.patience.is_over(still) {
+            return Ok(());
+        }
+        Err(Failure::VolumeSilent {
+            dir: self.directory.root().to_owned(),
+            waited: since.elapsed(),
+        })
+    }
+}
+
+/// The newest checkpoint that is not known to be damaged, and the newest generation that has written.
+fn names(directory: &Directory, damaged: &load::Damaged) -> Result<Names, Trouble> {
+    let checkpoints = directory.list();
+    let checkpoints = checkpoints.map_err(Trouble::with(&directory.checkpoints()))?;
+    let ledgers = directory.ledgers();
+    let ledgers = ledgers.map_err(Trouble::with(&directory.ledger()))?;
+    let written = checkpoints.iter().map(|id| id.generation).chain(ledgers);
+    Ok(Names {
+        generation: written.max().unwrap_or(0),
+        checkpoint: checkpoints.into_iter().find(|id| !damaged.contains_key(id)),
+    })
+}

@@ -1,0 +1,63 @@
+//! A process that has waited or was out of touch while others saved: a generation that it forms begins with the newest
+//! checkpoint.
+
+use roundhouse_contract::Phase;
+
+use crate::checkpoints::{EVERY, checkpoints, endless, step_of, wait_for_checkpoint};
+use crate::harness::{Job, audit, every_steps};
+
+/// Kills worker 0 when a checkpoint of a generation is there, and has worker 1 form the next one alone: it must not train
+/// a step that the checkpoint has.
+fn worker_1_continues_from_the_checkpoint_of_worker_0(
+    mut job: Job,
+    volume: &std::path::Path,
+    generation: u64,
+) {
+    job.signal(0, "-KILL");
+    assert_eq!(job.exit_code(0), None);
+    let newest = checkpoints(volume)
+        .last()
+        .map(|path| step_of(path))
+        .unwrap();
+    job.issue_to(generation, &[1]);
+    job.wait_for_nodes(&[1], "a step of worker 1", |status| {
+        (status.generation, status.phase) == (generation, Phase::Training) && status.step > 0
+    });
+    let first = job.first_step_of(generation);
+    assert_eq!(first, newest + 1, "{}", job.logs());
+    job.signal(1, "-TERM");
+    assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
+    let (code, text) = audit(volume);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn a_spare_that_waits_since_before_the_first_save_continues_from_the_newest_checkpoint() {
+    let volume = tempfile::tempdir().unwrap();
+    let job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
+    job.wait_for("all processes in the lobby", |status| {
+        status.phase.is_ready()
+    });
+    job.issue_to(1, &[0]);
+    wait_for_checkpoint(&job);
+    worker_1_continues_from_the_checkpoint_of_worker_0(job, volume.path(), 2);
+}
+
+#[test]
+fn a_member_that_was_left_behind_continues_from_the_newest_checkpoint_and_not_from_its_memory() {
+    let volume = tempfile::tempdir().unwrap();
+    let job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
+    job.issue_when_ready(1);
+    job.wait_for("steps of both", |status| status.step > 5);
+    // Worker 1 hears nothing of it.
+    job.issue_to(2, &[0]);
+    job.wait_for_nodes(&[1], "worker 1 waits", |status| {
+        matches!(status.phase, Phase::Lobby | Phase::Stranded)
+    });
+    let left = job.status(1, 0).unwrap().step;
+    job.wait_for_nodes(&[0], "a newer checkpoint", |status| {
+        let progress = status.progress.as_ref();
+        progress.is_some_and(|progress| progress.checkpoint_step > Some(left))
+    });
+    worker_1_continues_from_the_checkpoint_of_worker_0(job, volume.path(), 3);
+}
