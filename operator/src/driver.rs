@@ -27,7 +27,7 @@ use crate::panics::caught;
 use crate::random::nonce;
 use crate::report::{Reported, report};
 use crate::topology::learn::learn;
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 /// While a write continues. It wakes the job when it ends; until then it is told once that it takes long.
 const PENDING: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@ use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJob};
 
 use crate::fair::Lane;
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 /// What has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

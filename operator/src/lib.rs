@@ -47,6 +47,5 @@ pub mod taken_names;
 pub mod tasks;
 pub mod topology;
 pub mod unconfirmed_events;
-pub mod unreadable;
 pub mod watch_client;
 mod watches;

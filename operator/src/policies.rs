@@ -13,7 +13,7 @@ use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine};
 
 use self::namespaces::Namespaces;
 use crate::settings::Settings;
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 mod file;
 pub(crate) mod namespaces;

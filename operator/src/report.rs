@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::expectations::Written;
 use crate::observe::version;
 use crate::slow_writes::Write;
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 /// What came of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,10 +37,10 @@ use crate::policies::{Policies, PolicyError};
 use crate::settings::Settings;
 use crate::slow_writes::SlowWrites;
 use crate::tasks::{Ended as TaskEnded, Tasks};
-use crate::unreadable::Guarded;
 use crate::watch_client::listening;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
 use crate::{http, lost_nodes, progress, restarts};
+use roundhouse_api::unreadable::Guarded;
 
 mod ending;
 mod following;

@@ -27,7 +27,7 @@ use crate::observe::version;
 use crate::resources::{network_policy, service};
 use crate::slim::watched::WatchedPod;
 use crate::slim::{self, identity};
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 /// All objects of a kind, or those of the one namespace that is watched.
 pub(crate) fn scoped<K>(client: Client, namespace: Option<&str>) -> Api<K>

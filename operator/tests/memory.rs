@@ -1,7 +1,7 @@
 //! Memory that jobs take in the operator. In a program of its own, which runs nothing else.
 
 use kube::core::{ObjectList, WatchEvent};
-use roundhouse_operator::unreadable::{Guarded, MAX_SPEC_BYTES};
+use roundhouse_api::unreadable::{Guarded, MAX_SPEC_BYTES};
 
 const MIB: u64 = 1024 * 1024;
 

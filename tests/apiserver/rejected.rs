@@ -6,9 +6,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::api::{Api, ListParams, Patch, PatchParams};
+use roundhouse_api::unreadable::Guarded;
 use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus, shallow};
 use roundhouse_contract::labels;
-use roundhouse_operator::unreadable::Guarded;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 

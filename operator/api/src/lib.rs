@@ -1,6 +1,6 @@
 //! The TrainingJob custom resource, `roundhouse.dev/v1alpha1`.
 //!
-//! Types, and a client that can read all objects of them ([`shallow`]). What a field means is said in its doc comment, which
+//! Types, and what reads all objects of them, whatever they hold ([`shallow`], [`unreadable`]). What a field means is said in its doc comment, which
 //! `kubectl explain` shows; what the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
 //!
 //! Two conventions of Kubernetes do not hold below `spec.trainer` and in progress. Learning rates and losses are numbers, as in
@@ -15,6 +15,7 @@ pub mod schema;
 pub mod shallow;
 pub mod spec;
 pub mod status;
+pub mod unreadable;
 
 pub use crd::crd;
 pub use event::EventReason;

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
+use roundhouse_api::unreadable::Guarded;
 use roundhouse_api::{TrainingJob, shallow};
 use roundhouse_contract::{Action, Membership, Progress, labels, ports};
 use serde::de::DeserializeOwned;
@@ -108,9 +109,9 @@ impl Cluster {
         })
     }
 
-    /// The job, if there is one.
+    /// The job, if there is one. Parts that a newer version wrote, and that cannot be read, are left out.
     pub(crate) async fn job(&self, name: &str) -> anyhow::Result<Option<TrainingJob>> {
-        let jobs: Api<TrainingJob> = Api::namespaced(self.client.clone(), &self.namespace);
+        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), &self.namespace);
         match jobs.get_opt(name).await {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 anyhow::bail!(
@@ -125,7 +126,7 @@ impl Cluster {
                 jobs.list(&nothing).await.context(NOT_INSTALLED)?;
                 Ok(None)
             }
-            other => Ok(other?),
+            other => Ok(other?.map(|job| job.whole()).transpose()?),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Why the operator does not accept a job. It makes no new pods for such a job; what the job already runs continues.
 
+use roundhouse_api::unreadable::Unreadable;
 use roundhouse_api::{ConditionReason, EventReason};
 
 use crate::invalid::InvalidSpec;
@@ -55,6 +56,15 @@ impl From<InvalidSpec> for Rejection {
         Self {
             reason: RejectionReason::InvalidSpec,
             message: invalid.to_string(),
+        }
+    }
+}
+
+impl From<&Unreadable> for Rejection {
+    fn from(Unreadable { field, message }: &Unreadable) -> Self {
+        Self {
+            reason: RejectionReason::InvalidSpec,
+            message: format!("{field}: {message}"),
         }
     }
 }

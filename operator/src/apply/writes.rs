@@ -17,7 +17,7 @@ use crate::mends::Harm;
 use crate::observe::version;
 use crate::resources::Child;
 use crate::slim;
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 pub(super) async fn create<K: Child>(
     context: &Context,

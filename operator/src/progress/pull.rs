@@ -15,7 +15,7 @@ use crate::cache::Job;
 use crate::context::Context;
 use crate::lane::Wake;
 use crate::progress::Progress;
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 /// Between two looks at who is to be asked.
 const TICK: Duration = Duration::from_secs(1);

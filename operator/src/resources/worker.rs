@@ -47,10 +47,10 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
     let first = spec.init_containers.iter_mut().flatten();
     first.chain(&mut spec.containers).for_each(restrict);
     if job.program.own_command().is_some() {
-        let trainer = spec.containers.iter();
-        let trainer = trainer.filter(|container| container.name == labels::TRAINER_CONTAINER);
-        let resources = trainer.filter_map(|container| container.resources.as_ref());
-        let first = script::installer(place, resources.last());
+        let mut containers = spec.containers.iter();
+        let trainer = containers.find(|container| container.name == labels::TRAINER_CONTAINER);
+        let resources = trainer.and_then(|container| container.resources.as_ref());
+        let first = script::installer(place, resources);
         spec.init_containers
             .get_or_insert_default()
             .insert(0, first);

@@ -6,7 +6,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 use crate::lane::Wake;
 use crate::lead::Leadership;
-use crate::unreadable::Guarded;
+use roundhouse_api::unreadable::Guarded;
 
 /// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.
 pub(super) async fn while_following<S>(

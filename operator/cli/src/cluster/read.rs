@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use roundhouse_api::TrainingJob;
+use roundhouse_api::unreadable::Guarded;
 use roundhouse_contract::{labels, ports};
 use serde::de::DeserializeOwned;
 
@@ -44,19 +45,20 @@ impl Cluster {
         })
     }
 
-    /// All jobs of the namespace, or of all namespaces.
+    /// All jobs of the namespace, or of all namespaces. One that a newer version wrote keeps none of the others from being
+    /// listed: parts that cannot be read are left out.
     ///
     /// # Errors
     /// They cannot be listed.
     pub(crate) async fn jobs(&self, everywhere: bool) -> anyhow::Result<Vec<TrainingJob>> {
         let client = self.client.clone();
-        let api: Api<TrainingJob> = if everywhere {
+        let api: Api<Guarded> = if everywhere {
             Api::all(client)
         } else {
             Api::namespaced(client, self.namespace())
         };
         match pages(&api, ListParams::default()).await {
-            Ok(jobs) => Ok(jobs),
+            Ok(jobs) => jobs.iter().map(|job| Ok(job.whole()?)).collect(),
             Err(kube::Error::Api(status)) if status.code == 404 => anyhow::bail!(NOT_INSTALLED),
             Err(error) => Err(error).context("TrainingJobs cannot be listed"),
         }
@@ -168,5 +170,53 @@ where
             Some(token) => selector = selector.continue_token(&token),
             None => return Ok(all),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response, Uri};
+    use kube::client::Body;
+    use kube::{Client, Config};
+    use serde_json::json;
+
+    use super::*;
+
+    /// An API server with two pages of one job each, the first of which a newer version wrote.
+    async fn serve(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let is_second = query.contains("continue=next");
+        assert!(query.contains("limit=250"), "{query}");
+        let (name, mode, next) = if is_second {
+            ("b", "Restart", "")
+        } else {
+            ("a", "Sharded", "next")
+        };
+        let list = json!({
+            "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJobList", "metadata": {"continue": next},
+            "items": [{
+                "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
+                "spec": {"workers": {"replicas": 3}, "elastic": {"mode": mode}},
+            }],
+        });
+        Ok(Response::new(Body::from(list.to_string().into_bytes())))
+    }
+
+    #[tokio::test]
+    async fn jobs_of_a_newer_version_are_listed_with_the_others_page_by_page() {
+        let cluster = Cluster {
+            client: Client::new(tower::service_fn(serve), "ml"),
+            config: Config::new(Uri::from_static("http://127.0.0.1:1")),
+            namespace: "ml".to_owned(),
+            asked: None,
+        };
+        let jobs = cluster.jobs(true).await.unwrap();
+        let read: Vec<_> = jobs
+            .iter()
+            .map(|job| (job.name_any(), job.spec.workers.replicas))
+            .collect();
+        assert_eq!(read, [("a".to_owned(), 3), ("b".to_owned(), 3)]);
     }
 }

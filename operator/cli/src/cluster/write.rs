@@ -4,6 +4,7 @@ use anyhow::Context;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use roundhouse_api::TrainingJob;
+use roundhouse_api::unreadable::Guarded;
 use serde_json::Value;
 
 use super::Cluster;
@@ -41,16 +42,17 @@ impl Cluster {
         patch: &Value,
         dry_run: DryRun,
     ) -> anyhow::Result<TrainingJob> {
-        let jobs: Api<TrainingJob> = Api::namespaced(self.client.clone(), self.namespace());
+        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), self.namespace());
         let parameters = PatchParams {
             dry_run: dry_run.is_on,
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
         let patched = jobs.patch(name, &parameters, &Patch::Merge(patch)).await;
-        patched
+        let patched = patched
             .map_err(refusal)
-            .with_context(|| format!("TrainingJob {name} was not changed"))
+            .with_context(|| format!("TrainingJob {name} was not changed"))?;
+        Ok(patched.whole()?)
     }
 
     /// Deletes a job; its pods leave within their grace period.

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use roundhouse_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
-use roundhouse_planner::{Rejection, RejectionReason};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use serde_path_to_error::{Path, Segment};
+
+use crate::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 
 pub use self::size::{MAX_SPEC_BYTES, MAX_SPEC_VALUES};
 
@@ -45,16 +45,6 @@ pub struct Unreadable {
     pub field: String,
     /// Why not, and what to do.
     pub message: String,
-}
-
-impl From<&Unreadable> for Rejection {
-    fn from(part: &Unreadable) -> Self {
-        let Unreadable { field, message } = part;
-        Self {
-            reason: RejectionReason::InvalidSpec,
-            message: format!("{field}: {message}"),
-        }
-    }
 }
 
 impl Guarded {
@@ -91,7 +81,7 @@ impl Guarded {
     }
 
     /// Shares the template with what is known of the job, if it is the same: a new list of all jobs does not double them.
-    pub(crate) fn share(&mut self, known: &Self) {
+    pub fn share(&mut self, known: &Self) {
         if self.template == known.template {
             self.template.clone_from(&known.template);
         }

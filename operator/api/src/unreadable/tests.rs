@@ -1,4 +1,4 @@
-use roundhouse_api::{CleanPodPolicy, ConditionType, TrainingJobStatus};
+use crate::{CleanPodPolicy, ConditionType, TrainingJobStatus};
 
 use super::*;
 
@@ -157,7 +157,8 @@ fn of_a_spec_that_is_no_object_the_metadata_and_the_status_are_read() {
 #[test]
 fn the_message_names_the_field_and_what_to_do() {
     let part = read(&[("/spec/elastic/mode", json!("Sharded"))]).unreadable;
-    let message = Rejection::from(&part.unwrap()).message;
+    let Unreadable { field, message } = part.unwrap();
+    let message = format!("{field}: {message}");
     for words in ["spec.elastic.mode: ", "Sharded", "upgrade"] {
         assert!(message.contains(words), "{message}");
     }
