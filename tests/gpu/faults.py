@@ -23,7 +23,7 @@ def ends_by_itself(world, node):
     assert world.processes[node].returncode == -signal.SIGKILL, world.processes[node].returncode
 
 
-def points(setting):
+def points(setting, points=POINTS, victims=(0, 1)):
     """A rank is killed at each point of a step, first and other ranks; the others continue without it."""
     config = config_of("mlp", STEPS)
     expected = trained(setting, config, 1)
@@ -45,7 +45,7 @@ def points(setting):
 
         return f"rank {victim} of 3 is killed at {point} of step {AT}", tried
 
-    return setting.each([case(point, victim) for point in POINTS for victim in (0, 1)])
+    return setting.each([case(point, victim) for point in points for victim in victims])
 
 
 def histories(setting):

@@ -47,6 +47,28 @@ FIRST_STEPS, TOLERANCE = 2, 1e-5
 TOLERANCES = {"resnet18": (1e-4, 5e-2)}
 
 
+def smoke(setting):
+    """The basis of all other parts, one case after the other: one worker, two, larger models, a lost worker."""
+
+    def trains(name, nodes, **extra):
+        def tried():
+            began = time.monotonic()
+            losses = trained(setting, config_of(name, 10, **extra), nodes).losses
+            assert all(map(math.isfinite, losses)), losses
+            return f"10 steps, {time.monotonic() - began:.1f} s with start and end"
+
+        return f"{name}, {nodes} workers{', ' if extra else ''}{', '.join(extra)}", tried
+
+    cases = [trains("mlp", 1), trains("mlp", 2), trains("gpt2", 1, precision="bf16"), trains("resnet18", 1, deterministic=True)]
+    if not setting.is_small():
+        cases.append(trains("gpt2", 3, slices=4, deterministic=True))
+    at_once, setting.at_once = setting.at_once, 1
+    try:
+        return setting.each(cases) + faults.points(setting, points=["Backward"], victims=[1])
+    finally:
+        setting.at_once = at_once
+
+
 def worlds(setting):
     """N workers on one GPU train what one does, and what the CPU does over Gloo."""
     on_cpu = machine.Machine("cpu", "", setting.here.library_path)
@@ -157,6 +179,9 @@ def reforms(setting):
             memory = world.metric(node, "device_memory_reserved_bytes")
             if memory is not None:
                 found[f"GPU memory of worker {node}, MiB"] = round(memory / 2**20)
+        if not setting.is_small():
+            # That of NCCL, which the trainer's allocator does not see.
+            found["memory in use of the GPU, MiB"] = machine.memory_in_use()
         return found
 
     with setting.world(config_of("mlp", 100_000_000), 2) as world:
@@ -193,7 +218,7 @@ def throughput(setting):
         data = setting.place / f"speed-{name}"
         config = speed.write(name, data, setting.is_small())
         mine, theirs = [], []
-        for _ in range(1 if setting.is_small() else 2):
+        for _ in range(setting.rounds):
             with setting.world(config, 1, data=data) as world:
                 mine.append(per_step * ours.rate(world, 1, seconds))
             peer = [sys.executable, speed.PEER, "--model", name, "--device", setting.here.device, "--seconds", str(seconds)]
@@ -205,10 +230,12 @@ def throughput(setting):
         own, other = statistics.median(mine), statistics.median(theirs)
         assert math.isfinite(own)
         rows.append((f"{name}, {unit}: ours, PyTorch eager, ratio", f"{own:,.0f}, {other:,.0f}, {own / other:.2f}"))
+        setting.note(*rows[-1])
     return rows
 
 
 ALL = {
-    "worlds": worlds, "waits": waits, "switches": switches, "points": faults.points, "histories": faults.histories,
-    "kills": faults.kills, "reforms": reforms, "speed": throughput,
+    # What all else stands on, then what needs no NCCL, then the parts in the order of their length.
+    "smoke": smoke, "speed": throughput, "waits": waits, "worlds": worlds, "switches": switches, "points": faults.points,
+    "histories": faults.histories, "kills": faults.kills, "reforms": reforms,
 }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import traceback
+import typing
 
 import machine
 import numpy
@@ -29,8 +30,12 @@ class Setting:
     """Trainings that run at the same time, where no time is measured."""
     deadline: float = float("inf")
     """No case begins after it (`time.monotonic`), where a part may leave some out."""
+    rounds: int = 1
+    """How often a speed is measured, in turns with PyTorch's."""
     num_failed: int = 0
     num_left_out: int = 0
+    note: typing.Callable = lambda *_: None
+    """Receives each row of a part as soon as it is known."""
 
     def __post_init__(self):
         self.data = self.place / "data"
@@ -67,10 +72,12 @@ class Setting:
                 self.num_left_out += 1
                 return what, "not tried, for want of time"
             try:
-                return what, tried()
+                row = what, tried()
             except Exception as error:
                 self.failed(error)
-                return what, failure(error)
+                row = what, failure(error)
+            self.note(*row)
+            return row
 
         with concurrent.futures.ThreadPoolExecutor(self.at_once) as pool:
             return list(pool.map(found, cases))

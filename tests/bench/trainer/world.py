@@ -21,11 +21,18 @@ def replace(path, text):
     partial.rename(path)
 
 
+# Seconds for anything that is waited for, in place of what the caller says.
+PATIENCE = None
+# Nothing is waited for any more.
+IS_OVER = False
+
+
 def until(what, is_so, seconds=120):
     """Waits for a condition; `TimeoutError` when it does not come."""
+    seconds = seconds if PATIENCE is None else min(seconds, PATIENCE)
     deadline = time.monotonic() + seconds
     while not is_so():
-        if time.monotonic() > deadline:
+        if IS_OVER or time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds} s")
         time.sleep(0.02)
 
