@@ -62,6 +62,23 @@ fn a_process_of_a_script_that_joins_stays_when_the_other_worker_is_killed() {
 }
 
 #[test]
+fn a_script_that_joins_behind_a_shell_trains_and_ends_with_its_agent() {
+    let files = tempfile::tempdir().unwrap();
+    let behind = format!("echo installing; {}; exit $?", joins(&files, 300).join(" "));
+    let mut run = LocalRun::start(&job("InProcess", &words(&["sh", "-c", &behind])), &[]).unwrap();
+    run.slow_down(3).unwrap();
+    run.wait_for("steps", |run| run.step() > 20).unwrap();
+    assert!(send(run.agents()[0].pid, Signal::KILL));
+    run.wait_for("both again", |run| {
+        run.generation() >= 3 && run.agents().len() == 2
+    })
+    .unwrap();
+    run.slow_down(0).unwrap();
+    assert!(run.end().unwrap().success(), "{}", run.output());
+    run.audit().unwrap();
+}
+
+#[test]
 fn a_script_that_does_not_join_fails_the_job_with_the_call_that_is_missing() {
     let mut run = LocalRun::start(&job("InProcess", &words(&["true"])), &[]).unwrap();
     assert_eq!(run.end().unwrap().code(), Some(1), "{}", run.output());

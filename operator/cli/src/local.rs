@@ -1,6 +1,7 @@
 //! `run --local`: a job on this machine, without a cluster. The planner that plans pods plans processes
 //! here: observe → validate → plan → apply → report, a few dozen times a second.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,9 +24,11 @@ use crate::screen::Screen;
 mod capacity;
 mod edits;
 mod executor;
+mod hangup;
 mod home;
 mod launch;
 mod manifest;
+mod orphans;
 mod own;
 mod pids;
 mod programs;
@@ -35,6 +38,7 @@ mod worker;
 
 use edits::Edits;
 use executor::Executor;
+use hangup::Hangup;
 use home::{Home, Outcome};
 use manifest::Manifest;
 use record::diary::Diary;
@@ -113,6 +117,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         screen: Screen::new(),
         diary: Diary::begin(home.path())?,
     };
+    roundhouse_process_tree::adopt_orphans()?;
     let code = run.until_it_ends().await;
     let fails = run.fails();
     run.record(true);
@@ -130,7 +135,9 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         Ok(INTERRUPTED) => Outcome::Interrupted,
         Ok(_) | Err(_) => Outcome::Failed,
     };
-    println!("{}", home.close(outcome));
+    let words = home.close(outcome);
+    // A terminal that is gone is no reason to fail.
+    let _ = writeln!(std::io::stdout(), "{words}");
     code.map(ExitCode::from)
 }
 
@@ -159,6 +166,7 @@ impl Run {
     async fn until_it_ends(&mut self) -> anyhow::Result<u8> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = Hangup::listen()?;
         loop {
             self.executor.tend()?;
             if let Some(job) = self.edits.look(&self.job, &self.screen) {
@@ -174,6 +182,7 @@ impl Run {
                 () = tokio::time::sleep(TICK) => {}
                 _ = interrupt.recv() => break,
                 _ = terminate.recv() => break,
+                () = hangup.recv() => break,
             }
         }
         let names: Vec<&str> = self.executor.names().collect();
@@ -188,6 +197,7 @@ impl Run {
                 () = tokio::time::sleep(TICK) => {}
                 _ = interrupt.recv() => self.executor.kill(),
                 _ = terminate.recv() => self.executor.kill(),
+                () = hangup.recv() => self.executor.kill(),
             }
         }
         Ok(INTERRUPTED)

@@ -5,6 +5,7 @@
 //! message. Decisions (`verdict`, `watchdog`, `in_place`, `restart`, `exposition`) are pure; `supervisor` and `http`
 //! do the effects.
 
+pub mod bound;
 pub mod dump;
 pub mod exposition;
 pub mod http;
@@ -16,6 +17,7 @@ pub mod metrics;
 pub mod options;
 pub mod ranks;
 pub mod restart;
+pub mod script_progress;
 pub mod supervisor;
 pub mod verdict;
 pub mod watchdog;

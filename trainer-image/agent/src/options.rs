@@ -40,6 +40,16 @@ pub enum Task {
         /// Where to.
         directory: PathBuf,
     },
+    /// Prints the settings of NCCL and cuBLAS that processes are started with, one `NAME=VALUE` a line, for `tests/gpu`.
+    #[command(hide = true)]
+    Environment,
+    /// Becomes a program that ends when this one's parent does.
+    #[command(hide = true, name = crate::bound::TASK)]
+    Bound {
+        /// The program and its arguments.
+        #[arg(last = true, required = true, value_name = "PROGRAM")]
+        command: Vec<String>,
+    },
 }
 
 /// How a program is run.

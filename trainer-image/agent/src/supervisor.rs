@@ -15,6 +15,7 @@ use crate::ranks;
 mod failure;
 mod in_process;
 mod inherited;
+mod memory;
 mod process;
 mod processes;
 mod restart;
@@ -22,13 +23,21 @@ mod restarts;
 mod signals;
 mod stall;
 mod statuses;
+mod user;
 
 use failure::Failure;
+use processes::{IfStuck, Processes};
 use signals::Signals;
+
+pub use in_process::device_settings;
+pub(crate) use process::parent_to_end_with;
 
 /// Runs to the end and returns the exit code.
 #[must_use]
 pub fn run(options: &Options) -> i32 {
+    if let Err(error) = roundhouse_process_tree::adopt_orphans() {
+        eprintln!("[agent] orphans of the processes cannot be adopted: {error}");
+    }
     if let Some(parent) = process::parent_to_end_with() {
         // When the one that started this is gone without a word, its processes are asked to end, too.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
@@ -84,15 +93,30 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
     let address = server::start(options.http_address, http::router(shared))
         .await
         .map_err(|source| Failure::Listen {
-            address: options.http_address.to_string(),
+            address: options.http_address,
             source,
         })?;
     eprintln!("[agent] serving http on {address}");
 
-    match script {
+    let result = match script {
         Some(worker) => worker.run(&mut signals).await,
         None => in_process::run(options, &metrics, &mut signals).await,
+    };
+    if result.is_err() {
+        // Of several processes the first ones may have started.
+        let mut rest = Processes::default();
+        rest.clear(Instant::now(), IfStuck::GiveUp).await;
     }
+    result
+}
+
+/// The exit code and the words of a script that cannot be started.
+pub(crate) fn cannot_start(program: &str, source: std::io::Error) -> (ExitCode, String) {
+    let failure = Failure::Spawn {
+        program: program.to_owned(),
+        source,
+    };
+    (failure.exit_code(true), failure.to_string())
 }
 
 /// Waits until a moment; for ever if there is none.

@@ -61,35 +61,49 @@ pub fn cause(ended: &[Ended]) -> Option<&Ended> {
     ended.iter().find(own).or_else(|| ended.iter().find(failed))
 }
 
-/// Whether the process of a script ended as if all were done, and never was in the lobby. `status`: what it said last.
+/// The termination message of a script's process that ended as if all were done, and is not: it never joined, or left
+/// its loop early. Running it again cannot help. `status`: what it said last.
 #[must_use]
-pub fn has_not_joined(end: End, status: Option<&RankStatus>) -> bool {
-    let is_prepared = |status: &RankStatus| status.phase != Phase::Preparing;
-    end == End::Exited(0) && !status.is_some_and(is_prepared)
-}
-
-/// The termination message of a script whose process has not joined. Running it again cannot help.
-#[must_use]
-pub fn not_joined() -> TerminationMessage {
-    TerminationMessage {
-        reason: Reason::ConfigInvalid,
-        rank: None,
-        generation: 0,
-        step: 0,
-        message: "the script ended without a call of roundhouse.join(): add the call, or, for a script that runs under \
-                  torchrun, set spec.elastic.mode to Restart"
-            .to_owned(),
-        progress: None,
+pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMessage> {
+    if end != End::Exited(0) {
+        return None;
     }
+    let joined = status.filter(|status| status.phase != Phase::Preparing);
+    let message = match joined {
+        None => "the script ended without a call of roundhouse.join(): add the call, or, for a script that runs under \
+                 torchrun, set spec.elastic.mode to Restart"
+            .to_owned(),
+        Some(status) if status.phase == Phase::Done => return None,
+        Some(status) => {
+            let total = status.progress.as_ref().map(|it| it.total_steps);
+            let of = total.filter(|total| *total > 0);
+            let of = of.map_or_else(String::new, |total| format!(" of {total}"));
+            format!(
+                "the script ended with exit code 0 at step {}{of}, and its training is not complete: use `with \
+                 roundhouse.join(...) as job:`, and leave the block when its loop is over",
+                status.step
+            )
+        }
+    };
+    Some(TerminationMessage {
+        reason: Reason::ConfigInvalid,
+        rank: joined.and_then(|status| status.rank),
+        generation: joined.map_or(0, |status| status.generation),
+        step: joined.map_or(0, |status| status.step),
+        message,
+        progress: None,
+    })
 }
 
-/// The termination message of a process that ended: its own words if it left any.
+/// The termination message of a process that ended: its own words if it left any. `has_memory`: whether no OOM killer
+/// has killed a process of the container since this one started, if the kernel says so.
 #[must_use]
 pub fn explain(
     end: End,
     own_words: Option<TerminationMessage>,
     status: Option<&RankStatus>,
     last_line: Option<&str>,
+    has_memory: Option<bool>,
 ) -> TerminationMessage {
     if let Some(message) = own_words {
         return message;
@@ -101,8 +115,16 @@ pub fn explain(
         },
         End::Signaled(9) => (
             Reason::Killed,
-            "killed by SIGKILL; if nobody killed it, it ran out of memory (resources.limits.memory)"
-                .to_owned(),
+            match has_memory {
+                Some(false) => {
+                    "killed by SIGKILL: the container ran out of memory (resources.limits.memory)"
+                }
+                Some(true) => "killed by SIGKILL; the container has not run out of memory",
+                None => {
+                    "killed by SIGKILL; if nobody killed it, it ran out of memory (resources.limits.memory)"
+                }
+            }
+            .to_owned(),
         ),
         End::Signaled(signal) => (Reason::Killed, format!("killed by signal {signal}")),
     };
@@ -187,22 +209,28 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_completes_has_joined_if_it_was_ever_prepared() {
+    fn exit_code_0_of_a_script_counts_only_when_its_training_is_done() {
         let status = |phase: &str| -> RankStatus {
-            let text = format!(r#"{{"phase":"{phase}","generation":0,"step":0}}"#);
+            let text = format!(r#"{{"phase":"{phase}","generation":2,"step":10}}"#);
             serde_json::from_str(&text).unwrap()
         };
+        let (not_joined, early) = (Some("roundhouse.join(): add"), Some("at step 10, and"));
         for (end, status, expected) in [
-            (End::Exited(0), None, true),
-            (End::Exited(0), Some(status("Preparing")), true),
-            (End::Exited(0), Some(status("Lobby")), false),
-            (End::Exited(0), Some(status("Done")), false),
-            (End::Exited(1), None, false),
-            (End::Signaled(9), None, false),
+            (End::Exited(0), None, not_joined),
+            (End::Exited(0), Some(status("Preparing")), not_joined),
+            (End::Exited(0), Some(status("Lobby")), early),
+            (End::Exited(0), Some(status("Training")), early),
+            (End::Exited(0), Some(status("Done")), None),
+            (End::Exited(1), None, None),
+            (End::Signaled(9), None, None),
         ] {
-            assert_eq!(has_not_joined(end, status.as_ref()), expected, "{end:?}");
+            let found = unfinished(end, status.as_ref());
+            let is_expected = match (&found, expected) {
+                (Some(found), Some(words)) => found.message.contains(words),
+                (found, words) => found.is_none() && words.is_none(),
+            };
+            assert!(is_expected, "{end:?} {status:?}: {found:?}");
         }
-        assert!(not_joined().message.contains("roundhouse.join()"));
     }
 
     #[test]
@@ -210,19 +238,23 @@ mod tests {
         let status: RankStatus =
             serde_json::from_str(r#"{"phase":"Training","rank":3,"generation":2,"step":17}"#)
                 .unwrap();
-        let message = explain(End::Signaled(9), None, Some(&status), Some("oh"));
+        let message = explain(End::Signaled(9), None, Some(&status), Some("oh"), None);
         assert_eq!(
             (message.reason, message.rank, message.step),
             (Reason::Killed, Some(3), 17)
         );
         let said = &message.message;
         assert!(said.starts_with("killed by SIGKILL") && said.ends_with("; its last words: oh"));
+        for (has_memory, words) in [(false, "ran out of memory"), (true, "has not run out")] {
+            let killed = explain(End::Signaled(9), None, None, None, Some(has_memory));
+            assert!(killed.message.contains(words), "{killed:?}");
+        }
         assert_eq!(
-            explain(End::Exited(1), None, None, None).reason,
+            explain(End::Exited(1), None, None, None, None).reason,
             Reason::Crashed
         );
         assert_eq!(
-            explain(End::Exited(65), None, None, None).reason,
+            explain(End::Exited(65), None, None, None, None).reason,
             Reason::DataInvalid
         );
     }

@@ -1,26 +1,55 @@
 //! What a process does first and last, whatever it trains.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
 use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
+use roundhouse_process_tree::is_ancestor;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::launch::Launch;
 use crate::report::files::RunFiles;
 use crate::report::say_error;
 
-/// If the environment asks for it, this process ends when its parent does, and now if the parent has ended before: an agent
-/// that was killed cannot end its processes, and they must not train on alone. The environment is read through `get`.
-pub fn end_with_parent(get: impl Fn(&str) -> Option<String>) {
-    let Some(parent) = get(END_WITH_PARENT) else {
+/// How often a process that is no child of its agent looks whether the agent still lives.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// If the environment asks for it, this process ends when its agent does, and now if the agent has ended before: an agent
+/// that was killed cannot end its processes, and they must not train on alone. The agent may be the parent, or a
+/// remote ancestor: a shell, `uv run` or another launcher may stand in between. The environment is read through `get`.
+pub fn end_with_agent(get: impl Fn(&str) -> Option<String>) {
+    let Some(agent) = get(END_WITH_PARENT).and_then(|pid| pid.parse().ok()) else {
         return;
     };
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    if getppid().map(|pid| pid.to_string()) != Some(parent) {
-        // It was gone before that.
-        signal_hook::low_level::exit(ExitCode::Left.code());
+    let is_parent = || getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == agent);
+    if is_parent() {
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        if !is_parent() {
+            // It was gone before that.
+            end_without_agent();
+        }
+        return;
     }
+    // The agent adopts orphans, so it stays an ancestor as long as it lives.
+    if !is_ancestor(agent) {
+        end_without_agent();
+    }
+    let watch = move || {
+        while is_ancestor(agent) {
+            std::thread::sleep(LOOK);
+        }
+        end_without_agent();
+    };
+    let watcher = std::thread::Builder::new().name("agent-watch".to_owned());
+    if let Err(error) = watcher.spawn(watch) {
+        say_error(&format!("the agent cannot be watched: {error}"));
+    }
+}
+
+fn end_without_agent() {
+    say_error("the agent that started this process has ended");
+    signal_hook::low_level::exit(ExitCode::Left.code());
 }
 
 /// What to write if the process is asked to leave and its step boundary, or the end of the save after it, does

@@ -70,7 +70,7 @@ impl Process {
         every_seconds: Option<u64>,
         keep: Option<u32>,
     ) -> PyResult<Self> {
-        process::end_with_parent(variable);
+        process::end_with_agent(variable);
         let has_agent = variable(MEMBERSHIP_FILE).is_some();
         let launch = if has_agent {
             LaunchEnvironment::read(variable).and_then(Launch::from_environment)

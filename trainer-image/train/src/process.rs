@@ -19,7 +19,7 @@ use crate::trainer::Trainer;
 /// The whole program of a trainer: reads the command line and the environment, trains what `build` returns, and ends
 /// the process with the exit code that says how it ended.
 pub fn main(build: impl Build) -> ! {
-    process::end_with_parent(variable);
+    process::end_with_agent(variable);
     // Each peer of a world takes descriptors. The agent raises the limit, too; a process alone has only itself.
     let _ = roundhouse_c10d::raise_descriptor_limit();
     blocking::count_those_of_library(roundhouse_c10d::num_left_behind);

@@ -8,6 +8,7 @@ use roundhouse_contract::names;
 use roundhouse_planner::{Action, Observed, Presence, ProgressSample};
 
 use super::launch::Setting;
+use super::orphans::Orphans;
 use super::worker::Worker;
 use crate::facts::Told;
 
@@ -17,6 +18,7 @@ pub(crate) struct Executor {
     job_name: String,
     setting: Setting,
     workers: BTreeMap<String, Worker>,
+    orphans: Orphans,
     num_started: u32,
 }
 
@@ -26,12 +28,23 @@ impl Executor {
             job_name: job_name.to_owned(),
             setting,
             workers: BTreeMap::new(),
+            orphans: Orphans::default(),
             num_started: 0,
         }
     }
 
-    /// Collects who has ended, restarts who failed.
+    /// Collects workers that have ended and what they left behind, then restarts those that failed.
     pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
+        for worker in self.workers.values_mut() {
+            if worker.collect()? {
+                self.orphans.expect();
+            }
+        }
+        let agents: Vec<i32> = self.workers.values().filter_map(Worker::pid).collect();
+        self.orphans.tend(&agents);
+        if self.orphans.are_left() {
+            return Ok(());
+        }
         let mut gone = Vec::new();
         for (name, worker) in &mut self.workers {
             if !worker.tend(&self.setting)? {

@@ -37,6 +37,8 @@ pub(crate) struct Worker {
     grace: Duration,
     port: u16,
     child: Option<Child>,
+    /// Exit code of an agent that was collected and not judged yet.
+    ended: Option<i32>,
     restarts: u32,
     back_off: Duration,
     restart_at: Option<Instant>,
@@ -80,6 +82,7 @@ impl Worker {
             grace,
             port: 0,
             child: None,
+            ended: None,
             restarts: 0,
             back_off: Duration::ZERO,
             restart_at: None,
@@ -121,23 +124,34 @@ impl Worker {
         Ok(())
     }
 
-    /// Sees whether it has ended or become ready, and does what a kubelet would. False when it is gone.
-    pub(crate) fn tend(&mut self, setting: &Setting) -> anyhow::Result<bool> {
-        if self.kill_at.is_some() && self.child.is_none() {
+    /// Sees whether its agent has ended, and kills it when its time is over. True if it has ended now.
+    pub(crate) fn collect(&mut self) -> anyhow::Result<bool> {
+        let Some(child) = &mut self.child else {
             return Ok(false);
-        }
-        if let Some(child) = &mut self.child
-            && let Some(status) = child.try_wait()?
-        {
-            // It is gone the next time: its last words are to be heard before.
+        };
+        if let Some(status) = child.try_wait()? {
             self.child = None;
-            let code = status
-                .code()
-                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            self.end(setting, code);
+            self.ended = Some(
+                status
+                    .code()
+                    .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            );
+            return Ok(true);
         }
         if self.kill_at.is_some_and(|at| at <= Instant::now()) {
             self.signal(Signal::KILL);
+        }
+        Ok(false)
+    }
+
+    /// Sees whether it has ended or become ready, and does what a kubelet would. Nothing is left of an agent that was
+    /// collected. False when the worker is gone.
+    pub(crate) fn tend(&mut self, setting: &Setting) -> anyhow::Result<bool> {
+        if let Some(code) = self.ended.take() {
+            // It is gone the next time: its last words are to be heard before.
+            self.end(setting, code);
+        } else if self.kill_at.is_some() && self.child.is_none() {
+            return Ok(false);
         }
         if self.restart_at.is_some_and(|at| at <= Instant::now()) {
             self.restarts += 1;
@@ -222,6 +236,11 @@ impl Worker {
         let membership = self.membership.as_ref()?;
         let leads = membership.action == Action::Join && membership.node_rank == 0;
         leads.then_some(membership.generation)
+    }
+
+    /// Its agent, if that runs.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.child.as_ref().map(|child| child.id().cast_signed())
     }
 
     pub(crate) fn name(&self) -> &str {

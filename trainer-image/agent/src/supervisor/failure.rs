@@ -1,6 +1,10 @@
 //! What can keep the agent itself from going on.
 
-use roundhouse_contract::ExitCode;
+use std::net::SocketAddr;
+
+use roundhouse_contract::{ExitCode, ports};
+
+mod exec;
 
 /// Why the agent itself cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -10,14 +14,14 @@ pub(crate) enum Failure {
         path: String,
         source: std::io::Error,
     },
-    #[error("cannot start {program}: {source}; check the command")]
+    #[error("{}", exec::words(program, source))]
     Spawn {
         program: String,
         source: std::io::Error,
     },
-    #[error("cannot listen on {address}: {source}; give another --http-address")]
+    #[error("cannot listen on {address}: {source}{}", what_to_do(*address, source))]
     Listen {
-        address: String,
+        address: SocketAddr,
         source: std::io::Error,
     },
     #[error("cannot wait for signals: {0}")]
@@ -32,7 +36,7 @@ impl Failure {
     /// What the worker ends with. A script's command is the user's, and is wrong for ever.
     pub(crate) fn exit_code(&self, runs_script: bool) -> ExitCode {
         match self {
-            Self::Spawn { source, .. } if runs_script && is_wrong(source) => {
+            Self::Spawn { source, .. } if runs_script && exec::is_permanent(source) => {
                 ExitCode::ConfigInvalid
             }
             _ => ExitCode::Internal,
@@ -40,7 +44,38 @@ impl Failure {
     }
 }
 
-fn is_wrong(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{NotFound, PermissionDenied};
-    matches!(error.kind(), NotFound | PermissionDenied)
+/// In a pod the address is fixed: probe, Service and NetworkPolicy name its port.
+fn what_to_do(address: SocketAddr, error: &std::io::Error) -> String {
+    if error.kind() != std::io::ErrorKind::AddrInUse {
+        return String::new();
+    }
+    if address.port() != ports::AGENT_HTTP {
+        return "; give another --http-address".to_owned();
+    }
+    format!(
+        ": another container of the pod listens on port {}, which Roundhouse needs in every worker; give that container \
+         another port (the exporter of OpenTelemetry for Prometheus uses this one unless \
+         OTEL_EXPORTER_PROMETHEUS_PORT is set)",
+        ports::AGENT_HTTP
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_another_container_has_is_named_with_what_to_change() {
+        let words = |address: &str| {
+            let failure = Failure::Listen {
+                address: address.parse().unwrap(),
+                source: Error::from(ErrorKind::AddrInUse),
+            };
+            failure.to_string()
+        };
+        assert!(words("[::]:9464").contains("give that container another port"));
+        assert!(words("127.0.0.1:80").contains("--http-address"));
+    }
 }

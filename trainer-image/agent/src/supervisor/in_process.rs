@@ -2,17 +2,16 @@
 //! joins. One that dies is started anew if its siblings hold the state (see [`crate::in_place`]); otherwise the worker
 //! ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roundhouse_contract::environment::{FORMER_GENERATION, TERMINATION_GRACE_SECONDS, nccl};
 use roundhouse_contract::{ExitCode, Phase, RankStatus, TerminationMessage, termination::Reason};
-use rustix::process::Signal;
 use tokio::time::Instant;
 
 use super::at;
 use super::failure::Failure;
-use super::processes::Processes;
+use super::processes::{IfStuck, Processes, REST_GRACE};
 use super::restarts::Restarts;
 use super::signals::Signals;
 use super::stall::{self, Watch};
@@ -39,7 +38,7 @@ pub(crate) async fn run(
         watch: Watch::new(Watchdog::new(options.limits())),
         restarts: Restarts::default(),
         ended: Vec::new(),
-        not_joined: BTreeSet::new(),
+        unfinished: BTreeMap::new(),
         asked: false,
         stall: None,
     };
@@ -51,6 +50,14 @@ pub(crate) async fn run(
 /// (`trainer.deterministic`). It has to be set before the first one.
 const WORKSPACE: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
 
+/// Settings of NCCL and cuBLAS, which must stand in the environment that a process is started with.
+#[must_use]
+pub fn device_settings(connect_timeout_seconds: u64) -> Vec<(&'static str, String)> {
+    let blas = [(WORKSPACE.0, WORKSPACE.1.to_owned())];
+    let nccl = nccl::settings(connect_timeout_seconds);
+    nccl.into_iter().chain(blas).collect()
+}
+
 fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, String> {
     let mut environment = options.launch_environment(local_rank).to_pairs();
     let timeouts = options.timeouts();
@@ -59,9 +66,8 @@ fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, Str
     environment.extend(grace.map(|seconds| (TERMINATION_GRACE_SECONDS, seconds.to_string())));
     // The user's word counts.
     let is_free = |(name, _): &(&str, String)| std::env::var_os(name).is_none();
-    let settings = nccl::settings(timeouts.connect.as_secs()).into_iter();
-    let blas = [(WORKSPACE.0, WORKSPACE.1.to_owned())].into_iter();
-    environment.extend(settings.chain(blas).filter(is_free));
+    let settings = device_settings(timeouts.connect.as_secs());
+    environment.extend(settings.into_iter().filter(is_free));
     let log = nccl::log_settings(&options.run_dir, local_rank, |name| std::env::var_os(name));
     environment.extend(log);
     environment
@@ -75,8 +81,8 @@ struct Worker<'a> {
     restarts: Restarts,
     /// Processes that are not started anew.
     ended: Vec<Ended>,
-    /// Local ranks of a script's processes that ended before they were in the lobby.
-    not_joined: BTreeSet<u32>,
+    /// What is wrong with processes of a script that ended as if all were done, by local rank.
+    unfinished: BTreeMap<u32, TerminationMessage>,
     /// Whether the processes were asked to end: their ends explain nothing then.
     asked: bool,
     stall: Option<Stall>,
@@ -129,12 +135,19 @@ impl Worker<'_> {
                         "ignore SIGTERM"
                     });
                     was_killed = true;
-                    self.processes.signal_all(Signal::KILL);
+                    self.processes.kill_all();
                     kill_at = Some(Instant::now() + grace);
                 }
             }
         }
         self.ended.extend(self.restarts.give_up());
+        let now = Instant::now();
+        let until = match kill_at {
+            Some(_) if was_killed => now,
+            Some(kill_at) => kill_at,
+            None => now + REST_GRACE.min(grace),
+        };
+        self.processes.clear(until, IfStuck::GiveUp).await;
         self.processes.drain_logs().await;
     }
 
@@ -157,14 +170,17 @@ impl Worker<'_> {
         }
     }
 
-    /// How a process ended. A script that never joined has not done its work, whatever its exit code says.
+    /// How a process ended. A script that never joined, or left its loop early, has not done its work, whatever its exit
+    /// code says.
     fn judged(&mut self, local_rank: u32, end: End) -> End {
-        let status = self.status(local_rank);
-        let may_complete = self.asked || !self.options.runs_script();
-        if may_complete || !verdict::has_not_joined(end, status.as_ref()) {
+        if self.asked || !self.options.runs_script() {
             return end;
         }
-        self.not_joined.insert(local_rank);
+        let status = self.status(local_rank);
+        let Some(message) = verdict::unfinished(end, status.as_ref()) else {
+            return end;
+        };
+        self.unfinished.insert(local_rank, message);
         End::Exited(ExitCode::ConfigInvalid.code())
     }
 
@@ -219,8 +235,8 @@ impl Worker<'_> {
     /// Why a process ended, in its own words if it left any.
     fn explain(&self, ended: &Ended) -> TerminationMessage {
         let local_rank = ended.local_rank;
-        if self.not_joined.contains(&local_rank) {
-            return verdict::not_joined();
+        if let Some(message) = self.unfinished.get(&local_rank) {
+            return message.clone();
         }
         let status = self.status(local_rank);
         let generation = status.as_ref().map_or(0, |status| status.generation);
@@ -232,6 +248,7 @@ impl Worker<'_> {
                 .last_lines
                 .of(local_rank, generation)
                 .as_deref(),
+            self.processes.has_memory(),
         )
     }
 

@@ -17,12 +17,39 @@ pub(super) fn prepare(mode: Mode) {
     // Each pair of ranks has several connections, and the usual soft limit is 1024.
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
-        current: maximum,
+        current: Some(wanted(current, maximum)),
         maximum,
     };
-    if current != maximum
+    if current != raised.current
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
         eprintln!("[agent] the limit of open files stays {current:?}: {error}");
+    }
+}
+
+/// Some runtimes allow 2^30 files, and a library that closes all of them before it starts a program takes minutes.
+const MOST_FILES: u64 = 1 << 20;
+
+/// The soft limit of open files, raised as far as is sensible; `None` is no limit.
+fn wanted(current: Option<u64>, maximum: Option<u64>) -> u64 {
+    let most = maximum.map_or(MOST_FILES, |maximum| maximum.min(MOST_FILES));
+    current.map_or(most, |current| current.min(MOST_FILES).max(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_are_limited_to_a_million() {
+        for (current, maximum, expected) in [
+            (Some(1_024), Some(4_096), 4_096),
+            (Some(1_024), Some(1 << 30), MOST_FILES),
+            (Some(1 << 30), Some(1 << 30), MOST_FILES),
+            (None, None, MOST_FILES),
+            (Some(1_024), None, MOST_FILES),
+        ] {
+            assert_eq!(wanted(current, maximum), expected);
+        }
     }
 }

@@ -9,6 +9,8 @@ use roundhouse_contract::environment::END_WITH_PARENT;
 use rustix::process::Pid;
 
 use super::failure::Failure;
+use super::user;
+use crate::bound;
 use crate::logs::{LastLines, Source, forward};
 use crate::options::Options;
 
@@ -30,6 +32,14 @@ fn lines_at_once() -> Option<(&'static str, &'static str)> {
         .then_some((UNBUFFERED, "1"))
 }
 
+/// A script gets what its image may lack.
+fn of_a_login(options: &Options) -> Vec<(&'static str, String)> {
+    if !options.runs_script() {
+        return Vec::new();
+    }
+    user::variables(|name| std::env::var(name).ok())
+}
+
 /// The process with which this one ends, if it is to.
 pub(crate) fn parent_to_end_with() -> Option<Pid> {
     let text = std::env::var(END_WITH_PARENT).ok()?;
@@ -39,6 +49,18 @@ pub(crate) fn parent_to_end_with() -> Option<Pid> {
 /// If the agent ends with its parent process, its own processes end with the agent.
 fn end_with_this() -> Option<(&'static str, String)> {
     parent_to_end_with().map(|_| (END_WITH_PARENT, std::process::id().to_string()))
+}
+
+/// How a program is started. If the agent ends with its parent process, the program is to end with the agent, even if it
+/// is killed; in a pod the kernel sees to that.
+fn command(program: &str) -> Command {
+    if parent_to_end_with().is_none() {
+        return Command::new(program);
+    }
+    // Of the process that is started this is the same program.
+    let mut command = Command::new("/proc/self/exe");
+    command.args([bound::TASK, "--", program]);
+    command
 }
 
 pub(crate) fn start_process(
@@ -55,11 +77,12 @@ pub(crate) fn start_process(
             program: "nothing".to_owned(),
             source: std::io::ErrorKind::InvalidInput.into(),
         })?;
-    let mut child = Command::new(program)
+    let mut child = command(program)
         .args(arguments)
         .envs(environment)
         .envs(threads_that_sleep())
         .envs(lines_at_once().filter(|_| options.runs_script()))
+        .envs(of_a_login(options))
         .envs(end_with_this())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

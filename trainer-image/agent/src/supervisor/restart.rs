@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use roundhouse_contract::environment::ScriptEnvironment;
 use roundhouse_contract::{ExitCode, Membership, TerminationMessage, termination::Reason};
-use rustix::process::Signal;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::at;
 use super::failure::Failure;
-use super::processes::Processes;
+use super::processes::{IfStuck, Processes, REST_GRACE};
 use super::signals::Signals;
 use super::stall::{self, Watch};
 use super::statuses::Statuses;
@@ -31,6 +30,8 @@ pub(crate) struct Worker<'a> {
     statuses: Statuses,
     watch: Watch,
     stall: Option<Stall>,
+    /// Until when all that the processes have started may take to end, once they were asked to.
+    rest_until: Option<std::time::Instant>,
 }
 
 impl<'a> Worker<'a> {
@@ -51,6 +52,7 @@ impl<'a> Worker<'a> {
             statuses: Statuses::enter_lobby(options),
             watch: Watch::new(Watchdog::new(limits(options))),
             stall: None,
+            rest_until: None,
         }
     }
 
@@ -65,7 +67,7 @@ impl<'a> Worker<'a> {
             for event in self.events(signals, &mut polls).await {
                 let now = std::time::Instant::now();
                 for action in self.machine.apply(event, now) {
-                    if let Some(end) = self.act(action)? {
+                    if let Some(end) = self.act(action).await? {
                         self.processes.drain_logs().await;
                         return Ok(end);
                     }
@@ -108,15 +110,34 @@ impl<'a> Worker<'a> {
         self.stall.iter().map(|_| Event::Stalled).collect()
     }
 
-    fn act(&mut self, action: Action) -> Result<Option<(i32, TerminationMessage)>, Failure> {
+    async fn act(&mut self, action: Action) -> Result<Option<(i32, TerminationMessage)>, Failure> {
         match action {
-            Action::Start(membership) => self.start(&membership)?,
-            // A shell that runs the script does not pass a signal on.
-            Action::Terminate => self.processes.signal_all(Signal::TERM),
-            Action::Kill => self.processes.signal_all(Signal::KILL),
-            Action::Exit(outcome) => return Ok(Some(self.end(outcome))),
+            Action::Start(membership) => {
+                // Nothing of a generation runs when the next one starts.
+                self.clear(IfStuck::Wait).await;
+                self.start(&membership)?;
+            }
+            Action::Terminate => {
+                self.processes.ask_groups_to_leave();
+                self.rest_until = self.machine.wake_at();
+            }
+            Action::Kill => {
+                self.processes.kill_all();
+                self.rest_until = Some(std::time::Instant::now());
+            }
+            Action::Exit(outcome) => {
+                self.clear(IfStuck::GiveUp).await;
+                return Ok(Some(self.end(outcome)));
+            }
         }
         Ok(None)
+    }
+
+    /// Ends what the processes have left behind.
+    async fn clear(&mut self, if_stuck: IfStuck) {
+        let unasked = || std::time::Instant::now() + REST_GRACE.min(self.options.grace());
+        let until = self.rest_until.take().unwrap_or_else(unasked);
+        self.processes.clear(until.into(), if_stuck).await;
     }
 
     fn start(&mut self, membership: &Membership) -> Result<(), Failure> {
@@ -170,6 +191,7 @@ impl<'a> Worker<'a> {
                     status(local_rank),
                     // Processes live in one generation, and those before it are forgotten.
                     self.processes.last_lines.of(local_rank, 0).as_deref(),
+                    self.processes.has_memory(),
                 );
                 (ended.end.code(), message)
             }

@@ -6,11 +6,14 @@ use std::path::Path;
 use roundhouse_contract::{Membership, Phase, RankStatus, ScriptProgress, paths};
 
 use crate::options::Options;
+use crate::script_progress;
 
 /// The statuses of all processes, as they stand in the run directory.
 pub(crate) struct Statuses {
     all: Vec<RankStatus>,
     world_size: u32,
+    /// Whether the log says that a progress file cannot be read, since the processes started.
+    has_warned: bool,
 }
 
 impl Statuses {
@@ -29,6 +32,7 @@ impl Statuses {
         let statuses = Self {
             all: vec![lobby; options.procs as usize],
             world_size: 0,
+            has_warned: false,
         };
         statuses.write(&options.run_dir);
         statuses
@@ -37,6 +41,7 @@ impl Statuses {
     /// The processes are about to be started for a place: what those before said is history.
     pub(crate) fn begin(&mut self, membership: &Membership, run_dir: &Path) {
         self.world_size = membership.world_size();
+        self.has_warned = false;
         for (local_rank, status) in (0..).zip(&mut self.all) {
             for path in [
                 paths::rank_progress(run_dir, local_rank),
@@ -68,9 +73,16 @@ impl Statuses {
             } else {
                 Phase::Lobby
             };
-            if let Some(told) = told(run_dir, local_rank) {
-                status.step = told.step;
-                status.progress = Some(told.within(status.generation, self.world_size));
+            match told(run_dir, local_rank) {
+                Some(Ok(told)) => {
+                    status.step = told.step;
+                    status.progress = Some(told.within(status.generation, self.world_size));
+                }
+                Some(Err(reason)) if !std::mem::replace(&mut self.has_warned, true) => eprintln!(
+                    "[agent] the progress of process {local_rank} is not shown: {}: {reason}",
+                    paths::rank_progress(run_dir, local_rank).display()
+                ),
+                Some(Err(_)) | None => {}
             }
         }
         if self.all != before {
@@ -105,7 +117,12 @@ impl Statuses {
     }
 }
 
-fn told(run_dir: &Path, local_rank: u32) -> Option<ScriptProgress> {
-    let text = std::fs::read_to_string(paths::rank_progress(run_dir, local_rank)).ok()?;
-    serde_json::from_str(&text).ok()
+/// What a script tells, or why that cannot be read; `None` if it tells nothing.
+fn told(run_dir: &Path, local_rank: u32) -> Option<Result<ScriptProgress, String>> {
+    let path = paths::rank_progress(run_dir, local_rank);
+    match std::fs::read_to_string(path) {
+        Ok(text) => Some(script_progress::read(&text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => Some(Err(error.to_string())),
+    }
 }

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{TerminationMessage, paths};
+use roundhouse_contract::{TerminationMessage, environment, paths};
 use tempfile::TempDir;
+
+use crate::FIRST_GENERATION;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -29,16 +31,38 @@ impl Agent {
     pub(crate) fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
         // The built-in trainer is told of a configuration.
         let told = ["--trainer-config-file", "/etc/roundhouse/trainer-config"];
-        Self::start_program(dir, procs, script, &[&told, options].concat())
+        Self::start_program(dir, procs, script, &[&told, options].concat(), &[])
     }
 
     /// A script of the user's that joins.
     pub(crate) fn start_script(procs: u32, script: &str) -> Self {
-        Self::start_program(TempDir::new().unwrap(), procs, script, &[])
+        Self::start_program(TempDir::new().unwrap(), procs, script, &[], &[])
     }
 
-    fn start_program(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
+    /// Ends with the test, as an agent ends with a local executor.
+    pub(crate) fn start_bound(script: &str) -> Self {
+        let parent = std::process::id().to_string();
+        let variables = [(environment::END_WITH_PARENT, &*parent)];
+        Self::start_program(TempDir::new().unwrap(), 1, script, &[], &variables)
+    }
+
+    /// A script of mode Restart, which waits for its first generation.
+    pub(crate) fn start_restarting(script: &str) -> Self {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("membership").display().to_string();
+        let options = ["--mode", "Restart", "--membership-file", &file];
+        Self::start_program(dir, 1, script, &options, &[])
+    }
+
+    fn start_program(
+        dir: TempDir,
+        procs: u32,
+        script: &str,
+        options: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
+            .envs(variables.iter().copied())
             .env("NCCL_NVLS_ENABLE", "2")
             .env("TMPDIR", dir.path())
             .args(options)
@@ -64,6 +88,16 @@ impl Agent {
             dir,
             address,
         }
+    }
+
+    /// Gives the worker its place in a generation, alone.
+    pub(crate) fn join(&self, generation: u32) {
+        let first = "\"generation\":1";
+        let document = FIRST_GENERATION.replace(first, &format!("\"generation\":{generation}"));
+        let file = self.dir.path().join("membership");
+        let partial = file.with_extension("partial");
+        std::fs::write(&partial, document).unwrap();
+        std::fs::rename(partial, file).unwrap();
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, String) {

@@ -9,6 +9,8 @@ use tempfile::TempDir;
 use harness::{Agent, send, until, write_status};
 
 mod connections;
+mod descendants;
+mod gpu_check;
 mod harness;
 mod in_place;
 mod script;

@@ -48,6 +48,25 @@ fn a_script_that_ends_without_joining_fails_for_good_and_says_which_call_is_miss
 }
 
 #[test]
+fn a_script_that_leaves_its_loop_early_fails_for_good_whatever_its_exit_code() {
+    let progress = r#"{"generation":1,"worldSize":1,"step":10,"totalSteps":40,"epoch":0,"samplesPerSecond":1.0}"#;
+    let status = format!(
+        r#"{{"phase":"Training","rank":0,"generation":1,"step":10,"progress":{progress}}}"#
+    );
+    let script = format!("echo '{status}' > $ROUNDHOUSE_RUN_DIR/rank-0.json; exit 0");
+    let (status, message) = Agent::start_script(1, &script).finish();
+    assert_eq!(
+        (status.code(), message.reason, message.step),
+        (Some(64), Reason::ConfigInvalid, 10)
+    );
+    let said = message.message;
+    assert!(
+        said.contains("at step 10 of 40") && said.contains("with roundhouse.join"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_script_that_is_asked_to_leave_before_it_joins_has_left() {
     let script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
     let mut agent = Agent::start_script(1, script);
@@ -98,4 +117,24 @@ fn in_mode_restart_all_that_a_script_has_started_is_asked_to_end() {
     std::fs::write(&membership, FIRST_GENERATION).unwrap();
     let text = asked_to_leave(&mut agent);
     assert!(text.contains("the loader was asked"), "{text}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_hides_no_progress_and_a_file_that_cannot_be_read_is_reported_once() {
+    let script = r#"
+        tell() { echo "$1" > $ROUNDHOUSE_PROGRESS_FILE.new; mv $ROUNDHOUSE_PROGRESS_FILE.new $ROUNDHOUSE_PROGRESS_FILE; }
+        tell '{"step": 7.0, "totalSteps": 9, "loss": NaN}'
+        until [ -e $ROUNDHOUSE_RUN_DIR/next ]; do sleep 0.02; done
+        tell '{"epoch": 3}'; sleep 1; tell '{"epoch": 4}'; sleep 0.5; exit 9"#;
+    let mut agent = Agent::start_restarting(script);
+    agent.join(1);
+    until("its step is shown", || {
+        let (_, progress) = agent.get("/progress");
+        (progress.contains("\"step\":7") && !progress.contains("loss")).then_some(())
+    });
+    std::fs::write(agent.run_dir().join("next"), "").unwrap();
+    let (status, message) = agent.finish();
+    assert_eq!((status.code(), message.step), (Some(9), 7));
+    let log = agent.stderr();
+    assert_eq!(log.matches("it has no \"step\"").count(), 1, "{log}");
 }

@@ -1,0 +1,146 @@
+//! Reads the file in which a script says how far it is. Scripts write what their language writes: Python writes NaN and
+//! Infinity, numpy a step as 3.0, argparse one as "3". What can be read is read. Pure.
+
+use roundhouse_contract::ScriptProgress;
+use serde_json::{Map, Value};
+
+/// What a script tells.
+///
+/// # Errors
+/// Says what is wrong with the text: it is no JSON object, or has no step.
+pub fn read(text: &str) -> Result<ScriptProgress, String> {
+    let value: Value =
+        serde_json::from_str(&without_nan(text)).map_err(|error| format!("no JSON: {error}"))?;
+    let Value::Object(fields) = value else {
+        return Err("no JSON object, as {\"step\": 3} is one".to_owned());
+    };
+    let step = fields.get("step").ok_or("it has no \"step\"")?;
+    let step = count(step).ok_or_else(|| format!("\"step\" is no number of steps: {step}"))?;
+    let optional = |name: &str| fields.get(name).and_then(count).unwrap_or(0);
+    Ok(ScriptProgress {
+        step,
+        total_steps: optional("totalSteps"),
+        epoch: optional("epoch"),
+        loss: number(&fields, "loss"),
+        samples_per_second: number(&fields, "samplesPerSecond").unwrap_or(0.0),
+    })
+}
+
+fn number(fields: &Map<String, Value>, name: &str) -> Option<f64> {
+    let number = match fields.get(name)? {
+        Value::String(text) => text.trim().parse().ok()?,
+        other => other.as_f64()?,
+    };
+    Some(number).filter(|number: &f64| number.is_finite())
+}
+
+/// A status of Kubernetes has signed integers of 64 bits.
+fn count(value: &Value) -> Option<u64> {
+    const MOST: u64 = i64::MAX.cast_unsigned();
+    let parsed = match value {
+        Value::String(text) => serde_json::from_str(text.trim()).ok()?,
+        other => other.clone(),
+    };
+    if let Some(number) = parsed.as_u64() {
+        return Some(number.min(MOST));
+    }
+    // 3.0: exact below 2^53.
+    let number = parsed.as_f64().filter(|number| *number >= 0.0)?;
+    let text = format!("{:.0}", number.trunc());
+    text.parse().ok().map(|number: u64| number.min(MOST))
+}
+
+/// Puts `null` in the place of numbers that JSON does not have, outside of strings.
+fn without_nan(text: &str) -> String {
+    let (mut result, mut rest, mut is_string) = (String::new(), text, false);
+    while let Some(next) = rest.chars().next() {
+        let word = ["-Infinity", "Infinity", "NaN"]
+            .into_iter()
+            .find(|word| !is_string && rest.starts_with(word));
+        if let Some(word) = word {
+            result.push_str("null");
+            rest = &rest[word.len()..];
+            continue;
+        }
+        // What is escaped ends no string.
+        let len = if is_string && next == '\\' {
+            rest.chars().take(2).map(char::len_utf8).sum()
+        } else {
+            next.len_utf8()
+        };
+        is_string ^= next == '"';
+        result.push_str(&rest[..len]);
+        rest = &rest[len..];
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_that_is_no_number_hides_no_step() {
+        for loss in ["NaN", "Infinity", "-Infinity", "null", "\"nan\"", "[1]"] {
+            let told = read(&format!(
+                r#"{{"step": 7, "loss": {loss}, "name": "NaN \" NaN"}}"#
+            ));
+            assert_eq!(told.map(|it| (it.step, it.loss)), Ok((7, None)), "{loss}");
+        }
+        assert_eq!(
+            read(r#"{"step": 7, "loss": "0.5"}"#).unwrap().loss,
+            Some(0.5)
+        );
+    }
+
+    #[test]
+    fn a_step_is_read_however_it_is_written() {
+        for (step, expected) in [
+            ("3", 3),
+            ("3.0", 3),
+            ("\"3\"", 3),
+            ("\" 3.0 \"", 3),
+            ("18446744073709551615", i64::MAX.cast_unsigned()),
+            ("1e18", 1_000_000_000_000_000_000),
+        ] {
+            let told = read(&format!(
+                r#"{{"step": {step}, "totalSteps": 9.0, "epoch": 1.5}}"#
+            ))
+            .unwrap();
+            assert_eq!(
+                (told.step, told.total_steps, told.epoch),
+                (expected, 9, 1),
+                "{step}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        for (text, words) in [
+            ("", "no JSON"),
+            ("7", "no JSON object"),
+            (r#"{"Step": 7}"#, "no \"step\""),
+            (r#"{"step": -1}"#, "no number of steps: -1"),
+            (r#"{"step": NaN}"#, "no number of steps: null"),
+            (r#"{"step": "many"}"#, "no number of steps"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_strange_to_be_looked_at() {
+        for text in [
+            "\"",
+            "\\",
+            "\"\\",
+            "NaNNaN",
+            "é\"é\\é",
+            "{\"step\": 1}\u{0}",
+        ] {
+            let _ = read(text);
+        }
+    }
+}

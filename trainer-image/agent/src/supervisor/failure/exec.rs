@@ -1,0 +1,190 @@
+//! Why a program cannot be started, in words that say what to change, and whether that can pass.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Longest first line that the kernel reads.
+const FIRST_LINE: u64 = 256;
+
+/// Whether the same command fails in the same way the next time, as far as its error says.
+pub(crate) fn is_permanent(error: &Error) -> bool {
+    let Some(errno) = Errno::from_io_error(error) else {
+        // A NUL in an argument; nothing to run.
+        return error.kind() == ErrorKind::InvalidInput;
+    };
+    [
+        Errno::NOENT,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::NOEXEC,
+        Errno::TOOBIG,
+        Errno::NAMETOOLONG,
+        Errno::NOTDIR,
+        Errno::ISDIR,
+        Errno::LOOP,
+        Errno::INVAL,
+        Errno::LIBBAD,
+    ]
+    .contains(&errno)
+}
+
+/// The error of a program that could not be started.
+pub(crate) fn words(program: &str, error: &Error) -> String {
+    let file = find(program, std::env::var_os("PATH").as_deref());
+    let why = why(program, file.as_deref(), error);
+    format!("cannot start {program}: {why}")
+}
+
+fn why(program: &str, file: Option<&Path>, error: &Error) -> String {
+    match (Errno::from_io_error(error), file) {
+        (Some(Errno::NOENT), Some(file)) => missing_interpreter(file),
+        (Some(Errno::NOENT), None) if program.contains('/') => {
+            format!("{error}: there is no such file in the container; check the command")
+        }
+        (Some(Errno::NOENT), None) => {
+            format!("{error}: no directory of the PATH has it; check the command")
+        }
+        (Some(Errno::NOEXEC), _) => format!(
+            "{error}: it has no first line with #! and the path of an interpreter, and it is no program of this \
+             machine's architecture ({})",
+            std::env::consts::ARCH
+        ),
+        (Some(Errno::ACCESS | Errno::PERM), Some(file)) if file.is_dir() => {
+            format!("{error}: it is a directory; check the command")
+        }
+        (Some(Errno::ACCESS | Errno::PERM), Some(file)) if !is_executable(file) => format!(
+            "{error}: the file is not executable: set its mode (chmod +x), or start it with its interpreter, as in \
+             [python, {program}]"
+        ),
+        (Some(Errno::TOOBIG), _) => {
+            format!(
+                "{error}: its arguments and variables are more than the kernel takes; put them into a file"
+            )
+        }
+        (Some(Errno::NOTDIR), _) => {
+            format!("{error}: a part of the path is a file; check the command")
+        }
+        _ => format!("{error}; check the command"),
+    }
+}
+
+/// The file is there, so it is what it needs that is not.
+fn missing_interpreter(file: &Path) -> String {
+    let line = first_line(file).unwrap_or_default();
+    let Some(interpreter) = interpreter(&line) else {
+        return "the file is there, but the loader of shared libraries that it needs is not: it was made for another C \
+                library (glibc, musl)"
+            .to_owned();
+    };
+    let shown = interpreter.escape_default();
+    if interpreter.ends_with('\r') {
+        return format!(
+            "its first line names the interpreter \"{shown}\", which does not exist: the line ends with a carriage return \
+             (\\r); save the file with Unix line ends (dos2unix)"
+        );
+    }
+    format!("its first line names the interpreter {shown}, which does not exist in the container")
+}
+
+fn first_line(file: &Path) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    File::open(file)
+        .ok()?
+        .take(FIRST_LINE)
+        .read_to_end(&mut line)
+        .ok()?;
+    let end = line.iter().position(|byte| *byte == b'\n');
+    line.truncate(end.unwrap_or(line.len()));
+    Some(line)
+}
+
+/// As the kernel reads it: up to the first blank, and a carriage return is none.
+fn interpreter(line: &[u8]) -> Option<String> {
+    let rest = String::from_utf8_lossy(line.strip_prefix(b"#!")?).into_owned();
+    let rest = rest.trim_start_matches([' ', '\t']);
+    let word = rest.split([' ', '\t']).next()?;
+    (!word.is_empty()).then(|| word.to_owned())
+}
+
+fn find(program: &str, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
+    let exists = |file: &PathBuf| file.symlink_metadata().is_ok();
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(exists);
+    }
+    std::env::split_paths(path?)
+        .map(|directory| directory.join(program))
+        .find(exists)
+}
+
+fn is_executable(file: &Path) -> bool {
+    let mode = file.metadata().map(|it| it.permissions().mode());
+    mode.is_ok_and(|mode| mode & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// What starting a file with this text says.
+    fn told(text: &[u8], mode: u32) -> (bool, String) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("program");
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+        refused(file.to_str().unwrap())
+    }
+
+    fn refused(program: &str) -> (bool, String) {
+        let error = Command::new(program).spawn().unwrap_err();
+        (is_permanent(&error), words(program, &error))
+    }
+
+    #[test]
+    fn a_file_that_can_never_start_is_permanent_and_says_what_to_change() {
+        for (text, mode, expected) in [
+            (&b"echo hi\n"[..], 0o755, "no first line with #!"),
+            (b"#!/bin/bash\r\necho hi\r\n", 0o755, "Unix line ends"),
+            (
+                b"#!/opt/no/python -u\n",
+                0o755,
+                "interpreter /opt/no/python,",
+            ),
+            (b"#!/bin/sh\n", 0o644, "chmod +x"),
+        ] {
+            let (is_permanent, words) = told(text, mode);
+            assert!(is_permanent && words.contains(expected), "{words}");
+        }
+    }
+
+    #[test]
+    fn other_errors_of_exec_that_stay_are_permanent() {
+        for (program, expected) in [
+            ("/no/such/program", "no such file in the container"),
+            ("no-such-program", "PATH"),
+            ("/etc/passwd/program", "a part of the path is a file"),
+            ("/etc", "it is a directory"),
+            (&format!("/{}", "n".repeat(5_000)), "check the command"),
+        ] {
+            let (is_permanent, words) = refused(program);
+            assert!(is_permanent && words.contains(expected), "{words}");
+        }
+        let long = "n".repeat(200_000);
+        let error = Command::new("true").arg(&long).spawn().unwrap_err();
+        assert!(is_permanent(&error) && words("true", &error).contains("put them into a file"));
+        for errno in [
+            Errno::AGAIN,
+            Errno::NOMEM,
+            Errno::MFILE,
+            Errno::TXTBSY,
+            Errno::IO,
+        ] {
+            assert!(!is_permanent(&errno.into()), "{errno}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! One line of `/proc/PID/stat`, as `proc_pid_stat(5)` describes it.
+
+/// A process, as the kernel shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number, which another process may have later.
+    pub pid: i32,
+    /// Number of its parent.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// When it started, in clock ticks since the start of the machine: with its number it is unique.
+    pub started: u64,
+    /// False: it has ended, and its parent has not collected it.
+    pub runs: bool,
+}
+
+/// A process that exists.
+pub(crate) fn read(pid: i32) -> Option<Process> {
+    let line = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse(pid, &String::from_utf8_lossy(&line))
+}
+
+/// The name, which is in parentheses, may hold anything.
+fn parse(pid: i32, line: &str) -> Option<Process> {
+    let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
+    // The first of them is field 3 of the manual.
+    let field = |number: usize| fields.get(number - 3).copied();
+    let state = field(3)?;
+    let num_threads: u32 = field(20)?.parse().ok()?;
+    Some(Process {
+        pid,
+        parent: field(4)?.parse().ok()?,
+        group: field(5)?.parse().ok()?,
+        started: field(22)?.parse().ok()?,
+        // The first thread of a process may end before the others.
+        runs: !matches!(state, "Z" | "X") || num_threads > 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REST: &str = "0 -1 4194560 1 0 0 0 0 0 0 0 20 0";
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_is_skipped() {
+        let line = format!("17 (a) Z (b) S 5 16 15 {REST} 1 0 4711 0 0");
+        let expected = Process {
+            pid: 17,
+            parent: 5,
+            group: 16,
+            started: 4711,
+            runs: true,
+        };
+        assert_eq!(parse(17, &line), Some(expected));
+    }
+
+    #[test]
+    fn a_zombie_runs_no_more_unless_other_threads_of_it_do() {
+        for (threads, runs) in [(1, false), (3, true)] {
+            let line = format!("17 (x) Z 5 16 15 {REST} {threads} 0 4711 0 0");
+            assert_eq!(parse(17, &line).map(|it| it.runs), Some(runs));
+        }
+        assert_eq!(parse(17, "17 (x) S 5"), None);
+    }
+
+    #[test]
+    fn the_own_process_is_read() {
+        let own = read(std::process::id().cast_signed()).unwrap();
+        assert!(own.runs && own.started > 0);
+        assert_eq!(
+            own.parent,
+            std::os::unix::process::parent_id().cast_signed()
+        );
+    }
+}
