@@ -112,9 +112,10 @@ mod tests {
 
     #[test]
     fn of_a_rank_with_too_many_or_too_long_samples_the_first_are_passed_on() {
-        let many: String = (0..10_000)
+        let many: Vec<String> = (0..10_000)
             .map(|at| format!("a{{id=\"{at}\"}} 1\n"))
             .collect();
+        let many = many.concat();
         let long = format!("b{{id=\"{}\"}} 1\nc 1\n", "x".repeat(MAX_BYTES));
         let merged = merge([(0, many.as_str()), (1, long.as_str())]);
         let samples = merged.lines().filter(|line| line.starts_with("a{"));
