@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use roundhouse_contract::paths;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use tokio::sync::Semaphore;
 
 /// Most lines of an answer.
@@ -112,6 +115,9 @@ fn newest_first(directory: &Path) -> io::Result<Vec<PathBuf>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
+    if directory.symlink_metadata()?.is_symlink() {
+        return Ok(Vec::new());
+    }
     let files: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
     let mut files = files?;
     files.retain(|file| file.extension().is_some_and(|it| it == "jsonl"));
@@ -121,7 +127,9 @@ fn newest_first(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// The last lines of a file. The last one may be incomplete while it is written: it is left out.
 fn tail(file: &Path) -> io::Result<Vec<String>> {
-    let mut file = File::open(file)?;
+    let Some(mut file) = open(file)? else {
+        return Ok(Vec::new());
+    };
     let start = file.metadata()?.len().saturating_sub(MAX_BYTES);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
@@ -130,6 +138,19 @@ fn tail(file: &Path) -> io::Result<Vec<String>> {
     let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
     let cut = usize::from(start > 0);
     Ok(whole.lines().skip(cut).map(str::to_owned).collect())
+}
+
+/// Opens regular files only. A job that writes to the same volume may put a link there that leads to a secret of this pod.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path);
+    match file {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => Ok(None),
+        Err(error) => Err(error),
+        Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
+    }
 }
 
 #[cfg(test)]

@@ -82,3 +82,23 @@ async fn a_volume_that_does_not_answer_holds_up_one_request_at_a_time() {
     assert_eq!(ledgers.turn.available_permits(), 0, "one thread waits");
     drop(File::options().write(true).open(&pipe).unwrap());
 }
+
+#[tokio::test]
+async fn a_link_on_the_volume_that_leads_to_a_secret_is_not_followed() {
+    let (volume, secret) = (
+        volume(&[("gen-0000000001.jsonl", "{\"step\":1}\n")]),
+        tempfile::tempdir().unwrap(),
+    );
+    let (token, ledger) = (
+        secret.path().join("token.jsonl"),
+        volume.path().join("ledger"),
+    );
+    std::fs::write(&token, "secret\n").unwrap();
+    std::os::unix::fs::symlink(&token, ledger.join("gen-9999999999.jsonl")).unwrap();
+    std::fs::create_dir(ledger.join("gen-9999999998.jsonl")).unwrap();
+    let (status, text) = ask(&Ledgers::new(Some(volume.path()))).await;
+    assert_eq!((status, text.as_str()), (200, "{\"step\":1}\n"));
+    std::fs::rename(&ledger, volume.path().join("moved")).unwrap();
+    std::os::unix::fs::symlink(secret.path(), &ledger).unwrap();
+    assert_eq!(ask(&Ledgers::new(Some(volume.path()))).await.0, 404);
+}
