@@ -1,5 +1,7 @@
 //! Memory that jobs take in the operator. In a program of its own, which runs nothing else.
 
+#![allow(clippy::unwrap_used, reason = "tests and their helpers")]
+
 use kube::core::{ObjectList, WatchEvent};
 use roundhouse_api::unreadable::{Guarded, MAX_SPEC_BYTES};
 
