@@ -57,7 +57,7 @@ fn try_complete(
         manifest = with_scores(saved, &manifest, &complete, pulse)?;
         std::fs::remove_dir_all(&partial)?;
     } else {
-        std::fs::rename(&partial, &complete)?;
+        std::fs::rename(&partial, &complete).map_err(Reason::of_rename)?;
     }
     sync_directory(&directory.checkpoints())?;
     pulse.beat(1);

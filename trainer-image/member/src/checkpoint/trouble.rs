@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use safetensors::SafeTensorError;
 
 use super::manifest::SCHEMA_VERSION;
@@ -23,6 +24,12 @@ pub enum Reason {
     /// The operating system says so.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The file system does not rename a directory that holds files, which no later save can change.
+    #[error(
+        "the file system does not rename a directory that holds files ({0}), and a checkpoint gets its name so; use NFS, \
+         CephFS or another POSIX file system (gcsfuse needs --rename-dir-limit, Mountpoint for S3 cannot)"
+    )]
+    RenameRefused(io::Error),
     /// It is no JSON, or says something else than is expected.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -82,6 +89,25 @@ pub enum Reason {
     LedgerStep,
 }
 
+impl Reason {
+    /// Why a checkpoint has not got its name. Mounts of object stores refuse that, each with another error; gcsfuse says
+    /// "too many open files".
+    pub(super) fn of_rename(error: io::Error) -> Self {
+        const REFUSALS: [Errno; 6] = [
+            Errno::MFILE,
+            Errno::NOSYS,
+            Errno::NOTSUP,
+            Errno::OPNOTSUPP,
+            Errno::PERM,
+            Errno::XDEV,
+        ];
+        if Errno::from_io_error(&error).is_some_and(|errno| REFUSALS.contains(&errno)) {
+            return Self::RenameRefused(error);
+        }
+        error.into()
+    }
+}
+
 /// Whether an error says that there is nothing at a path.
 pub(super) fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
@@ -100,6 +126,26 @@ impl Trouble {
         move |reason| Self {
             path: path.to_owned(),
             reason: reason.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_renames_no_directory_is_told_from_one_that_is_full() {
+        for refusal in [Errno::MFILE, Errno::NOSYS, Errno::OPNOTSUPP, Errno::PERM] {
+            let words = Reason::of_rename(refusal.into()).to_string();
+            assert!(
+                words.contains("gcsfuse needs --rename-dir-limit"),
+                "{words}"
+            );
+        }
+        for trouble in [Errno::NOSPC, Errno::ROFS, Errno::IO, Errno::STALE] {
+            let reason = Reason::of_rename(trouble.into());
+            assert!(matches!(reason, Reason::Io(_)), "{reason}");
         }
     }
 }
