@@ -154,11 +154,18 @@ pub struct Eval {
     /// Evaluate after every so many epochs; 0: only at the end.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1_000_000)))]
     pub every_epochs: u32,
+    /// Evaluate after every so many steps, too. Without it only epochs count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000_000)))]
+    pub every_steps: Option<u32>,
 }
 
 impl Default for Eval {
     fn default() -> Self {
-        Self { every_epochs: 1 }
+        Self {
+            every_epochs: 1,
+            every_steps: None,
+        }
     }
 }
 
@@ -194,6 +201,12 @@ impl TrainerConfig {
     /// # Errors
     /// The first field that cannot be run, and what to change.
     pub fn validate(&self) -> Result<(), ConfigInvalid> {
+        if self.eval.every_steps == Some(0) {
+            return invalid(
+                "eval.everySteps",
+                "must be at least 1; leave it out to count epochs only",
+            );
+        }
         match (self.epochs, self.steps) {
             (None, None) => return invalid("epochs", "give either epochs or steps"),
             (Some(_), Some(_)) => return invalid("steps", "give either epochs or steps, not both"),

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use roundhouse_contract::trainer::Eval;
 use roundhouse_contract::trainer::optimizer::BatchGrowth;
 
 use crate::scaling::Mark;
@@ -188,14 +189,20 @@ impl Course {
         })
     }
 
-    /// Whether the test split is to be evaluated after so many committed samples: at the end of every so many
-    /// epochs (0: of none), and at the end of training.
+    /// Whether the test split is to be evaluated after so many committed steps and samples: at the end of every so many
+    /// epochs (0: of none), after every so many steps, and at the end of training. It does not depend on the world size.
     #[must_use]
-    pub fn is_evaluated_at(&self, committed_samples: u64, every_epochs: u32) -> bool {
+    pub fn is_evaluated_at(&self, steps: u64, committed_samples: u64, eval: &Eval) -> bool {
+        let Eval {
+            every_epochs,
+            every_steps,
+        } = *eval;
+        let is_multiple =
+            |number: u64, every: u32| number > 0 && number.checked_rem(u64::from(every)) == Some(0);
         let Position { epoch, cursor } = self.position_at(committed_samples);
-        let ends_epoch = cursor == 0 && epoch > 0;
         committed_samples >= self.total_samples()
-            || ends_epoch && epoch.checked_rem(u64::from(every_epochs)) == Some(0)
+            || cursor == 0 && is_multiple(epoch, every_epochs)
+            || every_steps.is_some_and(|every| is_multiple(steps, every))
     }
 }
 

@@ -322,6 +322,23 @@ def test_workers_of_loaders_end_with_the_process_that_reads_from_them():
     assert evaluation.sums(0, 1) == {"loss": 4 * signal.SIGKILL}
 
 
+def test_an_evaluation_is_due_after_every_so_many_epochs_or_steps_and_at_the_end():
+    sampler = Sampler(10, 4, epochs=3)
+
+    def steps(**every):
+        evaluation = Evaluation([], dict, **every)
+        places = enumerate([0, 4, 8, 10, 14, 18, 20, 24, 28, 30])
+        return [step for step, samples in places if evaluation.is_due(step, samples, 0, sampler)]
+
+    assert steps() == [3, 6, 9]
+    assert steps(every_epochs=2) == [6, 9]
+    assert steps(every_epochs=0, every_steps=4) == [4, 8, 9]
+    assert steps(every_epochs=2, every_steps=4) == [4, 6, 8, 9]
+    assert not Evaluation([], dict, every_steps=4).is_due(4, 14, 14, sampler)
+    with pytest.raises(errors.ConfigError, match="at least 1"):
+        Evaluation([], dict, every_steps=0)
+
+
 def test_a_batch_is_moved_whole():
     pair = collections.namedtuple("pair", ["x", "y"])
     tensor = torch.ones(2)

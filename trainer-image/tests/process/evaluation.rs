@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{Phase, RankStatus};
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::{BestMetric, Phase, RankStatus};
 use serde_json::{Value, json};
 
 use crate::checkpoints::{checkpoints, step_of};
@@ -37,6 +38,30 @@ fn evaluating(milliseconds: u64, every: u64) -> Job {
 fn has_evaluated(status: &RankStatus) -> bool {
     let progress = status.progress.as_ref();
     progress.is_some_and(|progress| progress.eval_accuracy.is_some())
+}
+
+#[test]
+fn any_number_of_processes_evaluates_after_the_same_steps_and_keeps_the_best_of_them() {
+    let mut config = training();
+    config["eval"] = json!({"everyEpochs": 0, "everySteps": 9});
+    config["steps"] = json!(20);
+    for world in [1, 3] {
+        let volume = tempfile::tempdir().unwrap();
+        let settings = CheckpointEnvironment {
+            best: Some(BestMetric::Loss),
+            ..every_steps(volume.path().to_owned(), 1_000)
+        };
+        let mut job = Job::keeping(&config, world, settings);
+        job.issue_when_ready(1);
+        job.complete();
+        let logs = job.logs();
+        let evaluated = logs.lines().filter(|line| line.contains("test loss"));
+        let steps: Vec<&str> = evaluated
+            .filter_map(|line| line.split_whitespace().nth(1))
+            .collect();
+        assert_eq!(steps, ["9", "18", "20"], "{world} processes\n{logs}");
+        assert!(volume.path().join("best.json").exists(), "{logs}");
+    }
 }
 
 #[test]

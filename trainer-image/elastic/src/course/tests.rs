@@ -39,15 +39,23 @@ fn the_last_batch_of_an_epoch_is_smaller() {
 }
 
 #[test]
-fn a_training_is_evaluated_every_so_many_epochs_and_at_its_end() {
+fn a_training_is_evaluated_every_so_many_epochs_or_steps_and_at_its_end() {
     let course = Course::of_steps(10, 4, 14);
-    let evaluated_at = |every| {
-        let samples = (0..=course.total_samples()).filter(|at| course.is_evaluated_at(*at, every));
-        samples.collect::<Vec<_>>()
+    // Steps after which it is evaluated; an epoch has three.
+    let evaluated_after = |every_epochs, every_steps| {
+        let eval = Eval {
+            every_epochs,
+            every_steps,
+        };
+        let is_evaluated =
+            |step: &u64| course.is_evaluated_at(*step, course.committed_samples(*step), &eval);
+        (0..=14).filter(is_evaluated).collect::<Vec<_>>()
     };
-    assert_eq!(evaluated_at(1), [10, 20, 30, 40, 48]);
-    assert_eq!(evaluated_at(3), [30, 48]);
-    assert_eq!(evaluated_at(0), [48]);
+    assert_eq!(evaluated_after(1, None), [3, 6, 9, 12, 14]);
+    assert_eq!(evaluated_after(3, None), [9, 14]);
+    assert_eq!(evaluated_after(0, None), [14]);
+    assert_eq!(evaluated_after(0, Some(5)), [5, 10, 14]);
+    assert_eq!(evaluated_after(2, Some(5)), [5, 6, 10, 12, 14]);
 }
 
 #[test]

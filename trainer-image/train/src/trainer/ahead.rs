@@ -145,7 +145,7 @@ impl Trainer<'_> {
             is_first: self.last_step.ended.is_none(),
             may_be_skipped: self.policy().may_skip(),
             is_saved: self.member.saves_at(batch.step),
-            is_evaluated: self.is_evaluated_at(after.samples),
+            is_evaluated: self.is_evaluated_at(&after),
             is_last: self.plan.course.batch_at(&after).is_none(),
         };
         (expected, after)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::Phase;
-use roundhouse_elastic::Event;
+use roundhouse_elastic::{Event, Mark};
 use roundhouse_member::failure::Failure as MemberFailure;
 use roundhouse_member::membership::POLL_INTERVAL;
 
@@ -19,19 +19,19 @@ const MOST_SAMPLES: u64 = 1_024;
 const FEW_FLOPS: f64 = 1e8;
 
 impl Trainer<'_> {
-    /// At the end of every so many epochs and of training, unless it has been done: a world that breaks while it
+    /// At the end of every so many epochs or steps and of training, unless it has been done: a world that breaks while it
     /// evaluates does it again in the next generation.
     pub(super) fn is_evaluation_due(&self) -> bool {
-        let samples = self.member.held.mark.samples;
+        let mark = self.member.held.mark;
         self.pending.is_none()
-            && self.member.held.evaluated != samples
-            && self.is_evaluated_at(samples)
+            && self.member.held.evaluated != mark.samples
+            && self.is_evaluated_at(&mark)
     }
 
-    /// Whether the state after so many samples is to be evaluated.
-    pub(super) fn is_evaluated_at(&self, samples: u64) -> bool {
-        let every_epochs = self.work.config.eval.every_epochs;
-        self.work.test.is_some() && self.plan.course.is_evaluated_at(samples, every_epochs)
+    /// Whether the state that has come so far is to be evaluated.
+    pub(super) fn is_evaluated_at(&self, mark: &Mark) -> bool {
+        let (course, eval) = (&self.plan.course, &self.work.config.eval);
+        self.work.test.is_some() && course.is_evaluated_at(mark.step, mark.samples, eval)
     }
 
     /// What comes now takes ranks differently long, and has nothing to do with how long a step takes. `longest`: how
