@@ -43,6 +43,13 @@ impl CheckpointId {
         format!("{}{PARTIAL}-{writer}", self.name())
     }
 
+    /// Name of the directory in which one process writes all of it, until it is complete. Attempts are counted from 1:
+    /// a process that ended while it wrote leaves its directory behind, and the next one takes the next number.
+    #[must_use]
+    pub fn alone_name(&self, attempt: u32) -> String {
+        format!("{}{PARTIAL}-alone-{attempt}", self.name())
+    }
+
     /// The checkpoint of a directory; `None` for any other name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
@@ -143,6 +150,9 @@ mod tests {
             assert_eq!(CheckpointId::parse(&id.partial_name(7)), None);
             let earlier = format!("{name}.partial");
             assert_eq!(CheckpointId::parse_partial(&earlier), Some(id));
+            let alone = id.alone_name(2);
+            assert_eq!(CheckpointId::parse_partial(&alone), Some(id));
+            assert_eq!(CheckpointId::parse(&alone), None);
         }
     }
 

@@ -5,6 +5,10 @@
 //! A newer generation interrupts forming at once and training at a step boundary on which all
 //! ranks agree. A generation that breaks costs nobody the process: it waits for the next one, with
 //! its state. The machine holds no clock, no file and no group.
+//!
+//! A process that has trained and is to leave does so in one of two ways. If all ranks of its generation agree on a
+//! newer one, the ranks that stay have its state, and it ends at once. In every other case it saves its state first,
+//! alone: it may be the last process that has it.
 
 use roundhouse_contract::membership::{Action as Instruction, Membership};
 
@@ -18,6 +22,8 @@ enum State {
     Lobby,
     Forming(Place),
     Training(Place),
+    /// It leaves, and may be the only process that has its state.
+    SavingAlone,
     Ended(Outcome),
 }
 
@@ -36,6 +42,8 @@ pub struct Machine {
     newest_generation: u64,
     summons: Option<Summons>,
     leave_requested: bool,
+    /// Whether it was a member of a generation that formed, so that it has a state that others may not have.
+    has_trained: bool,
 }
 
 impl Machine {
@@ -49,6 +57,7 @@ impl Machine {
             newest_generation: seen_at_start,
             summons: None,
             leave_requested: false,
+            has_trained: false,
         }
     }
 
@@ -59,6 +68,7 @@ impl Machine {
             State::Lobby => Action::Wait,
             State::Forming(place) => Action::Form(place),
             State::Training(place) => Action::Step(place),
+            State::SavingAlone => Action::SaveAlone,
             State::Ended(outcome) => Action::Exit(*outcome),
         }
     }
@@ -74,7 +84,7 @@ impl Machine {
     pub const fn current_generation(&self) -> Option<u64> {
         match &self.state {
             State::Training(place) => Some(place.generation),
-            State::Lobby | State::Forming(_) | State::Ended(_) => None,
+            State::Lobby | State::Forming(_) | State::SavingAlone | State::Ended(_) => None,
         }
     }
 
@@ -122,9 +132,15 @@ impl Machine {
     /// Tells what happened. Events that the state does not expect change nothing.
     pub fn apply(&mut self, event: Event) {
         match (event, &self.state) {
-            (Event::LeaveRequested, State::Lobby | State::Forming(_)) => self.end(Outcome::Left),
+            (Event::LeaveRequested, State::Lobby | State::Forming(_)) => {
+                self.leave_requested = true;
+                self.leave_alone();
+            }
             (Event::LeaveRequested, State::Training(_)) => self.leave_requested = true,
-            (Event::Formed, State::Forming(place)) => self.state = State::Training(place.clone()),
+            (Event::Formed, State::Forming(place)) => {
+                self.has_trained = true;
+                self.state = State::Training(place.clone());
+            }
             (
                 Event::Boundary {
                     agreed_generation,
@@ -133,10 +149,11 @@ impl Machine {
                 State::Training(place),
             ) => {
                 if all_leave {
-                    self.end(Outcome::Left);
+                    // They have saved together, unless one of them was lost meanwhile.
+                    self.leave_alone();
                 } else if agreed_generation > place.generation {
                     // Its own document may come later than those of others.
-                    self.recover(place.generation);
+                    self.change(place.generation);
                 }
             }
             (Event::Finished, State::Training(_)) => self.end(Outcome::Done),
@@ -145,17 +162,29 @@ impl Machine {
                     self.recover(generation);
                 }
             }
-            (_, State::Ended(_))
+            (Event::SavedAlone, State::SavingAlone) => self.end(Outcome::Left),
+            (_, State::Ended(_) | State::SavingAlone)
+            | (Event::SavedAlone, State::Lobby | State::Forming(_) | State::Training(_))
             | (Event::Fault { .. }, State::Lobby)
             | (Event::Formed, State::Lobby | State::Training(_))
             | (Event::Boundary { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {}
         }
     }
 
+    /// All ranks of the generation change to a newer one. Those that stay have the state of this process.
+    fn change(&mut self, current: u64) {
+        let is_known = self.newest_generation > current;
+        if self.leave_requested || is_known && self.summons == Some(Summons::Leave) {
+            self.end(Outcome::Left);
+        } else {
+            self.recover(current);
+        }
+    }
+
     /// The generation is over: on to the next one, if it is known already, or wait for it.
     fn recover(&mut self, current: u64) {
         if self.leave_requested {
-            self.end(Outcome::Left);
+            self.leave_alone();
         } else if self.newest_generation > current {
             self.answer_summons();
         } else {
@@ -165,10 +194,18 @@ impl Machine {
 
     fn answer_summons(&mut self) {
         match self.summons.clone() {
-            Some(Summons::Join(_)) if self.leave_requested => self.end(Outcome::Left),
             Some(Summons::Join(place)) => self.state = State::Forming(place),
-            Some(Summons::Leave) => self.end(Outcome::Left),
+            Some(Summons::Leave) => self.leave_alone(),
             None => {}
+        }
+    }
+
+    /// No peer is known to have the state of this process.
+    fn leave_alone(&mut self) {
+        if self.has_trained {
+            self.state = State::SavingAlone;
+        } else {
+            self.end(Outcome::Left);
         }
     }
 

@@ -11,6 +11,7 @@
 //! A checkpoint is a new directory that gets its name when everything in it is durable, and is never
 //! changed afterwards: what has the name is complete, or was damaged later, which sizes and checksums show.
 
+pub mod alone;
 pub mod complete;
 pub mod directory;
 pub mod job;

@@ -1,5 +1,6 @@
 //! Why a process can no longer be a member, and the exit code that says so.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -102,10 +103,12 @@ pub enum Failure {
         waited: Duration,
     },
     /// Asked to leave.
-    #[error("asked to leave; stopped after step {step}")]
+    #[error("asked to leave; stopped after step {step}{kept}")]
     Left {
         /// Committed steps.
         step: u64,
+        /// Where the state after that step is.
+        kept: Kept,
     },
     /// The operating system refused a file that is not the user's.
     #[error("{}: {error}", path.display())]
@@ -128,6 +131,30 @@ pub enum Failure {
     /// A defect of ours.
     #[error("{0}")]
     Internal(String),
+}
+
+/// Where the state of a process that leaves is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The process has trained no step.
+    Untrained,
+    /// The ranks that stay have it.
+    Peers,
+    /// A checkpoint holds it, or a newer one.
+    Checkpoint,
+    /// It is lost, for this reason.
+    Nowhere(String),
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Untrained => Ok(()),
+            Self::Peers => write!(f, "; the other ranks continue from there"),
+            Self::Checkpoint => write!(f, "; a checkpoint holds its state"),
+            Self::Nowhere(reason) => write!(f, "; no checkpoint holds its state: {reason}"),
+        }
+    }
 }
 
 /// How a process ends: its exit code and its last words.

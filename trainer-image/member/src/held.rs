@@ -48,7 +48,7 @@ impl Held {
         self.torn = None;
         self.mark = manifest.mark(self.mark.pace);
         self.scores = manifest.scores.map(|scores| (manifest.step, scores));
-        self.chain = Chain::from(manifest.ledger);
+        self.chain = manifest.chain();
     }
 
     /// The last generation that the state was a member's of; 0 before the first.

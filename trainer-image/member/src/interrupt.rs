@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::group::Abort;
 use crate::membership::MembershipWatch;
 use crate::report::say_error;
+use crate::signals::LeaveRequest;
 use crate::world::let_go;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -42,6 +43,13 @@ struct Watched {
 }
 
 impl Watched {
+    /// Why the wait for its peers is over, if this process should have left by now.
+    fn overdue(&self, leave: &LeaveRequest) -> Option<String> {
+        let words = "this process was asked to leave, and the common end of a step does not come";
+        let is_overdue = self.group.is_some() && leave.is_overdue();
+        is_overdue.then(|| words.to_owned())
+    }
+
     /// Why the wait for its peers is over, if it is, given the newest generation, since when one newer than
     /// the group's is known, and whether a collective of the group has failed.
     fn over(&mut self, newest: u64, known_since: Instant, has_failed: bool) -> Option<String> {
@@ -69,13 +77,13 @@ impl Interrupter {
     ///
     /// # Errors
     /// The operating system refused it.
-    pub fn start(membership_file: &Path) -> Result<Self, Failure> {
+    pub fn start(membership_file: &Path, leave: LeaveRequest) -> Result<Self, Failure> {
         let interrupter = Self::default();
         let watched = Arc::clone(&interrupter.watched);
         let (watch, newest) = MembershipWatch::start(membership_file);
         std::thread::Builder::new()
             .name("interrupter".to_owned())
-            .spawn(move || run(&watched, watch, newest))
+            .spawn(move || run(&watched, watch, newest, &leave))
             .map_err(|error| Failure::Internal(format!("no thread to watch peers: {error}")))?;
         Ok(interrupter)
     }
@@ -186,7 +194,12 @@ impl Interrupter {
 }
 
 /// Watches until nobody else holds what is watched.
-fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut newest: u64) {
+fn run(
+    watched: &Arc<Mutex<Option<Watched>>>,
+    mut watch: MembershipWatch,
+    mut newest: u64,
+    leave: &LeaveRequest,
+) {
     let mut known_since = Instant::now();
     while Arc::strong_count(watched) > 1 {
         std::thread::sleep(LOOK_INTERVAL);
@@ -205,7 +218,8 @@ fn run(watched: &Arc<Mutex<Option<Watched>>>, mut watch: MembershipWatch, mut ne
         }
         let over = watched.as_mut().and_then(|watched| {
             let has_failed = failed == Some(watched.generation);
-            watched.over(newest, known_since, has_failed)
+            let over = watched.over(newest, known_since, has_failed);
+            over.or_else(|| watched.overdue(leave))
         });
         // Taken out, so that it is not aborted twice.
         let over = over.and_then(|reason| {

@@ -18,6 +18,7 @@ use crate::report::{Reporter, say_error};
 use crate::state::Table;
 use crate::world::{Saving, SavingSum};
 
+pub mod alone;
 pub mod best;
 pub mod last_save;
 pub mod look;

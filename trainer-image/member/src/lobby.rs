@@ -26,7 +26,8 @@ pub struct Peers<R> {
 }
 
 impl<R> Peers<R> {
-    /// Begins to watch the peers of a process; `watch` is of the same membership file.
+    /// Begins to watch the peers of a process; `watch` is of the same membership file. A process that should have left
+    /// by now waits for them no longer.
     ///
     /// # Errors
     /// The operating system refused the thread that watches.
@@ -34,11 +35,12 @@ impl<R> Peers<R> {
         membership_file: &Path,
         watch: MembershipWatch,
         rendezvous: R,
+        leave: &LeaveRequest,
     ) -> Result<Self, Failure> {
         Ok(Self {
             watch,
             rendezvous,
-            interrupter: Interrupter::start(membership_file)?,
+            interrupter: Interrupter::start(membership_file, leave.clone())?,
         })
     }
 }

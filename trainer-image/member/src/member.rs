@@ -3,7 +3,7 @@
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Action, Activity, Door, Event, Machine, Outcome, Place};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::held::Held;
 use crate::keeping::Keeping;
@@ -23,6 +23,9 @@ pub enum Todo {
     Form(Place),
     /// Do a step, or what is due in its place.
     Step,
+    /// Leave without peers: [`Member::save_alone`], then tell [`Event::SavedAlone`]. Whatever uses the world's group is
+    /// to be dropped before.
+    SaveAlone,
     /// End.
     Exit(Outcome),
 }
@@ -40,6 +43,8 @@ pub struct Member<'reporter, R: Rendezvous> {
     pub(crate) door: Door,
     pub(crate) world: Option<World<R::Group>>,
     pub(crate) keeping: Option<Keeping>,
+    /// Where its state is once it leaves, if that is known.
+    pub(crate) kept: Option<Kept>,
     /// The generation of the last [`Todo`].
     generation: u64,
 }
@@ -78,6 +83,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             door: Door::default(),
             world: None,
             keeping,
+            kept: None,
             generation: 0,
         }
     }
@@ -96,6 +102,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
                     self.generation = place.generation;
                     return Todo::Step;
                 }
+                Action::SaveAlone => return Todo::SaveAlone,
                 Action::Exit(outcome) => return Todo::Exit(outcome),
             }
         }
@@ -109,6 +116,19 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
                 peers.interrupter.release();
             }
             self.reporter.enter(Phase::Lobby);
+        }
+    }
+
+    /// Why a process ends that leaves, for before [`Self::leave`].
+    pub fn left(&mut self) -> Failure {
+        let otherwise = if self.world.is_some() {
+            Kept::Peers
+        } else {
+            Kept::Untrained
+        };
+        Failure::Left {
+            step: self.held.mark.step,
+            kept: self.kept.take().unwrap_or(otherwise),
         }
     }
 

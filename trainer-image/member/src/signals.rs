@@ -1,5 +1,5 @@
 //! SIGTERM and SIGINT: leave at the step boundary at which the others can do without this process; if
-//! that does not come soon, leave anyway.
+//! that does not come soon, save the state alone and leave.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +25,7 @@ struct Flags {
     until_pressing: Duration,
     made_at: OnceLock<Instant>,
     holds_on: AtomicBool,
+    is_overdue: AtomicBool,
 }
 
 impl LeaveRequest {
@@ -51,11 +52,10 @@ impl LeaveRequest {
                 if signals.forever().next().is_some() {
                     flags.made_at.get_or_init(Instant::now);
                     std::thread::sleep(budget.until_boundary);
-                    let holds_on = flags.holds_on.load(Ordering::Relaxed);
-                    if holds_on {
-                        std::thread::sleep(budget.for_saving);
-                    }
-                    last_words(holds_on);
+                    let is_overdue = !flags.holds_on.load(Ordering::Relaxed);
+                    flags.is_overdue.store(is_overdue, Ordering::Relaxed);
+                    std::thread::sleep(budget.for_saving);
+                    last_words(flags.holds_on.load(Ordering::Relaxed));
                     // Not the ordinary exit: its destructors would wait for the blocked thread.
                     signal_hook::low_level::exit(ExitCode::Left.code());
                 }
@@ -67,6 +67,13 @@ impl LeaveRequest {
     /// The step boundary has come, and the state is being saved: it may take a little longer.
     pub fn hold_on(&self) {
         self.0.holds_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the step boundary has not come in its time. Then peers are waited for no longer, and the process saves
+    /// its state alone in the time that is left.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        self.0.is_overdue.load(Ordering::Relaxed)
     }
 
     /// Whether a signal has come.

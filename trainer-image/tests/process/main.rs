@@ -22,6 +22,7 @@ mod harness;
 mod init_from;
 mod input;
 mod layout;
+mod leaving;
 mod look;
 mod mount;
 mod nccl;

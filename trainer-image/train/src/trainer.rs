@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, TrainerConfig};
 use roundhouse_elastic::ledger::Terms;
-use roundhouse_elastic::{Batch, Course, Outcome, Permutation, RateSchedule, Scaling};
-use roundhouse_member::failure::Failure as MemberFailure;
+use roundhouse_elastic::{Batch, Course, Event, Outcome, Permutation, RateSchedule, Scaling};
 use roundhouse_member::member::Todo;
 use roundhouse_member::{Launch, Member};
 
@@ -117,6 +116,11 @@ impl Trainer<'_> {
                         .map_err(|failure| failure.on_rank(place.rank))
                 }
                 Todo::Step => self.step(),
+                Todo::SaveAlone => {
+                    self.leave_group();
+                    self.member.save_alone(&self.work.tensors);
+                    Ok(Some(Event::SavedAlone))
+                }
                 Todo::Exit(outcome) => return self.end(outcome),
             };
             match event {
@@ -141,16 +145,14 @@ impl Trainer<'_> {
 
     fn end(mut self, outcome: Outcome) -> Result<(), Failure> {
         self.leave_group();
+        let left = self.member.left();
         self.member.leave();
         match outcome {
             Outcome::Done => {
                 self.member.reporter.done();
                 Ok(())
             }
-            Outcome::Left => {
-                let step = self.member.held.mark.step;
-                Err(MemberFailure::Left { step }.into())
-            }
+            Outcome::Left => Err(left.into()),
         }
     }
 

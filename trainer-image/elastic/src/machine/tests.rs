@@ -54,14 +54,14 @@ const fn fault(generation: u64) -> Event {
 fn forming_generation(machine: &Machine) -> Option<u64> {
     match machine.next() {
         Action::Form(place) => Some(place.generation),
-        Action::Wait | Action::Step(_) | Action::Exit(_) => None,
+        Action::Wait | Action::Step(_) | Action::SaveAlone | Action::Exit(_) => None,
     }
 }
 
 fn training_generation(machine: &Machine) -> Option<u64> {
     match machine.next() {
         Action::Step(place) => Some(place.generation),
-        Action::Wait | Action::Form(_) | Action::Exit(_) => None,
+        Action::Wait | Action::Form(_) | Action::SaveAlone | Action::Exit(_) => None,
     }
 }
 
@@ -169,6 +169,8 @@ fn a_rank_that_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
         agreed_generation: 1,
         all_leave: true,
     });
+    assert_eq!(machine.next(), Action::SaveAlone);
+    machine.apply(Event::SavedAlone);
     assert_eq!(machine.next(), Action::Exit(Outcome::Left));
 }
 
@@ -181,12 +183,73 @@ fn a_rank_waits_for_the_document_of_a_generation_that_its_peers_have_seen() {
     assert_eq!(forming_generation(&machine), Some(2));
 }
 
-#[test]
-fn a_fault_while_leaving_is_leaving() {
+/// What a process does that has trained, and is to leave after these inputs.
+fn leaving(inputs: &[Input]) -> Machine {
     let mut machine = training(1);
-    machine.apply(Event::LeaveRequested);
-    machine.apply(fault(1));
-    assert_eq!(machine.next(), Action::Exit(Outcome::Left));
+    for input in inputs {
+        take(&mut machine, input);
+    }
+    machine
+}
+
+#[test]
+fn a_process_with_a_state_that_leaves_without_peers_saves_it_first() {
+    use Input::{Happens, See, SeeLeave};
+    let asked = Happens(Event::LeaveRequested);
+    let all_leave = Happens(Event::Boundary {
+        agreed_generation: 1,
+        all_leave: true,
+    });
+    let cases: [(&str, &[Input]); 7] = [
+        (
+            "asked, then a peer is lost",
+            &[asked.clone(), Happens(fault(1))],
+        ),
+        (
+            "waits after a loss, then asked",
+            &[Happens(fault(1)), asked.clone()],
+        ),
+        (
+            "asked while it forms the next generation",
+            &[See(2), Happens(committed(2)), asked.clone()],
+        ),
+        (
+            "asked while it waits for its document",
+            &[Happens(committed(2)), asked.clone()],
+        ),
+        (
+            "a document says so after a loss",
+            &[Happens(fault(1)), SeeLeave(2)],
+        ),
+        (
+            "a document says so while it forms",
+            &[See(2), Happens(committed(2)), SeeLeave(3)],
+        ),
+        ("all are asked", &[asked, all_leave]),
+    ];
+    for (what, inputs) in cases {
+        let mut machine = leaving(inputs);
+        assert_eq!(machine.next(), Action::SaveAlone, "{what}");
+        // Nothing keeps it from that.
+        machine.see(&document(7));
+        machine.apply(Event::LeaveRequested);
+        machine.apply(fault(2));
+        assert_eq!(machine.next(), Action::SaveAlone, "{what}");
+        machine.apply(Event::SavedAlone);
+        assert_eq!(machine.next(), Action::Exit(Outcome::Left), "{what}");
+    }
+}
+
+#[test]
+fn a_process_that_has_not_trained_leaves_at_once() {
+    for is_forming in [false, true] {
+        let mut machine = Machine::new(1, 0);
+        if is_forming {
+            machine.see(&document(1));
+        }
+        machine.apply(Event::LeaveRequested);
+        assert_eq!(machine.next(), Action::Exit(Outcome::Left));
+    }
 }
 
 #[test]
@@ -219,6 +282,18 @@ fn a_document_without_a_place_for_the_process_is_invalid() {
     assert_eq!(machine.next(), Action::Wait);
 }
 
+fn take(machine: &mut Machine, input: &Input) {
+    match input {
+        Input::See(generation) => {
+            machine.see(&document(*generation));
+        }
+        Input::SeeLeave(generation) => {
+            machine.see(&leave(*generation));
+        }
+        Input::Happens(event) => machine.apply(*event),
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Input {
     See(u64),
@@ -235,6 +310,11 @@ fn input() -> impl Strategy<Value = Input> {
         1 => (0_u64..8).prop_map(|generation| Input::Happens(fault(generation))),
         1 => Just(Input::Happens(Event::LeaveRequested)),
         1 => Just(Input::Happens(Event::Finished)),
+        1 => Just(Input::Happens(Event::SavedAlone)),
+        1 => (0_u64..8).prop_map(|agreed_generation| Input::Happens(Event::Boundary {
+            agreed_generation,
+            all_leave: true,
+        })),
     ]
 }
 
@@ -274,6 +354,34 @@ proptest! {
             } else {
                 prop_assert!(ended.is_none());
             }
+        }
+    }
+
+    /// A process that has trained is left by its state in one of three ways: a checkpoint is tried first, the ranks
+    /// that stay have it, or training is complete.
+    #[test]
+    fn no_process_leaves_with_a_state_that_it_did_not_try_to_save(
+        inputs in proptest::collection::vec(input(), 0..40),
+    ) {
+        let mut machine = Machine::new(1, 0);
+        let mut has_trained = false;
+        for input in inputs {
+            let before = machine.clone();
+            take(&mut machine, &input);
+            let has_left = machine.next() == Action::Exit(Outcome::Left)
+                && before.next() != Action::Exit(Outcome::Left);
+            if has_left && has_trained {
+                let saves = before.next() == Action::SaveAlone;
+                let is_whole = matches!(
+                    (&input, before.current_generation()),
+                    (
+                        Input::Happens(Event::Boundary { agreed_generation, all_leave: false }),
+                        Some(current),
+                    ) if *agreed_generation > current
+                );
+                prop_assert!(saves || is_whole, "{before:?} and {input:?}");
+            }
+            has_trained |= machine.current_generation().is_some();
         }
     }
 }

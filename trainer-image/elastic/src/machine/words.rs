@@ -36,6 +36,9 @@ pub enum Action<'machine> {
     /// Do one step, or what is due in its place, then report [`Event::Boundary`], [`Event::Finished`] or
     /// [`Event::Fault`].
     Step(&'machine Place),
+    /// Leave without peers: save the state of this process, unless a checkpoint holds it, then report
+    /// [`Event::SavedAlone`].
+    SaveAlone,
     /// End the process.
     Exit(Outcome),
 }
@@ -60,6 +63,8 @@ pub enum Event {
     },
     /// The last step is committed and evaluated.
     Finished,
+    /// A checkpoint holds the state of this process, or it cannot be saved.
+    SavedAlone,
     /// Somebody asked this process to leave. It continues until the others can do without it: a
     /// newer generation, or everybody leaves.
     LeaveRequested,

@@ -23,23 +23,35 @@ pub fn complete(
     manifest: Manifest,
     writer: u64,
 ) -> Result<Manifest, Trouble> {
+    let partial = directory.partial(manifest.id(), writer);
+    complete_from(directory, &partial, manifest)
+}
+
+/// The same for a checkpoint whose parts are in this directory.
+///
+/// # Errors
+/// As [`complete`].
+pub fn complete_from(
+    directory: &Directory,
+    partial: &Path,
+    manifest: Manifest,
+) -> Result<Manifest, Trouble> {
     // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
-    try_complete(directory, manifest, writer).map_err(Trouble::with(&directory.checkpoints()))
+    try_complete(directory, partial, manifest).map_err(Trouble::with(&directory.checkpoints()))
 }
 
 fn try_complete(
     directory: &Directory,
+    partial: &Path,
     mut manifest: Manifest,
-    writer: u64,
 ) -> Result<Manifest, Reason> {
     let id = manifest.id();
-    let partial = directory.partial(id, writer);
     let records: Vec<_> = (0..manifest.world_size)
         .map(|rank| shard::record_name(rank, manifest.world_size))
         .collect();
     for name in &records {
-        let shard = read_record(&partial, name)?;
-        check_size(&partial, &manifest.tensors, &shard)?;
+        let shard = read_record(partial, name)?;
+        check_size(partial, &manifest.tensors, &shard)?;
         manifest.shards.push(shard);
     }
     let text = serde_json::to_vec_pretty(&manifest)?;
@@ -49,15 +61,20 @@ fn try_complete(
         // They say nothing that the manifest does not.
         let _ = std::fs::remove_file(partial.join(name));
     }
-    sync_directory(&partial)?;
+    sync_directory(partial)?;
     faults::point(Point::Complete, 0, id.step);
     let complete = directory.checkpoint(id);
     if let Ok(saved) = Manifest::read(&complete) {
         // The same state: another generation has saved it, or its name could not be made durable.
         manifest = with_scores(saved, &manifest, &complete, pulse)?;
-        std::fs::remove_dir_all(&partial)?;
-    } else {
-        std::fs::rename(&partial, &complete).map_err(Reason::of_rename)?;
+        std::fs::remove_dir_all(partial)?;
+    } else if let Err(error) = std::fs::rename(partial, &complete) {
+        // Another process may have given the same state its name a moment ago.
+        let Ok(saved) = Manifest::read(&complete) else {
+            return Err(Reason::of_rename(error));
+        };
+        manifest = saved;
+        std::fs::remove_dir_all(partial)?;
     }
     sync_directory(&directory.checkpoints())?;
     pulse.beat(1);

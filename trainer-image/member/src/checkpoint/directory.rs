@@ -62,6 +62,12 @@ impl Directory {
         self.checkpoints().join(id.partial_name(writer))
     }
 
+    /// Where one process writes all of a checkpoint; see [`CheckpointId::alone_name`].
+    #[must_use]
+    pub fn alone(&self, id: CheckpointId, attempt: u32) -> PathBuf {
+        self.checkpoints().join(id.alone_name(attempt))
+    }
+
     /// The checkpoints that have their name, the newest first.
     ///
     /// # Errors

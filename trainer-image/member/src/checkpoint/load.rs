@@ -176,7 +176,7 @@ fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
     if num_shards != Ok(manifest.world_size) || !(0..).zip(&manifest.shards).all(is_part) {
         return Err(Reason::Parts);
     }
-    if manifest.ledger.step != manifest.step {
+    if manifest.ledger.step != manifest.step || manifest.chain().head() != manifest.ledger {
         return Err(Reason::LedgerStep);
     }
     Ok(())

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::{Head, Terms};
-use roundhouse_elastic::{CheckpointId, Claim, Digest, LossScale, Mark, Origin, Pace, Skips};
+use roundhouse_elastic::{
+    Chain, CheckpointId, Claim, Digest, Line, LossScale, Mark, Origin, Pace, Skips,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Reason, Trouble};
@@ -48,7 +50,7 @@ pub struct Manifest {
     /// What an evaluation of this state found, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
-    /// Ranks that wrote it.
+    /// Parts that it consists of: one of each rank that wrote it, or those of a process that wrote all of it.
     pub world_size: u32,
     /// What training it belongs to.
     pub training: Identity,
@@ -56,10 +58,24 @@ pub struct Manifest {
     pub config_hash: Digest,
     /// Where the ledger was.
     pub ledger: Head,
+    /// The end of the ledger, if it was not known that a file of the ledger has it: whoever saves alone has no rank 0
+    /// that writes the ledger. The next generation begins its file with these lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<Tail>,
     /// All tensors, in the order of their bytes.
     pub tensors: Table,
     /// The parts, by rank.
     pub shards: Vec<Shard>,
+}
+
+/// The last lines of a ledger.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tail {
+    /// The line before them, which a file of the ledger has.
+    pub after: Head,
+    /// The lines.
+    pub lines: Vec<Line>,
 }
 
 /// What has to be equal for a state to be gone on with, apart from the tensors' shapes.
@@ -214,6 +230,19 @@ impl Manifest {
             return Err(Reason::SchemaVersion(manifest.schema_version));
         }
         Ok(manifest)
+    }
+
+    /// The end of the ledger for a process that continues with it.
+    #[must_use]
+    pub fn chain(&self) -> Chain {
+        let Some(Tail { after, lines }) = &self.tail else {
+            return Chain::from(self.ledger);
+        };
+        let mut chain = Chain::from(*after);
+        for line in lines {
+            chain.push(*line);
+        }
+        chain
     }
 
     /// What a rank that has loaded it says of its state.

@@ -168,7 +168,7 @@ fn form_one(process: Process, group: Threads) -> Formed {
     made.give(group);
     let control = Control {
         machine: Machine::new(0, 0),
-        peers: Some(Peers::meet(file, watch, made).unwrap()),
+        peers: Some(Peers::meet(file, watch, made, &LeaveRequest::default()).unwrap()),
         leave: LeaveRequest::default(),
     };
     let mut member = Member::prepared(control, held, keeping, &mut reporter);

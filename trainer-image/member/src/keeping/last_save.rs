@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use roundhouse_contract::Phase;
 use roundhouse_elastic::saving::{self, Stage};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::member::Member;
 use crate::report::say_error;
@@ -36,7 +36,7 @@ struct Tries {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// All leave, so that the state is nowhere but on the volume. A peer that is gone already has left.
+    /// All leave, so that the state is nowhere but on the volume. If a peer is lost meanwhile, this process saves it alone.
     ///
     /// # Errors
     /// [`Failure::State`] when the state cannot be copied, [`Failure::Fenced`].
@@ -44,8 +44,19 @@ impl<R: Rendezvous> Member<'_, R> {
         self.leave.hold_on();
         self.enter(Phase::Saving);
         match self.save_now(Purpose::Leaving, state) {
-            Err(failure @ (Failure::PeerLost(_) | Failure::Unsaved { .. })) => {
+            Ok(()) => {
+                self.kept = self.keeping.as_ref().map(|_| Kept::Checkpoint);
+                Ok(())
+            }
+            // The process saves its state alone.
+            Err(failure @ Failure::PeerLost(_)) => {
                 say_error(&format!("no checkpoint of the last step: {failure}"));
+                Ok(())
+            }
+            Err(failure @ Failure::Unsaved { .. }) => {
+                say_error(&format!("no checkpoint of the last step: {failure}"));
+                let reason = self.reporter.checkpoint_trouble();
+                self.kept = Some(Kept::Nowhere(reason));
                 Ok(())
             }
             result => result,

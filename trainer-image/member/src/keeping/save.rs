@@ -151,7 +151,8 @@ impl Keeping {
     }
 }
 
-fn manifest(
+/// Lacks the parts.
+pub(super) fn manifest(
     id: CheckpointId,
     saved: &Saved,
     world_size: u32,
@@ -181,6 +182,7 @@ fn manifest(
         training: identity.clone(),
         config_hash: identity.hash(table),
         ledger,
+        tail: None,
         tensors: table.clone(),
         shards: Vec::new(),
     }

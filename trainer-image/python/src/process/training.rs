@@ -119,7 +119,7 @@ impl Training {
                 launch.local_rank,
                 launch.timeouts,
             )?;
-            Peers::meet(file, watch, rendezvous)
+            Peers::meet(file, watch, rendezvous, &leave)
         };
         let peers = watch.map(meet).transpose()?;
         let total_steps = held.mark.step + course.steps_to_come(&held.mark);
@@ -160,10 +160,15 @@ impl Training {
                     Err(failure) => return Err(failure),
                 },
                 Todo::Step => return self.begin(),
+                Todo::SaveAlone => {
+                    self.leave_group()?;
+                    self.member.save_alone(&self.state);
+                    self.member.apply(Event::SavedAlone);
+                }
                 Todo::Exit(Outcome::Left) => {
-                    let step = self.member.held.mark.step;
+                    let left = self.member.left();
                     self.member.leave();
-                    return Err(Failure::Left { step });
+                    return Err(left);
                 }
                 Todo::Exit(Outcome::Done) => return Ok(false),
             }
@@ -173,8 +178,7 @@ impl Training {
     fn form(&mut self, place: &Place) -> Result<bool, Failure> {
         (self.begun, self.told) = (None, None);
         self.own_time = Duration::ZERO;
-        let left = Python::attach(|py| self.leave_group.call0(py));
-        left.map_err(|error| internal(&told(&error)))?;
+        self.leave_group()?;
         let Some(origin) = self.member.form(place, &mut self.state)? else {
             return Ok(false);
         };
@@ -193,6 +197,11 @@ impl Training {
         self.member.reporter.enter(Phase::Training);
         self.ended = Instant::now();
         Ok(true)
+    }
+
+    fn leave_group(&self) -> Result<(), Failure> {
+        let left = Python::attach(|py| self.leave_group.call0(py));
+        left.map(|_| ()).map_err(|error| internal(&told(&error)))
     }
 
     fn begin(&mut self) -> Result<bool, Failure> {

@@ -116,6 +116,19 @@ impl Job {
         job.begin(&digits())
     }
 
+    /// Starts the processes of a job that saves when it is left, with so many seconds of grace.
+    pub(crate) fn leaving(config: &Value, nodes: u32, volume: &Path, grace_seconds: u64) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(volume.to_owned(), u64::MAX));
+        let grace = |node| {
+            let seconds = grace_seconds.to_string();
+            (node, TERMINATION_GRACE_SECONDS, seconds)
+        };
+        job.variables.extend((0..nodes).map(grace));
+        job.spawn(&digits());
+        job
+    }
+
     /// Starts the processes of a job that keeps checkpoints; they enter the lobby by themselves.
     pub(crate) fn keeping(config: &Value, nodes: u32, checkpoint: CheckpointEnvironment) -> Self {
         let mut job = Self::new(config, nodes, 1);

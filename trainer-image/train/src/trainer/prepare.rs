@@ -76,7 +76,7 @@ impl<'reporter> Trainer<'reporter> {
             held.stand_for(manifest);
         }
         let peers = watch
-            .map(|watch| meet_peers(&launch, device, watch))
+            .map(|watch| meet_peers(&launch, device, watch, &leave))
             .transpose()?;
         if config.tensorboard {
             write_events(&launch, reporter);
@@ -198,6 +198,7 @@ fn meet_peers(
     launch: &Launch,
     device: Device,
     watch: MembershipWatch,
+    leave: &LeaveRequest,
 ) -> Result<Peers<StoreRendezvous>, Failure> {
     let launch::Source::Membership {
         file,
@@ -214,7 +215,7 @@ fn meet_peers(
         launch.local_rank,
         launch.timeouts,
     )?;
-    Ok(Peers::meet(file, watch, rendezvous)?)
+    Ok(Peers::meet(file, watch, rendezvous, leave)?)
 }
 
 /// `refusal`: why an evaluation of the model does not have the metric of the best checkpoint.

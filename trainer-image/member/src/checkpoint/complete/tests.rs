@@ -46,6 +46,7 @@ fn written(root: &Path) -> (Directory, Manifest) {
         config_hash: training.hash(&tensors),
         training,
         ledger,
+        tail: None,
         tensors,
         shards: Vec::new(),
     };

@@ -34,6 +34,7 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         config_hash: training.hash(&table),
         training,
         ledger,
+        tail: None,
         tensors: table,
         shards: Vec::new(),
     };

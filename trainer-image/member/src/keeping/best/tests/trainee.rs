@@ -162,7 +162,7 @@ fn with_member<T>(
     let (watch, _) = MembershipWatch::start(file);
     let control = Control {
         machine: Machine::new(0, 0),
-        peers: Some(Peers::meet(file, watch, Made::default()).unwrap()),
+        peers: Some(Peers::meet(file, watch, Made::default(), &LeaveRequest::default()).unwrap()),
         leave: LeaveRequest::default(),
     };
     let held = Held::fresh(Scaling::new(None, &course()).start(), start);

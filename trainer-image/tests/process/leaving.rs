@@ -1,0 +1,149 @@
+//! Processes that are asked to leave while they have no whole world: the state is saved before the last one ends.
+
+use std::path::Path;
+
+use roundhouse_contract::{Phase, Reason};
+use tempfile::TempDir;
+
+use crate::checkpoints::{beyond, checkpoints, endless, everything, start, step_of};
+use crate::elastic::{assert_same, undisturbed};
+use crate::harness::{Job, assert_proven};
+
+/// Leaves a process 4 s until the end of its step, and 4 s to save.
+const GRACE_SECONDS: u64 = 12;
+
+/// A job that saves nothing before it is left. Its first workers train.
+fn begin(nodes: u32, members: u32) -> (TempDir, Job) {
+    let volume = tempfile::tempdir().unwrap();
+    let job = Job::leaving(&endless(), nodes, volume.path(), GRACE_SECONDS);
+    job.pace_steps(10);
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    let members: Vec<u32> = (0..members).collect();
+    job.passes(1, &members, 20);
+    (volume, job)
+}
+
+fn wait_alone(job: &Job, nodes: &[u32]) {
+    job.wait_for_nodes(nodes, "a wait for peers", |status| {
+        status.phase == Phase::Stranded
+    });
+}
+
+/// These workers end, and the last step of theirs is on the volume, from which training continues.
+fn assert_saved(job: &mut Job, nodes: &[u32], volume: &Path) {
+    let mut step = 0;
+    for node in nodes {
+        assert_eq!(job.exit_code(*node as usize), Some(143), "{}", job.logs());
+        let failure = job.failure(*node, 0);
+        assert_eq!(failure.reason, Reason::Left);
+        step = step.max(failure.step);
+    }
+    let saved: Vec<u64> = checkpoints(volume).iter().map(|it| step_of(it)).collect();
+    assert_eq!(saved.last(), Some(&step), "{}", job.logs());
+    let told = |node: &u32| job.status(*node, 0)?.progress?.checkpoint_step;
+    assert!(
+        nodes.iter().any(|node| told(node) == Some(step)),
+        "no process reports the checkpoint\n{}",
+        job.logs()
+    );
+    assert_eq!(everything(volume), checkpoints(volume), "left over");
+    let num_written = job.logs().matches("saved without peers").count();
+    assert_eq!(
+        num_written,
+        saved.len(),
+        "a state is written more than once\n{}",
+        job.logs()
+    );
+
+    let config = beyond(volume);
+    let mut resumed = start(&config, 1, volume, 9);
+    resumed.complete();
+    assert_same(&resumed, &undisturbed(&config), "after the resume");
+    assert_proven(volume, step + 200);
+}
+
+#[test]
+fn a_worker_that_waits_for_a_lost_one_saves_before_it_leaves() {
+    let (volume, mut job) = begin(2, 2);
+    job.signal(1, "-KILL");
+    wait_alone(&job, &[0]);
+    job.signal(0, "-TERM");
+    assert_saved(&mut job, &[0], volume.path());
+}
+
+#[test]
+fn a_worker_whose_peer_dies_while_both_are_asked_saves_before_it_leaves() {
+    let (volume, mut job) = begin(2, 2);
+    job.signal(0, "-TERM");
+    job.signal(1, "-KILL");
+    assert_saved(&mut job, &[0], volume.path());
+}
+
+#[test]
+fn a_worker_that_is_asked_after_the_other_has_left_saves_before_it_leaves() {
+    let (volume, mut job) = begin(2, 2);
+    job.signal(1, "-TERM");
+    assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
+    job.signal(0, "-TERM");
+    assert_saved(&mut job, &[0, 1], volume.path());
+}
+
+#[test]
+fn workers_that_are_asked_while_they_form_a_generation_save_before_they_leave() {
+    let (volume, mut job) = begin(3, 2);
+    // The third is never told.
+    job.tell(2, &[0, 1, 2], &[0, 1]);
+    job.wait_for_nodes(&[0, 1], "a generation that forms", |status| {
+        status.phase == Phase::Forming
+    });
+    job.signal(0, "-TERM");
+    job.signal(1, "-TERM");
+    assert_saved(&mut job, &[0, 1], volume.path());
+}
+
+#[test]
+fn of_workers_that_wait_with_one_state_one_saves_it() {
+    let (volume, mut job) = begin(3, 3);
+    job.signal(2, "-KILL");
+    wait_alone(&job, &[0, 1]);
+    job.signal(0, "-TERM");
+    job.signal(1, "-TERM");
+    assert_saved(&mut job, &[0, 1], volume.path());
+}
+
+#[test]
+fn a_worker_whose_peer_has_stopped_saves_within_its_grace() {
+    let (volume, mut job) = begin(2, 2);
+    job.signal(1, "-STOP");
+    job.signal(0, "-TERM");
+    assert_saved(&mut job, &[0], volume.path());
+}
+
+#[test]
+fn a_worker_that_is_dismissed_while_it_waits_saves_before_it_leaves() {
+    let (volume, mut job) = begin(2, 2);
+    job.signal(1, "-KILL");
+    wait_alone(&job, &[0]);
+    job.dismiss(2, 0);
+    assert_saved(&mut job, &[0], volume.path());
+}
+
+#[test]
+fn a_state_that_cannot_be_saved_is_named_in_the_last_words() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let on_file = Job::leaving(&endless(), 2, file.path(), GRACE_SECONDS);
+    on_file.issue_when_ready(1);
+    for (mut job, words) in [
+        (on_file, "Not a directory"),
+        (Job::train(&endless(), 2, 1), "there is no spec.checkpoint"),
+    ] {
+        job.wait_for("committed steps", |status| status.step > 20);
+        job.signal(1, "-KILL");
+        wait_alone(&job, &[0]);
+        job.signal(0, "-TERM");
+        assert_eq!(job.exit_code(0), Some(143), "{}", job.logs());
+        let message = job.failure(0, 0).message;
+        assert!(message.contains("no checkpoint holds"), "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+}
