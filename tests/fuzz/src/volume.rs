@@ -144,6 +144,7 @@ fn checkpoint(directory: &Directory) -> Manifest {
         training,
         ledger,
         tensors,
+        tail: None,
         shards: Vec::new(),
     };
     let part = shard::Part {
