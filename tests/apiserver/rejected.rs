@@ -83,16 +83,45 @@ async fn create_nested(stage: &Stage, name: &str) {
 }
 
 /// Waits until it is refused, in words that say why.
-async fn nested_is_refused(stage: &Stage, name: &str) {
+async fn is_refused_with(stage: &Stage, name: &str, words: &str) {
     let jobs: Api<TrainingJob> = Api::namespaced(shallow(stage.client.clone()), NAMESPACE);
     until("it is refused", SOON, || async {
         let status = jobs.get(name).await?.status.unwrap_or_default();
         let accepted = status.condition(ConditionType::Accepted);
-        let is_refused = |it: &Condition| it.message.contains("more than 32 levels deep");
+        let is_refused = |it: &Condition| it.message.contains(words);
         Ok(accepted.is_some_and(is_refused).then_some(()))
     })
     .await
     .unwrap();
+}
+
+async fn nested_is_refused(stage: &Stage, name: &str) {
+    is_refused_with(stage, name, "more than 32 levels deep").await;
+}
+
+/// Creates a job of 1.2 MiB.
+async fn create_large(stage: &Stage, name: &str) {
+    let mut job = job(1);
+    job["metadata"]["name"] = json!(name);
+    let args: Vec<String> = (0..10).map(|_| "x".repeat(125_000)).collect();
+    let container = json!({"name": "trainer", "args": args});
+    job["spec"]["workers"]["template"] = json!({"spec": {"containers": [container]}});
+    stage.create(NAMESPACE, job).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_too_large_is_refused_and_others_train() {
+    let stage = Stage::new().await;
+    // An operator lists the first one, and is told of the second.
+    create_large(&stage, "listed").await;
+    let operator = stage.operator(None);
+    let words = "the operator manages jobs of at most 256 KiB";
+    is_refused_with(&stage, "listed", words).await;
+    create_large(&stage, "told").await;
+    is_refused_with(&stage, "told", words).await;
+    stage.apply("other", 2).await;
+    stage.trains("other").await;
+    operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
