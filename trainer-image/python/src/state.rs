@@ -62,7 +62,7 @@ impl PyState {
     pub(crate) fn digests(&self) -> Result<Vec<u32>, Failure> {
         Python::attach(|py| {
             let digests = self.row.call_method0(py, "digests");
-            let digests = digests.and_then(|digests| Ok(digests.extract(py)?));
+            let digests = digests.and_then(|digests| digests.extract(py));
             digests.map_err(|error| refused(py, &error))
         })
     }
