@@ -98,8 +98,8 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         counted(job.replicas, "worker"),
         home.logs().display()
     );
-    if let Some(unused) = own::unused(&job) {
-        println!("{unused}");
+    for line in own::unused(&job).into_iter().chain(home.resumes()) {
+        println!("{line}");
     }
     println!(
         "See it in a browser: kubectl-roundhouse ui --local {}",

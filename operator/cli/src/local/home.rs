@@ -5,10 +5,12 @@ use std::io::{Read, Write};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use jiff::Timestamp;
 use roundhouse_elastic::CheckpointId;
 use tempfile::TempDir;
 
 use super::setting::state;
+use crate::view::span::ago;
 
 /// Locked while a run is in the directory; it has the number of its process.
 pub(super) const LOCK: &str = "lock";
@@ -19,6 +21,8 @@ pub(super) struct Home {
     path: PathBuf,
     /// Removed when it is dropped.
     temporary: Option<TempDir>,
+    /// Committed steps that an earlier run had saved here.
+    found: Option<u64>,
     /// Held as long as it is open.
     _lock: File,
 }
@@ -77,6 +81,7 @@ impl Home {
             std::fs::create_dir_all(directory).with_context(|| cannot(directory))?;
         }
         Ok(Self {
+            found: saved_step(&state(&path)),
             path,
             temporary,
             _lock: lock,
@@ -91,11 +96,26 @@ impl Home {
         self.path.join("logs")
     }
 
+    /// A run that continues an earlier one says so, and from where.
+    pub(super) fn resumes(&self) -> Option<String> {
+        let (step, state) = (self.found?, state(&self.path));
+        let changed = std::fs::metadata(state.join("checkpoints"));
+        let saved_at = changed.and_then(|it| it.modified()).ok();
+        let age = saved_at.and_then(|at| Timestamp::try_from(at).ok());
+        let age = age.map_or_else(String::new, |at| {
+            format!(", saved {} ago", ago(at, Timestamp::now()))
+        });
+        Some(format!(
+            "continues from step {step} of an earlier run{age}, in {}",
+            state.display()
+        ))
+    }
+
     /// What a person should know now. What nobody asked to keep is kept for failures alone, which its logs explain.
     pub(super) fn close(self, outcome: Outcome) -> String {
         let logs = self.logs();
         let Some(temporary) = self.temporary else {
-            return farewell(&self.path, outcome);
+            return farewell(&self.path, outcome, self.found);
         };
         if matches!(outcome, Outcome::Succeeded | Outcome::Interrupted) {
             return "checkpoints, results and logs were not kept; --dir DIR keeps them".to_owned();
@@ -113,11 +133,18 @@ fn clear_but(directory: &Path, kept: &Path) {
     }
 }
 
-fn farewell(dir: &Path, outcome: Outcome) -> String {
+fn farewell(dir: &Path, outcome: Outcome, found: Option<u64>) -> String {
     let (logs, state) = (dir.join("logs"), state(dir));
     let Some(step) = saved_step(&state) else {
         return format!("logs: {}; no step is saved yet", logs.display());
     };
+    if outcome == Outcome::Succeeded && found == Some(step) {
+        return format!(
+            "no step was left to train: an earlier run had made all {step} of them, and its state is in {}; give more epochs or \
+             steps, another --dir, or delete that directory",
+            state.display()
+        );
+    }
     let next = match outcome {
         Outcome::Succeeded => "with more epochs or steps to train, the same command continues",
         Outcome::Failed | Outcome::GivenUp => {
@@ -246,7 +273,22 @@ mod tests {
         let state = directory.path().join("state");
         let saved = format!("step 480 is saved in {}", state.display());
         assert!(told.starts_with(&saved), "{told}");
-        assert!(close(Outcome::Succeeded).contains("more epochs"));
+        // Each of these runs finds what the first one left, and makes no step.
+        let home = Home::make(Some(directory.path())).unwrap();
+        let words = home.resumes().unwrap();
+        assert!(
+            words.starts_with("continues from step 480 of an earlier run, saved "),
+            "{words}"
+        );
+        drop(home);
+        assert!(close(Outcome::Succeeded).starts_with("no step was left to train"));
+        let home = Home::make(Some(directory.path())).unwrap();
+        let later = CheckpointId {
+            generation: 1_000_003,
+            step: 490,
+        };
+        std::fs::create_dir(checkpoints.join(later.name())).unwrap();
+        assert!(home.close(Outcome::Succeeded).contains("more epochs"));
         assert!(directory.path().join("logs").exists());
     }
 }
