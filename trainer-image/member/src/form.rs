@@ -173,6 +173,7 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         if let Some(keeping) = &mut self.keeping {
             keeping.count_from(agreed.first_generation);
+            keeping.saver.take_over(agreed.debt);
         }
         if let Some(peers) = &self.peers {
             peers.interrupter.expect(agreed.learned);
@@ -197,6 +198,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let own = Own {
             claim: looking.claim_of(&self.held),
             is_live: self.held.claim().origin == Origin::Live,
+            debt: keeping.map_or_else(Default::default, |keeping| keeping.saver.debt()),
             chain_bytes: self.held.words().len(),
             first_generation: keeping.map_or(0, crate::Keeping::first_generation),
             evaluated: self.held.evaluated,

@@ -55,7 +55,12 @@ pub struct Saver {
     buffers: Vec<Option<Box<dyn Snapshot>>>,
     num_begun: u64,
     flight: Option<Flight>,
-    begun_at: Instant,
+    /// When this generation's last save began.
+    begun_at: Option<Instant>,
+    /// How long no checkpoint had been completed, and when that was known; `None` before the first generation.
+    unsaved: Option<(Duration, Instant)>,
+    /// Whether the save of an earlier generation was abandoned, and none has begun since.
+    is_owed: bool,
     pulse: Pulse,
     standstill: Standstill,
     /// Step of the newest checkpoint that is complete or may become it; rank 0 alone goes by it.
@@ -91,7 +96,9 @@ impl Saver {
             buffers: (0..NUM_BUFFERS).map(|_| None).collect(),
             num_begun: 0,
             flight: None,
-            begun_at: Instant::now(),
+            begun_at: None,
+            unsaved: None,
+            is_owed: false,
             standstill: Standstill::new(&pulse),
             pulse,
             newest_step: None,
@@ -109,7 +116,8 @@ impl Saver {
     /// loaded from, if it was.
     pub fn enter(&mut self, generation: u64, rank: u32, saved_step: Option<u64>) {
         self.flight = None;
-        self.begun_at = Instant::now();
+        self.begun_at = None;
+        self.unsaved.get_or_insert((Duration::ZERO, Instant::now()));
         self.newest_step = saved_step;
         if rank == 0 {
             self.give(Job::Survey(generation));
@@ -120,7 +128,29 @@ impl Saver {
     /// becomes complete. Returns the step of the save that nobody completes, as far as this rank knows.
     pub fn abandon(&mut self) -> Option<u64> {
         let flight = self.flight.take()?;
+        self.is_owed |= !flight.is_completing;
         (!flight.is_completing).then_some(flight.id.step)
+    }
+
+    /// How long no checkpoint has been completed, as far as this rank knows; nothing before its first generation. And
+    /// whether a save was abandoned.
+    #[must_use]
+    pub fn debt(&self) -> (Duration, bool) {
+        let unsaved = self.unsaved.map(|(span, since)| span + since.elapsed());
+        (unsaved.unwrap_or_default(), self.is_owed)
+    }
+
+    /// What the ranks of a generation know of it together. So the time between saves is counted over generations.
+    pub fn take_over(&mut self, (unsaved, is_owed): (Duration, bool)) {
+        self.unsaved = Some((unsaved, Instant::now()));
+        self.is_owed = is_owed;
+    }
+
+    /// The newest checkpoint was completed so long ago.
+    fn was_saved(&mut self, ago: Duration) {
+        if self.begun_at.is_none() {
+            self.unsaved = Some((ago, Instant::now()));
+        }
     }
 
     /// How far this rank is with the save in flight.
@@ -133,14 +163,13 @@ impl Saver {
         }
     }
 
-    /// Whether the last save was begun long enough ago, by this rank's clock.
+    /// Whether the last checkpoint was saved long enough ago, by this rank's clock, or a save was abandoned.
     #[must_use]
     pub fn is_time(&self) -> bool {
-        let elapsed = self.begun_at.elapsed();
-        self.stage() == Stage::Idle
-            && self
-                .every_seconds
-                .is_some_and(|every| elapsed >= Duration::from_secs(every))
+        let (unsaved, is_owed) = self.debt();
+        let begun = self.begun_at.map_or(unsaved, |at| at.elapsed());
+        let is_due = |every| unsaved.min(begun) >= Duration::from_secs(every);
+        self.stage() == Stage::Idle && (is_owed || self.every_seconds.is_some_and(is_due))
     }
 
     /// Whether a save of this step is complete or on its way.
@@ -192,7 +221,7 @@ impl Saver {
         let snapshot = state.snapshot(part, former)?;
         self.num_begun += 1;
         self.standstill = Standstill::new(&self.pulse);
-        self.begun_at = begun;
+        (self.begun_at, self.is_owed) = (Some(begun), false);
         self.newest_step = Some(id.step);
         self.flight = Some(Flight {
             save: self.num_begun,
@@ -223,6 +252,8 @@ impl Saver {
             return;
         };
         let Some((manifest, ledger)) = manifest(flight.id) else {
+            // Rank 0 completes it.
+            self.unsaved = Some((Duration::ZERO, flight.begun));
             self.flight = None;
             return;
         };
@@ -249,6 +280,11 @@ impl Saver {
             self.give(Job::Discard(flight.id, flight.writer));
         }
         flight.stage == Stage::Failed
+    }
+
+    #[cfg(test)]
+    pub(crate) fn begins_every(&mut self, seconds: u64) {
+        self.every_seconds = Some(seconds);
     }
 
     /// As if the volume held up the saves of earlier generations for ever.

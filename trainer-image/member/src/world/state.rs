@@ -1,5 +1,7 @@
 //! What the ranks of a new generation tell each other before its first step.
 
+use std::time::Duration;
+
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::state::plan::finder;
 use roundhouse_elastic::state::{Lost, Names, Plan, StateSource, Volume};
@@ -16,6 +18,8 @@ pub struct Own {
     pub claim: Claim,
     /// Whether it has a state in memory.
     pub is_live: bool,
+    /// How long no checkpoint has been completed, and whether a save was abandoned.
+    pub debt: (Duration, bool),
     /// Bytes of unwritten ledger that go with it.
     pub chain_bytes: usize,
     /// What it adds to the job's generations.
@@ -79,12 +83,17 @@ pub struct Agreed {
     pub evaluation_counts: bool,
     /// What the ranks know of steps: the longest that any of them has seen.
     pub learned: Learned,
+    /// How long no checkpoint has been completed, by the rank that knows the longest time, and whether a save of any rank
+    /// was abandoned.
+    pub debt: (Duration, bool),
     /// What to do if the state is a checkpoint that turns out to be damaged.
     pub otherwise: Search,
 }
 
 /// Numbers that an [`Own`] takes.
-const OWN: usize = 16;
+const OWN: usize = 18;
+/// A number that a sum carries exactly.
+const LONGEST_MILLIS: u64 = 1 << 52;
 
 impl<G: Group> World<G> {
     /// What the ranks of the job's `generation` do: which of them has the state to continue with and what goes with it,
@@ -107,9 +116,11 @@ impl<G: Group> World<G> {
             evaluation_counts,
             learned,
             is_live,
+            debt: (unsaved, is_owed),
             volume,
             is_superseded,
         } = *own;
+        let unsaved = u64::try_from(unsaved.as_millis()).unwrap_or(u64::MAX);
         let [answered, newest, newest_step, written] = to_numbers(&volume);
         let [first_step, longest_step] = learned.in_world_of(self.size).to_millis();
         // Each rank has slots of its own.
@@ -131,6 +142,8 @@ impl<G: Group> World<G> {
             written,
             u64::from(is_superseded),
             u64::from(is_live),
+            unsaved.min(LONGEST_MILLIS),
+            u64::from(is_owed),
         ];
         let own = numbers.map(|value| value as f64);
         values[OWN * self.rank as usize..][..OWN].copy_from_slice(&own);
@@ -182,6 +195,7 @@ impl<G: Group> World<G> {
             first_generation,
             evaluated: sums[OWN * source.rank + 5],
             learned: Learned::of_millis([highest(6), highest(7)], self.size),
+            debt: (Duration::from_millis(highest(16)), highest(17) > 0),
             otherwise: search,
         }))
     }

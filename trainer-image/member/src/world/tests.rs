@@ -54,6 +54,7 @@ fn a_world_of_one_agrees_with_itself() {
         evaluation_counts: false,
         learned: Learned::of_millis([5_000, 0], 1),
         is_live: true,
+        debt: (Duration::from_secs(9), true),
         volume: Volume::Silent,
         is_superseded: false,
     };
@@ -97,7 +98,7 @@ fn a_world_of_one_agrees_with_itself() {
         agreed.evaluated,
     );
     assert_eq!((agreed.source.claim, numbers), (claim, (48, 9, 64)));
-    assert_eq!(agreed.learned, own.learned);
+    assert_eq!((agreed.learned, agreed.debt), (own.learned, own.debt));
     let agreement = world.agree(5, true).unwrap();
     assert!(agreement.newest_generation == 5 && agreement.all_leave);
 }

@@ -1,6 +1,6 @@
 //! What the writing thread has done, and what of it is worth reporting.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roundhouse_contract::BestCheckpoint;
 use roundhouse_elastic::saving::Stage;
@@ -39,6 +39,14 @@ pub enum News {
     Fenced(u64),
 }
 
+/// How long ago a time of a manifest was.
+fn age(saved_at: &str) -> Option<Duration> {
+    let saved_at: jiff::Timestamp = saved_at.parse().ok()?;
+    let ago = jiff::Timestamp::now().duration_since(saved_at);
+    // The clocks of two nodes differ.
+    Some(Duration::try_from(ago).unwrap_or_default())
+}
+
 impl Saver {
     /// What has happened since the last time.
     pub fn poll(&mut self) -> Vec<News> {
@@ -67,6 +75,12 @@ impl Saver {
             }
             Done::Completed { save, result } => {
                 let flight = self.flight.take_if(|flight| flight.save == save);
+                if result.is_ok() {
+                    let begun = flight
+                        .as_ref()
+                        .map_or_else(Instant::now, |flight| flight.begun);
+                    self.unsaved = Some((Duration::ZERO, begun));
+                }
                 match result {
                     Ok((manifest, took)) => Some(News::Saved {
                         best: manifest
@@ -85,6 +99,9 @@ impl Saver {
             }
             Done::Found(manifest, best) => {
                 self.know_best(best);
+                if let Some(ago) = age(&manifest.saved_at) {
+                    self.was_saved(ago);
+                }
                 Some(News::Found {
                     step: manifest.step,
                     at: manifest.saved_at,

@@ -92,6 +92,41 @@ fn one_rank_says_that_the_best_state_was_not_saved_if_steps_were_committed_since
 }
 
 #[test]
+fn a_save_that_a_new_generation_has_overtaken_begins_again_with_its_first_step() {
+    let volume = tempfile::tempdir().unwrap();
+    let second = next_group(2);
+    let begun = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        trainee.step_while_parts_are_written();
+        trainee.join(2, own(&second, trainee));
+        let before = trainee.in_flight();
+        trainee.step();
+        (before, trainee.in_flight())
+    });
+    assert_eq!(begun, [(None, Some(3)), (None, Some(3))]);
+}
+
+#[test]
+fn the_time_between_saves_is_counted_over_generations() {
+    let volume = tempfile::tempdir().unwrap();
+    let second = next_group(2);
+    let due = train(volume.path(), 2, |trainee| {
+        trainee.keeping().saver.begins_every(600);
+        trainee.step();
+        let early = trainee.keeping().saver.is_time();
+        if trainee.rank == 1 {
+            // It is the one that has trained for so long; the other has just joined.
+            let long = Duration::from_secs(600);
+            trainee.keeping().saver.take_over((long, false));
+        }
+        trainee.join(2, own(&second, trainee));
+        (early, trainee.keeping().saver.is_time())
+    });
+    assert_eq!(due, [(false, true), (false, true)]);
+}
+
+#[test]
 fn a_best_state_that_rank_0_completes_already_is_not_lost() {
     let volume = tempfile::tempdir().unwrap();
     let told = train(volume.path(), 1, |trainee| {
