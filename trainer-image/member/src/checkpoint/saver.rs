@@ -283,7 +283,7 @@ impl Saver {
     }
 
     #[cfg(test)]
-    pub(crate) fn begins_every(&mut self, seconds: u64) {
+    pub(crate) const fn begins_every(&mut self, seconds: u64) {
         self.every_seconds = Some(seconds);
     }
 

@@ -117,7 +117,7 @@ fn the_time_between_saves_is_counted_over_generations() {
         let early = trainee.keeping().saver.is_time();
         if trainee.rank == 1 {
             // It is the one that has trained for so long; the other has just joined.
-            let long = Duration::from_secs(600);
+            let long = Duration::from_mins(10);
             trainee.keeping().saver.take_over((long, false));
         }
         trainee.join(2, own(&second, trainee));
