@@ -209,6 +209,7 @@ unsafe extern "C" {
     pub(crate) fn rh_reducer_free(reducer: *mut RhReducer) -> c_int;
     #[cfg(feature = "nccl")]
     pub(crate) fn rh_num_gpus(out: *mut c_int) -> c_int;
+    pub(crate) fn rh_empty_cache() -> c_int;
     pub(crate) fn rh_set_device(device: c_int) -> c_int;
     pub(crate) fn rh_backward(loss: *const C_tensor) -> c_int;
 }

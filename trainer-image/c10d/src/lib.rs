@@ -43,7 +43,7 @@ pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 pub use observe::{NcclVersions, nccl_versions};
 #[cfg(feature = "nccl")]
 pub use process::num_gpus;
-pub use process::{raise_descriptor_limit, set_device};
+pub use process::{empty_cache, raise_descriptor_limit, set_device};
 pub use recompute::recompute;
 pub use reducer::{CommHook, PowerSgd, Reducer, ReducerOptions, backward, layout, zero_grad};
 pub use store::Store;

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tch::Device;
 
 use crate::error::{Error, Result, check};
 use crate::ffi;
@@ -45,9 +46,30 @@ pub fn set_device(device: u16) -> Result<()> {
     check(unsafe { ffi::rh_set_device(c_int::from(device)) })
 }
 
+/// Gives device memory that libtorch keeps for later tensors back to the device, for libraries that do not allocate by way of
+/// libtorch, such as NCCL. The host waits for the device. A CPU has none.
+///
+/// # Errors
+/// The device has failed.
+pub fn empty_cache(device: Device) -> Result<()> {
+    match device {
+        // SAFETY: takes nothing.
+        Device::Cuda(_) => check(unsafe { ffi::rh_empty_cache() }),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cpu_has_no_cache_to_empty_and_a_missing_gpu_is_an_error() {
+        empty_cache(Device::Cpu).unwrap();
+        if !tch::Cuda::is_available() {
+            assert!(empty_cache(Device::Cuda(0)).is_err());
+        }
+    }
 
     #[test]
     fn the_soft_limit_of_open_files_becomes_the_hard_one() {

@@ -1,4 +1,5 @@
 // The device of a thread, through the interface that all kinds of devices share, so that it needs no CUDA header.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -15,6 +16,14 @@ int rh_num_gpus(int* out) {
   return rh_guard([&] { *out = c10::cuda::device_count_ensure_non_zero(); });
 }
 #endif
+
+// Gives memory that libtorch keeps for later tensors back to the GPU.
+int rh_empty_cache() {
+  return rh_guard([&] {
+    auto* allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);
+    if (allocator->initialized()) allocator->emptyCache();
+  });
+}
 
 int rh_set_device(int device) {
   return rh_guard([&] {

@@ -17,6 +17,8 @@ impl Trainer<'_> {
         self.leave_group();
         // They may be views of its buckets.
         roundhouse_c10d::zero_grad(self.work.task.parameters_mut().tensors_mut())?;
+        // NCCL allocates beside libtorch, and the former group may still hold its memory while the next one is built.
+        roundhouse_c10d::empty_cache(self.work.task.parameters().device())?;
         self.last_step = LastStep::default();
         self.longest_evaluation = None;
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
