@@ -1,6 +1,6 @@
-//! Nodes that do not answer while a pod on them prepares. Kubernetes tells of a lost node in the `Ready` condition of pods
-//! that were Ready; a pod that never was, or that waits for its next generation, shows nothing. So the nodes of pods that
-//! have not been Ready for a while are asked for, beside the reconciles. No other node is read.
+//! Nodes that do not answer. Kubernetes tells of a lost node in the `Ready` condition of pods that were Ready; a pod that never
+//! was, or that waits for its next generation, shows nothing. So the nodes of pods that have not been Ready for a while are
+//! read, beside the reconciles, and those of pods that show a lost node: whether its kubelet lives. No other node is read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ type Doubts = BTreeMap<String, Vec<ObjectRef<TrainingJob>>>;
 enum News {
     /// It is as well as it was.
     Nothing,
-    /// It is lost now and was not before, or the other way round.
+    /// It is lost now and was not before, or the other way round, or is lost in another way.
     Changed,
     /// It was lost before. More of its pods may be doubtful now.
     StillLost,
@@ -58,17 +58,25 @@ pub struct LostNodes(Mutex<HashMap<String, Known>>);
 #[derive(Debug)]
 struct Known {
     asked_at: Instant,
-    /// Since when the node is not Ready, by the clock of the control plane.
-    lost_since: Option<Timestamp>,
+    loss: Option<Loss>,
+}
+
+/// A node that is not Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Since when, by the clock of the control plane.
+    pub since: Timestamp,
+    /// Whether its kubelet says so (`False`), which lives then; else nobody has heard of it (`Unknown`).
+    pub answers: bool,
 }
 
 impl LostNodes {
-    /// Since when the node of a pod does not answer, if the pod is doubtful and Kubernetes says so.
+    /// What is known of the node of a pod that does not answer, if the pod is doubtful and Kubernetes says so.
     #[must_use]
-    pub fn since(&self, pod: &Pod, terms: Terms) -> Option<Timestamp> {
+    pub fn of(&self, pod: &Pod, terms: Terms) -> Option<Loss> {
         let node = pod.node.as_ref()?;
-        let since = self.lock().get(node)?.lost_since?;
-        is_doubtful(pod, terms, Timestamp::now()).then_some(since)
+        let loss = self.lock().get(node)?.loss?;
+        is_doubtful(pod, terms, Timestamp::now()).then_some(loss)
     }
 
     /// The nodes to ask for now, those that were not asked for longest first. Others are forgotten.
@@ -89,7 +97,7 @@ impl LostNodes {
         for node in &due {
             let known = all.entry(node.clone()).or_insert(Known {
                 asked_at: now,
-                lost_since: None,
+                loss: None,
             });
             known.asked_at = now;
         }
@@ -97,17 +105,16 @@ impl LostNodes {
     }
 
     /// Takes in an answer.
-    fn hear(&self, node: &str, lost_since: Option<Timestamp>) -> News {
+    fn hear(&self, node: &str, loss: Option<Loss>) -> News {
         let mut all = self.lock();
         let Some(known) = all.get_mut(node) else {
             return News::Nothing;
         };
-        let was_lost = known.lost_since.is_some();
-        known.lost_since = lost_since;
-        match (was_lost, lost_since.is_some()) {
-            (true, true) => News::StillLost,
-            (false, false) => News::Nothing,
-            (true, false) | (false, true) => News::Changed,
+        let before = std::mem::replace(&mut known.loss, loss);
+        match (before.map(|it| it.answers), loss.map(|it| it.answers)) {
+            (None, None) => News::Nothing,
+            (Some(before), Some(now)) if before == now => News::StillLost,
+            (None | Some(_), None | Some(_)) => News::Changed,
         }
     }
 
@@ -116,10 +123,13 @@ impl LostNodes {
     }
 }
 
-/// Whether a pod is placed and has not been Ready for so long that its node may be lost without its showing that.
+/// Whether a pod is placed and shows that its node is lost, or has not been Ready for so long that it may be without showing it.
 fn is_doubtful(pod: &Pod, terms: Terms, now: Timestamp) -> bool {
     let is_under_way = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
-    let waits = pod.ours && is_under_way && !pod.ready && !pod.deleting && !pod.unreachable;
+    let waits = pod.ours && is_under_way && !pod.ready && !pod.deleting;
+    if pod.unreachable {
+        return waits;
+    }
     // The second is by the node's clock; what lies ahead says nothing.
     let since = [pod.created_at, pod.ready_at].into_iter().flatten();
     let since = since.filter(|at| *at <= now).max();
@@ -147,7 +157,7 @@ fn doubts(pods: &[(Job, OfJob<Pod>)], terms: Terms, now: Timestamp) -> Doubts {
     doubts
 }
 
-fn lost_since(node: &Node, now: Timestamp) -> Option<Timestamp> {
+fn loss(node: &Node, now: Timestamp) -> Option<Loss> {
     let conditions = node.status.as_ref()?.conditions.iter().flatten();
     let ready = conditions
         .into_iter()
@@ -156,7 +166,8 @@ fn lost_since(node: &Node, now: Timestamp) -> Option<Timestamp> {
         .last_transition_time
         .as_ref()
         .map_or(now, |time| time.0);
-    (ready.status != "True").then_some(since)
+    let answers = ready.status == "False";
+    (ready.status != "True").then_some(Loss { since, answers })
 }
 
 #[cfg(test)]

@@ -84,10 +84,11 @@ fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
         return pod;
     };
     let key = job.spec.scheduling.topology_key.as_ref();
-    let lost = context.lost_nodes.since(&pod, context.settings.lost_nodes);
+    let lost = context.lost_nodes.of(&pod, context.settings.lost_nodes);
     Pod {
         unreachable: pod.unreachable || lost.is_some(),
-        ready_at: lost.or(pod.ready_at),
+        node_answers: lost.is_some_and(|lost| lost.answers),
+        ready_at: lost.map(|lost| lost.since).or(pod.ready_at),
         cordoned: context.cordoned.contains(node),
         domain: key.and_then(|key| context.topology.domain(node, key)),
         ..pod

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::membership::Unread;
-use roundhouse_contract::{BuiltFrom, Membership, gang, labels};
+use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::{Pod, PodPhase};
 
 use self::containers::{container, containers, held_up, runs, text};
@@ -133,6 +133,7 @@ pub fn pod(full: &FullPod) -> Pod {
         conditions: uncommon_conditions(status),
         unreachable: silent && spec.iter().all(|spec| spec.readiness_gates.is_none()),
         // The pod does not know; `observe` does.
+        node_answers: false,
         cordoned: false,
         ip: status
             .and_then(|status| status.pod_ip.clone())
@@ -156,6 +157,9 @@ pub fn pod(full: &FullPod) -> Pod {
             .map(|own| held_up(own, status))
             .unwrap_or_default(),
         membership,
+        earlier: annotation(metadata, labels::EARLIER)
+            .map(earlier::parse)
+            .unwrap_or_default(),
         newer_protocol,
         built_from: annotation(metadata, labels::BUILT_FROM).and_then(BuiltFrom::parse),
         // The pod does not know; `observe` does.

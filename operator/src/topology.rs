@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod learn;
 
+/// Label by which an affinity names a node.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
 /// When a label is read again: it changes when a node is moved to another rack.
 const TTL: Duration = Duration::from_secs(600);
 /// Labels that nobody asks for any more are forgotten.

@@ -1,6 +1,7 @@
 //! What a failure costs, with real pods objects.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
@@ -31,6 +32,10 @@ async fn a_rule_of_the_job_decides_what_an_exit_code_means() {
 async fn a_worker_with_a_hardware_fault_is_replaced_on_another_node() {
     let stage = Stage::new().await;
     let operator = stage.operator(None);
+    let node = json!({"metadata": {"name": "bad", "labels": {"kubernetes.io/hostname": "rack-3"}}});
+    let node = serde_json::from_value(node).unwrap();
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    nodes.create(&PostParams::default(), &node).await.unwrap();
     stage.apply(NAMESPACE, 1).await;
     stage.trains(NAMESPACE).await;
     bind(&stage, "digits-worker-0-0", "bad").await;
@@ -43,8 +48,10 @@ async fn a_worker_with_a_hardware_fault_is_replaced_on_another_node() {
     .unwrap();
     let affinity = serde_json::to_value(next.spec.unwrap().affinity).unwrap();
     let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-    let expected = json!([{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}]);
-    assert_eq!(terms[0]["matchFields"], expected);
+    let expected =
+        json!([{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["rack-3"]}]);
+    assert_eq!(terms[0]["matchExpressions"], expected);
+    assert_eq!(terms[0]["matchFields"], Value::Null);
     let status = stage.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.avoid_nodes[0].node, "bad");
     assert_eq!(status.incidents.total, 1);

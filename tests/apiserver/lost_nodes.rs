@@ -21,8 +21,9 @@ async fn node(stage: &Stage, name: &str, ready: &str) {
     let nodes: Api<Node> = Api::all(stage.client.clone());
     let node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
     nodes.create(&PostParams::default(), &node).await.unwrap();
-    let status =
-        Patch::Merge(json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}}));
+    let status = Patch::Merge(json!({"status": {"conditions": [{
+        "type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}}));
     let told = nodes
         .patch_status(name, &PatchParams::default(), &status)
         .await;

@@ -149,9 +149,9 @@ pub const OTHERS: [FailureReason; 12] = [
     other(
         "Evicted",
         Source::Pod,
-        Ignore,
-        "The kubelet took the pod away because its node ran out of memory or disk.",
-        "If it repeats, give the pod `requests` that match what it uses, `ephemeral-storage` among them.",
+        Count,
+        "The kubelet took the pod away because it used more than its own limit: `ephemeral-storage`, or the `sizeLimit` of an `emptyDir`. The message has the kubelet's words. If the pod has the condition `DisruptionTarget`, its node ran out of memory or disk: that is a disruption and costs nothing.",
+        "Raise the limit, or write less to the container's own file system. If its node ran out, give the pod `requests` that match what it uses, `ephemeral-storage` among them.",
     ),
     other(
         "NodeAffinity",

@@ -144,6 +144,10 @@ reasons! {
     Resumed: [(Suspended, false)],
         "The job is not suspended any more. The message names the step that it continues from.",
         "Nothing.";
+    /// Members have completed, and others still run.
+    Finishing: [(Running, true)],
+        "Some workers have completed, and the others still run: the message has the numbers. A worker that has completed gives its GPUs back, and is not made again unless one that still runs fails.",
+        "Nothing. With `successPolicy: RankZero` the job ends with the worker of rank 0.";
     /// Training ended with success.
     Completed: [(Running, false), (Succeeded, true)],
         "Training is complete, and its results are written.",

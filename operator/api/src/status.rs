@@ -133,6 +133,13 @@ pub struct MembershipStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub nonce: String,
+    /// Node ranks of its members that have completed, such as `0,2-5`. They count when their pods are gone, too.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 65_536))]
+    pub completed: String,
+    /// The newest generation that is known to have formed: its members have trained, and those of older ones do not any more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub formed: u64,
 }
 
 /// Workers by state.

@@ -29,6 +29,8 @@ pub const ATTEMPT: &str = "roundhouse.dev/attempt";
 
 /// Annotation: the worker's [`crate::Membership`] as JSON.
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";
+/// Annotation: the generations before that may still train, see [`crate::earlier`].
+pub const EARLIER: &str = "roundhouse.dev/earlier-generations";
 /// Annotation: the job's [`crate::TrainerConfig`] as JSON.
 pub const TRAINER_CONFIG: &str = "roundhouse.dev/trainer-config";
 /// Annotation: the worker's [`crate::BuiltFrom`] as JSON.

@@ -6,6 +6,7 @@
 pub mod best;
 pub mod built_from;
 mod counter;
+pub mod earlier;
 pub mod environment;
 pub mod exit_code;
 pub mod gang;

@@ -7,6 +7,7 @@ use roundhouse_contract::labels;
 use crate::draft::{Draft, event};
 use crate::failures;
 use crate::failures::nodes;
+use crate::generation::completed;
 use crate::generation::form;
 use crate::generation::repeat;
 use crate::generation::worker;
@@ -66,6 +67,10 @@ fn decide(
         Some(rejection) => rejected::reject(&mut draft, rejection),
     }
     nodes::forget(&mut draft);
+    completed::note(&mut draft);
+    if let Some(membership) = &mut draft.status.membership {
+        membership.formed = draft.members.formed;
+    }
     let reason = finish::success(&mut draft)
         .or_else(|| suspend::pause(&mut draft))
         .or_else(|| outdated::leave(&mut draft))

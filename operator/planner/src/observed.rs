@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use roundhouse_api::TrainingJobStatus;
+use roundhouse_contract::earlier::Earlier;
 use roundhouse_contract::{
     BuiltFrom, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, TerminationMessage,
 };
@@ -144,6 +145,8 @@ pub struct Pod {
     pub conditions: Vec<String>,
     /// Whether Kubernetes has lost touch with its node: what it last told of its containers is old.
     pub unreachable: bool,
+    /// Whether its node says by itself that it is not ready, as while its runtime or network restarts: its kubelet lives.
+    pub node_answers: bool,
     /// Whether its node is cordoned.
     pub cordoned: bool,
     /// Its address.
@@ -166,6 +169,8 @@ pub struct Pod {
     pub container: Container,
     /// The membership document it was given.
     pub membership: Option<Membership>,
+    /// The generations before that one of which its container was a member and that may still train.
+    pub earlier: Vec<Earlier>,
     /// Protocol of a document that a newer operator gave it, and that this version does not understand.
     pub newer_protocol: Option<u32>,
     /// What it was built from; `None`: an operator made it that did not say.

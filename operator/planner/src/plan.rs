@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use roundhouse_api::{Gang, TrainingJobStatus};
 use roundhouse_contract::Membership;
+use roundhouse_contract::earlier::Earlier;
 
 use crate::group::PodGroup;
 
@@ -94,6 +95,8 @@ pub enum Action {
         resource_version: String,
         /// Its place.
         membership: Membership,
+        /// The generations before of which it was a member and that may still train.
+        earlier: Vec<Earlier>,
     },
     /// Say by a pod that its group in a queue gets no new pods, if it is still the pod that was observed.
     EndGroup {

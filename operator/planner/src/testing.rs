@@ -207,9 +207,13 @@ impl World {
                 pod,
                 resource_version,
                 membership,
+                earlier,
             } => {
                 let place = Some(membership.clone());
-                return self.patch(pod, resource_version, |pod| pod.membership = place);
+                return self.patch(pod, resource_version, |pod| {
+                    pod.membership = place;
+                    pod.earlier.clone_from(earlier);
+                });
             }
             Action::EndGroup {
                 pod,

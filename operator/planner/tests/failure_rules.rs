@@ -3,7 +3,7 @@
 
 use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
 use roundhouse_planner::testing::{TRAINER_IMAGE, World, raw_job, world};
-use roundhouse_planner::{Action, DeleteReason, PlanReason, validate};
+use roundhouse_planner::{Action, DeleteReason, PlanReason, PodPhase, validate};
 
 fn rule(action: FailureAction) -> FailureRule {
     FailureRule {
@@ -299,13 +299,7 @@ fn a_node_that_refuses_a_pod_for_its_devices_is_avoided_and_no_incident() {
 
 #[test]
 fn a_disruption_costs_nothing_whatever_the_container_said() {
-    for reason in [
-        "Evicted",
-        "Preempting",
-        "NodeShutdown",
-        "Terminated",
-        "NodeLost",
-    ] {
+    for reason in ["Preempting", "NodeShutdown", "Terminated", "NodeLost"] {
         let mut world = trains();
         world.ends(1, 143, 40);
         world.fails(1, reason);
@@ -313,6 +307,63 @@ fn a_disruption_costs_nothing_whatever_the_container_said() {
         assert_eq!(world.observed.status.incidents.total, 0, "{reason}");
         assert_eq!(world.state(), "Training", "{reason}");
     }
+}
+
+#[test]
+fn an_eviction_counts_unless_its_node_ran_out_of_something() {
+    for (disrupted, container_told, incidents) in [
+        (true, true, 0),
+        (true, false, 0),
+        (false, true, 1),
+        (false, false, 1),
+    ] {
+        let mut world = trains();
+        if container_told {
+            world.ends(1, 137, 40);
+        }
+        world.fails(1, "Evicted");
+        world.observed.pods[1].disrupted = disrupted;
+        let failed = world.observed.pods[1].failed.as_mut().unwrap();
+        failed.message = "exceeds the total limit of containers 20Mi".to_owned();
+        world.settle();
+        let status = &world.observed.status;
+        assert_eq!(
+            status.incidents.total, incidents,
+            "{disrupted} {container_told}"
+        );
+        let last = status.last_failure.as_ref().unwrap();
+        assert_eq!(last.reason, "Evicted");
+        assert!(last.message.contains("20Mi"), "{}", last.message);
+    }
+}
+
+#[test]
+fn a_worker_that_uses_more_than_its_limit_of_storage_again_and_again_fails_its_job() {
+    let mut world = trains();
+    world.job.backoff_limit = 2;
+    for _ in 0..10 {
+        if world.observed.status.is_terminal() {
+            break;
+        }
+        world.seconds_pass(400);
+        world.settle();
+        for at in 0..world.observed.pods.len() {
+            if world.observed.pods[at].phase == PodPhase::Pending {
+                world.prepared(at);
+            }
+        }
+        world.settle();
+        world.seconds_pass(60);
+        let at = world
+            .observed
+            .pods
+            .iter()
+            .position(|pod| pod.index == Some(1));
+        world.fails(at.unwrap(), "Evicted");
+        world.settle();
+    }
+    assert_eq!(world.state(), "BackoffLimitExceeded");
+    assert_eq!(world.observed.status.incidents.total, 3);
 }
 
 #[test]

@@ -115,6 +115,7 @@ fn a_group_of_kueue_never_has_more_pods_than_workers() {
 
     let mut failed = grouped(world(2));
     failed.fails(1, "Evicted");
+    failed.observed.pods[1].disrupted = true;
     assert_eq!(creates(&failed.plan().actions), 1, "it does not count");
 
     let mut lost = grouped(world(2));

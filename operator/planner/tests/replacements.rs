@@ -186,21 +186,32 @@ fn nodes_are_lost(world: &mut World, workers: impl IntoIterator<Item = usize>) {
     }
 }
 
+/// How many pods are made a number of seconds after nodes were lost.
+fn replaced_after(mut world: World, seconds: i64) -> usize {
+    world.seconds_pass(seconds);
+    let plan = world.plan();
+    assert_eq!(deleted(&plan).len(), created(&plan).len());
+    created(&plan).len()
+}
+
 #[test]
-fn workers_of_an_outage_are_waited_for_and_those_of_a_few_lost_nodes_are_not() {
-    // Workers on nodes of their own, how many of these are lost, and how many are replaced at once.
-    for (workers, lost, replaced) in [(6, 1, 1), (6, 2, 2), (6, 3, 0), (2, 1, 1), (10, 4, 0)] {
+fn a_worker_on_a_lost_node_is_replaced_after_a_minute_and_one_of_an_outage_after_five() {
+    // Workers on nodes of their own, how many of these are lost, and after how many seconds they are replaced.
+    for (workers, lost, after) in [
+        (6, 1, 60),
+        (6, 2, 60),
+        (6, 3, 300),
+        (2, 1, 60),
+        (10, 4, 300),
+    ] {
         let mut world = trains(workers);
+        world.observed.formed = Some(1);
         world.seconds_pass(60);
         nodes_are_lost(&mut world, 0..lost);
-        let plan = world.plan();
-        assert_eq!(created(&plan).len(), replaced, "{lost} of {workers}");
-        assert_eq!(deleted(&plan).len(), replaced, "{lost} of {workers}");
         assert_eq!(world.settle().reason, PlanReason::Training);
-        world.seconds_pass(300);
-        world.settle();
-        let lost = world.observed.pods.iter().filter(|pod| pod.unreachable);
-        assert_eq!(lost.count(), 0, "nobody waits for ever");
+        let case = format!("{lost} of {workers}");
+        assert_eq!(replaced_after(world.clone(), after - 1), 0, "{case}");
+        assert_eq!(replaced_after(world, after), lost, "{case}");
     }
 }
 
@@ -211,7 +222,52 @@ fn one_lost_node_is_no_outage_however_many_workers_it_had() {
         world.is_on(at, "n0");
     }
     nodes_are_lost(&mut world, 0..3);
-    assert_eq!(created(&world.plan()).len(), 3);
+    world.settle();
+    assert_eq!(replaced_after(world, 60), 3);
+}
+
+#[test]
+fn a_node_that_blinks_costs_no_pod() {
+    // Whether the node itself says that it is not ready, for how long, and whether its worker keeps its pod.
+    for (answers, seconds, stays) in [
+        (false, 59, true),
+        (false, 60, false),
+        (true, 299, true),
+        (true, 300, false),
+    ] {
+        let mut world = trains(3);
+        world.observed.formed = Some(1);
+        nodes_are_lost(&mut world, [1]);
+        world.observed.pods[1].node_answers = answers;
+        let plan = world.settle();
+        assert!(
+            plan.requeue_after
+                .is_some_and(|after| after.as_secs() <= 300)
+        );
+        assert_eq!(
+            world.observed.status.membership.as_ref().unwrap().nodes,
+            2,
+            "out at once"
+        );
+        world.seconds_pass(seconds);
+        world.settle();
+        let is_there = world
+            .observed
+            .pods
+            .iter()
+            .any(|pod| pod.name == "digits-worker-1-0");
+        assert_eq!(is_there, stays, "{answers} {seconds}");
+        if let Some(at) = world.observed.pods.iter().position(|pod| pod.unreachable) {
+            world.is_unreachable(at, false);
+            assert_eq!(world.settle().reason, PlanReason::Training);
+            assert_eq!(
+                world.observed.status.membership.as_ref().unwrap().nodes,
+                3,
+                "taken back"
+            );
+        }
+        assert_eq!(world.observed.status.incidents.total, 0);
+    }
 }
 
 #[test]

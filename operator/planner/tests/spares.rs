@@ -191,6 +191,12 @@ fn spares_do_not_begin_beside_members_that_are_out_of_touch() {
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!(world.generation(), 1);
     // Or they are given up.
+    for at in 0..2 {
+        other.observed.pods[at].ready_at = Some(other.now);
+    }
+    other.settle();
+    assert_eq!(members(&other), ["digits-worker-0-0", "digits-worker-1-0"]);
+    other.seconds_pass(300);
     other.settle();
     assert_eq!(members(&other), ["digits-worker-2-0", "digits-worker-3-0"]);
 }

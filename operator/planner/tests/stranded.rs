@@ -283,3 +283,52 @@ fn generations_that_break_again_and_again_end_the_job() {
     }
     assert_eq!(world.state(), "BackoffLimitExceeded");
 }
+
+#[test]
+fn a_world_of_one_has_no_peers_to_lose() {
+    let mut world = world(1).training();
+    world.seconds_pass(60);
+    world.is_ready(0, false);
+    world.seconds_pass(300);
+    world.settle();
+    assert_eq!(world.observed.status.incidents.total, 0);
+    assert_eq!(world.generation(), 1);
+}
+
+#[test]
+fn a_member_that_forms_its_generation_is_not_stranded_because_its_nodes_clock_is_ahead() {
+    let mut world = stranded_once();
+    // The kubelet told that the member left the generation before, by a clock that is 20 s ahead.
+    let ahead = world.now + SignedDuration::from_secs(20);
+    world.observed.pods[1].ready_at = Some(ahead);
+    world.seconds_pass(14);
+    world.settle();
+    assert_eq!(world.generation(), 2, "it is still given time to form");
+}
+
+#[test]
+fn a_worker_in_back_off_is_left_out_and_each_of_its_deaths_is_one_incident() {
+    let mut world = world(2);
+    world.job.min_replicas = 1;
+    let mut world = world.training();
+    for death in 1..=3 {
+        world.seconds_pass(60);
+        world.ends(1, 9, 0);
+        world.settle();
+        // The kubelet waits with the next start: the count is still that of the run that ended.
+        world.waits(1, "CrashLoopBackOff");
+        for _ in 0..4 {
+            world.seconds_pass(40);
+            world.settle();
+            let nodes = world.observed.status.membership.as_ref().unwrap().nodes;
+            assert_eq!(nodes, 1, "the container that does not run is no member");
+            assert_eq!(world.observed.status.incidents.total, death);
+        }
+        let message = &world.observed.status.front().unwrap().message;
+        assert!(message.contains("CrashLoopBackOff"), "{message}");
+        world.restarts(1);
+        world.is_ready(0, true);
+        world.prepared(1);
+        assert_eq!(world.settle().reason, PlanReason::Training);
+    }
+}

@@ -84,6 +84,8 @@ fn with_survivors(domains: &[Option<u8>], survives: &[bool]) -> World {
     let number = u32::try_from(domains.len()).unwrap();
     world.observed.status.membership = Some(MembershipStatus {
         nonce: String::new(),
+        completed: String::new(),
+        formed: 0,
         generation: 1,
         world_size: number,
         nodes: number,

@@ -14,11 +14,11 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::Gang;
-use roundhouse_contract::{Membership, gang, labels};
+use roundhouse_contract::{Membership, earlier, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
 use super::groups;
-use super::writes::{annotate, annotation, create, delete, delete_job, mend};
+use super::writes::{annotate, annotations, create, delete, delete_job, mend};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
@@ -26,6 +26,7 @@ use crate::expectations::Written;
 use crate::resources::worker::grouped::GroupedPod;
 use crate::resources::{Child, network_policy, service, worker};
 use crate::slow_writes::{Answer, Write};
+use crate::topology::learn::references;
 
 pub(super) const fn name(action: &Action) -> &'static str {
     match action {
@@ -101,11 +102,15 @@ impl Step<'_> {
                 trainer_image,
             } => {
                 let settings = &self.context.settings;
+                let (avoid, lost) = (
+                    references(self.context, avoid).await,
+                    references(self.context, lost).await,
+                );
                 let place = worker::Place {
                     index: *index,
                     attempt: *attempt,
-                    avoid,
-                    lost,
+                    avoid: &avoid,
+                    lost: &lost,
                     trainer_image: trainer_image.as_ref().unwrap_or(&settings.trainer_image),
                     pull_policy: &settings.trainer_pull_policy,
                     fixed_users: settings.fixed_users,
@@ -116,17 +121,20 @@ impl Step<'_> {
                 pod,
                 resource_version,
                 membership,
+                earlier,
             } => {
                 let content_version = version_of(membership);
                 let text = dated(membership).to_json()?;
-                let patch = annotation(resource_version, (labels::MEMBERSHIP, &text));
+                let earlier = earlier::to_text(earlier);
+                let both = [(labels::MEMBERSHIP, &*text), (labels::EARLIER, &*earlier)];
+                let patch = annotations(resource_version, &both);
                 self.annotate(pod, content_version, patch).await
             }
             Action::EndGroup {
                 pod,
                 resource_version,
             } => {
-                let patch = annotation(resource_version, (gang::KUEUE_RETRIABLE, "false"));
+                let patch = annotations(resource_version, &[(gang::KUEUE_RETRIABLE, "false")]);
                 self.annotate(pod, 0, patch).await
             }
             Action::DeletePod { pod, uid, reason } => {

@@ -1,5 +1,6 @@
 //! The single writes, each remembered until the caches show it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -82,7 +83,7 @@ pub(super) async fn mend<K: Child>(
     Ok(())
 }
 
-/// Gives a pod an annotation, by a patch of [`annotation`].
+/// Gives a pod an annotation, by a patch of [`annotations`].
 pub(super) async fn annotate(
     context: &Context,
     key: &Job,
@@ -100,11 +101,12 @@ pub(super) async fn annotate(
     Ok(())
 }
 
-/// A patch that gives a pod an annotation, unless the pod has changed since it was chosen.
-pub(super) fn annotation(resource_version: &str, (name, value): (&str, &str)) -> serde_json::Value {
+/// A patch that gives a pod annotations, unless the pod has changed since it was chosen.
+pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> serde_json::Value {
+    let annotations: BTreeMap<_, _> = all.iter().copied().collect();
     json!({"metadata": {
         "resourceVersion": resource_version,
-        "annotations": {name: value},
+        "annotations": annotations,
     }})
 }
 

@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::GetParams;
 use tokio::sync::mpsc::Sender;
 
-use super::{News, doubts, lost_since};
+use super::{Loss, News, doubts, loss};
 use crate::calls::call;
 use crate::context::Context;
 use crate::lane::Wake;
@@ -40,13 +40,14 @@ pub(crate) async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wak
         });
         let mut answers = asked.buffer_unordered(AT_ONCE);
         while let Some((answer, node)) = answers.next().await {
-            let Some(lost_since) = answer else { continue };
-            match context.lost_nodes.hear(&node, lost_since) {
+            let Some(loss) = answer else { continue };
+            match context.lost_nodes.hear(&node, loss) {
                 News::Nothing => continue,
                 News::StillLost => {}
                 News::Changed => tracing::info!(
                     node,
-                    is_lost = lost_since.is_some(),
+                    is_lost = loss.is_some(),
+                    kubelet_answers = loss.is_none_or(|loss| loss.answers),
                     "a node of a pod that is not Ready"
                 ),
             }
@@ -58,12 +59,12 @@ pub(crate) async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wak
     }
 }
 
-/// Since when the node is not Ready, `Some(None)` if it is; `None`: it could not be read.
-async fn ask(nodes: &Api<Node>, name: &str) -> Option<Option<Timestamp>> {
+/// Since when and how the node is not Ready, `Some(None)` if it is; `None`: it could not be read.
+async fn ask(nodes: &Api<Node>, name: &str) -> Option<Option<Loss>> {
     // From the API server's cache: it is asked again soon.
     let (recent, now) = (GetParams::any(), Timestamp::now());
     match call(|| nodes.get_with(name, &recent)).await {
-        Ok(node) => Some(lost_since(&node, now)),
+        Ok(node) => Some(loss(&node, now)),
         // Kubernetes deletes the pods of a node that is gone.
         Err(error) if error.code() == Some(404) => None,
         Err(error) => {

@@ -56,7 +56,7 @@ fn a_pod_is_doubtful_when_it_is_not_ready_for_as_long_as_kubernetes_takes_to_cal
             600,
             false,
         ),
-        ("it shows it", |pod| pod.unreachable = true, 600, false),
+        ("it shows it", |pod| pod.unreachable = true, 3, true),
         ("it failed", |pod| pod.phase = PodPhase::Failed, 600, false),
     ];
     for (name, change, now, expected) in cases {
@@ -137,29 +137,39 @@ fn a_node_that_is_lost_wakes_its_jobs_until_it_is_back() {
     let pod = preparing("n1");
     lost.due(&doubts_about(&["n1"]), TERMS, Instant::now());
     assert_eq!(lost.hear("n1", None), News::Nothing, "as expected");
-    assert_eq!(lost.since(&pod, TERMS), None);
-    assert_eq!(lost.hear("n1", Some(at(7))), News::Changed);
-    assert_eq!(lost.hear("n1", Some(at(7))), News::StillLost);
-    assert_eq!(lost.since(&pod, TERMS), Some(at(7)));
+    assert_eq!(lost.of(&pod, TERMS), None);
+    let loss = |answers| {
+        let since = at(7);
+        Some(Loss { since, answers })
+    };
+    assert_eq!(lost.hear("n1", loss(true)), News::Changed);
+    assert_eq!(lost.hear("n1", loss(false)), News::Changed, "silent now");
+    assert_eq!(lost.hear("n1", loss(false)), News::StillLost);
+    assert_eq!(lost.of(&pod, TERMS), loss(false));
     let ready = Pod { ready: true, ..pod };
-    assert_eq!(lost.since(&ready, TERMS), None, "its kubelet answers");
+    assert_eq!(lost.of(&ready, TERMS), None, "its kubelet answers");
     assert_eq!(lost.hear("n1", None), News::Changed, "it is back");
 }
 
 #[test]
 fn a_node_is_lost_when_its_ready_condition_says_anything_but_true() {
     let since = "2026-01-01T00:00:00Z";
-    for (status, is_lost) in [("True", false), ("False", true), ("Unknown", true)] {
+    for (status, answers) in [
+        ("True", None),
+        ("False", Some(true)),
+        ("Unknown", Some(false)),
+    ] {
         let conditions = json!([{"type": "MemoryPressure", "status": "Unknown"},
             {"type": "Ready", "status": status, "lastTransitionTime": since}]);
         let node = json!({"status": {"conditions": conditions}});
         let node = serde_json::from_value(node).unwrap();
-        let expected = is_lost.then(|| since.parse().unwrap());
-        assert_eq!(lost_since(&node, at(9)), expected, "{status}");
+        let since = since.parse().unwrap();
+        let expected = answers.map(|answers| Loss { since, answers });
+        assert_eq!(loss(&node, at(9)), expected, "{status}");
     }
     let new: Node = serde_json::from_value(json!({})).unwrap();
     assert_eq!(
-        lost_since(&new, at(9)),
+        loss(&new, at(9)),
         None,
         "its kubelet has not told anything yet"
     );

@@ -106,6 +106,8 @@ fn status(generation: u64, runs: bool) -> TrainingJobStatus {
         start_time: Some(now.clone()),
         membership: Some(MembershipStatus {
             nonce: String::new(),
+            completed: String::new(),
+            formed: 0,
             generation,
             world_size: 2,
             nodes: 2,

@@ -18,6 +18,15 @@ const TRAINER: &str = "roundhouse-train";
 /// User and group of the trainer image.
 const NON_ROOT: i64 = 65_532;
 
+/// What a pod's affinity calls a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeRef {
+    /// By its label `kubernetes.io/hostname`. Autoscalers understand this: Karpenter makes no node for a pod that names fields.
+    Hostname(String),
+    /// By its name, since it has no such label.
+    Name(String),
+}
+
 /// Which pod of the job.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
@@ -26,9 +35,9 @@ pub struct Place<'a> {
     /// Its attempt.
     pub attempt: u32,
     /// Nodes that it is kept from.
-    pub avoid: &'a [String],
+    pub avoid: &'a [NodeRef],
     /// Nodes that do not answer: it is placed on others if they have room.
-    pub lost: &'a [String],
+    pub lost: &'a [NodeRef],
     /// Trainer image of the job's pods.
     pub trainer_image: &'a str,
     /// Pull policy of that image.

@@ -39,10 +39,14 @@ pub(super) fn container(status: &ContainerStatus) -> Container {
         .state
         .as_ref()
         .and_then(|state| termination(state, restarts));
+    // Once the next run has begun the last state is that of the run before. While the kubelet waits with the next start, it is
+    // that of the run which the count is of. A container that is created and not started waits, too, without a reason.
+    let awaits_start = waiting(status).is_some_and(|waiting| !waiting.reason.is_empty());
+    let last = restarts.saturating_sub(u32::from(!awaits_start));
     let before = status
         .last_state
         .as_ref()
-        .and_then(|state| termination(state, restarts.saturating_sub(1)));
+        .and_then(|state| termination(state, last));
     Container {
         restarts,
         waiting: waiting(status),

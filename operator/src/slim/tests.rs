@@ -201,3 +201,30 @@ fn a_membership_of_a_higher_protocol_is_told_from_none() {
     let none = pod("");
     assert_eq!((none.newer_protocol, none.membership), (None, None));
 }
+
+/// A trainer that was restarted so often, in this state; its last state is an end with exit code 9.
+fn restarted(restarts: u32, state: &Value) -> Pod {
+    pod_of(json!({
+        "metadata": {"name": "digits-worker-1-0"},
+        "status": {"phase": "Running", "containerStatuses": [{
+            "name": "trainer", "ready": false, "image": "i", "imageID": "i", "restartCount": restarts,
+            "state": state, "lastState": {"terminated": {"exitCode": 9, "reason": "Error"}},
+        }]},
+    }))
+}
+
+#[test]
+fn the_last_end_of_a_container_that_waits_for_its_next_start_is_that_of_its_last_run() {
+    let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
+    let cases = [
+        ("back-off", waiting("CrashLoopBackOff"), 3),
+        ("no image", waiting("ImagePullBackOff"), 3),
+        ("created, not started", json!({"waiting": {}}), 2),
+        ("the next run has begun", json!({"running": {}}), 2),
+    ];
+    for (name, state, run) in cases {
+        let pod = restarted(3, &state);
+        let end = pod.container.termination.unwrap();
+        assert_eq!((end.restarts, end.exit_code), (run, 9), "{name}");
+    }
+}

@@ -7,9 +7,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use roundhouse_planner::Pod;
 
-use super::Label;
+use super::{HOSTNAME, Label};
 use crate::calls::call;
 use crate::context::Context;
+use crate::resources::worker::NodeRef;
 
 /// Nodes that are read at a time.
 const AT_ONCE: usize = 16;
@@ -49,4 +50,38 @@ async fn ask(context: &Context, label: Label) {
         }
     };
     context.topology.answered(label, value);
+}
+
+/// What an affinity calls these nodes. Nodes that are gone are left out: an autoscaler that reads of one makes no other.
+pub(crate) async fn references(context: &Context, nodes: &[String]) -> Vec<NodeRef> {
+    let asked: Vec<_> = nodes.iter().map(|node| reference(context, node)).collect();
+    let references: Vec<Option<NodeRef>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    references.into_iter().flatten().collect()
+}
+
+async fn reference(context: &Context, node: &str) -> Option<NodeRef> {
+    // The kubelet gives both the same text, unless an administrator or a cloud provider has chosen another name.
+    let likely = || NodeRef::Hostname(node.to_owned());
+    if !context.settings.watch_nodes {
+        return Some(likely());
+    }
+    if let Some(hostname) = context.topology.domain(node, HOSTNAME) {
+        return Some(NodeRef::Hostname(hostname));
+    }
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    match call(|| nodes.get_metadata(node)).await {
+        Ok(found) => {
+            let Some(hostname) = found.labels().get(HOSTNAME).cloned() else {
+                return Some(NodeRef::Name(node.to_owned()));
+            };
+            let label = (node.to_owned(), HOSTNAME.to_owned());
+            context.topology.answered(label, Some(hostname.clone()));
+            Some(NodeRef::Hostname(hostname))
+        }
+        Err(error) if error.code() == Some(404) => None,
+        Err(error) => {
+            tracing::warn!(%error, node, "a node cannot be read; its hostname is taken to be its name");
+            Some(likely())
+        }
+    }
 }

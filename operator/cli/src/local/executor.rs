@@ -122,6 +122,7 @@ impl Executor {
                     pod,
                     resource_version: _,
                     membership,
+                    earlier: _,
                 } => {
                     let mut membership = membership.clone();
                     let address = &membership.master.address;

@@ -121,8 +121,10 @@ pub(super) fn is_incident(generation: u64, failure: &Failure<'_>) -> bool {
     let Some(document) = &failure.pod.membership else {
         return false;
     };
-    let ended = failure
-        .end
-        .is_some_and(|end| end.restarts >= document.incarnation.restarts);
+    // The kubelet may tell nothing of the containers of a pod that it took away.
+    let ended = match failure.end {
+        Some(end) => end.restarts >= document.incarnation.restarts,
+        None => failure.is_eviction(),
+    };
     document.generation == generation && ended && failure.action != FailureAction::Ignore
 }

@@ -13,8 +13,7 @@ use crate::told::status::time_left;
 use crate::validate::ValidatedJob;
 
 /// What the kubelet or the scheduler calls it when it takes a pod away: nobody's fault.
-const DISRUPTIONS: [&str; 8] = [
-    "Evicted",
+const DISRUPTIONS: [&str; 7] = [
     "NodeAffinity",
     "NodeLost",
     "NodeShutdown",
@@ -23,6 +22,9 @@ const DISRUPTIONS: [&str; 8] = [
     "Shutdown",
     "Terminated",
 ];
+/// The kubelet took the pod away. For want of something on its node it sets the condition `DisruptionTarget`, too; without that
+/// the pod has used more than its own limit of storage.
+const EVICTED: &str = "Evicted";
 /// A device that the scheduler counted on is not there.
 const BAD_NODE: &str = "UnexpectedAdmissionError";
 
@@ -72,6 +74,12 @@ impl<'a> Failure<'a> {
         end.or(self.pod.ready_at).or(self.pod.created_at)
     }
 
+    /// Whether the kubelet took the pod away.
+    pub(crate) fn is_eviction(&self) -> bool {
+        let failed = self.pod.failed.as_ref();
+        failed.is_some_and(|failed| failed.reason == EVICTED)
+    }
+
     /// Whether somebody else's failure explains it.
     pub(crate) fn is_collateral(&self) -> bool {
         self.end.is_some_and(is_collateral)
@@ -103,7 +111,7 @@ fn default_action(pod: &Pod, end: Option<&Termination>) -> FailureAction {
         FailureAction::FailJob
     } else if is(Reason::HardwareFault.as_str()) || is(BAD_NODE) {
         FailureAction::ReplaceAndAvoidNode
-    } else if end.is_none() {
+    } else if end.is_none() && !is(EVICTED) {
         // The node refused it; it never ran.
         FailureAction::Ignore
     } else {
@@ -208,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_handbook_has_every_disruption() {
-        for reason in DISRUPTIONS.into_iter().chain([BAD_NODE]) {
+        for reason in DISRUPTIONS.into_iter().chain([EVICTED, BAD_NODE]) {
             assert!(
                 failures::all().any(|entry| entry.name == reason),
                 "{reason}"

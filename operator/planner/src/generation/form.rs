@@ -5,10 +5,13 @@
 //! operators work at once, one generation never has two sets of members, and no rank two holders. A generation that
 //! cannot be completed is followed by the next one: always safe.
 
+use std::time::Duration;
+
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, MembershipStatus};
 use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 
 use crate::draft::{Draft, event};
+use crate::generation::beside;
 use crate::generation::members::{fingerprint, order};
 use crate::generation::stranded;
 use crate::generation::worker::{is_alive, is_survivor};
@@ -32,7 +35,7 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
         let may_grow = !joiners.is_empty() && !progress::is_complete(draft);
         let grows = may_grow && is_due(draft, &able, &joiners);
         if grows || is_behind(draft) || stranded::first(draft).is_some() {
-            return raise(draft, &able);
+            return next(draft, &able);
         }
         return training(draft, members.len());
     }
@@ -40,7 +43,7 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
         return match draft.members.in_raised_order(&able) {
             Some(placed) if !is_behind(draft) => issue(draft, &placed),
             // The next one is always safe.
-            Some(_) | None => raise(draft, &able),
+            Some(_) | None => next(draft, &able),
         };
     }
     let survivors = able.iter().any(|pod| is_survivor(pod));
@@ -51,9 +54,22 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     let enough = able.len() as u64 >= u64::from(draft.job.min_replicas);
     // Survivors of a broken generation wait for nobody; the first one gives the others time to come.
     if enough && (survivors || is_due(draft, &able, &able)) {
-        return raise(draft, &able);
+        return next(draft, &able);
     }
     waiting::explain(draft, able.len())
+}
+
+/// Raises the next generation, unless one that it has no member of may still train.
+fn next(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
+    match beside::left(draft, members) {
+        None => raise(draft, members),
+        Some(left) => {
+            if left < Duration::MAX {
+                draft.requeue(left);
+            }
+            waiting::explain(draft, members.len())
+        }
+    }
 }
 
 /// Whether somebody follows a generation that this API server does not know: it was restored from an older state.
@@ -88,6 +104,8 @@ fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
         members: fingerprint(members),
         order: order(members),
         nonce: draft.observed.nonce.clone(),
+        completed: String::new(),
+        formed: draft.members.formed,
     });
     let message = sentence(draft, generation, nodes);
     draft.running(false, ConditionReason::Forming, message);
@@ -159,6 +177,10 @@ fn document(
             incarnation: pod.incarnation(),
             issued_at: crate::told::status::time(draft.now).0.to_string(),
             repeats: 0,
+        },
+        earlier: match action {
+            Instruction::Join => beside::kept(pod, draft.members.formed),
+            Instruction::Leave => Vec::new(),
         },
     }
 }

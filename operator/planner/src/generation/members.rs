@@ -9,7 +9,7 @@ use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 use self::victims::{dismiss, num_places, straggler, survivors, victims};
 use crate::failures::policy::is_condemned;
 use crate::generation::worker::{has_succeeded, is_alive, is_available, is_preparing, is_survivor};
-use crate::generation::{heard, topology};
+use crate::generation::{beside, completed, heard, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -31,12 +31,18 @@ pub struct Members<'a> {
     /// Number of the newest generation that somebody has heard of. It is higher than `generation` when the API server was
     /// restored from an older state: agents that follow it ignore what is not newer.
     pub heard: u64,
+    /// Number of the newest generation that is known to have formed; 0: of none.
+    pub(crate) formed: u64,
     /// Fingerprint of those it was raised for.
     pub raised_for: String,
     /// Fingerprint of their order; empty if an older operator raised it, which stored none.
     raised_order: String,
     /// What was drawn for it.
     pub nonce: String,
+    /// Workers that it was raised for.
+    nodes: u32,
+    /// Node ranks of its members that have completed, as the status stores them.
+    pub(crate) completed: BTreeSet<u32>,
     /// Most members of the next generation.
     num_places: usize,
     /// UIDs of those that must not train any more.
@@ -69,29 +75,44 @@ impl<'a> Members<'a> {
                 }
             }
         }
-        // Once one has completed nobody is taken from the others: they would have to do it all again.
-        let is_ending = workers.values().any(|pod| has_succeeded(pod));
-        if !is_ending {
-            let straggler = straggler(&workers, observed);
-            let members = victims(&survivors(&workers), job.replicas, straggler);
-            dismiss(&mut workers, &mut surplus, &members);
-            let others = victims(&workers, job.num_pods(), straggler);
-            dismiss(&mut workers, &mut surplus, &others);
-        }
-        let num_places = num_places(&workers, job);
-        let condemned = workers.values().filter(|pod| is_condemned(job, pod, now));
-        let condemned = condemned.map(|pod| pod.uid.as_str()).collect();
         let membership = observed.status.membership.as_ref();
         let generation = membership.map_or(0, |m| m.generation);
+        let heard = heard::newest(observed, generation);
+        let formed = beside::newest_formed(observed, generation);
+        // Of a state that was restored, and that others have left behind, completions say nothing.
+        let completed = membership.filter(|m| m.generation == heard);
+        let completed = completed.map(completed::stored).unwrap_or_default();
+        // Once one has completed nobody is taken from the others: they would have to do it all again.
+        let mut all = workers.values();
+        let is_ending = workers.values().any(|pod| has_succeeded(pod))
+            || (!completed.is_empty() && all.any(|pod| is_alive(pod) && is_of(pod, generation)));
+        if !is_ending {
+            let straggler = straggler(&workers, observed);
+            let members = victims(
+                &survivors(&workers, formed),
+                job.replicas,
+                straggler,
+                formed,
+            );
+            dismiss(&mut workers, &mut surplus, &members);
+            let others = victims(&workers, job.num_pods(), straggler, formed);
+            dismiss(&mut workers, &mut surplus, &others);
+        }
+        let num_places = num_places(&workers, job, formed);
+        let condemned = workers.values().filter(|pod| is_condemned(job, pod, now));
+        let condemned = condemned.map(|pod| pod.uid.as_str()).collect();
         Self {
-            heard: heard::newest(observed, generation),
+            heard,
             workers,
             surplus,
             attempts,
             generation,
+            formed,
             raised_for: membership.map_or_else(String::new, |m| m.members.clone()),
             raised_order: membership.map_or_else(String::new, |m| m.order.clone()),
             nonce: membership.map_or_else(String::new, |m| m.nonce.clone()),
+            nodes: membership.map_or(0, |m| m.nodes),
+            completed,
             num_places,
             condemned,
         }
@@ -100,12 +121,13 @@ impl<'a> Members<'a> {
     /// Whether the container that runs in the pod was given a place in the newest generation.
     #[must_use]
     pub fn is_member(&self, pod: &Pod) -> bool {
-        self.generation > 0
-            && pod.membership.as_ref().is_some_and(|membership| {
-                membership.generation == self.generation
-                    && membership.action == MembershipAction::Join
-                    && membership.incarnation == pod.incarnation()
-            })
+        is_of(pod, self.generation)
+    }
+
+    /// Whether the pod's document is of the generation that the status knows, and not of one of the same number before a restore.
+    pub(crate) fn was_raised_with(&self, pod: &Pod) -> bool {
+        let document = pod.membership.as_ref();
+        document.is_some_and(|document| document.members == self.raised_for)
     }
 
     /// The members of the newest generation whose containers live.
@@ -116,14 +138,31 @@ impl<'a> Members<'a> {
             .collect()
     }
 
-    /// Whether the newest generation can still complete: all that it was raised for train, or have.
+    /// Whether the newest generation can still complete: all that it was raised for train, or have. Those that are known to
+    /// have completed need no pod any more.
     #[must_use]
     pub fn are_whole(&self) -> bool {
         let all = self.workers.values().copied();
         let sound: Vec<&Pod> = all
             .filter(|pod| self.is_member(pod) && (is_alive(pod) || has_succeeded(pod)))
             .collect();
-        self.generation > 0 && fingerprint(&sound) == self.raised_for
+        if self.completed.is_empty() {
+            return self.generation > 0 && fingerprint(&sound) == self.raised_for;
+        }
+        // Each place was given to one member alone, and only to those that the generation was raised for.
+        let sound = sound.into_iter().filter(|pod| self.was_raised_with(pod));
+        let places = sound.filter_map(|pod| Some(pod.membership.as_ref()?.node_rank));
+        let places: BTreeSet<u32> = places.chain(self.completed.iter().copied()).collect();
+        places.len() == self.nodes as usize
+    }
+
+    /// How many members of the newest generation have completed, by their pods or by the status.
+    pub(crate) fn num_completed(&self) -> usize {
+        let members = self.workers.values();
+        let seen = members.filter(|pod| self.is_member(pod) && has_succeeded(pod));
+        let seen = seen.filter_map(|pod| Some(pod.membership.as_ref()?.node_rank));
+        let all: BTreeSet<u32> = seen.chain(self.completed.iter().copied()).collect();
+        all.len()
     }
 
     /// How many workers are Ready.
@@ -218,6 +257,16 @@ impl<'a> Members<'a> {
             .filter_map(|place| place.or_else(|| rest.next()))
             .collect()
     }
+}
+
+/// Whether the container that runs in the pod was given a place in this generation.
+fn is_of(pod: &Pod, generation: u64) -> bool {
+    generation > 0
+        && pod.membership.as_ref().is_some_and(|membership| {
+            membership.generation == generation
+                && membership.action == MembershipAction::Join
+                && membership.incarnation == pod.incarnation()
+        })
 }
 
 /// The order without topology: survivors first, in their old order, and of two with the same old place the one of the newer generation; then new

@@ -56,6 +56,7 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
                     repeats: document.repeats + 1,
                     ..document.clone()
                 },
+                earlier: pod.earlier.clone(),
             }),
         }
     }

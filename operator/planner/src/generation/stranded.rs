@@ -24,8 +24,9 @@ const PATIENCE_UNTOLD: Duration = Duration::from_secs(120);
 const PATIENCE_FORMED: Duration = Duration::from_secs(120);
 /// How long a member must not have been Ready: the kubelet may tell of the death that explains it a moment later.
 const BELIEF: Duration = Duration::from_secs(2);
-/// A member that stops being Ready so soon after may be late with the news of the generation before.
-const LATE_NEWS: SignedDuration = SignedDuration::from_secs(5);
+/// A member that stops being Ready so soon after may be late with the news of the generation before, or its node's clock is
+/// ahead by as much as clocks of one cluster may differ.
+const LATE_NEWS: SignedDuration = SignedDuration::from_secs(30);
 
 /// A member of the newest generation that has lost it, if there is one.
 pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
@@ -46,10 +47,19 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     let unready = members
         .into_iter()
         .filter(|pod| !pod.ready && !pod.unreachable);
+    let is_alone = draft
+        .status
+        .membership
+        .as_ref()
+        .is_some_and(|it| it.world_size == 1);
     let mut found = None;
     for pod in unready {
         if end_in_place(pod).is_some() {
             found = found.or(Some(pod));
+            continue;
+        }
+        // A world of one has no peers that it could lose.
+        if is_alone {
             continue;
         }
         let is_untold = draft.job.procs_per_worker > 1 && pod.processes.is_none();

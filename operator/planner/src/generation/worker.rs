@@ -7,11 +7,14 @@ use crate::observed::{Pod, PodPhase, Termination};
 /// Whether it lives and has been in a generation: it may hold the state.
 #[must_use]
 pub fn is_survivor(pod: &Pod) -> bool {
-    is_alive(pod)
-        && pod
-            .membership
-            .as_ref()
-            .is_some_and(|membership| membership.action == MembershipAction::Join)
+    is_alive(pod) && is_member_of_any(pod)
+}
+
+/// Whether the container that runs in it was given a place in a generation.
+#[must_use]
+pub fn is_member_of_any(pod: &Pod) -> bool {
+    let document = pod.membership.as_ref();
+    document.is_some_and(|it| it.action == MembershipAction::Join) && is_same_incarnation(pod)
 }
 
 /// Whether a process that died in place is not prepared again. Its siblings hold the state and wait; a generation

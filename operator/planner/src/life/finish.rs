@@ -80,7 +80,12 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             // By the node's clock, which may be ahead.
             .map(|at| at.min(draft.now))
     });
-    let first = ends.min()?;
+    let first = ends.min();
+    // Those that the status knows of count, although their pods are gone.
+    if first.is_none() && draft.members.completed.is_empty() {
+        return None;
+    }
+    let first = first.flatten();
     if draft.job.success_policy == SuccessPolicy::RankZero && rank_zero_has_completed(draft) {
         return Some(succeed(draft, "rank 0"));
     }
@@ -93,20 +98,33 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             // One that never ends is ended by a suspension or by the job's deadline.
             match has_running_member(draft) {
                 true if draft.job.suspend => return None,
-                true => return deadlines::too_late(draft).or(Some(PlanReason::Finishing)),
+                true => return deadlines::too_late(draft).or_else(|| Some(finishing(draft))),
                 false => false,
             }
         }
     };
     if is_ending {
-        return Some(PlanReason::Finishing);
+        return Some(finishing(draft));
     }
     let workers = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
     Some(succeed(draft, &counted(workers, "worker")))
 }
 
+/// Some members have completed, and the others are about to.
+fn finishing(draft: &mut Draft<'_>) -> PlanReason {
+    let done = draft.members.num_completed();
+    let nodes = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
+    let workers = counted(nodes, "worker");
+    let message = format!("{done} of {workers} completed");
+    draft.running(true, ConditionReason::Finishing, message);
+    PlanReason::Finishing
+}
+
 /// Whether the worker of rank 0 has completed, in the newest generation that anybody was told of.
 fn rank_zero_has_completed(draft: &Draft<'_>) -> bool {
+    if draft.members.completed.contains(&0) {
+        return true;
+    }
     let places = draft.observed.pods.iter().filter(|pod| pod.ours);
     let places = places.filter_map(|pod| Some((pod, pod.membership.as_ref()?)));
     let newest = places.clone().map(|(_, place)| place.generation).max();

@@ -67,6 +67,10 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
     }
     draft.status.resumed_after_generation = Some(draft.members.generation);
     draft.status.incidents.since_progress = 0;
+    if let Some(membership) = &mut draft.status.membership {
+        // All of them are needed again.
+        membership.completed.clear();
+    }
     if starts_over(draft) {
         draft.status.incidents.last_step = 0;
         draft.status.progress = None;

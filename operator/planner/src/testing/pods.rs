@@ -100,7 +100,18 @@ impl World {
 
     /// The kubelet restarts a container that ended.
     pub fn restarts(&mut self, at: usize) {
-        self.change(at, |pod| pod.container.restarts += 1);
+        self.change(at, |pod| {
+            pod.container.restarts += 1;
+            pod.container.waiting = None;
+        });
+    }
+
+    /// The kubelet waits with the next start of a container that ended.
+    pub fn waits(&mut self, at: usize, reason: &str) {
+        let (reason, message) = (reason.to_owned(), String::new());
+        self.change(at, |pod| {
+            pod.container.waiting = Some(Waiting { reason, message })
+        });
     }
 
     /// A pod is gone.

@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::draft::Draft;
 use crate::failures::nodes;
+use crate::generation::beside;
 use crate::generation::worker::has_succeeded;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
@@ -25,8 +26,8 @@ const LONG_LIFE: SignedDuration = SignedDuration::from_mins(10);
 
 /// Several nodes that are lost at once, and are more than one in so many of the job's nodes, are an outage.
 const MANY: usize = 3;
-/// How long the workers of an outage are waited for: as long as Kubernetes lets pods stay on a node that it has lost.
-const OUTAGE: Duration = Duration::from_secs(300);
+/// How long a worker is waited for whose node has just stopped to answer.
+const SILENT: Duration = Duration::from_secs(60);
 
 /// What becomes of a worker's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
         return wait.map_or(Fate::Goes(DeleteReason::BadNode), Fate::Later);
     }
     if is_lost(draft, pod) {
-        let wait = outage_left(draft, pod);
+        let wait = grace_left(draft, pod);
         return wait.map_or(Fate::Goes(DeleteReason::NodeLost), Fate::Later);
     }
     if pod.unschedulable.is_some() && nodes::is_one_free_again(draft, pod) {
@@ -78,9 +79,20 @@ fn is_lost(draft: &Draft<'_>, pod: &Pod) -> bool {
     pod.unreachable && draft.members.workers.values().any(answers)
 }
 
-/// Time until a pod of a lost node is replaced when many nodes are lost at once; `None`: now. A zone that blinks comes
-/// back with all its workers, which train on; new ones would have to load everything.
-fn outage_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
+/// Time until a pod whose node does not answer is replaced; `None`: now. It is no member meanwhile, and is one again when its
+/// node is back: a new pod would have to load everything. Longer, as long as Kubernetes lets pods stay on such a node, in an
+/// outage, while the node's kubelet lives, and while nobody else has what the worker may train on with.
+fn grace_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
+    let since = pod.ready_at.filter(|at| *at <= draft.now)?;
+    let is_long = pod.node_answers
+        || is_outage(draft)
+        || beside::left(draft, &draft.members.able()).is_some();
+    let grace = if is_long { beside::GIVEN_UP } else { SILENT };
+    time_left(since, grace, draft.now)
+}
+
+/// Whether many nodes are lost at once: a zone that blinks comes back with all its workers.
+fn is_outage(draft: &Draft<'_>) -> bool {
     let workers = draft.members.workers.values();
     let nodes: BTreeSet<&str> = workers
         .clone()
@@ -88,11 +100,7 @@ fn outage_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
         .collect();
     let lost = workers.filter(|pod| pod.unreachable);
     let lost: BTreeSet<&str> = lost.filter_map(|pod| pod.node.as_deref()).collect();
-    if lost.len() < 2 || lost.len() * MANY <= nodes.len() {
-        return None;
-    }
-    let since = pod.ready_at.filter(|at| *at <= draft.now)?;
-    time_left(since, OUTAGE, draft.now)
+    lost.len() >= 2 && lost.len() * MANY > nodes.len()
 }
 
 /// Time until a spent pod may be replaced; `None`: now. A function of the attempt and of what the pod's own

@@ -8,15 +8,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use roundhouse_api::TopologyMode;
 use roundhouse_planner::ValidatedJob;
 
+use super::NodeRef;
 use crate::resources::selector;
+use crate::topology::HOSTNAME;
 
 /// As much as a preference can weigh.
 const MOST: i32 = 100;
 
-/// Keeps a pod from nodes. Terms of a selector are alternatives, so each of them has to say it. Nodes are
-/// named by their name, one a requirement (more than one value is not allowed there): the label
-/// `kubernetes.io/hostname` may differ from it.
-pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[String]) {
+/// Keeps a pod from nodes. Terms of a selector are alternatives, so each of them has to say it.
+pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[NodeRef]) {
     if nodes.is_empty() {
         return;
     }
@@ -34,14 +34,20 @@ pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[String]) {
         terms.push(NodeSelectorTerm::default());
     }
     for term in terms {
-        term.match_fields
-            .get_or_insert_default()
-            .extend(none_of(nodes));
+        let others = none_of(nodes);
+        if let Some(expressions) = others.match_expressions {
+            term.match_expressions
+                .get_or_insert_default()
+                .extend(expressions);
+        }
+        if let Some(fields) = others.match_fields {
+            term.match_fields.get_or_insert_default().extend(fields);
+        }
     }
 }
 
 /// Places a pod on other nodes than these if they have room.
-pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[String]) {
+pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[NodeRef]) {
     if nodes.is_empty() {
         return;
     }
@@ -53,10 +59,7 @@ pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[String]) {
         .get_or_insert_default();
     preferred.push(PreferredSchedulingTerm {
         weight: MOST,
-        preference: NodeSelectorTerm {
-            match_expressions: None,
-            match_fields: Some(none_of(nodes).collect()),
-        },
+        preference: none_of(nodes),
     });
 }
 
@@ -90,10 +93,25 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
     }
 }
 
-fn none_of(nodes: &[String]) -> impl Iterator<Item = NodeSelectorRequirement> {
-    nodes.iter().map(|node| NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
+/// A term that none of these nodes matches. There is one value in each requirement of a name: more are not allowed there.
+fn none_of(nodes: &[NodeRef]) -> NodeSelectorTerm {
+    let not_in = |key: &str, values: Vec<String>| NodeSelectorRequirement {
+        key: key.to_owned(),
         operator: "NotIn".to_owned(),
-        values: Some(vec![node.clone()]),
-    })
+        values: Some(values),
+    };
+    let hostnames = nodes.iter().filter_map(|node| match node {
+        NodeRef::Hostname(hostname) => Some(hostname.clone()),
+        NodeRef::Name(_) => None,
+    });
+    let hostnames: Vec<String> = hostnames.collect();
+    let names = nodes.iter().filter_map(|node| match node {
+        NodeRef::Name(name) => Some(not_in("metadata.name", vec![name.clone()])),
+        NodeRef::Hostname(_) => None,
+    });
+    let names: Vec<NodeSelectorRequirement> = names.collect();
+    NodeSelectorTerm {
+        match_expressions: (!hostnames.is_empty()).then(|| vec![not_in(HOSTNAME, hostnames)]),
+        match_fields: (!names.is_empty()).then_some(names),
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use roundhouse_contract::Action as MembershipAction;
 
+use crate::generation::beside::formed_with;
 use crate::generation::worker::{is_preparing, is_same_incarnation, is_survivor};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
@@ -12,15 +13,32 @@ use crate::validate::ValidatedJob;
 
 /// Those that hold a state: of these no more are wanted than train, so that spares stay when fewer train. One that was out
 /// of touch while a spare took its place comes back as one too many.
-pub(super) fn survivors<'a>(workers: &BTreeMap<u32, &'a Pod>) -> BTreeMap<u32, &'a Pod> {
+pub(super) fn survivors<'a>(
+    workers: &BTreeMap<u32, &'a Pod>,
+    formed: u64,
+) -> BTreeMap<u32, &'a Pod> {
     let survivors = workers.iter().filter(|(_, pod)| is_survivor(pod));
-    survivors.map(|(index, pod)| (*index, *pod)).collect()
+    let mut survivors: BTreeMap<u32, &Pod> = survivors.map(|(index, pod)| (*index, *pod)).collect();
+    let has_state = |pod: &Pod| holds_newest(pod, formed);
+    if !survivors
+        .values()
+        .any(|pod| has_state(pod) && !pod.unreachable)
+    {
+        // Only those that are out of touch have the state that is known of. They are one too many when they are back, or not.
+        survivors.retain(|_, pod| !has_state(pod));
+    }
+    survivors
+}
+
+/// Whether it holds the newest state that is known of.
+fn holds_newest(pod: &Pod, formed: u64) -> bool {
+    formed > 0 && is_survivor(pod) && formed_with(pod, formed) == Some(formed)
 }
 
 /// Most members of the next generation. Nobody that holds a state is left out. A process that died in place is back in a
 /// moment, and its siblings hold the state: no spare takes their worker's place.
-pub(super) fn num_places(workers: &BTreeMap<u32, &Pod>, job: &ValidatedJob) -> usize {
-    let survivors = survivors(workers);
+pub(super) fn num_places(workers: &BTreeMap<u32, &Pod>, job: &ValidatedJob, formed: u64) -> usize {
+    let survivors = survivors(workers, formed);
     let is_back_soon = |pod: &&&Pod| is_preparing(pod) && !pod.unreachable;
     let back_soon = survivors.values().filter(is_back_soon).count();
     survivors.len().max(job.replicas as usize) - back_soon
@@ -38,11 +56,13 @@ pub(super) fn dismiss<'a>(
 
 /// The workers that go when fewer are wanted: first those that have to go anyway, because their node is cordoned or
 /// does not answer, then those that have not trained yet, which have no state, then those of an older generation, then the
-/// straggler, then the highest index.
+/// straggler, then the highest index. Before a generation has formed nobody has its state: its members go before those of one
+/// that has, and the last of these stays.
 pub(super) fn victims(
     workers: &BTreeMap<u32, &Pod>,
     wanted: u32,
     straggler: Option<u32>,
+    formed: u64,
 ) -> Vec<u32> {
     let excess = workers.len().saturating_sub(wanted as usize);
     let mut order: Vec<(u32, &Pod)> = workers.iter().map(|(i, p)| (*i, *p)).collect();
@@ -50,9 +70,15 @@ pub(super) fn victims(
         let stays = !pod.cordoned && !pod.unreachable;
         let keeps_up = straggler != Some(*index);
         let generation = pod.membership.as_ref().map(|place| place.generation);
-        let trains = is_survivor(pod).then_some(generation);
+        let trains = is_survivor(pod).then_some((formed_with(pod, formed), generation));
         (stays, trains, keeps_up, Reverse(*index))
     });
+    // Of those that hold the newest state that is known of, the last one goes last.
+    let last = order.iter().rposition(|(_, pod)| holds_newest(pod, formed));
+    if let Some(last) = last {
+        let last = order.remove(last);
+        order.push(last);
+    }
     let first = order.into_iter().take(excess);
     first.map(|(index, _)| index).collect()
 }

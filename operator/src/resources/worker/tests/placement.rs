@@ -6,7 +6,7 @@ use super::*;
 fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
     let template =
         json!({"metadata": {"labels": {gang::KUEUE_GROUP: "digits"}}, "spec": {"containers": []}});
-    let avoid = ["n1".to_owned()];
+    let avoid = [NodeRef::Hostname("n1".to_owned())];
     let replacement = Place {
         avoid: &avoid,
         ..place(1, 1)
@@ -21,6 +21,33 @@ fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
     assert_eq!(role(&json!({}), place(0, 0)), None, "it is in no group");
 }
 
+/// Two nodes with the label for their hostname, and one without.
+fn nodes() -> [NodeRef; 3] {
+    let label = |node: &str| NodeRef::Hostname(node.to_owned());
+    [label("n1"), label("n2"), NodeRef::Name("n3".to_owned())]
+}
+
+/// A term that they do not match.
+fn others() -> Value {
+    json!({
+        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n2"]}],
+        "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n3"]}],
+    })
+}
+
+#[test]
+fn no_field_is_named_if_each_node_has_the_label_which_autoscalers_understand() {
+    let labelled = &nodes()[..2];
+    let kept = Place {
+        avoid: labelled,
+        lost: labelled,
+        ..place(0, 0)
+    };
+    let pod = build(&job(&json!({})), kept).unwrap();
+    let pod = serde_json::to_string(&pod).unwrap();
+    assert!(!pod.contains("matchFields"), "{pod}");
+}
+
 #[test]
 fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
     let zone = |zone: &str| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
@@ -33,7 +60,7 @@ fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
             2,
         ),
     ];
-    let avoid = ["n1".to_owned(), "n2".to_owned()];
+    let avoid = nodes();
     for (template, alternatives) in cases {
         let kept = Place {
             avoid: &avoid,
@@ -46,11 +73,9 @@ fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
         let terms = terms.as_array().unwrap();
         assert_eq!(terms.len(), alternatives);
         for term in terms {
-            let expected = json!([
-                {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
-                {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
-            ]);
-            assert_eq!(term["matchFields"], expected);
+            let expressions = term["matchExpressions"].as_array().unwrap();
+            assert_eq!(expressions.last(), Some(&others()["matchExpressions"][0]));
+            assert_eq!(term["matchFields"], others()["matchFields"]);
         }
     }
     let free = build(&job(&json!({})), place(0, 0)).unwrap();
@@ -62,17 +87,14 @@ fn other_nodes_are_preferred_to_lost_ones_beside_what_the_template_prefers() {
     let own = json!({"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}});
     let template = json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
         "preferredDuringSchedulingIgnoredDuringExecution": [own]}}}});
-    let lost = ["n1".to_owned(), "n2".to_owned()];
+    let lost = nodes();
     let elsewhere = Place {
         lost: &lost,
         ..place(0, 0)
     };
     let pod = build(&job(&template), elsewhere).unwrap();
     let affinity = serde_json::to_value(pod).unwrap()["spec"]["affinity"].take();
-    let others = json!({"weight": 100, "preference": {"matchFields": [
-        {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
-        {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
-    ]}});
+    let others = json!({"weight": 100, "preference": others()});
     let expected =
         json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [own, others]}});
     assert_eq!(affinity, expected, "and nothing is required");

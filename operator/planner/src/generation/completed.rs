@@ -1,0 +1,103 @@
+//! Members that have completed, by node rank, in the status: a pod that has completed may be removed at any time, by whoever
+//! removes its node, and with it would go what cannot be found out again. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use roundhouse_api::MembershipStatus;
+
+use crate::draft::Draft;
+use crate::generation::worker::has_succeeded;
+
+/// The node ranks that the status names. What is no list of them is none.
+pub(super) fn stored(membership: &MembershipStatus) -> BTreeSet<u32> {
+    let nodes = membership.nodes;
+    let parts = membership.completed.split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        // Whatever somebody wrote there, it is no longer than the generation is large.
+        Some(first..last.saturating_add(1).min(nodes))
+    });
+    parts.flatten().collect()
+}
+
+/// Ranges of node ranks, as Kubernetes writes the indexes of its Jobs: `0,2-5`.
+fn text(ranks: &BTreeSet<u32>) -> String {
+    let mut text = String::new();
+    let mut ranks = ranks.iter().copied().peekable();
+    while let Some(first) = ranks.next() {
+        let mut last = first;
+        while let Some(next) = ranks.next_if(|next| *next == last + 1) {
+            last = next;
+        }
+        let comma = if text.is_empty() { "" } else { "," };
+        let _ = match last {
+            last if last == first => write!(text, "{comma}{first}"),
+            last => write!(text, "{comma}{first}-{last}"),
+        };
+    }
+    text
+}
+
+/// Stores what is seen of completions of the newest generation. Nothing is replaced or deleted in the same plan.
+pub(crate) fn note(draft: &mut Draft<'_>) {
+    let members = &draft.members;
+    let seen = members
+        .workers
+        .values()
+        .filter(|pod| members.is_member(pod) && members.was_raised_with(pod) && has_succeeded(pod));
+    let seen = seen.filter_map(|pod| Some(pod.membership.as_ref()?.node_rank));
+    let seen: BTreeSet<u32> = seen.collect();
+    if seen.is_subset(&members.completed) {
+        return;
+    }
+    let all = text(&(&seen | &members.completed));
+    if let Some(membership) = &mut draft.status.membership {
+        membership.completed = all;
+        draft.recorded = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn membership(nodes: u32, completed: &str) -> MembershipStatus {
+        MembershipStatus {
+            generation: 1,
+            world_size: nodes,
+            nodes,
+            members: String::new(),
+            order: String::new(),
+            nonce: String::new(),
+            completed: completed.to_owned(),
+            formed: 0,
+        }
+    }
+
+    #[test]
+    fn ranges_read_back_as_the_ranks_that_they_were_written_for() {
+        let cases = [
+            (&[][..], ""),
+            (&[0][..], "0"),
+            (&[0, 2, 3, 4, 5][..], "0,2-5"),
+            (&[1, 2, 7][..], "1-2,7"),
+        ];
+        for (ranks, expected) in cases {
+            let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
+            assert_eq!(text(&ranks), expected);
+            assert_eq!(stored(&membership(8, expected)), ranks, "{expected}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_wrote_there_names_no_more_ranks_than_there_are() {
+        for (completed, ranks) in [("0-4294967295", 4), ("9", 0), ("x,1,3-", 1), ("3-1", 0)] {
+            assert_eq!(
+                stored(&membership(4, completed)).len(),
+                ranks,
+                "{completed}"
+            );
+        }
+    }
+}
