@@ -39,6 +39,9 @@ pub fn run(dir: &Path) -> ExitCode {
     match proof {
         Ok(proof) => {
             say(&table(&proof.rows));
+            for words in proof.rows.iter().filter_map(lost) {
+                say(&words);
+            }
             say(&verdict(&proof));
             ExitCode::Done
         }
@@ -124,10 +127,28 @@ fn table(rows: &[Row]) -> String {
     lines.iter().map(aligned).collect::<Vec<_>>().join("\n")
 }
 
+/// What a generation committed and a newer one did not continue from, in words.
+fn lost(row: &Row) -> Option<String> {
+    let (first, last) = row.superseded?;
+    let (run, generation) = run_of(row.generation);
+    Some(format!(
+        "{} of generation {generation} (run {run}) lost and done again: steps {first}-{last}; a newer generation \
+         continued from an older state",
+        counted(row.num_superseded)
+    ))
+}
+
+fn counted(num_steps: u64) -> String {
+    match num_steps {
+        1 => "1 committed step".to_owned(),
+        num => format!("{num} committed steps"),
+    }
+}
+
 fn verdict(proof: &Proof) -> String {
     let Proof {
         terms,
-        rows: _,
+        rows,
         num_steps,
         num_samples,
         num_skipped,
@@ -144,9 +165,13 @@ fn verdict(proof: &Proof) -> String {
         1 => "; 1 step was not finite and changed no weights".to_owned(),
         num => format!("; {num} steps were not finite and changed no weights"),
     };
+    let repeated = match rows.iter().map(|row| row.num_superseded).sum() {
+        0 => String::new(),
+        num => format!("; but lost and done again: {}", counted(num)),
+    };
     format!(
         "proven: {num_steps} of {total} steps used {num_samples} samples, each exactly once per epoch and in \
-         order: {num_epochs} whole epochs of {} and {cursor} samples of the next{skipped}",
+         order: {num_epochs} whole epochs of {} and {cursor} samples of the next{skipped}{repeated}",
         terms.num_samples
     )
 }
@@ -156,6 +181,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn steps_that_were_done_again_are_named() {
+        let row = |num_superseded, superseded| Row {
+            generation: 3,
+            steps: Some((1, 100)),
+            epochs: None,
+            num_samples: 6_400,
+            num_superseded,
+            superseded,
+        };
+        assert_eq!(lost(&row(0, None)), None);
+        let text = lost(&row(4_048, Some((536, 4_583)))).unwrap();
+        assert!(
+            text.starts_with("4048 committed steps of generation 3"),
+            "{text}"
+        );
+        assert!(text.contains("done again: steps 536-4583"), "{text}");
+        let text = lost(&row(1, Some((7, 7)))).unwrap();
+        assert!(text.starts_with("1 committed step of"), "{text}");
+    }
+
+    #[test]
     fn columns_are_aligned() {
         let row = |generation, steps| Row {
             generation,
@@ -163,6 +209,7 @@ mod tests {
             epochs: steps.map(|_| (0, 12)),
             num_samples: 6_400,
             num_superseded: 0,
+            superseded: None,
         };
         let text = table(&[row(1, Some((1, 100))), row(12, None), row(1_000_002, None)]);
         let widths: Vec<usize> = text.lines().map(str::len).collect();

@@ -56,7 +56,8 @@ pub enum Command {
     /// everything before it. The audit recomputes all of them, follows the line of generations back
     /// from the newest one, and checks that no sample of an epoch was left out or used twice. A job that is applied again
     /// over the same directory is the next run: its generations begin at 1. Lines
-    /// that a newer generation did not continue from are superseded; they are counted and left alone.
+    /// that a newer generation did not continue from are superseded: these steps were committed, lost and done again. They
+    /// are counted and named.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {
         /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a

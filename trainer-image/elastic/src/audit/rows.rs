@@ -16,8 +16,10 @@ pub struct Row {
     pub epochs: Option<(u64, u64)>,
     /// Samples of them.
     pub num_samples: u64,
-    /// Lines of superseded branches.
+    /// Lines of superseded branches: steps that were committed, lost, and done again.
     pub num_superseded: u64,
+    /// First and last step of them.
+    pub superseded: Option<(u64, u64)>,
 }
 
 impl Row {
@@ -28,7 +30,15 @@ impl Row {
             epochs: None,
             num_samples: 0,
             num_superseded: 0,
+            superseded: None,
         }
+    }
+
+    /// Takes in a line of a superseded branch.
+    fn add_superseded(&mut self, line: &Line) {
+        let (first, last) = self.superseded.unwrap_or((line.step, line.step));
+        self.superseded = Some((first.min(line.step), last.max(line.step)));
+        self.num_superseded += 1;
     }
 
     /// Takes in the next line that counts.
@@ -58,7 +68,8 @@ pub(super) fn of(files: &[File], lengths: &[usize]) -> Vec<Row> {
     // A line that was written twice, by the rank that was lost and by its successor, is not superseded.
     for line in others.iter().filter(|it| !counted.contains(&it.hash)) {
         let row = rows.entry(line.generation);
-        row.or_insert_with_key(|it| Row::of(*it)).num_superseded += 1;
+        row.or_insert_with_key(|it| Row::of(*it))
+            .add_superseded(line);
     }
     rows.into_values().collect()
 }

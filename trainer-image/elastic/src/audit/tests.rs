@@ -69,6 +69,8 @@ fn a_ledger_with_a_superseded_branch_is_proven() {
             (5, Some((8, 11)), 35, 0),
         ]
     );
+    let lost: Vec<_> = proof.rows.iter().map(|row| row.superseded).collect();
+    assert_eq!(lost, [None, Some((8, 9)), None]);
     assert_eq!((proof.num_steps, proof.num_samples), (11, 95));
     assert_eq!((proof.num_epochs, proof.cursor), (3, 20));
 }
