@@ -61,6 +61,8 @@ dashboards: {{enabled: true, labels: {{team: ml}}, annotations: {{folder: ml}}}}
 resources: {{requests: {{cpu: 10m}}, limits: {{memory: 1Gi}}}}
 trainer: {{image: 'registry.example/trainer:1', pullPolicy: Always}}
 policy: {{maxWorkersPerJob: 8, allow: {{hostPaths: [/data/*], hostPorts: [8080]}}}}
+fixedUsers: false
+flowSchema: {{enabled: true}}
 networkPolicy: {{enabled: true, metricsFrom: [{{namespaceSelector: {{}}}}], workerMetricsFrom: [{{namespaceSelector: {{}}}}]}}
 test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
 "
