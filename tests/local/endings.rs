@@ -8,10 +8,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// A script that does not end on SIGTERM, as long as it lives, and a process of it in a session of its own.
-const STUBBORN: &str = r#"
+const STUBBORN: &str = r"
     trap : TERM
     setsid bash -c 'trap : TERM; while :; do sleep 0.02; done' &
-    while :; do sleep 0.02; done"#;
+    while :; do sleep 0.02; done";
 
 fn job(script: &str) -> Value {
     json!({
