@@ -26,7 +26,7 @@ const READS: &str = "only reads; the fields that it shows have tests of their ow
 const ONE_VERSION: &str = "the API has one version so far";
 
 /// How commands begin. The longest beginning that fits decides.
-const KNOWN: [(&str, Proof); 47] = [
+const KNOWN: [(&str, Proof); 49] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("tests/support/make/programs", "kubectl-roundhouse"),
@@ -78,6 +78,7 @@ const KNOWN: [(&str, Proof); 47] = [
         "kubectl autoscale",
         Nothing("needs the metrics server, which the cluster of the tests has not"),
     ),
+    ("kubectl cp", Nothing(READS)),
     ("kubectl create configmap", Nothing(EDITS)),
     (
         "kubectl delete customresourcedefinition",
@@ -158,6 +159,7 @@ const KNOWN: [(&str, Proof); 47] = [
         Nothing("needs root; tests/e2e/digits.rs applies the same example to the same cluster"),
     ),
     ("make images", Runs("tests/support/make/test", "/images\"")),
+    ("make test", Nothing("it runs this test")),
     (
         "make try",
         Nothing("builds for minutes; tests/local runs the same programs on the same example"),
