@@ -138,14 +138,18 @@ fn a_node_that_is_lost_wakes_its_jobs_until_it_is_back() {
     lost.due(&doubts_about(&["n1"]), TERMS, Instant::now());
     assert_eq!(lost.hear("n1", None), News::Nothing, "as expected");
     assert_eq!(lost.of(&pod, TERMS), None);
-    let loss = |answers| {
+    let not_ready = |answers| {
         let since = at(7);
         Some(Loss { since, answers })
     };
-    assert_eq!(lost.hear("n1", loss(true)), News::Changed);
-    assert_eq!(lost.hear("n1", loss(false)), News::Changed, "silent now");
-    assert_eq!(lost.hear("n1", loss(false)), News::StillLost);
-    assert_eq!(lost.of(&pod, TERMS), loss(false));
+    assert_eq!(lost.hear("n1", not_ready(true)), News::Changed);
+    assert_eq!(
+        lost.hear("n1", not_ready(false)),
+        News::Changed,
+        "silent now"
+    );
+    assert_eq!(lost.hear("n1", not_ready(false)), News::StillLost);
+    assert_eq!(lost.of(&pod, TERMS), not_ready(false));
     let ready = Pod { ready: true, ..pod };
     assert_eq!(lost.of(&ready, TERMS), None, "its kubelet answers");
     assert_eq!(lost.hear("n1", None), News::Changed, "it is back");
