@@ -15,6 +15,7 @@ pub mod logs;
 pub mod membership;
 pub mod metrics;
 pub mod options;
+pub mod program;
 pub mod ranks;
 pub mod restart;
 pub mod script_progress;

@@ -2,7 +2,8 @@
 
 use clap::Parser;
 use roundhouse_agent::options::Cli;
+use roundhouse_agent::program;
 
 fn main() {
-    std::process::exit(roundhouse_agent::supervisor::run(&Cli::parse().options));
+    std::process::exit(program::run(Cli::parse()));
 }

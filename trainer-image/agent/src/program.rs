@@ -1,0 +1,29 @@
+//! What the command line asks for.
+
+use roundhouse_contract::environment::DEFAULT_CONNECT_TIMEOUT_SECONDS;
+
+use crate::options::{Cli, Task};
+use crate::{bound, install, supervisor};
+
+/// Does it, and returns the exit code. An agent outside of a pod starts its own program again to become a script, so any
+/// program that is an agent has all tasks.
+#[must_use]
+pub fn run(Cli { task, options }: Cli) -> i32 {
+    match task {
+        None => supervisor::run(&options),
+        Some(Task::Environment) => {
+            for (name, value) in supervisor::device_settings(DEFAULT_CONNECT_TIMEOUT_SECONDS) {
+                println!("{name}={value}");
+            }
+            0
+        }
+        Some(Task::Bound { command }) => bound::run(&command),
+        Some(Task::Install { directory }) => match install::install(&directory) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("cannot install into {}: {error}", directory.display());
+                1
+            }
+        },
+    }
+}
