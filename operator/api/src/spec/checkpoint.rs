@@ -9,8 +9,8 @@ use roundhouse_contract::BestMetric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where the state of training is kept, and when. With neither `everySteps` nor `everySeconds` a checkpoint
-/// is written when training ends and when all workers are asked to leave (suspension, deletion).
+/// Where the state of training is kept, and when. Whatever the intervals are, a checkpoint is written when training ends
+/// and when workers that have the newest state are asked to leave (suspension, deletion, a drain).
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
@@ -22,9 +22,9 @@ pub struct Checkpoint {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub every_steps: Option<u64>,
-    /// A checkpoint when the last one is so many seconds old.
+    /// A checkpoint when the last one is so many seconds old. 0: never for its age. Default: 600, or with `everySteps` never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 2_592_000))]
+    #[schemars(range(min = 0, max = 2_592_000))]
     pub every_seconds: Option<u64>,
     /// Newest checkpoints that are kept: at least two, so that there is one if the newest is damaged.
     #[serde(default = "default_keep")]
@@ -35,6 +35,21 @@ pub struct Checkpoint {
     /// `trainer`, which evaluates: a script of your own keeps its best state itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
+}
+
+/// Seconds between checkpoints if the job gives no interval: what is lost if all workers die at once is bounded.
+const DEFAULT_SECONDS: u64 = 600;
+
+impl Checkpoint {
+    /// Seconds after which a checkpoint is too old; `None` if its age does not count.
+    #[must_use]
+    pub const fn seconds(&self) -> Option<u64> {
+        match (self.every_steps, self.every_seconds) {
+            (None, None) => Some(DEFAULT_SECONDS),
+            (_, Some(0)) => None,
+            (_, given) => given,
+        }
+    }
 }
 
 /// Which checkpoint is the best one.
@@ -88,4 +103,30 @@ pub struct CheckpointHostPath {
     /// Absolute path.
     #[schemars(length(min = 1, max = 1_024))]
     pub path: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_gives_no_interval_saves_every_ten_minutes() {
+        for (steps, seconds, expected) in [
+            (None, None, Some(600)),
+            (Some(100), None, None),
+            (None, Some(60), Some(60)),
+            (Some(100), Some(60), Some(60)),
+            (None, Some(0), None),
+            (Some(100), Some(0), None),
+        ] {
+            let checkpoint = Checkpoint {
+                volume: CheckpointVolume::default(),
+                every_steps: steps,
+                every_seconds: seconds,
+                keep: 3,
+                best: None,
+            };
+            assert_eq!(checkpoint.seconds(), expected, "{steps:?} {seconds:?}");
+        }
+    }
 }

@@ -169,7 +169,7 @@ fn keeping(job: &ValidatedJob, home: &Path) -> Vec<(String, String)> {
         ),
         (
             environment::CHECKPOINT_EVERY_SECONDS,
-            number(wanted.every_seconds),
+            number(wanted.seconds()),
         ),
         (environment::CHECKPOINT_KEEP, Some(wanted.keep.to_string())),
     ];

@@ -110,7 +110,7 @@ fn checkpoint(facts: &Facts, status: &TrainingJobStatus) -> Option<String> {
     let next_step = wanted.every_steps.zip(step);
     let next_step =
         next_step.map(|(every, step)| format!("at step {}", (step / every + 1) * every));
-    let next_time = wanted.every_seconds.map(|every| {
+    let next_time = wanted.seconds().map(|every| {
         let at = known.and_then(|it| it.time.as_ref()).map(|at| at.0);
         let due = at.and_then(|at| at.checked_add(span(every)).ok());
         due.map_or_else(

@@ -64,7 +64,7 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     let Checkpoint {
         volume: _,
         every_steps,
-        every_seconds,
+        every_seconds: _,
         keep,
         best,
     } = checkpoint;
@@ -76,7 +76,7 @@ fn checkpoints(job: &ValidatedJob, checkpoint: &Checkpoint) -> Vec<EnvVar> {
     let directory = format!("{}/{namespace}/{name}", paths::CHECKPOINT_DIR);
     let steps = every_steps.map(|steps| steps.to_string());
     let metric = best.map(|best| best.metric.to_string());
-    let seconds = every_seconds.map(|seconds| seconds.to_string());
+    let seconds = checkpoint.seconds().map(|seconds| seconds.to_string());
     [
         (environment::CHECKPOINT_DIR, Some(directory)),
         (environment::CHECKPOINT_EVERY_STEPS, steps),
