@@ -109,7 +109,7 @@ fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
             world.vanishes(0);
         }
         world.settle();
-        assert!(message(&world).contains("70 steps"), "{}", message(&world));
+        assert!(message(&world).ends_with("70 steps"), "{}", message(&world));
     }
 }
 
@@ -199,6 +199,28 @@ fn a_suspended_job_says_where_it_will_go_on() {
     world.settle();
     assert!(message(&world).contains("40 steps"), "{}", message(&world));
     assert!(world.observed.status.progress.is_some());
+}
+
+#[test]
+fn a_suspended_job_names_the_steps_that_are_not_known_to_be_saved() {
+    for (checkpoint_step, words) in [
+        (Some(40), "holds 40 steps; steps 41 to 70 are not known"),
+        (
+            None,
+            "no checkpoint is known yet; steps 1 to 70 are not known",
+        ),
+    ] {
+        let mut world = trains();
+        world.job.checkpoint = Some(checkpoint());
+        told(&mut world, 50, checkpoint_step, None);
+        world.settle();
+        both_leave(&mut world, 0, None, Some("no space left"));
+        for _ in 0..2 {
+            world.vanishes(0);
+        }
+        world.settle();
+        assert!(message(&world).contains(words), "{}", message(&world));
+    }
 }
 
 const BEST: BestCheckpoint = BestCheckpoint {
