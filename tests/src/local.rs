@@ -287,8 +287,11 @@ fn spawn(
 }
 
 fn command(directory: &Path, program: &Program, job: &Value) -> anyhow::Result<Command> {
-    let mut command = Command::new(programs()?.join("kubectl-roundhouse"));
+    // A test may run under nohup, whose children ignore SIGHUP.
+    let mut command = Command::new("env");
     command
+        .arg("--default-signal=HUP")
+        .arg(programs()?.join("kubectl-roundhouse"))
         .args(["run", "--local", "-f"])
         .arg(directory.join("job.yaml"))
         .arg("--dir")

@@ -65,8 +65,9 @@ pub(super) fn of(files: &[File], lengths: &[usize]) -> Vec<Row> {
         }
         others.extend(rest);
     }
-    // A line that was written twice, by the rank that was lost and by its successor, is not superseded.
-    for line in others.iter().filter(|it| !counted.contains(&it.hash)) {
+    // A line may be written twice, by the rank that was lost and by its successor: it counts once, and is superseded only
+    // if neither of them counts.
+    for line in others.into_iter().filter(|it| counted.insert(it.hash)) {
         let row = rows.entry(line.generation);
         row.or_insert_with_key(|it| Row::of(*it))
             .add_superseded(line);

@@ -99,6 +99,25 @@ fn a_line_that_was_written_twice_is_not_superseded() {
 }
 
 #[test]
+fn a_superseded_line_that_was_written_twice_is_one_step_that_was_lost() {
+    let first = file(1, None, 4);
+    let second = file(2, Some(first.lines[3].head()), 6);
+    // The third generation writes what the second had not made durable, and both are left for the state after step 4.
+    let mut third = file(3, Some(second.lines[1].head()), 7);
+    third.header.previous = Some(first.lines[3].head());
+    third.lines.splice(0..0, second.lines.iter().copied());
+    let fourth = file(4, Some(first.lines[3].head()), 8);
+    let proof = audit(vec![first, second, third, fourth], &[]).unwrap();
+    let lost: Vec<_> = proof
+        .rows
+        .iter()
+        .map(|row| (row.num_superseded, row.superseded))
+        .collect();
+    let expected = [(0, None), (2, Some((5, 6))), (1, Some((7, 7))), (0, None)];
+    assert_eq!(lost, expected);
+}
+
+#[test]
 fn a_line_that_was_changed_breaks_its_hash() {
     let mut files = ledger();
     files[1].lines[2].loss += 1.0;
