@@ -302,9 +302,10 @@ with rh.join(state={"model": model, "opt": opt, "scaler": scaler}, checkpoint_di
 
 def test_a_script_continues_from_its_checkpoint(tmp_path, undisturbed):
     for steps in (25, 60):
-        source = (SCRIPTS / "train.py").read_text().replace(
-            '"schedule": schedule})', '"schedule": schedule}, checkpoint_dir=sys.argv[3], checkpoint_every_steps=10)'
-        )
+        source = (SCRIPTS / "train.py").read_text()
+        joins = "with rh.join(state=state)"
+        assert joins in source
+        source = source.replace(joins, "with rh.join(state=state, checkpoint_dir=sys.argv[3], checkpoint_every_steps=10)")
         ended = run(source, steps, tmp_path / "weights", tmp_path)
         assert ended.returncode == 0, ended.stderr
     assert "step 25 of generation 1" in ended.stdout
