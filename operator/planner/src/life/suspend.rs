@@ -156,7 +156,8 @@ fn sentence(draft: &Draft<'_>, leaving: usize) -> String {
     };
     let saves = draft.job.checkpoint.is_some() && draft.job.program.mode() == Mode::InProcess;
     let leaves = match (leaving, saves) {
-        (0, saves) => return format!("no workers; {state}{}", unsaved(draft, saves)),
+        (0, false) => return format!("no workers; {state}"),
+        (0, true) => return format!("no workers; {state}{}", unsaved(draft)),
         (1, false) => "leaves",
         (1, true) => "leaves and saves first",
         (_, false) => "leave",
@@ -167,15 +168,15 @@ fn sentence(draft: &Draft<'_>, leaving: usize) -> String {
 
 /// Steps that were committed after the newest checkpoint that is known. A pod that is removed before its last words are
 /// read may have saved them.
-fn unsaved(draft: &Draft<'_>, saves: bool) -> String {
-    let saved = known_step(draft).unwrap_or_default();
+fn unsaved(draft: &Draft<'_>) -> String {
+    let known = known_step(draft).unwrap_or_default();
     let progress = draft.status.progress.as_ref();
     let step = progress.map_or(0, |shown| shown.progress.step);
-    if !saves || step <= saved {
+    if step <= known {
         return String::new();
     }
     format!(
         "; steps {} to {step} are not known to be saved, and are done again if they are not",
-        saved + 1
+        known + 1
     )
 }
