@@ -74,19 +74,13 @@ pub(crate) fn convert(text: &str) -> anyhow::Result<String> {
 
 /// The documents, with the items of a list in place of the list: `kubectl get -o yaml` prints one.
 fn items(documents: Vec<Value>) -> Vec<Value> {
-    let expand = |mut document: Value| match document["items"].take() {
-        Value::Array(items)
-            if document["kind"]
-                .as_str()
-                .is_some_and(|it| it.ends_with("List")) =>
-        {
-            items
-        }
-        other => {
-            if !other.is_null() {
-                document["items"] = other;
-            }
-            vec![document]
+    let expand = |document: Value| {
+        let is_list = document["kind"]
+            .as_str()
+            .is_some_and(|kind| kind.ends_with("List"));
+        match document["items"].as_array() {
+            Some(items) if is_list => items.clone(),
+            _ => vec![document],
         }
     };
     documents.into_iter().flat_map(expand).collect()

@@ -88,6 +88,7 @@ fn text_without_a_job_is_refused_with_what_it_has() {
     let told = |text: &str| convert(text).unwrap_err().to_string();
     assert!(told("kind: ConfigMap\nmetadata: {name: a}\n").contains("ConfigMap a"));
     assert!(told("").contains("nothing"));
+    assert!(told("text\n").contains("there is no PyTorchJob"));
     assert!(told("kind: TrainingJob\nmetadata: {name: a}\n").contains("already"));
 }
 
