@@ -132,11 +132,7 @@ impl Cluster {
 
     /// The pod of node rank 0 in the newest generation.
     pub(crate) async fn first_worker(&self, job: &TrainingJob) -> anyhow::Result<Option<String>> {
-        let uid = job.uid().unwrap_or_default();
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let selector = ListParams::default().labels(&format!("{}={uid}", labels::JOB_UID));
-        let all = pods.list(&selector).await?;
-        Ok(first(&all.items))
+        Ok(first(&self.pods(job).await?))
     }
 
     /// What an agent answers, through the API server; `None` if it cannot be reached now.

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::state::{Names, Volume};
-use roundhouse_elastic::{Action, Claim, Origin, Place};
+use roundhouse_elastic::{Claim, Origin, Place};
 
 use crate::checkpoint::Manifest;
 use crate::failure::Failure;
@@ -164,7 +164,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// Whether this rank has heard of a newer generation, or leaves.
     pub(super) fn is_pointless(&mut self, place: &Place) -> bool {
         self.look();
-        self.machine.supersedes(place) || matches!(self.machine.next(), Action::Exit(_))
+        self.machine.supersedes(place)
     }
 
     /// The ranks have heard of each other, so none of them hangs.

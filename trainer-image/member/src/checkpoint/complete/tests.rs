@@ -51,15 +51,7 @@ fn written(root: &Path) -> (Directory, Manifest) {
         shards: Vec::new(),
     };
     let directory = Directory::new(root.to_owned());
-    let part = shard::Part {
-        id: ID,
-        rank: 0,
-        world_size: 1,
-        table: &manifest.tensors,
-        bytes: &[1; 8],
-        pulse: directory.pulse(),
-    };
-    shard::write(&directory.partial(ID, 1), &part).unwrap();
+    write_part(&directory, &manifest, 1);
     (directory, manifest)
 }
 
@@ -76,8 +68,8 @@ fn a_checkpoint_with_all_its_bytes_gets_its_name() {
     assert_eq!(directory.list().unwrap(), [ID]);
 }
 
-/// Has the checkpoint written by a generation.
-fn rewritten(directory: &Directory, manifest: &Manifest, writer: u64) {
+/// Has the only part of the checkpoint written by a generation.
+fn write_part(directory: &Directory, manifest: &Manifest, writer: u64) {
     let part = shard::Part {
         id: ID,
         rank: 0,
@@ -99,7 +91,7 @@ fn a_state_that_a_later_generation_saves_again_keeps_its_checkpoint_and_gets_its
         ..Scores::default()
     });
     for (writer, told, expected) in [(2, None, None), (3, scores, scores), (4, None, scores)] {
-        rewritten(&directory, &manifest, writer);
+        write_part(&directory, &manifest, writer);
         let again = Manifest {
             saved_at: "later".to_owned(),
             scores: told,
