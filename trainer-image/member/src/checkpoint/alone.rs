@@ -47,7 +47,7 @@ fn try_begin(
     while !is_held(directory, id)? {
         let path = directory.alone(id, attempt);
         match std::fs::create_dir(&path) {
-            Ok(()) => return Ok(Some(path)),
+            Ok(()) => return keep_if_needed(directory, id, path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 if stands_still(directory, &path, longest_pause) {
                     attempt += 1;
@@ -57,6 +57,20 @@ fn try_begin(
         }
     }
     Ok(None)
+}
+
+/// A directory's name is free again once its checkpoint is complete. So a process that saw no checkpoint, and then
+/// created the directory, may be late. It looks a second time.
+fn keep_if_needed(
+    directory: &Directory,
+    id: CheckpointId,
+    path: PathBuf,
+) -> io::Result<Option<PathBuf>> {
+    if is_held(directory, id)? {
+        std::fs::remove_dir(&path)?;
+        return Ok(None);
+    }
+    Ok(Some(path))
 }
 
 /// Whether a complete checkpoint holds this state, or a newer one.
@@ -132,6 +146,16 @@ mod tests {
             all.filter(|has_written| *has_written).count()
         });
         assert_eq!(begun, 1);
+    }
+
+    #[test]
+    fn a_directory_that_was_created_after_the_checkpoint_was_complete_is_removed() {
+        let (_root, directory) = directory();
+        std::fs::create_dir_all(directory.checkpoint(ID)).unwrap();
+        let late = directory.alone(ID, 1);
+        std::fs::create_dir(&late).unwrap();
+        assert_eq!(keep_if_needed(&directory, ID, late.clone()).unwrap(), None);
+        assert!(!late.exists());
     }
 
     #[test]
