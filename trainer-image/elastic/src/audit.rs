@@ -1,7 +1,8 @@
 //! Proves from a ledger that every sample was used exactly once per epoch, in order.
 //!
-//! The chain is followed backwards from the newest generation's file; whatever it does not pass
-//! belongs to superseded branches. Then the lines are recomputed forwards: hashes, steps, cursors,
+//! The chain is followed backwards from the line that the newest generation has committed; whatever it does not pass
+//! belongs to superseded branches. A generation that committed nothing supersedes nothing: its state is not newer than
+//! the one that it began with. Then the lines are recomputed forwards: hashes, steps, cursors,
 //! and for each epoch that the order of its samples names none of them twice.
 
 use crate::ledger::{Head, Line, Terms};
@@ -76,10 +77,10 @@ pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
     })
 }
 
-/// How many lines of each file the chain passes, found from the newest file backwards.
+/// How many lines of each file the chain passes, found from its end backwards.
 fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
     let mut lengths = vec![0; files.len()];
-    let Some(mut at) = files.len().checked_sub(1) else {
+    let Some(mut at) = end_of_chain(files) else {
         return Ok(lengths);
     };
     let mut length = files[at].lines.len();
@@ -108,6 +109,18 @@ fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
                 step: previous.step,
             })?;
     }
+}
+
+/// The file that the chain ends in: the one whose last line the newest generation has committed. Of files that end with
+/// the same line it is the newest.
+fn end_of_chain(files: &[File]) -> Option<usize> {
+    let newest = |at: &usize| {
+        let Head {
+            generation, step, ..
+        } = files[*at].head();
+        (generation, step, *at)
+    };
+    (0..files.len()).max_by_key(newest)
 }
 
 fn check_hashes(file: &File, length: usize) -> Result<(), Finding> {

@@ -54,6 +54,8 @@ fn assert_saved(job: &mut Job, nodes: &[u32], volume: &Path) {
         "a state is written more than once\n{}",
         job.logs()
     );
+    // Its ledger ends in the checkpoint: no rank was left that writes the file.
+    assert_proven(volume, step);
 
     let config = beyond(volume);
     let mut resumed = start(&config, 1, volume, 9);

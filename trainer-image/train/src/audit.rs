@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use roundhouse_contract::ExitCode;
+use roundhouse_elastic::Head;
 use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
-use roundhouse_elastic::{Head, ledger};
+use roundhouse_elastic::ledger::{self, Header};
 use roundhouse_member::checkpoint::job::run_of;
+use roundhouse_member::checkpoint::manifest::Tail;
 use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
 use roundhouse_member::report::{say, say_error};
 
@@ -72,14 +74,32 @@ fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), Unproven> {
         let text = std::fs::read_to_string(&path).map_err(Trouble::with(&path))?;
         files.extend(File::parse(generation, &text)?);
     }
+    let checkpoints = directory.list().unwrap_or_default();
+    // One that cannot be read is never continued from; loading says so.
+    let manifest = |id| Manifest::read(&directory.checkpoint(id)).ok();
+    let manifests: Vec<Manifest> = checkpoints.into_iter().filter_map(manifest).collect();
+    // The newest last, as a file of the ledger is.
+    files.extend(manifests.iter().rev().filter_map(tail));
     if files.is_empty() {
         return Err(Unproven::Empty(path, advice(directory.root())));
     }
-    let checkpoints = directory.list().unwrap_or_default();
-    // One that cannot be read is never gone on with; loading says so.
-    let manifest = |id| Manifest::read(&directory.checkpoint(id)).ok();
-    let manifests = checkpoints.into_iter().filter_map(manifest);
-    Ok((files, manifests.map(|manifest| manifest.ledger).collect()))
+    let heads = manifests.iter().map(|manifest| manifest.ledger).collect();
+    Ok((files, heads))
+}
+
+/// The end of the ledger that a process saved which left alone. No file has it before a generation continues from the
+/// checkpoint, so it counts as a file of the generation that committed it.
+fn tail(manifest: &Manifest) -> Option<File> {
+    let Tail { after, lines } = manifest.tail.as_ref()?;
+    let header = Header {
+        generation: lines.last()?.generation,
+        previous: Some(*after).filter(|head| head.step > 0),
+        course: manifest.training.course,
+    };
+    Some(File {
+        header,
+        lines: lines.clone(),
+    })
 }
 
 const HEADS: [&str; 6] = [
@@ -177,53 +197,4 @@ fn verdict(proof: &Proof) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_that_were_done_again_are_named() {
-        let row = |num_superseded, superseded| Row {
-            generation: 3,
-            steps: Some((1, 100)),
-            epochs: None,
-            num_samples: 6_400,
-            num_superseded,
-            superseded,
-        };
-        assert_eq!(lost(&row(0, None)), None);
-        let text = lost(&row(4_048, Some((536, 4_583)))).unwrap();
-        assert!(
-            text.starts_with("4048 committed steps of generation 3"),
-            "{text}"
-        );
-        assert!(text.contains("done again: steps 536-4583"), "{text}");
-        let text = lost(&row(1, Some((7, 7)))).unwrap();
-        assert!(text.starts_with("1 committed step of"), "{text}");
-    }
-
-    #[test]
-    fn columns_are_aligned() {
-        let row = |generation, steps| Row {
-            generation,
-            steps,
-            epochs: steps.map(|_| (0, 12)),
-            num_samples: 6_400,
-            num_superseded: 0,
-            superseded: None,
-        };
-        let text = table(&[row(1, Some((1, 100))), row(12, None), row(1_000_002, None)]);
-        let widths: Vec<usize> = text.lines().map(str::len).collect();
-        assert_eq!(widths.len(), 4);
-        let numbers = |line: &str| -> Vec<String> {
-            line.split_whitespace().take(2).map(str::to_owned).collect()
-        };
-        let last = text.lines().last().unwrap();
-        assert_eq!(
-            numbers(last),
-            ["2", "2"],
-            "the second generation of the second job in the directory"
-        );
-        assert!(widths.iter().all(|width| *width == widths[0]), "{text}");
-        assert!(text.contains("1-100") && text.contains("0-12"), "{text}");
-    }
-}
+mod tests;

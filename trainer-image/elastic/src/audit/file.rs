@@ -43,6 +43,16 @@ impl File {
         }))
     }
 
+    /// The end of the chain that the file belongs to.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        let before = || {
+            let start = Head::start(&self.header.course);
+            self.header.previous.unwrap_or(start)
+        };
+        self.lines.last().map_or_else(before, Line::head)
+    }
+
     /// Where the line is that a chain ends with.
     #[must_use]
     pub fn position_of(&self, head: &Head) -> Option<usize> {

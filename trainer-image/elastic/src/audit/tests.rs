@@ -85,6 +85,24 @@ fn a_generation_that_committed_nothing_is_passed() {
 }
 
 #[test]
+fn a_generation_that_committed_nothing_supersedes_nothing() {
+    let mut files = ledger();
+    let proof = audit(files.clone(), &[]).unwrap();
+    // It began with an older state, and broke before its first step.
+    files.push(file(6, Some(files[1].lines[3].head()), 0));
+    let broken = audit(files.clone(), &[]).unwrap();
+    assert_eq!(broken.num_steps, proof.num_steps);
+    assert_eq!(broken.rows[..3], proof.rows);
+    // The next one continues from the newest state after all.
+    let newest = files[0].lines.last().unwrap().head();
+    files.push(file(7, Some(newest), 13));
+    let proof = audit(files, &[]).unwrap();
+    assert_eq!(proof.num_steps, 13);
+    let lost: u64 = proof.rows.iter().map(|row| row.num_superseded).sum();
+    assert_eq!(lost, 2, "only those of the second");
+}
+
+#[test]
 fn a_line_that_was_written_twice_is_not_superseded() {
     let first = file(1, None, 4);
     // The second generation wrote the last two lines once more: they were not known to be durable.

@@ -1,0 +1,188 @@
+use std::collections::BTreeMap;
+
+use roundhouse_elastic::ledger::{Chain, Line, Terms, file_name};
+use roundhouse_elastic::{Batch, CheckpointId, Course, Digest, Skips};
+use roundhouse_member::checkpoint::Identity;
+use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION};
+use roundhouse_member::state::Table;
+
+use super::*;
+
+#[test]
+fn steps_that_were_done_again_are_named() {
+    let row = |num_superseded, superseded| Row {
+        generation: 3,
+        steps: Some((1, 100)),
+        epochs: None,
+        num_samples: 6_400,
+        num_superseded,
+        superseded,
+    };
+    assert_eq!(lost(&row(0, None)), None);
+    let text = lost(&row(4_048, Some((536, 4_583)))).unwrap();
+    assert!(
+        text.starts_with("4048 committed steps of generation 3"),
+        "{text}"
+    );
+    assert!(text.contains("done again: steps 536-4583"), "{text}");
+    let text = lost(&row(1, Some((7, 7)))).unwrap();
+    assert!(text.starts_with("1 committed step of"), "{text}");
+}
+
+#[test]
+fn columns_are_aligned() {
+    let row = |generation, steps| Row {
+        generation,
+        steps,
+        epochs: steps.map(|_| (0, 12)),
+        num_samples: 6_400,
+        num_superseded: 0,
+        superseded: None,
+    };
+    let text = table(&[row(1, Some((1, 100))), row(12, None), row(1_000_002, None)]);
+    let widths: Vec<usize> = text.lines().map(str::len).collect();
+    assert_eq!(widths.len(), 4);
+    let numbers = |line: &str| -> Vec<String> {
+        line.split_whitespace().take(2).map(str::to_owned).collect()
+    };
+    let last = text.lines().last().unwrap();
+    assert_eq!(
+        numbers(last),
+        ["2", "2"],
+        "the second generation of the second job in the directory"
+    );
+    assert!(widths.iter().all(|width| *width == widths[0]), "{text}");
+    assert!(text.contains("1-100") && text.contains("0-12"), "{text}");
+}
+
+fn terms() -> Terms {
+    Terms::of(&Course::of_steps(100, 10, 10), 7)
+}
+
+/// A chain grows to a step.
+fn grow(chain: &mut Chain, generation: u64, to: u64) {
+    while chain.head().step < to {
+        let step = chain.head().step + 1;
+        let batch = Batch {
+            step,
+            epoch: 0,
+            places: 10 * (step - 1)..10 * step,
+            ends_epoch: step == 10,
+        };
+        chain.push(chain.head().next(&batch, generation, 0.5));
+    }
+}
+
+/// Writes a generation's file of the ledger.
+fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: &[Line]) {
+    let header = Header {
+        generation,
+        previous,
+        course: terms(),
+    };
+    let lines = lines.iter().map(Line::to_text);
+    let text: String = std::iter::once(header.to_text()).chain(lines).collect();
+    std::fs::create_dir_all(directory.ledger()).unwrap();
+    std::fs::write(directory.ledger().join(file_name(generation)), text).unwrap();
+}
+
+/// What a process writes that saves alone: the checkpoint of the chain's head.
+fn save_alone(directory: &Directory, chain: &Chain) {
+    let head = chain.head();
+    let training = Identity {
+        model: "mlp".to_owned(),
+        optimizer: "sgd".to_owned(),
+        course: terms(),
+        settings: BTreeMap::new(),
+    };
+    let manifest = Manifest {
+        schema_version: SCHEMA_VERSION,
+        saved_at: String::new(),
+        generation: head.generation,
+        step: head.step,
+        epoch: 0,
+        cursor: 10 * head.step,
+        pace: None,
+        skips: Skips::NONE,
+        loss_scale: None,
+        scores: None,
+        world_size: 1,
+        training,
+        config_hash: Digest::of(&[]),
+        ledger: head,
+        tail: Some(Tail {
+            after: chain.durable(),
+            lines: chain.lines().iter().copied().collect(),
+        }),
+        tensors: Table::default(),
+        shards: Vec::new(),
+    };
+    let path = directory.checkpoint(CheckpointId::of(&head));
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::write(path.join(FILE), serde_json::to_vec(&manifest).unwrap()).unwrap();
+}
+
+fn proof(directory: &Directory) -> Proof {
+    let (files, heads) = read(directory).unwrap();
+    audit::audit(files, &heads).unwrap()
+}
+
+fn num_lost(proof: &Proof) -> u64 {
+    proof.rows.iter().map(|row| row.num_superseded).sum()
+}
+
+#[test]
+fn the_last_steps_of_a_job_that_was_saved_alone_are_proven_before_and_after_its_resume() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut chain = Chain::from(Head::start(&terms()));
+    grow(&mut chain, 1, 4);
+    let lines: Vec<Line> = chain.lines().iter().copied().collect();
+    write(&directory, 1, None, &lines);
+    // Two lines are in the file, and the ranks do not know it; two more are in no file.
+    chain.forget_through(2);
+    grow(&mut chain, 1, 6);
+    save_alone(&directory, &chain);
+    let found = proof(&directory);
+    assert_eq!((found.num_steps, num_lost(&found)), (6, 0));
+    assert_eq!(found.rows.len(), 1, "the tail is the first generation's");
+    // A generation continues from the checkpoint: first it only writes a part of the tail, then a step of its own.
+    let after = chain.durable();
+    grow(&mut chain, 2, 7);
+    let lines: Vec<Line> = chain.lines().iter().copied().collect();
+    for (num_written, num_steps) in [(3, 6), (5, 7)] {
+        write(&directory, 2, Some(after), &lines[..num_written]);
+        let found = proof(&directory);
+        assert_eq!((found.num_steps, num_lost(&found)), (num_steps, 0));
+    }
+}
+
+#[test]
+fn a_tail_that_no_generation_continued_from_is_lost_and_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut chain = Chain::from(Head::start(&terms()));
+    grow(&mut chain, 1, 4);
+    let lines: Vec<Line> = chain.lines().iter().copied().collect();
+    write(&directory, 1, None, &lines);
+    let mut other = Chain::from(chain.head());
+    chain.forget_through(4);
+    grow(&mut chain, 1, 6);
+    save_alone(&directory, &chain);
+    grow(&mut other, 2, 7);
+    let lines: Vec<Line> = other.lines().iter().copied().collect();
+    write(&directory, 2, Some(other.durable()), &lines);
+    let found = proof(&directory);
+    assert_eq!((found.num_steps, num_lost(&found)), (7, 2));
+    assert_eq!(found.rows[0].superseded, Some((5, 6)));
+}
+
+#[test]
+fn a_job_that_was_saved_alone_before_any_file_of_its_ledger_was_begun_is_proven() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut chain = Chain::from(Head::start(&terms()));
+    grow(&mut chain, 1, 3);
+    save_alone(&directory, &chain);
+    assert_eq!(proof(&directory).num_steps, 3);
+}
