@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
+use hyper::Request;
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -25,17 +26,21 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// What the agent at an address answers under a path.
-    pub async fn answer(&self, address: &str, path: &str) -> Option<Bytes> {
+    /// What the agent at an address answers under a path. The nonce is that of its worker's document; empty: none is sent.
+    pub async fn answer(&self, address: &str, path: &str, nonce: &str) -> Option<Bytes> {
         let host = if address.contains(':') {
             format!("[{address}]")
         } else {
             address.to_owned()
         };
         let uri = format!("http://{host}:{}{path}", ports::AGENT_HTTP);
-        let uri = uri.parse().ok()?;
+        let mut question = Request::get(uri);
+        if !nonce.is_empty() {
+            question = question.header(ports::NONCE_HEADER, nonce);
+        }
+        let question = question.body(Empty::new()).ok()?;
         let request = async {
-            let response = self.0.get(uri).await.ok()?;
+            let response = self.0.request(question).await.ok()?;
             Limited::new(response.into_body(), MAX_BYTES)
                 .collect()
                 .await

@@ -35,7 +35,17 @@ struct Followed {
 #[derive(Clone, Debug, PartialEq)]
 struct Worker {
     address: String,
+    /// Of its membership document: agents tell of restarts to those that know it.
+    nonce: String,
     told: Option<ProcessRestarts>,
+}
+
+/// A question to one agent.
+struct Question {
+    job: Job,
+    incarnation: Incarnation,
+    address: String,
+    nonce: String,
 }
 
 impl Restarts {
@@ -53,14 +63,22 @@ impl Restarts {
         let asked = pods
             .iter()
             .filter(|pod| valid.procs_per_worker > 1 && is_asked(pod))
-            .filter_map(|pod| Some((pod.incarnation(), pod.ip.clone()?)));
+            .filter_map(|pod| {
+                let nonce = pod.membership.as_ref()?.nonce.clone();
+                Some((pod.incarnation(), pod.ip.clone()?, nonce))
+            });
         let mut jobs = self.lock();
         let before = jobs.remove(key).map(|followed| followed.workers);
         let mut before = before.unwrap_or_default();
         let workers: BTreeMap<Incarnation, Worker> = asked
-            .map(|(incarnation, address)| {
+            .map(|(incarnation, address, nonce)| {
                 let told = before.remove(&incarnation).and_then(|worker| worker.told);
-                (incarnation, Worker { address, told })
+                let worker = Worker {
+                    address,
+                    nonce,
+                    told,
+                };
+                (incarnation, worker)
             })
             .collect();
         if !workers.is_empty() {
@@ -74,7 +92,7 @@ impl Restarts {
     }
 
     /// Whom to ask now.
-    fn questions(&self) -> Vec<(Job, Incarnation, String)> {
+    fn questions(&self) -> Vec<Question> {
         let mut jobs = self.lock();
         jobs.retain(|_, followed| {
             followed.num_questions += 1;
@@ -82,7 +100,12 @@ impl Restarts {
         });
         let workers = jobs.iter().flat_map(|(job, followed)| {
             let workers = followed.workers.iter();
-            workers.map(|(who, worker)| (job.clone(), who.clone(), worker.address.clone()))
+            workers.map(|(who, worker)| Question {
+                job: job.clone(),
+                incarnation: who.clone(),
+                address: worker.address.clone(),
+                nonce: worker.nonce.clone(),
+            })
         });
         workers.collect()
     }
@@ -148,7 +171,11 @@ mod tests {
         let pods = &world.observed.pods;
         restarts.follow(&key(), &raw_job(2), &world.job, pods);
         let questions = restarts.questions().into_iter();
-        questions.map(|(_, _, address)| address).collect()
+        let asked = questions.map(|question| {
+            assert_eq!(question.nonce, "0".repeat(32), "that of its document");
+            question.address
+        });
+        asked.collect()
     }
 
     #[test]

@@ -27,7 +27,8 @@ async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
     .unwrap();
     stage.kubelet(NAMESPACE, None).await;
     let job = stage.reaches(NAMESPACE, "Training").await;
-    assert_eq!(job.status.unwrap().membership.unwrap().generation, 1);
+    let raised = job.status.unwrap().membership.unwrap();
+    assert_eq!(raised.generation, 1);
     let pods = stage
         .pods(NAMESPACE)
         .list(&ListParams::default())
@@ -54,6 +55,9 @@ async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
             .iter()
             .all(|place| place.members == places[0].members)
     );
+    // Agents ask readers of the job for it.
+    assert_eq!(raised.nonce.len(), 32, "{}", raised.nonce);
+    assert!(places.iter().all(|place| place.nonce == raised.nonce));
 
     stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
     let job = stage.reaches(NAMESPACE, "Completed").await;

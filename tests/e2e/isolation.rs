@@ -62,8 +62,22 @@ async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
         format!("[ \"$({curl})\" != 0.000000 ]")
     };
     let store = connect(ports::RENDEZVOUS);
-    let metrics = run(&space.pods(), "scraper", &connect(ports::AGENT_HTTP)).await;
-    assert_eq!(metrics, 0);
+    let metrics = connect(ports::AGENT_HTTP);
+    // Of that port, what is not metrics is for readers of the job, whom the API server passes on.
+    let code = "curl -s -o /dev/null -m 3 -w '%{http_code}'";
+    let (port, path) = (ports::AGENT_HTTP, ports::RESTARTS_PATH);
+    let refused = format!("[ \"$({code} http://{address}:{port}{path})\" = 403 ]");
+    let scraper = format!("{metrics} && {refused}");
+    assert_eq!(run(&space.pods(), "scraper", &scraper).await, 0);
+    until("a reader has an answer", DEADLINE, || async {
+        let membership = space.jobs().get("digits").await?.status;
+        let nonce = membership.and_then(|status| Some(status.membership?.nonce));
+        let nonce = nonce.unwrap_or_default();
+        let answer = space.ask_as_reader("digits-worker-0-0", path, &nonce).await;
+        Ok(answer.ok())
+    })
+    .await
+    .unwrap();
     assert_ne!(run(&space.pods(), "stranger", &store).await, 0);
     // The same command in a pod with the job's label reaches the store.
     let member = json!({"metadata": {"labels": {

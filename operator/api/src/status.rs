@@ -129,7 +129,8 @@ pub struct MembershipStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub order: String,
-    /// Random, drawn for this generation. Its members tell each other by it from processes of other jobs and generations.
+    /// Random, drawn for this generation. Its members tell each other by it from processes of other jobs and generations, and
+    /// agents send traces and ledgers to clients that know it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub nonce: String,

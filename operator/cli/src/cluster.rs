@@ -135,14 +135,19 @@ impl Cluster {
         Ok(first(&self.pods(job).await?))
     }
 
-    /// What an agent answers, through the API server; `None` if it cannot be reached now.
-    pub(crate) async fn ask(&self, pod: &str, path: &str) -> Option<String> {
+    /// What an agent answers, through the API server; `None` if it cannot be reached now, or refuses. The nonce is that of the
+    /// worker's document; empty: none is sent.
+    pub(crate) async fn ask(&self, pod: &str, path: &str, nonce: &str) -> Option<String> {
         let port = ports::AGENT_HTTP;
         let path = format!(
             "/api/v1/namespaces/{}/pods/{pod}:{port}/proxy{path}",
             self.namespace
         );
-        let request = http::Request::get(path).body(Vec::new()).ok()?;
+        let mut request = http::Request::get(path);
+        if !nonce.is_empty() {
+            request = request.header(ports::NONCE_HEADER, nonce);
+        }
+        let request = request.body(Vec::new()).ok()?;
         let read = async {
             let answer = self.client.request_stream(request).await.ok()?;
             whole(answer, MAX_ANSWER).await
@@ -152,13 +157,13 @@ impl Cluster {
     }
 
     /// What an agent answers as JSON.
-    async fn ask_json<T: DeserializeOwned>(&self, pod: &str, path: &str) -> Option<T> {
-        serde_json::from_str(&self.ask(pod, path).await?).ok()
+    async fn ask_json<T: DeserializeOwned>(&self, pod: &str, path: &str, nonce: &str) -> Option<T> {
+        serde_json::from_str(&self.ask(pod, path, nonce).await?).ok()
     }
 
     /// Progress as a worker tells it now.
     pub(crate) async fn progress(&self, pod: &str) -> Option<Progress> {
-        self.ask_json(pod, ports::PROGRESS_PATH).await
+        self.ask_json(pod, ports::PROGRESS_PATH, "").await
     }
 
     /// The same cluster, and another namespace of it.

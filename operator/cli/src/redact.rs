@@ -27,7 +27,7 @@ const PATTERNS: [&str; 11] = [
     // Signatures of addresses: S3, Google Cloud Storage, Azure.
     r"(?i)([?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|signature|sig|access_token|key)=)[^\s&\x22']+",
     // Names of secrets with their value, quoted or not: in logs, in arguments, in documents.
-    r"(?i)((?:password|passwd|passphrase|secret|token|credentials?|(?:api|access|private|account)[_-]?key)[\x22']?(?:\s*[:=]\s*|\s+(?:is|was)\s+))(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[\x22']?[^\s\x22',;&}]+)",
+    r"(?i)((?:password|passwd|passphrase|secret|token|nonce|credentials?|(?:api|access|private|account)[_-]?key)[\x22']?(?:\s*[:=]\s*|\s+(?:is|was)\s+))(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[\x22']?[^\s\x22',;&}]+)",
     // Options with their value as the next word: commands in a shell's line.
     r"(?i)(\s--?[a-z0-9_-]*(?:password|passwd|passphrase|secret|token|(?:api|access|private|account)[_-]?key)\s+)(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[^\s\x22',;&|-][^\s\x22',;&|]*)",
     // Commands that take a key as their argument.
@@ -45,13 +45,15 @@ const IDENTIFIER: &str =
 const DIGEST_PREFIX: &str = "sha256:";
 
 /// Options and keys whose value is a secret.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "password",
     "passwd",
     "secret",
     "token",
     "apikey",
     "accesskey",
+    // Of a generation: agents take it as a proof that a client may read the job.
+    "nonce",
 ];
 
 /// What is known of a job's secrets.
@@ -188,7 +190,7 @@ fn is_secret_name(name: &str) -> bool {
     NAMES.iter().any(|secret| plain.ends_with(secret))
 }
 
-/// Names and values of the variables in an object.
+/// Names and values of the variables in an object, and nonces.
 fn learn(object: &Value, names: &mut BTreeSet<String>, values: &mut BTreeSet<String>) {
     match object {
         Value::Object(map) => {
@@ -201,9 +203,18 @@ fn learn(object: &Value, names: &mut BTreeSet<String>, values: &mut BTreeSet<Str
                 let value = value.filter(|value| value.len() >= MIN_VALUE && is_secret_name(name));
                 values.extend(value.map(str::to_owned));
             }
+            let nonce = map.get("nonce").and_then(Value::as_str);
+            let nonce = nonce.filter(|nonce| nonce.len() >= MIN_VALUE);
+            values.extend(nonce.map(str::to_owned));
             map.values().for_each(|value| learn(value, names, values));
         }
         Value::Array(items) => items.iter().for_each(|item| learn(item, names, values)),
+        // Annotations are documents, too.
+        Value::String(text) if text.starts_with('{') => {
+            if let Ok(document) = serde_json::from_str(text) {
+                learn(&document, names, values);
+            }
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

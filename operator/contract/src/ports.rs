@@ -25,13 +25,19 @@ pub const METRICS_PATH: &str = "/metrics";
 /// [`crate::Told`] as JSON, of a [`crate::Progress`], or of [`crate::Formed`] while there is none; 204 before any process
 /// has told its state.
 pub const PROGRESS_PATH: &str = "/progress";
-/// [`crate::ProcessRestarts`] as JSON.
+/// Header of requests to [`RESTARTS_PATH`], [`LEDGER_PATH`] and [`TRACE_PATH`]: the nonce of the worker's membership
+/// document. So only clients that may read the job or its pods use these paths, although the port is open to scrapers; without
+/// it the answer is 403.
+pub const NONCE_HEADER: &str = "roundhouse-nonce";
+
+/// [`crate::ProcessRestarts`] as JSON. Asks for [`NONCE_HEADER`].
 pub const RESTARTS_PATH: &str = "/restarts";
 /// The last lines of the ledger, one JSON document per line: 404 if there is none, 503 while the volume does not answer.
+/// Asks for [`NONCE_HEADER`].
 pub const LEDGER_PATH: &str = "/ledger";
 /// With `?steps=5`, asks the worker's first process for a trace of its next steps: 202, 409 while there is a request, 429
 /// within a minute after the last one. Without a query, the last trace as JSON that Perfetto opens: 503 while it is being
-/// made, 404 if there is none. Always 404 if the processes are those of a script.
+/// made, 404 if there is none. Always 404 if the processes are those of a script. Asks for [`NONCE_HEADER`].
 pub const TRACE_PATH: &str = "/trace";
 /// 200 while the agent runs.
 pub const HEALTHZ_PATH: &str = "/healthz";

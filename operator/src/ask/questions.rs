@@ -48,8 +48,9 @@ impl<K: Clone + Eq + Hash + Send + 'static> Questions<K> {
         }
     }
 
-    /// Asks the agent at an address, unless the last question to it is under way.
-    pub(crate) fn ask(&mut self, whom: K, address: String, path: &'static str) {
+    /// Asks the agent at an address, unless the last question to it is under way. The nonce is empty for paths that do not ask
+    /// for one.
+    pub(crate) fn ask(&mut self, whom: K, address: String, path: &'static str, nonce: String) {
         if !self.asked.insert(whom.clone()) {
             return;
         }
@@ -62,7 +63,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Questions<K> {
         self.under_way.push(Box::pin(async move {
             // Never closed.
             let _slot = slots.acquire().await;
-            (whom, agents.answer(&address, path).await)
+            (whom, agents.answer(&address, path, &nonce).await)
         }));
     }
 
@@ -94,8 +95,8 @@ mod tests {
         let mut questions = Questions::new();
         for _ in 0..2 {
             // Nobody listens there.
-            questions.ask(1, address(1), "/");
-            questions.ask(1, address(1), "/");
+            questions.ask(1, address(1), "/", String::new());
+            questions.ask(1, address(1), "/", String::new());
             assert_eq!(questions.next().await, Some((1, None)));
             assert_eq!(questions.next().await, None);
         }
@@ -105,11 +106,11 @@ mod tests {
     async fn silent_agents_do_not_hold_up_the_others() {
         let mut questions = Questions::new();
         questions.slots_of_silent = Arc::new(Semaphore::new(0));
-        questions.ask(0, address(0), "/");
+        questions.ask(0, address(0), "/", String::new());
         questions.next().await;
-        questions.ask(0, address(0), "/");
+        questions.ask(0, address(0), "/", String::new());
         for at in 1..=2 * AT_ONCE {
-            questions.ask(at, address(at), "/");
+            questions.ask(at, address(at), "/", String::new());
         }
         for _ in 1..=2 * AT_ONCE {
             let (whom, _) = questions.next().await.unwrap();

@@ -33,7 +33,7 @@ pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<
         tokio::select! {
             _ = ticks.tick() => {
                 for (job, address) in context.progress.questions(exists, Instant::now()) {
-                    questions.ask(job, address, ports::PROGRESS_PATH);
+                    questions.ask(job, address, ports::PROGRESS_PATH, String::new());
                 }
             }
             Some((job, answer)) = questions.next() => {

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::Sender;
 use crate::ask::questions::Questions;
 use crate::context::Context;
 use crate::lane::Wake;
+use crate::restarts::Question;
 
 /// A worker that is not Ready holds up others, so it is asked often.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -21,8 +22,8 @@ pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>) {
     loop {
         tokio::select! {
             _ = ticks.tick() => {
-                for (job, incarnation, address) in context.restarts.questions() {
-                    questions.ask((job, incarnation), address, ports::RESTARTS_PATH);
+                for Question { job, incarnation, address, nonce } in context.restarts.questions() {
+                    questions.ask((job, incarnation), address, ports::RESTARTS_PATH, nonce);
                 }
             }
             Some(((job, incarnation), answer)) = questions.next() => {

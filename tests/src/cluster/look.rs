@@ -26,6 +26,27 @@ impl TestNamespace {
         Ok(self.client.request_text(request).await?)
     }
 
+    /// What a worker's agent answers to a reader of the job, through the API server.
+    ///
+    /// # Errors
+    /// The pod cannot be reached, or its agent does not take the nonce.
+    pub async fn ask_as_reader(
+        &self,
+        pod: &str,
+        path: &str,
+        nonce: &str,
+    ) -> anyhow::Result<String> {
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{pod}:{}/proxy{path}",
+            self.name,
+            ports::AGENT_HTTP
+        );
+        let request = http::Request::get(path)
+            .header(ports::NONCE_HEADER, nonce)
+            .body(Vec::new())?;
+        Ok(self.client.request_text(request).await?)
+    }
+
     /// Names of everything that bears the job's label, by kind.
     ///
     /// # Errors

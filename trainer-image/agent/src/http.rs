@@ -1,6 +1,9 @@
 //! HTTP of the worker: health, readiness, metrics, progress, restarts, the ledger, traces. Reads files, and writes
 //! nothing but the request for a trace.
 //!
+//! The port is open to scrapers, which often means to all pods of the cluster. What is neither health nor numbers is for
+//! clients that know the generation's nonce: see [`nonce`].
+//!
 //! It runs in a thread of its own (see [`server`]), so a handler may block for a file of the run directory, which is
 //! memory. A shared volume may not answer for minutes: see [`ledger`].
 
@@ -9,6 +12,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use roundhouse_contract::{Formed, RankStatus, Told, ports};
@@ -18,6 +22,7 @@ use crate::options::Options;
 use crate::ranks;
 
 mod ledger;
+mod nonce;
 pub mod server;
 mod trace;
 
@@ -38,14 +43,17 @@ pub struct Shared {
 pub fn router(shared: Shared) -> Router {
     let traces = Arc::new(Traces::new(&shared.options));
     let ledgers = Ledgers::new(shared.options.checkpoint.dir());
+    let private = Router::new()
+        .route(ports::RESTARTS_PATH, get(restarts))
+        .route(ports::LEDGER_PATH, get(ledger::ledger).with_state(ledgers))
+        .route(ports::TRACE_PATH, get(trace::trace).with_state(traces))
+        .route_layer(from_fn_with_state(shared.clone(), nonce::is_known));
     Router::new()
         .route(ports::HEALTHZ_PATH, get(|| async { "ok\n" }))
         .route(ports::READYZ_PATH, get(readyz))
         .route(ports::METRICS_PATH, get(metrics))
         .route(ports::PROGRESS_PATH, get(progress))
-        .route(ports::RESTARTS_PATH, get(restarts))
-        .route(ports::LEDGER_PATH, get(ledger::ledger).with_state(ledgers))
-        .route(ports::TRACE_PATH, get(trace::trace).with_state(traces))
+        .merge(private)
         .with_state(shared)
 }
 

@@ -107,19 +107,20 @@ impl Cluster {
         let asked = workers
             .iter()
             .filter(|it| it.is_running && !it.is_unreachable);
-        let asked: Vec<String> = asked.map(|it| it.pod.clone()).take(MAX_ASKED).collect();
-        let told = stream::iter(asked).map(|pod| async move {
-            let told = self.told_by(&pod).await;
-            (pod, told)
+        let asked: Vec<&Worker> = asked.take(MAX_ASKED).collect();
+        let told = stream::iter(asked).map(|worker| async move {
+            let told = self.told_by(worker).await;
+            (worker.pod.clone(), told)
         });
         told.buffer_unordered(AT_ONCE).collect().await
     }
 
-    async fn told_by(&self, pod: &str) -> Told {
+    async fn told_by(&self, worker: &Worker) -> Told {
+        let pod = &worker.pod;
         let (progress, restarts, text) = futures::join!(
             self.progress(pod),
-            self.ask_json(pod, ports::RESTARTS_PATH),
-            self.ask(pod, ports::METRICS_PATH),
+            self.ask_json(pod, ports::RESTARTS_PATH, worker.nonce()),
+            self.ask(pod, ports::METRICS_PATH, ""),
         );
         Told {
             progress,

@@ -35,7 +35,7 @@ pub(crate) async fn print(
     }
     let pod = cluster.first_worker(&job).await?;
     let pod = pod.with_context(|| format!("{name} has no worker that trains"))?;
-    let text = cluster.ask(&pod, ports::METRICS_PATH).await;
+    let text = cluster.ask(&pod, ports::METRICS_PATH, "").await;
     let text = text.with_context(|| format!("{pod} cannot be asked: has it ended?"))?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let lines: Vec<&str> = lines.filter(|line| line.contains(filter)).collect();

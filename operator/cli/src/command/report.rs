@@ -103,7 +103,7 @@ fn readme(facts: &Facts) -> String {
 async fn metrics(cluster: &Cluster, facts: &Facts) -> Texts {
     let mut texts = Vec::new();
     for pod in facts.told.keys() {
-        if let Some(text) = cluster.ask(pod, ports::METRICS_PATH).await {
+        if let Some(text) = cluster.ask(pod, ports::METRICS_PATH, "").await {
             texts.push((format!("metrics/{pod}.prom"), text));
         }
     }
@@ -112,8 +112,11 @@ async fn metrics(cluster: &Cluster, facts: &Facts) -> Texts {
 
 /// The last lines of the ledger, from a worker: all mount the same volume, so the first one that has it will do.
 async fn ledger(cluster: &Cluster, facts: &Facts) -> Option<(String, String)> {
-    for pod in facts.told.keys() {
-        if let Some(lines) = cluster.ask(pod, ports::LEDGER_PATH).await {
+    let workers = facts.workers();
+    let asked = workers.iter().filter(|it| facts.told.contains_key(&it.pod));
+    for worker in asked {
+        let lines = cluster.ask(&worker.pod, ports::LEDGER_PATH, worker.nonce());
+        if let Some(lines) = lines.await {
             return Some(("ledger.jsonl".to_owned(), lines));
         }
     }
@@ -189,18 +192,22 @@ fn write(path: &Path, files: &Texts) -> anyhow::Result<()> {
 mod tests {
     use std::io::Read;
 
+    use roundhouse_contract::labels;
     use serde_json::json;
 
     use super::*;
     use crate::testing::job;
 
-    const SECRETS: [&str; 6] = [
+    const SECRETS: [&str; 8] = [
         "literal-value-of-env",
         "from-a-secret-0123",
         "abcdef-bearer-token",
         "eyJhbGciOiJSUzI1NiJ9",
         "hunter2hunter2",
         "arg-secret-9",
+        // Nonces of the status and of a pod that is a generation behind. Words of letters alone pass as no random ones.
+        "feedfacefeedfacefeedfacefeedface",
+        "deadbeefdeadbeefdeadbeefdeadbeef",
     ];
 
     fn facts() -> Facts {
@@ -215,6 +222,10 @@ mod tests {
             .last_failure("Crashed", 1, &format!("password={}", SECRETS[4]))
             .with("spec/workers/template", json!({"spec": spec.clone()}));
         case.pods[0]["spec"] = spec;
+        case.job["status"]["membership"]["nonce"] = json!(SECRETS[6]);
+        let place = &mut case.pods[0]["metadata"]["annotations"][labels::MEMBERSHIP];
+        let text = place.as_str().unwrap().to_owned();
+        *place = json!(text.replacen('{', &format!(r#"{{"nonce":"{}","#, SECRETS[7]), 1));
         case.events.push(json!({
             "metadata": {}, "involvedObject": {"kind": "Pod"}, "reason": "Failed",
             "message": format!("Authorization: Bearer {}", SECRETS[2]),
@@ -224,8 +235,9 @@ mod tests {
 
     fn texts() -> Texts {
         let log = format!(
-            "2026-01-01T00:00:00Z [rank 0] API_KEY_OF_US={} HUB_TOKEN is {}\n2026-01-01T00:00:01Z [rank 0] {}.eyJpc3MiOiJr.c2ln\n",
-            SECRETS[1], SECRETS[0], SECRETS[3]
+            "2026-01-01T00:00:00Z [rank 0] API_KEY_OF_US={} HUB_TOKEN is {}\n2026-01-01T00:00:01Z [rank 0] {}.eyJpc3MiOiJr.c2ln\n\
+             2026-01-01T00:00:02Z [rank 0] store: gen3-{}, gen2-{}\n",
+            SECRETS[1], SECRETS[0], SECRETS[3], SECRETS[6], SECRETS[7]
         );
         vec![
             ("logs/digits-worker-0-0.log".to_owned(), log),

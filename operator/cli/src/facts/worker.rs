@@ -58,6 +58,11 @@ pub(crate) struct End {
 }
 
 impl Worker {
+    /// The nonce of its place, which its agent wants of those that ask for more than metrics; empty: it has none.
+    pub(crate) fn nonce(&self) -> &str {
+        self.place.as_ref().map_or("", |place| &place.nonce)
+    }
+
     /// As its pod tells of it.
     pub(crate) fn of(pod: &Pod) -> Self {
         let status = pod.status.clone().unwrap_or_default();

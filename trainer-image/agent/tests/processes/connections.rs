@@ -68,9 +68,10 @@ fn a_connection_serves_one_request() {
 #[test]
 fn a_trace_is_asked_for_and_sent_and_removed_when_the_agent_ends() {
     let mut agent = Agent::start(1, "exec sleep 1000");
-    assert_eq!(agent.get("/trace").0, 404);
-    assert_eq!(agent.get("/trace?steps=5").0, 202);
-    assert_eq!(agent.get("/trace").0, 503);
+    agent.join(1);
+    assert_eq!(agent.get_as_reader("/trace").0, 404);
+    assert_eq!(agent.get_as_reader("/trace?steps=5").0, 202);
+    assert_eq!(agent.get_as_reader("/trace").0, 503);
     let path = paths::rank_trace_request(&agent.run_dir(), 0);
     let text = std::fs::read_to_string(&path).unwrap();
     let TraceRequest { num_steps, result } = serde_json::from_str(&text).unwrap();
@@ -78,9 +79,30 @@ fn a_trace_is_asked_for_and_sent_and_removed_when_the_agent_ends() {
     assert!(!result.starts_with(agent.run_dir()), "that is memory");
     std::fs::write(&result, "{}").unwrap();
     std::fs::remove_file(path).unwrap();
-    assert_eq!(agent.get("/trace"), (200, "{}".to_owned()));
-    assert_eq!(agent.get("/trace?steps=5").0, 429);
+    assert_eq!(agent.get_as_reader("/trace"), (200, "{}".to_owned()));
+    assert_eq!(agent.get_as_reader("/trace?steps=5").0, 429);
     agent.signal("TERM");
     agent.finish();
     assert!(!result.exists());
+}
+
+#[test]
+fn what_is_neither_health_nor_metrics_is_sent_to_readers_of_the_job_alone() {
+    let agent = Agent::start(1, "exec sleep 1000");
+    let private = ["/restarts", "/ledger", "/trace", "/trace?steps=5"];
+    for path in private {
+        assert_eq!(agent.get_as_reader(path).0, 403, "no generation: {path}");
+    }
+    agent.join(1);
+    for path in private {
+        let (code, words) = agent.get(path);
+        assert_eq!(code, 403, "{path}");
+        assert!(words.contains(".status.membership.nonce"), "{words}");
+        assert_ne!(agent.get_as_reader(path).0, 403, "{path}");
+    }
+    for path in ["/healthz", "/metrics", "/progress"] {
+        assert_ne!(agent.get(path).0, 403, "{path}");
+    }
+    let asked = paths::rank_trace_request(&agent.run_dir(), 0);
+    assert!(asked.exists(), "by the reader");
 }

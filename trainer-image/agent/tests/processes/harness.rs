@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use roundhouse_contract::ports::NONCE_HEADER;
 use roundhouse_contract::{TerminationMessage, environment, paths};
 use tempfile::TempDir;
 
-use crate::FIRST_GENERATION;
+use crate::{FIRST_GENERATION, NONCE};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -49,9 +50,7 @@ impl Agent {
     /// A script of mode Restart, which waits for its first generation.
     pub(crate) fn start_restarting(script: &str) -> Self {
         let dir = TempDir::new().unwrap();
-        let file = dir.path().join("membership").display().to_string();
-        let options = ["--mode", "Restart", "--membership-file", &file];
-        Self::start_program(dir, 1, script, &options, &[])
+        Self::start_program(dir, 1, script, &["--mode", "Restart"], &[])
     }
 
     fn start_program(
@@ -68,6 +67,8 @@ impl Agent {
             .args(options)
             .args(["--procs", &procs.to_string(), "--grace-seconds", "1"])
             .args(["--http-address", "127.0.0.1:0", "--worker-index", "3"])
+            .arg("--membership-file")
+            .arg(dir.path().join("membership"))
             .arg("--run-dir")
             .arg(dir.path().join("run"))
             .arg("--termination-log")
@@ -100,11 +101,21 @@ impl Agent {
         std::fs::rename(partial, file).unwrap();
     }
 
+    /// As a client asks that knows nothing of the job.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        self.send(path, "")
+    }
+
+    /// As a client asks that may read the job.
+    pub(crate) fn get_as_reader(&self, path: &str) -> (u16, String) {
+        self.send(path, &format!("{NONCE_HEADER}: {NONCE}\r\n"))
+    }
+
+    fn send(&self, path: &str, header: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: a\r\n{header}Connection: close\r\n\r\n"
         )
         .unwrap();
         let mut text = String::new();

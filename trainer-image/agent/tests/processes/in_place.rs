@@ -21,7 +21,9 @@ const TRAINER: &str = r#"
     exit 0"#;
 
 fn worker(script: &str) -> Agent {
-    Agent::start_with(TempDir::new().unwrap(), 2, script, &[])
+    let agent = Agent::start_with(TempDir::new().unwrap(), 2, script, &[]);
+    agent.join(1);
+    agent
 }
 
 /// Pid of a process in one of its lives, once it is told, and the generation before it.
@@ -37,7 +39,7 @@ fn life(agent: &Agent, local_rank: u32, number: u32) -> (String, String) {
 }
 
 fn restarts(agent: &Agent) -> ProcessRestarts {
-    let (code, text) = agent.get("/restarts");
+    let (code, text) = agent.get_as_reader("/restarts");
     assert_eq!(code, 200);
     serde_json::from_str(&text).unwrap()
 }

@@ -155,8 +155,10 @@ fn a_program_that_does_not_exist_is_named() {
 }
 
 /// For a worker alone in mode Restart.
+/// What clients that may read the job know of [`FIRST_GENERATION`].
+const NONCE: &str = "00112233445566778899aabbccddeeff";
 const FIRST_GENERATION: &str = r#"{"generation":1,"action":"Join","nodeRank":0,"nodes":1,"procsPerWorker":1,
-    "master":{"address":"127.0.0.1","port":1},"members":"",
+    "master":{"address":"127.0.0.1","port":1},"members":"","nonce":"00112233445566778899aabbccddeeff",
     "incarnation":{"podUid":"","restarts":0},"issuedAt":""}"#;
 
 /// Steps without end, and its pid.
@@ -223,17 +225,10 @@ fn what_processes_write_is_for_their_user_and_group_alone() {
     for line in ["0027\n", " 750\n", " 640\n"] {
         assert!(text.contains(line), "{text}");
     }
-    // A script keeps what its image gives it; the directory of the membership is its own.
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("membership");
-    let arguments = [
-        "--mode",
-        "Restart",
-        "--membership-file",
-        file.to_str().unwrap(),
-    ];
-    let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, "umask", &arguments);
-    std::fs::write(&file, FIRST_GENERATION).unwrap();
+    // A script keeps what its image gives it.
+    let mode = ["--mode", "Restart"];
+    let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, "umask", &mode);
+    agent.join(1);
     agent.finish();
     let own = Command::new("bash").args(["-c", "umask"]).output().unwrap();
     let own = String::from_utf8(own.stdout).unwrap();

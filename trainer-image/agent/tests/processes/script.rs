@@ -3,7 +3,6 @@
 use roundhouse_contract::Reason;
 use tempfile::TempDir;
 
-use crate::FIRST_GENERATION;
 use crate::harness::{Agent, until};
 
 /// Tells what it inherits, is in the lobby until a file lets it train, and completes.
@@ -21,7 +20,8 @@ fn a_script_that_joins_is_supervised_as_the_built_in_trainer() {
     until("the worker is ready", || {
         (agent.get("/readyz").0 == 200).then_some(())
     });
-    assert_eq!(agent.get("/trace?steps=1").0, 404);
+    agent.join(1);
+    assert_eq!(agent.get_as_reader("/trace?steps=1").0, 404);
     std::fs::write(agent.run_dir().join("train"), "").unwrap();
     let (status, message) = agent.finish();
     assert_eq!(
@@ -105,16 +105,9 @@ fn loaders_of_a_script_that_joins_live_until_it_has_left() {
 
 #[test]
 fn in_mode_restart_all_that_a_script_has_started_is_asked_to_end() {
-    let dir = TempDir::new().unwrap();
-    let membership = dir.path().join("membership");
-    let arguments = [
-        "--mode",
-        "Restart",
-        "--membership-file",
-        membership.to_str().unwrap(),
-    ];
-    let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, HAS_A_LOADER, &arguments);
-    std::fs::write(&membership, FIRST_GENERATION).unwrap();
+    let mode = ["--mode", "Restart"];
+    let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, HAS_A_LOADER, &mode);
+    agent.join(1);
     let text = asked_to_leave(&mut agent);
     assert!(text.contains("the loader was asked"), "{text}");
 }

@@ -1,0 +1,92 @@
+//! Lets requests through that bear the nonce of this worker's generation. The operator writes the nonce into the job's status
+//! and into the membership document, so it is known to clients that may read the job or its pods, and to no other pod.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use roundhouse_contract::{Membership, ports};
+
+use super::Shared;
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// Nobody can know the nonce yet, or an operator that draws none raised the generation.
+    NoNonce,
+    /// It bears none, or another one.
+    OtherNonce,
+}
+
+/// Answers 403 to a client that does not know the nonce.
+pub(super) async fn is_known(
+    State(shared): State<Shared>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // The kubelet replaces the file with each generation. It lies in memory.
+    let document = std::fs::read_to_string(&shared.options.membership_file).unwrap_or_default();
+    let given = request.headers().get(ports::NONCE_HEADER);
+    match refusal(&document, given.map(axum::http::HeaderValue::as_bytes)) {
+        None => next.run(request).await,
+        Some(refusal) => {
+            let words = refusal.words(&shared.options.job);
+            (StatusCode::FORBIDDEN, words).into_response()
+        }
+    }
+}
+
+fn refusal(document: &str, given: Option<&[u8]>) -> Option<Refusal> {
+    let document = Membership::parse(document).ok().flatten();
+    match document.map(|document| document.nonce) {
+        Some(nonce) if !nonce.is_empty() => {
+            (given != Some(nonce.as_bytes())).then_some(Refusal::OtherNonce)
+        }
+        Some(_) | None => Some(Refusal::NoNonce),
+    }
+}
+
+impl Refusal {
+    fn words(self, job: &str) -> String {
+        let header = ports::NONCE_HEADER;
+        match self {
+            Self::NoNonce => "this worker has no generation with a nonce yet\n".to_owned(),
+            Self::OtherNonce => format!(
+                "send the nonce of the job's generation in the header {header}: kubectl get trainingjob {job} \
+                 -o jsonpath='{{.status.membership.nonce}}'. A worker knows a new one after a minute or two\n"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(nonce: &str) -> String {
+        format!(
+            r#"{{"generation":1,"action":"Join","nodeRank":0,"nodes":1,"procsPerWorker":1,
+            "master":{{"address":"a","port":1}},"members":"","nonce":"{nonce}",
+            "incarnation":{{"podUid":"","restarts":0}},"issuedAt":""}}"#
+        )
+    }
+
+    #[test]
+    fn a_request_passes_with_the_nonce_of_the_document_alone() {
+        let (document, old) = (document("a1"), document(""));
+        for (document, given, expected) in [
+            (&*document, Some("a1"), None),
+            (&document, Some("a2"), Some(Refusal::OtherNonce)),
+            (&document, Some("a"), Some(Refusal::OtherNonce)),
+            (&document, Some(""), Some(Refusal::OtherNonce)),
+            (&document, None, Some(Refusal::OtherNonce)),
+            (&old, Some(""), Some(Refusal::NoNonce)),
+            (&old, None, Some(Refusal::NoNonce)),
+            ("", Some(""), Some(Refusal::NoNonce)),
+            ("{", None, Some(Refusal::NoNonce)),
+        ] {
+            let found = refusal(document, given.map(str::as_bytes));
+            assert_eq!(found, expected, "{document} {given:?}");
+        }
+    }
+}
