@@ -70,6 +70,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         progress: context.progress.of(key),
         formed: context.progress.formed(key),
         progress_interval: Some(context.progress.interval()),
+        lost_node_grace: Some(context.settings.lost_node_grace()),
         fresh: false,
         clock_off: false,
         // The caches do not know; the driver draws it.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
@@ -38,6 +39,10 @@ pub struct Settings {
     /// topology.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
+    /// Seconds after which a worker is replaced whose node has stopped to answer, while other nodes answer. A worker whose node is
+    /// back before that keeps its pod and its state.
+    #[arg(long, env = "ROUNDHOUSE_LOST_NODE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=300))]
+    pub lost_node_seconds: u32,
     /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.
     #[arg(long, env = "ROUNDHOUSE_POLICY_FILE")]
     pub policy_file: Option<PathBuf>,
@@ -81,6 +86,14 @@ pub struct Settings {
     #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub concurrency: u16,
+}
+
+impl Settings {
+    /// How long a worker is waited for whose node has stopped to answer.
+    #[must_use]
+    pub fn lost_node_grace(&self) -> Duration {
+        Duration::from_secs(self.lost_node_seconds.into())
+    }
 }
 
 /// Variable by which an operator passes the policy on to itself.
@@ -128,6 +141,18 @@ impl LogLevel {
 mod tests {
     use super::*;
     use tracing_subscriber::EnvFilter;
+
+    #[test]
+    fn a_worker_on_a_silent_node_has_a_minute_and_five_minutes_at_most() {
+        let read = |arguments: &[&str]| {
+            let settings = Settings::try_parse_from([&["roundhouse-operator"], arguments].concat());
+            settings.map(|it| it.lost_node_grace().as_secs()).ok()
+        };
+        assert_eq!(read(&[]), Some(60));
+        assert_eq!(read(&["--lost-node-seconds=10"]), Some(10));
+        assert_eq!(read(&["--lost-node-seconds=0"]), None);
+        assert_eq!(read(&["--lost-node-seconds=301"]), None);
+    }
 
     #[test]
     fn each_log_level_is_a_valid_filter_of_the_same_name() {

@@ -34,6 +34,8 @@ pub struct Observed {
     pub formed: Option<u64>,
     /// How often the status shows progress that is not urgent, with as many jobs as train. `None`: every 10 s.
     pub progress_interval: Option<Duration>,
+    /// How long a worker is waited for whose node has stopped to answer, before it is replaced. `None`: 60 s.
+    pub lost_node_grace: Option<Duration>,
     /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
     /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
     pub fresh: bool,

@@ -216,6 +216,18 @@ fn a_worker_on_a_lost_node_is_replaced_after_a_minute_and_one_of_an_outage_after
 }
 
 #[test]
+fn a_worker_on_a_lost_node_is_replaced_as_soon_as_the_operator_is_set_to() {
+    let mut world = trains(3);
+    world.observed.formed = Some(1);
+    world.observed.lost_node_grace = Some(Duration::from_secs(10));
+    world.seconds_pass(60);
+    nodes_are_lost(&mut world, [1]);
+    world.settle();
+    assert_eq!(replaced_after(world.clone(), 9), 0);
+    assert_eq!(replaced_after(world, 10), 1);
+}
+
+#[test]
 fn one_lost_node_is_no_outage_however_many_workers_it_had() {
     let mut world = trains(4);
     for at in 0..3 {

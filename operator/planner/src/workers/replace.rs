@@ -26,7 +26,7 @@ const LONG_LIFE: SignedDuration = SignedDuration::from_mins(10);
 
 /// Several nodes that are lost at once, and are more than one in so many of the job's nodes, are an outage.
 const MANY: usize = 3;
-/// How long a worker is waited for whose node has just stopped to answer.
+/// How long a worker is waited for whose node has just stopped to answer, if nothing else is set.
 const SILENT: Duration = Duration::from_secs(60);
 
 /// What becomes of a worker's pod.
@@ -87,7 +87,8 @@ fn grace_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
     let is_long = pod.node_answers
         || is_outage(draft)
         || beside::left(draft, &draft.members.able()).is_some();
-    let grace = if is_long { beside::GIVEN_UP } else { SILENT };
+    let short = draft.observed.lost_node_grace.unwrap_or(SILENT);
+    let grace = if is_long { beside::GIVEN_UP } else { short };
     time_left(since, grace, draft.now)
 }
 
