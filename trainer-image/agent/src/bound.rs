@@ -7,9 +7,10 @@ use std::process::Command;
 
 use roundhouse_contract::environment::{LOCAL_RANK, RUN_DIR};
 use roundhouse_contract::{ExitCode, Reason, TerminationMessage, paths};
+use rustix::io::Errno;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::supervisor::{cannot_start, parent_to_end_with};
+use crate::supervisor::{cannot_start, is_text_without_interpreter, parent_to_end_with};
 
 /// The task's name on the command line.
 pub const TASK: &str = "bound";
@@ -25,7 +26,12 @@ pub fn run(command: &[String]) -> i32 {
     let Some((program, arguments)) = command.split_first() else {
         return ExitCode::ConfigInvalid.code();
     };
-    let error = Command::new(program).args(arguments).exec();
+    // As in a pod, whose agent starts the program by another call.
+    let error = if is_text_without_interpreter(program) {
+        Errno::NOEXEC.into()
+    } else {
+        Command::new(program).args(arguments).exec()
+    };
     let (code, message) = cannot_start(program, error);
     leave_words(code, message);
     code.code()

@@ -29,6 +29,7 @@ use failure::Failure;
 use processes::{IfStuck, Processes};
 use signals::Signals;
 
+pub(crate) use failure::is_text_without_interpreter;
 pub use in_process::device_settings;
 pub(crate) use process::parent_to_end_with;
 

@@ -6,6 +6,8 @@ use roundhouse_contract::{ExitCode, ports};
 
 mod exec;
 
+pub(crate) use exec::is_text_without_interpreter;
+
 /// Why the agent itself cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {

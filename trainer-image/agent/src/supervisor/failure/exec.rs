@@ -32,6 +32,16 @@ pub(crate) fn is_permanent(error: &Error) -> bool {
     .contains(&errno)
 }
 
+/// Whether a file is a text that names no interpreter. The kernel refuses it, but `exec` of the C library has `sh` run it.
+pub(crate) fn is_text_without_interpreter(program: &str) -> bool {
+    let file = find(program, std::env::var_os("PATH").as_deref());
+    let Some(file) = file.filter(|file| file.is_file() && is_executable(file)) else {
+        return false;
+    };
+    // A binary may be of a kind that this machine has a loader for.
+    first_line(&file).is_some_and(|line| !line.starts_with(b"#!") && !line.contains(&0))
+}
+
 /// The error of a program that could not be started.
 pub(crate) fn words(program: &str, error: &Error) -> String {
     let file = find(program, std::env::var_os("PATH").as_deref());
@@ -160,6 +170,26 @@ mod tests {
             let (is_permanent, words) = told(text, mode);
             assert!(is_permanent && words.contains(expected), "{words}");
         }
+    }
+
+    #[test]
+    fn a_text_without_an_interpreter_is_told_from_scripts_and_binaries() {
+        let is_text = |text: &[u8], mode: u32| {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("program");
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+            is_text_without_interpreter(file.to_str().unwrap())
+        };
+        assert!(is_text(b"echo hi\n", 0o755) && is_text(b"", 0o755));
+        assert!(!is_text(b"#!/bin/sh\n", 0o755));
+        assert!(!is_text(b"\x7fELF\x02\0", 0o755));
+        // These have errors of their own.
+        assert!(!is_text(b"echo hi\n", 0o644));
+        assert!(
+            !is_text_without_interpreter("/etc") && !is_text_without_interpreter("no-such-program")
+        );
+        assert!(!is_text_without_interpreter("env"));
     }
 
     #[test]
