@@ -29,7 +29,8 @@ import machine
 BUNDLE = HERE.parent.parent
 # Deadline in seconds, and whether the case needs NCCL.
 CASES = {
-    "connect": (25, False), "blocking": (25, True), "speed": (30, False), "all_to_all": (20, True), "equal_split": (20, True),
+    "connect": (25, False), "blocking": (25, True), "speed": (30, False), "sends": (20, True),
+    "all_to_all": (20, True), "equal_split": (20, True),
     "reform": (40, False), "killed": (40, True), "full_queue": (40, True),
 }
 # Cases in which rank 1 kills itself, in the sum of this number.
@@ -120,8 +121,22 @@ class Rank:
                 spans.append((time.perf_counter() - began) * 1e3)
             self.found[name] = round(statistics.median(spans), 2)
 
+    def sends(self):
+        """Parts that ranks send to each other as one launch, as the trainer's `slices` do."""
+        group, size, own = self.group_of_all(), self.options.ranks, self.options.rank
+        mine = self.torch.full((size, 2), float(own), device=self.device)
+        out = mine.clone()
+        group._start_coalescing()
+        for peer in range(size):
+            if peer != own:
+                group.send([mine[peer]], peer, 0)
+                group.recv([out[peer]], peer, 0)
+        group._end_coalescing().wait()
+        self.wait_for_device()
+        assert out.tolist() == [[float(rank)] * 2 for rank in range(size)], out.tolist()
+
     def all_to_all(self):
-        """With the lengths of the parts, as the trainer's `slices` call it."""
+        """With the lengths of the parts. PyTorch 2.11 looks for errors meanwhile without the lock of the communicator."""
         self.exchange([2] * self.options.ranks)
 
     def equal_split(self):

@@ -1,4 +1,5 @@
 """The two trainings whose speed on a GPU people compare, and small ones that stand for them on CPUs."""
+import dataclasses
 import os
 import pathlib
 import struct
@@ -26,28 +27,57 @@ LARGE = {
     },
 }
 NUM_IMAGES, NUM_TOKENS = 512, 4_000_000
+# More bytes of pixels than a process keeps in memory (512 MiB), so that they are read, decoded and uploaded in each epoch.
+NUM_IMAGES_READ = 4_000
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    model: str
+    """Of the peer, which has its batches in memory."""
+    unit: str
+    per_step: int
+    num_images: int = NUM_IMAGES
+    default_ghosts: bool = False
+    """With the ghost batches that a job has without a setting; the peer has none."""
 
 
 def cases(is_small):
-    """Name, unit, and units of a step."""
     if is_small:
-        return [("resnet18", "images/s", 32), ("gpt2", "tokens/s", 8 * 128)]
-    return [("resnet50", "images/s", 256), ("gpt2-124m", "tokens/s", 16 * 1024)]
+        return [Case("resnet18", "resnet18", "images/s", 32), Case("gpt2", "gpt2", "tokens/s", 8 * 128)]
+    return [
+        Case("resnet50", "resnet50", "images/s", 256),
+        Case("gpt2-124m", "gpt2-124m", "tokens/s", 16 * 1024),
+        Case("resnet50 with its default ghost batches", "resnet50", "images/s", 256, default_ghosts=True),
+        Case("resnet50 that reads images", "resnet50", "images/s", 256, num_images=NUM_IMAGES_READ),
+    ]
 
 
-def write(name, root, is_small):
+def write(case, root, is_small):
     """Synthetic data, and the configuration of an endless training of it."""
     endless = {"steps": 1_000_000_000, "seed": 7}
     if is_small:
         ours.write_data(root)
-        return ours.CONFIGURATIONS[name] | endless
-    if name == "resnet50":
-        for at in range(NUM_IMAGES):
-            folder = root / "train" / f"class{at % 1000:04}"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{at:05}.png").write_bytes(ours.png(224, os.urandom))
+        return ours.CONFIGURATIONS[case.name] | endless
+    config = LARGE[case.model] | endless
+    if case.model == "resnet50":
+        write_images(root / "train", case.num_images)
     else:
         root.mkdir(parents=True)
         tokens = struct.unpack(f"<{NUM_TOKENS}H", os.urandom(2 * NUM_TOKENS))
         (root / "train.bin").write_bytes(struct.pack(f"<{NUM_TOKENS}H", *(token % 50257 for token in tokens)))
-    return LARGE[name] | endless
+    if case.default_ghosts:
+        config["model"] = {key: value for key, value in config["model"].items() if key != "ghostBatch"}
+    return config
+
+
+def write_images(root, number):
+    """As many names; of the images behind them there are at most NUM_IMAGES."""
+    names = [root / f"class{at % 1000:04}" / f"{at:05}.png" for at in range(number)]
+    for at, name in enumerate(names):
+        name.parent.mkdir(parents=True, exist_ok=True)
+        if at < NUM_IMAGES:
+            name.write_bytes(ours.png(224, os.urandom))
+        else:
+            name.hardlink_to(names[at % NUM_IMAGES])
