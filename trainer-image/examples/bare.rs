@@ -14,7 +14,7 @@ use roundhouse_member::World;
 use roundhouse_trainer::gradients::{Inputs, OwnLoss, gradients};
 use roundhouse_trainer::group::C10dGroup;
 use roundhouse_trainer::stopwatch::Stopwatch;
-use roundhouse_trainer::sync::{Alone, Ddp, DdpOptions, Sync};
+use roundhouse_trainer::sync::{Alone, Commit, Ddp, DdpOptions, Sync};
 use roundhouse_trainer::tch::Device;
 use roundhouse_trainer::tracing::Tracer;
 use roundhouse_trainer::{Failure, Job, Rate, Setup, Signals, clip, config};
@@ -49,6 +49,7 @@ fn main() -> Result<(), Failure> {
             micro_batch_size: None,
             group_size: 1,
             num_numbers: 0,
+            commit: Commit::Host,
         };
         let sync = match world.group() {
             Some(group) => Ddp::new(group.process_group(), task.parameters(), options),

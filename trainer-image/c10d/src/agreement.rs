@@ -31,6 +31,8 @@ pub struct Ballot<'a> {
     pub values: &'a Tensor,
     /// If an element of it is not finite on one rank, the agreement is not good on any.
     pub finite: Option<&'a Tensor>,
+    /// What must be the same on all ranks: i64, one dimension. Say the digests of what they hold.
+    pub equal: Option<&'a Tensor>,
     /// What is not summed, and comes to the host with the sums: f64, one dimension.
     pub aside: Option<&'a Tensor>,
 }
@@ -42,10 +44,11 @@ pub struct Agreed {
     pub sums: Vec<f64>,
     /// [`Ballot::aside`] of this process.
     pub aside: Vec<f64>,
-    /// All sums are what all ranks gave. Else they are garbage.
+    /// All sums are what all ranks gave, and no rank was aborting the group when it gave them. Else they are garbage.
     pub is_right: bool,
-    /// The sums are right, and nothing that must be finite was not. Else an update under [`Agreement::found_inf`] was
-    /// not made.
+    /// [`Ballot::equal`] is the same on all ranks.
+    pub is_same: bool,
+    /// Both, and nothing that must be finite was not. Else an update under [`Agreement::found_inf`] was not made.
     pub is_good: bool,
 }
 
@@ -66,19 +69,22 @@ pub fn agree(ballot: Ballot<'_>, turn: u64, group: Option<&ProcessGroup>) -> Res
     let Ballot {
         values,
         finite,
+        equal,
         aside,
     } = ballot;
     let num_aside = aside.map_or(0, Tensor::numel);
     let [mut sums, mut found_inf, mut host] = [null_mut(); 3];
     let mut event = null_mut();
     let mut call = |raw| {
-        let (values, finite, aside) = (values.as_ptr(), pointer(finite), pointer(aside));
+        let (values, finite) = (values.as_ptr(), pointer(finite));
+        let (equal, aside) = (pointer(equal), pointer(aside));
         let outs = (&raw mut sums, &raw mut found_inf, &raw mut host);
         let event = &raw mut event;
         // SAFETY: group and tensors are live or null where that is allowed; all outs are valid for a write.
         unsafe {
             ffi::rh_agree(
-                raw, values, finite, aside, factor, size, TOLERANCE, outs.0, outs.1, outs.2, event,
+                raw, values, finite, equal, aside, factor, size, TOLERANCE, outs.0, outs.1, outs.2,
+                event,
             )
         }
     };
@@ -155,12 +161,14 @@ impl Agreement {
     fn read(&self) -> Result<Agreed> {
         let mut sums = Vec::<f64>::try_from(&self.host)?;
         let is_good = sums.pop() == Some(0.0);
+        let is_same = sums.pop() == Some(0.0);
         let is_right = sums.pop() == Some(0.0);
         let aside = sums.split_off(sums.len().saturating_sub(self.num_aside));
         Ok(Agreed {
             sums,
             aside,
             is_right,
+            is_same,
             is_good,
         })
     }

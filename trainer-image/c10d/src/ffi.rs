@@ -179,6 +179,7 @@ unsafe extern "C" {
         outputs: *const *mut C_tensor,
         count: usize,
     ) -> c_int;
+    pub(crate) fn rh_reducer_digest(reducer: *const RhReducer, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn rh_reducer_end_pass(reducer: *mut RhReducer) -> c_int;
     pub(crate) fn rh_reducer_waited(reducer: *mut RhReducer, out: *mut i64) -> c_int;
     pub(crate) fn rh_reducer_waited_before(reducer: *mut RhReducer, out: *mut i64) -> c_int;

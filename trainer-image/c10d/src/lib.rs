@@ -13,6 +13,7 @@
 mod agreement;
 mod autocast;
 mod connections;
+mod digest;
 mod error;
 mod ffi;
 pub mod foreach;
@@ -31,6 +32,7 @@ mod trace;
 
 pub use agreement::{Agreed, Agreement, Ballot, agree};
 pub use autocast::{Autocast, Numerics};
+pub use digest::digest;
 pub use error::{Error, ErrorKind, Result};
 pub use format::MemoryFormat;
 pub use fused::{AdamWUpdate, Gate, Moments, SgdUpdate};
@@ -47,7 +49,9 @@ pub use process::{empty_cache, raise_descriptor_limit, set_device};
 pub use recompute::recompute;
 pub use reducer::{CommHook, PowerSgd, Reducer, ReducerOptions, backward, layout, zero_grad};
 pub use store::Store;
-pub use stream::{Event, HostSyncs, Stream, StreamGuard, host_syncs, upload, watch_host_syncs};
+pub use stream::{
+    Event, HostSyncs, Stream, StreamGuard, host_syncs, upload, upload_bytes, watch_host_syncs,
+};
 pub use trace::{Recording, Trace};
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::error::{Error, Result, check};
 use crate::ffi;
 use crate::group::ProcessGroup;
 use crate::store::make;
-use crate::tensors::pointers;
+use crate::tensors::{made, pointers};
 use tch::Tensor;
 
 mod hook;
@@ -188,6 +188,16 @@ impl Reducer {
     pub fn end_pass(&mut self) -> Result<()> {
         // SAFETY: the reducer is live and borrowed exclusively.
         check(unsafe { ffi::rh_reducer_end_pass(self.raw.as_ptr()) })
+    }
+
+    /// [`digest`](crate::digest) of what the sums of the last pass have left, which is the same on all ranks. The host does
+    /// not wait.
+    ///
+    /// # Errors
+    /// Gradients of a kind that has no digest, or the device has failed.
+    pub fn digest(&self) -> Result<Tensor> {
+        // SAFETY: the reducer is live, `out` valid for a write.
+        made(|out| unsafe { ffi::rh_reducer_digest(self.raw.as_ptr(), out) })
     }
 
     /// [`Self::waited`] of the oldest pass that has ended on the device and was not told of, without waiting for

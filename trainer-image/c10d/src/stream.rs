@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result, check};
 use crate::ffi;
@@ -60,6 +60,39 @@ pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
     made(|out| unsafe { ffi::rh_upload(tensor.as_ptr(), device, out) })
 }
 
+/// A tensor of this kind and these sizes from its bytes, as [`upload`] puts it on a device. The bytes are copied before this
+/// returns: to pinned memory for a GPU, which libtorch keeps for the next one, and not to fresh pages first.
+///
+/// # Errors
+/// The bytes are not those of such a tensor, or as [`upload`].
+pub fn upload_bytes(bytes: &[u8], sizes: &[i64], kind: Kind, device: Device) -> Result<Tensor> {
+    let wanted = sizes.iter().product::<i64>().unsigned_abs() as usize * kind.elt_size_in_bytes();
+    let is_negative = sizes.iter().any(|size| *size < 0);
+    if is_negative || wanted != bytes.len() {
+        let length = bytes.len();
+        return Err(Error::refused(format!(
+            "{length} bytes for {sizes:?} of {kind:?}"
+        )));
+    }
+    if bytes.is_empty() {
+        return Ok(Tensor::f_zeros(sizes, (kind, device))?);
+    }
+    if !(bytes.as_ptr() as usize).is_multiple_of(kind.elt_size_in_bytes()) {
+        return upload(&Tensor::f_from_data_size(bytes, sizes, kind)?, device);
+    }
+    let strides: Vec<i64> = (1..=sizes.len())
+        .map(|next| sizes[next..].iter().product())
+        .collect();
+    // SAFETY: the bytes are as many, aligned, and outlive the view, which nothing writes to.
+    let view = unsafe { Tensor::f_from_blob(bytes.as_ptr(), sizes, &strides, kind, Device::Cpu) }?;
+    if device == Device::Cpu {
+        let mut own = Tensor::f_empty(sizes, (kind, Device::Cpu))?;
+        own.f_copy_(&view)?;
+        return Ok(own);
+    }
+    upload(&view, device)
+}
+
 /// Index of a GPU; -1 for the CPU.
 fn index(device: Device) -> Result<c_int> {
     match device {
@@ -69,6 +102,18 @@ fn index(device: Device) -> Result<c_int> {
         }
         _ => Err(Error::refused(format!("streams of {device:?}"))),
     }
+}
+
+/// How long a thread sleeps before it looks again for what it waits for.
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Looks again and again until it is so. CUDA's own wait for an event spins: it takes a core from the threads that decode the
+/// next batch, which in a pod of eight GPUs and eight cores are short of them.
+fn wait_until(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    while !is_so()? {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(())
 }
 
 /// A queue of work of a GPU, beside the one that a thread begins with.
@@ -118,8 +163,10 @@ impl Stream {
         if self.device < 0 {
             return Ok(());
         }
-        // SAFETY: takes numbers.
-        check(unsafe { ffi::rh_stream_wait(self.device, self.id) })
+        let guard = self.enter()?;
+        let end = Event::record_at(self.device, false)?;
+        drop(guard);
+        end.wait()
     }
 
     /// The tensor is used on this stream, too: when it is dropped, its memory is given to others only after the
@@ -195,7 +242,10 @@ impl Event {
     }
 
     fn record_with(device: Device, timed: bool) -> Result<Self> {
-        let device = index(device)?;
+        Self::record_at(index(device)?, timed)
+    }
+
+    fn record_at(device: c_int, timed: bool) -> Result<Self> {
         // SAFETY: valid for a write.
         let raw = make(|out| unsafe { ffi::rh_event_record(device, timed, out) })?;
         Ok(Self { raw })
@@ -230,13 +280,14 @@ impl Event {
         Ok(passed)
     }
 
-    /// Waits for it.
+    /// Waits for it, and leaves the core to others meanwhile.
     ///
     /// # Errors
     /// The work before it has failed.
     pub fn wait(&self) -> Result<()> {
-        // SAFETY: the event is live.
-        check(unsafe { ffi::rh_event_wait(self.raw.as_ptr()) })
+        // SAFETY: counts.
+        unsafe { ffi::rh_count_host_sync() };
+        wait_until(|| self.has_passed())
     }
 
     /// The thread's current stream of the event's device waits for it, the host does not.

@@ -9,6 +9,7 @@
 //! `ROUNDHOUSE_FAULT_COMMIT=device` has them commit steps as on a GPU, without the host waiting for the step's end.
 //! `ROUNDHOUSE_FAULT_LOSS=20,21` makes the loss of the first sample of these steps NaN.
 //! `ROUNDHOUSE_FAULT_DEVICE=rank:step` makes the forward pass of that rank fail there, in the words of a broken GPU.
+//! `ROUNDHOUSE_FAULT_SUM` breaks a sum over the stand-in (`c10d/src/bridge/fake_nccl.cpp`).
 //! `ROUNDHOUSE_FAULT_CHUNK_BYTES` is the size of a chunk in which a state is sent. Without the feature there is
 //! nothing.
 

@@ -4,15 +4,18 @@
 
 use std::path::PathBuf;
 
+use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 
 use crate::checkpoints::{EVERY, beyond, checkpoints, endless, parts, start, wait_for_checkpoint};
-use crate::elastic::{short, survive, undisturbed};
+use crate::elastic::{assert_same, short, survive, undisturbed};
 use crate::harness::{Job, assert_proven, compared, config, every_steps, on_device};
 use crate::{checkpoints as saves, elastic, evaluation, faults, fp16, nccl, not_finite, straggler};
 
 /// Longer than a test.
 const NEVER: u32 = 86_400;
+/// A step of [`short`] trainings, and the number of its sum.
+const BROKEN: u64 = 20;
 /// Less than two epochs: evaluations at the end of the first one and at the end. A checkpoint halfway and at the end,
 /// so none is left out because another one is being written.
 const STEPS: u64 = 40;
@@ -109,6 +112,9 @@ fn a_training_in_slices_has_the_same_bits_if_the_device_commits_its_steps() {
         let found = on_device(|| Job::train(&config, nodes, 1).complete());
         assert!(found == expected, "{nodes} processes: other bits");
     }
+    let mut job = on_device(|| Job::over_nccl(&config, 3, &[], NEVER));
+    job.issue_when_ready(1);
+    assert!(job.complete() == expected, "over NCCL: other bits");
 }
 
 #[test]
@@ -136,6 +142,34 @@ fn a_rank_killed_over_nccl_costs_the_others_at_most_the_steps_under_way() {
         let aborts = on_device(|| nccl::survive(&config, victim, &fault, &expected));
         assert_eq!(aborts, [1, 1], "{fault}");
     }
+}
+
+/// A sum of gradients is broken on the second of three ranks, and everything after it succeeds on all of them: no rank
+/// commits its step.
+fn assert_refused(config: &Value, what: &str, said: &str) {
+    let expected = undisturbed(config);
+    let broken = (1, "ROUNDHOUSE_FAULT_SUM", format!("{BROKEN}:{what}"));
+    let mut job = on_device(|| Job::over_nccl_with(config, 3, vec![broken], NEVER));
+    job.issue_when_ready(1);
+    job.wait_for_nodes(&[0, 1, 2], "doubts", |status| {
+        assert!(status.step < BROKEN, "{what}: a broken step is committed");
+        status.phase == Phase::Stranded
+    });
+    assert!(job.logs().contains(said), "{what}: {}", job.logs());
+    job.issue_to(2, &[0, 1, 2]);
+    assert_eq!(job.exit_codes(), [Some(0); 3], "{}", job.logs());
+    assert_same(&job, &expected, what);
+    assert_proven(job.volume(), config["steps"].as_u64().unwrap());
+}
+
+#[test]
+fn ranks_that_hold_different_bits_after_a_sum_do_not_commit() {
+    assert_refused(&short(), "bits", "have different gradients");
+}
+
+#[test]
+fn ranks_do_not_commit_a_sum_that_lacks_the_part_of_a_rank_that_aborts() {
+    assert_refused(&short(), "abort", "is not that of all ranks");
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl HostSource {
                 .iter()
                 .map(|size| i64::try_from(*size).unwrap_or(i64::MAX)),
         );
-        let values = self.uploaded(&Tensor::f_from_data_size(&host.values, &sizes, kind)?)?;
+        let values = roundhouse_c10d::upload_bytes(&host.values, &sizes, kind, self.device)?;
         let (inputs, targets) = match host.item {
             Item::Tokens { context } => {
                 let (tokens, context) = (values.f_to_kind(Kind::Int64)?, i64::from(context));

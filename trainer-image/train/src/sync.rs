@@ -55,6 +55,9 @@ pub struct Finished {
     /// The sum of the losses of the global batch in 64 bits, one element on the device, if it has travelled with the
     /// gradients.
     pub loss_sum: Option<Tensor>,
+    /// Where the device commits steps, and there are peers: [`roundhouse_c10d::digest`] of what the sums over the ranks have
+    /// left, which is the same on all of them.
+    pub digest: Option<Tensor>,
 }
 
 /// Who decides that a step is committed.
@@ -135,6 +138,7 @@ pub fn build(
             num_slices,
             micro_batch_size,
             exchange,
+            commit,
         )));
     }
     let Some(group) = world.group() else {
@@ -152,6 +156,7 @@ pub fn build(
             // The host does not know them all.
             Commit::Device => 0,
         },
+        commit,
     };
     let ddp = Ddp::new(group.process_group(), parameters, options);
     let ddp = ddp.map_err(|error| explain(world, error))?;

@@ -11,6 +11,7 @@ fn alone(values: &Tensor, finite: Option<&Tensor>, aside: Option<&Tensor>) -> Re
     let ballot = Ballot {
         values,
         finite,
+        equal: None,
         aside,
     };
     agree(ballot, 3, None)

@@ -7,8 +7,12 @@
 // - After abort() every collective throws. A second abort(), or to free the group within one, waits for minutes
 //   in NCCL; here it ends the process.
 // - shutdown() waits for the collectives that are under way and throws after the group's timeout.
+// - ROUNDHOUSE_FAULT_SUM=number:what, for the number-th sum of 32-bit floats of this process, from 1, breaks that one alone.
+//   `bits`: the result has one other bit here. `abort`: an abort of this process falls into it, while all peers live: it
+//   lacks this rank's part everywhere. All that follows succeeds, as kernels do that were launched before the abort.
 // - The destructor aborts when neither shutdown() nor abort() came before, as ~ProcessGroupNCCL does.
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -20,6 +24,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "counted.h"
 #include "group.h"
 
 using std::chrono::milliseconds;
@@ -43,16 +48,39 @@ std::atomic<uint64_t> num_aborts{0}; // of this process
   std::abort();
 }
 
+// A launch takes ROUNDHOUSE_FAULT_LAUNCH_MS. If the group is aborted meanwhile, the thread spins in NCCL.
+void launch(std::atomic<int>& num_launching) {
+  static const char* const told = std::getenv("ROUNDHOUSE_FAULT_LAUNCH_MS");
+  if (!told) return;
+  num_launching++;
+  std::this_thread::sleep_for(milliseconds(std::atoi(told)));
+  num_launching--;
+}
+
+enum class Fault { None, Bits, Abort };
+
+// What ROUNDHOUSE_FAULT_SUM says of a sum of this tensor.
+Fault fault_of(const at::Tensor& tensor) {
+  static std::atomic<uint64_t> num_sums{0};
+  static const char* const told = std::getenv("ROUNDHOUSE_FAULT_SUM");
+  if (!told || tensor.scalar_type() != at::kFloat) return Fault::None;
+  char* what = nullptr;
+  if (std::strtoull(told, &what, 10) != ++num_sums) return Fault::None;
+  return std::string(what) == ":bits" ? Fault::Bits : Fault::Abort;
+}
+
 struct Collective {
   std::function<Ptr<c10d::Work>(c10d::Backend&)> start; // on `copies`
   Tensors results, copies;
   bool keeps_input; // the root of a broadcast only reads its own
+  bool errs; // one bit of the result is another one
   Future future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   steady_clock::time_point since = steady_clock::now();
 
   void finish(bool is_whole) {
     c10::AutoGradMode no_grad(false);
     for (size_t i = 0; i < results.size(); i++) {
+      if (errs) copies[i].view({-1}).narrow(0, 0, 1).view(at::kInt).bitwise_xor_(1);
       if (is_whole) results[i].copy_(copies[i]);
       else if (!keeps_input) spoil(results[i]);
     }
@@ -80,6 +108,23 @@ struct FakeWork : c10d::Work {
   }
   Future getFuture() override { return collective->future; }
   Tensors result() override { return collective->results; }
+};
+
+struct All : c10d::Work {
+  explicit All(std::vector<Ptr<c10d::Work>> works) : works(std::move(works)) {}
+  std::vector<Ptr<c10d::Work>> works;
+
+  bool wait(milliseconds /*timeout*/) override {
+    for (const auto& work : works) work->wait();
+    return true;
+  }
+};
+
+// Sends and receives that become one collective.
+struct Group {
+  Tensors outputs;
+  std::vector<int> from;
+  std::vector<std::pair<int, Tensors>> sent;
 };
 
 // What the thread shares with the group, which may be gone before it.
@@ -142,8 +187,8 @@ struct Device {
 class FakeNccl : public c10d::Backend {
  public:
   // As NCCL's, returns when all are connected, and fails after the timeout.
-  FakeNccl(const Ptr<c10d::Store>& store, int rank, int size, milliseconds timeout, const char* address, std::string name)
-      : Backend(rank, size), timeout_(timeout), name_(std::move(name)) {
+  FakeNccl(const Ptr<c10d::Store>& store, int rank, int size, milliseconds timeout, const char* address, std::string name, at::Tensor aborted)
+      : Backend(rank, size), timeout_(timeout), name_(std::move(name)), aborted_(std::move(aborted)) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
     device_->store = store;
@@ -172,6 +217,7 @@ class FakeNccl : public c10d::Backend {
 
   void abort() override {
     std::unique_lock<std::mutex> lock(device_->mutex);
+    if (num_launching_ > 0) defect("a group is aborted within a launch, whose thread then spins");
     if (device_->is_aborting) defect("two threads abort one group");
     if (device_->is_aborted) defect("a group is aborted twice");
     abort_with(lock, "");
@@ -185,7 +231,13 @@ class FakeNccl : public c10d::Backend {
   }
 
   Ptr<c10d::Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return enqueue(tensors, [options](c10d::Backend& gloo, Tensors& copies) { return gloo.allreduce(copies, options); });
+    const auto fault = fault_of(tensors.at(0));
+    if (fault == Fault::Abort) rh_note_abort(aborted_);
+    const auto start = [options, fault](c10d::Backend& gloo, Tensors& copies) {
+      if (fault == Fault::Abort) copies[0].zero_();
+      return gloo.allreduce(copies, options);
+    };
+    return enqueue(tensors, start, false, fault == Fault::Bits);
   }
 
   Ptr<c10d::Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -208,18 +260,38 @@ class FakeNccl : public c10d::Backend {
     });
   }
 
-  Ptr<c10d::Work> alltoall_base(
-      at::Tensor& output, at::Tensor& input, std::vector<int64_t>& come, std::vector<int64_t>& go, const c10d::AllToAllOptions& options) override {
-    return enqueue({output}, [options, come, go, input = input.clone()](c10d::Backend& gloo, Tensors& copies) mutable {
-      return gloo.alltoall_base(copies[0], input, come, go, options);
+  // Sends and receives between the two are one collective.
+  bool supportsCoalescing() const override { return true; }
+
+  void startCoalescing() override { group_.emplace(); }
+
+  Ptr<c10d::Work> endCoalescing() override {
+    auto group = std::exchange(group_, std::nullopt).value();
+    return enqueue(group.outputs, [group](c10d::Backend& gloo, Tensors& copies) mutable {
+      std::vector<Ptr<c10d::Work>> works;
+      for (size_t i = 0; i < copies.size(); i++) {
+        Tensors output{copies[i]};
+        works.push_back(gloo.recv(output, group.from[i], 0));
+      }
+      for (auto& [peer, input] : group.sent) works.push_back(gloo.send(input, peer, 0));
+      return c10::make_intrusive<All>(std::move(works));
     });
   }
 
   Ptr<c10d::Work> send(Tensors& tensors, int peer, int tag) override {
+    if (group_) {
+      group_->sent.emplace_back(peer, Tensors{tensors.at(0).clone()});
+      return nullptr;
+    }
     return enqueue(tensors, [peer, tag](c10d::Backend& gloo, Tensors& copies) { return gloo.send(copies, peer, tag); }, true);
   }
 
   Ptr<c10d::Work> recv(Tensors& tensors, int peer, int tag) override {
+    if (group_) {
+      group_->outputs.push_back(tensors.at(0));
+      group_->from.push_back(peer);
+      return nullptr;
+    }
     return enqueue(tensors, [peer, tag](c10d::Backend& gloo, Tensors& copies) { return gloo.recv(copies, peer, tag); });
   }
 
@@ -230,11 +302,13 @@ class FakeNccl : public c10d::Backend {
 
  private:
   template <class Start>
-  Ptr<c10d::Work> enqueue(const Tensors& results, Start start, bool keeps_input = false) {
+  Ptr<c10d::Work> enqueue(const Tensors& results, Start start, bool keeps_input = false, bool errs = false) {
+    launch(num_launching_);
     auto collective = std::make_shared<Collective>();
     collective->results = results;
     for (const auto& tensor : results) collective->copies.push_back(tensor.detach().clone());
     collective->keeps_input = keeps_input;
+    collective->errs = errs;
     collective->start = [start, copies = collective->copies](c10d::Backend& gloo) mutable { return start(gloo, copies); };
     const std::lock_guard<std::mutex> lock(device_->mutex);
     if (device_->is_aborted) C10_THROW_ERROR(DistBackendError, "NCCL communicator was aborted");
@@ -274,6 +348,9 @@ class FakeNccl : public c10d::Backend {
 
   const milliseconds timeout_;
   const std::string name_;
+  const at::Tensor aborted_; // the group's
+  std::optional<Group> group_; // of the thread that launches
+  std::atomic<int> num_launching_{0};
   const std::shared_ptr<Device> device_ = std::make_shared<Device>();
 };
 } // namespace
@@ -284,7 +361,9 @@ extern "C" uint64_t rh_fake_nccl_aborts() {
 
 extern "C" int rh_group_fake_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, const char* address, const char* name, RhGroup** out) {
   return rh_guard([&] {
-    auto backend = c10::make_intrusive<FakeNccl>(store->store, rank, size, milliseconds(timeout_ms), address, name);
-    *out = new RhGroup{rh_wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend)};
+    const auto aborted = at::zeros({1}, at::kDouble);
+    auto backend = c10::make_intrusive<RhCounted<FakeNccl>>(store->store, rank, size, milliseconds(timeout_ms), address, name, aborted);
+    auto group = rh_wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
+    *out = new RhGroup(std::move(group), aborted);
   });
 }

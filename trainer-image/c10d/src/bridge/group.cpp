@@ -1,9 +1,15 @@
 // Process groups: Gloo, and NCCL where it is compiled in.
 #include "group.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <atomic>
 #include <cstdlib>
+#include <limits>
 
 #include "bounded.h"
+#include "counted.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -31,6 +37,12 @@ c10::intrusive_ptr<c10d::ProcessGroup> rh_wrap(
   return group;
 }
 
+void rh_note_abort(const at::Tensor& aborted) {
+  // The device reads it at any time.
+  *static_cast<volatile double*>(aborted.data_ptr<double>()) = std::numeric_limits<double>::quiet_NaN();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
 extern "C" {
 
 int rh_group_gloo(const RhStore* store, int rank, int size, int64_t timeout_ms, const char* address, const char* name, RhGroup** out) {
@@ -39,7 +51,8 @@ int rh_group_gloo(const RhStore* store, int rank, int size, int64_t timeout_ms, 
     // Without a device Gloo guesses one from the host name.
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
     auto backend = rh_bounded(c10::make_intrusive<c10d::ProcessGroupGloo>(store->store, rank, size, options));
-    *out = new RhGroup{rh_wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend)};
+    auto group = rh_wrap(store->store, rank, size, name, c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+    *out = new RhGroup(group, at::zeros({1}, at::kDouble));
   });
 }
 
@@ -51,7 +64,7 @@ int rh_group_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, 
     options->config.blocking = 0; // so that connecting has a timeout: TORCH_NCCL_NONBLOCKING_TIMEOUT
     options->group_name = name;
     for (int i = 0; i < size; i++) options->global_ranks_in_group.push_back(i);
-    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store->store, rank, size, options);
+    auto backend = c10::make_intrusive<RhCounted<c10d::ProcessGroupNCCL>>(store->store, rank, size, options);
     auto group = rh_wrap(store->store, rank, size, name, c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
     const at::Device own(at::kCUDA, static_cast<c10::DeviceIndex>(device));
     const c10::DeviceGuard guard(own); // this thread may be a new one (CUDAGuard would need libcudart)
@@ -61,7 +74,7 @@ int rh_group_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, 
     // Waits until all are connected. The first collective would do so, too, but with the lock held that abort()
     // needs; here nobody else has the group yet.
     backend->getCommPtr();
-    *out = new RhGroup{group};
+    *out = new RhGroup(group, at::empty({1}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true)).zero_());
   });
 }
 #endif
@@ -84,7 +97,10 @@ int rh_group_shutdown(const RhGroup* group) {
 
 // NCCL: once per group and from one thread, or two aborts wait for each other. Gloo: see bounded.cpp.
 int rh_group_abort(const RhGroup* group) {
-  return rh_guard([&] { group->group->abort(); });
+  return rh_guard([&] {
+    rh_note_abort(group->aborted);
+    group->group->abort();
+  });
 }
 
 int rh_group_free(RhGroup* group) {

@@ -7,8 +7,16 @@
 #include "store.h"
 
 struct RhGroup {
+  RhGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, at::Tensor aborted) : group(std::move(group)), aborted(std::move(aborted)) {}
+
   c10::intrusive_ptr<c10d::ProcessGroup> group;
+  // Host memory that the device of the group can read: 0, and NaN from the moment before this process aborts the group. A device that
+  // reads it after a collective knows whether an abort can have broken that. f64, one element.
+  at::Tensor aborted;
 };
+
+// To be called before the group is aborted.
+void rh_note_abort(const at::Tensor& aborted);
 
 // The process group whose collectives a backend does, on tensors of one kind of device.
 c10::intrusive_ptr<c10d::ProcessGroup> rh_wrap(

@@ -1,12 +1,14 @@
 // PowerSGD as a hook of c10d's Reducer: which sums are issued when, and in which stream.
 #include "power_sgd.h"
 
+#include <ATen/ops/stack.h>
 #include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
 
+#include "digest.h"
 #include "group.h"
 
 namespace {
@@ -62,6 +64,7 @@ c10::intrusive_ptr<Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
   c10::AutoGradMode no_grad(false);
   if (bucket.getIndex() == 0) {
     rounds_.clear();
+    digests_.clear();
     payload_bytes_ = 0;
   }
   auto gradients = bucket.getGradients();
@@ -109,14 +112,20 @@ c10::intrusive_ptr<c10d::Work> PowerSgdHook::sum(at::Tensor& tensor) {
 
 void PowerSgdHook::begin_second(Round& round) {
   wait(round.first);
+  digests_.push_back(rh_digest({round.bucket->first()}));
   round.bucket->project();
   if (round.bucket->second().numel() > 0) round.second = sum(round.bucket->second());
 }
 
 void PowerSgdHook::finish(Round& round) {
   wait(round.second);
+  digests_.push_back(rh_digest({round.bucket->second()}));
   round.bucket->restore(state_->getSize());
   round.done->markCompleted(round.buffer);
+}
+
+at::Tensor PowerSgdHook::digest() const {
+  return digests_.empty() ? at::Tensor() : at::stack(digests_).sum();
 }
 
 void PowerSgdHook::forget() {

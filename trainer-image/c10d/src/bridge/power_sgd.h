@@ -28,6 +28,9 @@ class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::
   // Bytes that this rank has given to sums in the last pass that began.
   int64_t payload_bytes() const { return payload_bytes_; }
 
+  // Of the sums of the last pass as they came; undefined if it compressed nothing.
+  at::Tensor digest() const;
+
  private:
   struct Round {
     LowRankBucket* bucket;
@@ -48,6 +51,7 @@ class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::
   const std::optional<c10::Stream> stream_;
   uint64_t num_passes_ = 0;
   int64_t payload_bytes_ = 0;
+  std::vector<at::Tensor> digests_; // of the sums of this pass
   std::vector<std::unique_ptr<LowRankBucket>> buckets_;
   std::vector<Round> rounds_; // of this pass
 };

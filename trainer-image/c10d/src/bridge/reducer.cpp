@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "compress.h"
+#include "digest.h"
 #include "group.h"
 #include "power_sgd.h"
 #include "stream.h"
@@ -65,6 +66,13 @@ class TimedReducer : public c10d::Reducer {
     Buckets layout;
     for (const auto& bucket : buckets_) layout.push_back(bucket.variable_indices);
     return layout;
+  }
+
+  // Of the buckets as the last pass has left them.
+  at::Tensor digest() const {
+    std::vector<at::Tensor> reduced;
+    for (const auto& bucket : buckets_) reduced.push_back(bucket.gradients);
+    return rh_digest(reduced);
   }
 
   // Nanoseconds between the last gradient of this rank and the end of the reduction; -1 if they are unknown.
@@ -199,6 +207,15 @@ int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_
         if (const auto live = of.lock()) live->delay_all_reduce();
       });
     });
+  });
+}
+
+// Of what came of the sums of the last pass, which has the same bits on all ranks. What PowerSGD computes of that may
+// differ where the ranks have devices of different models, so there it is what was summed.
+int rh_reducer_digest(const RhReducer* reducer, at::Tensor** out) {
+  return rh_guard([&] {
+    const auto of_hook = reducer->power_sgd ? reducer->power_sgd->digest() : at::Tensor();
+    *out = new at::Tensor(of_hook.defined() ? of_hook : reducer->reducer->digest());
   });
 }
 

@@ -39,13 +39,6 @@ int rh_stream_exchange(int device, int64_t id, int64_t* before) {
   return rh_guard([&] { *before = VirtualGuardImpl(c10::DeviceType::CUDA).exchangeStream(stream_of(device, id)).id(); });
 }
 
-int rh_stream_wait(int device, int64_t id) {
-  return rh_guard([&] {
-    rh_num_host_syncs++;
-    VirtualGuardImpl(c10::DeviceType::CUDA).synchronizeStream(stream_of(device, id));
-  });
-}
-
 int rh_record_stream(const at::Tensor* tensor, int device, int64_t id) {
   return rh_guard([&] { tensor->record_stream(stream_of(device, id)); });
 }
@@ -70,11 +63,9 @@ int rh_event_query(const RhEvent* event, bool* out) {
   return rh_guard([&] { *out = !event->event || event->event->query(); });
 }
 
-int rh_event_wait(const RhEvent* event) {
-  return rh_guard([&] {
-    rh_num_host_syncs++;
-    if (event->event) event->event->synchronize();
-  });
+// Rust is about to wait for an event.
+void rh_count_host_sync() {
+  rh_num_host_syncs++;
 }
 
 // What is enqueued from now on to the current stream of the event's device waits for the event.

@@ -166,7 +166,6 @@ unsafe extern "C" {
     pub(crate) fn rh_host_syncs() -> u64;
     pub(crate) fn rh_stream_new(device: c_int, out: *mut i64) -> c_int;
     pub(crate) fn rh_stream_exchange(device: c_int, id: i64, before: *mut i64) -> c_int;
-    pub(crate) fn rh_stream_wait(device: c_int, id: i64) -> c_int;
     pub(crate) fn rh_record_stream(tensor: *const C_tensor, device: c_int, id: i64) -> c_int;
     pub(crate) fn rh_event_record(device: c_int, timed: bool, out: *mut *mut RhEvent) -> c_int;
     pub(crate) fn rh_event_elapsed(
@@ -175,7 +174,7 @@ unsafe extern "C" {
         nanoseconds: *mut i64,
     ) -> c_int;
     pub(crate) fn rh_event_query(event: *const RhEvent, out: *mut bool) -> c_int;
-    pub(crate) fn rh_event_wait(event: *const RhEvent) -> c_int;
+    pub(crate) fn rh_count_host_sync();
     pub(crate) fn rh_event_block(event: *const RhEvent) -> c_int;
     pub(crate) fn rh_event_free(event: *mut RhEvent) -> c_int;
     pub(crate) fn rh_upload(
@@ -188,10 +187,12 @@ unsafe extern "C" {
     #[cfg(feature = "nccl")]
     pub(crate) fn rh_sync_debug(mode: c_int) -> c_int;
 
+    pub(crate) fn rh_digest_of(tensors: List, count: usize, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn rh_agree(
         group: *const RhGroup,
         values: *const C_tensor,
         finite: *const C_tensor,
+        equal: *const C_tensor,
         aside: *const C_tensor,
         factor: f64,
         world_size: f64,

@@ -1,5 +1,3 @@
-use tch::Kind;
-
 use super::*;
 
 #[test]
@@ -36,4 +34,47 @@ fn a_tensor_that_goes_to_the_cpu_stays_where_it_is() {
     let tensor = Tensor::from_slice(&[1.0_f64, 2.0]);
     let same = upload(&tensor, Device::Cpu).unwrap();
     assert_eq!(same.data_ptr(), tensor.data_ptr());
+}
+
+#[test]
+fn bytes_become_a_tensor_of_its_own_memory_whatever_their_alignment() {
+    let numbers = [1_i32, -2, 3, 4, 5, 6];
+    let mut bytes = vec![0_u8];
+    bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+    let mut aligned = bytes.split_off(1);
+    bytes.extend_from_slice(&aligned);
+    let of = |bytes: &[u8]| upload_bytes(bytes, &[2, 3], Kind::Int, Device::Cpu).unwrap();
+    let made = [of(&aligned), of(&bytes[1..])];
+    aligned.fill(0);
+    bytes.fill(0);
+    for tensor in made {
+        assert_eq!(tensor.size(), [2, 3]);
+        assert_eq!(Vec::<i32>::try_from(tensor.view([-1])).unwrap(), numbers);
+    }
+    let pixels = upload_bytes(&[7, 8], &[2, 1, 1], Kind::Uint8, Device::Cpu).unwrap();
+    assert_eq!(pixels.int64_value(&[1, 0, 0]), 8);
+    let nothing = upload_bytes(&[], &[0, 3], Kind::Float, Device::Cpu).unwrap();
+    assert_eq!(nothing.size(), [0, 3]);
+}
+
+#[test]
+fn bytes_that_are_not_those_of_a_tensor_are_an_error() {
+    for sizes in [&[2_i64, 2][..], &[], &[-1, -3]] {
+        assert!(upload_bytes(&[0; 12], sizes, Kind::Float, Device::Cpu).is_err());
+    }
+}
+
+#[test]
+fn a_thread_that_waits_leaves_its_core_to_others() {
+    let begun = std::time::Instant::now();
+    let mut num_looks = 0_u32;
+    let is_so = || {
+        num_looks += 1;
+        Ok(begun.elapsed() >= Duration::from_millis(50))
+    };
+    wait_until(is_so).unwrap();
+    // One that spins looks a hundred thousand times.
+    assert!(num_looks <= 1_001, "{num_looks}");
+    let fails = || Err(Error::refused("the device has failed"));
+    assert!(wait_until(fails).is_err());
 }

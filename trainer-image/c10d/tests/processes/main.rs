@@ -42,6 +42,11 @@ fn ranks_agree_on_sums_and_on_trouble() {
 }
 
 #[test]
+fn ranks_agree_only_on_what_is_equal_on_all_of_them_whatever_hook_has_summed_it() {
+    all_say_ok("digests", &[2, 3], &[]);
+}
+
+#[test]
 fn hooks_and_given_layouts_give_the_gradients_of_the_plain_reducer() {
     all_say_ok("reducers", &[1, 2], &[]);
 }

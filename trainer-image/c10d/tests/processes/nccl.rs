@@ -87,6 +87,15 @@ fn gradients_of_low_rank_over_nccl_are_those_of_pytorchs_hook() {
 }
 
 #[test]
+fn an_abort_waits_for_the_launch_of_a_collective_and_not_for_long() {
+    let environment = [NCCL, ("ROUNDHOUSE_FAULT_LAUNCH_MS", "30")];
+    for output in World::start(2, "abort_within_a_launch", &environment).finish() {
+        output.assert_success();
+        assert!(output.number("seconds") < 5.0, "{}", output.text);
+    }
+}
+
+#[test]
 fn groups_that_are_shut_down_make_no_abort() {
     for output in World::start(3, "switch", &[NCCL]).finish() {
         output.assert_success();

@@ -3,6 +3,7 @@
 #[cfg(feature = "fake-nccl")]
 pub mod abort;
 pub mod abrupt;
+pub mod digests;
 #[cfg(feature = "fake-nccl")]
 pub mod endings;
 pub mod exchange;

@@ -15,8 +15,21 @@ impl Job {
         faults: &[(u32, &str)],
         timeout_seconds: u32,
     ) -> Self {
+        let fault = |(node, fault): &(u32, &str)| (*node, "ROUNDHOUSE_FAULT", (*fault).to_owned());
+        let variables = faults.iter().map(fault).collect();
+        Self::over_nccl_with(config, nodes, variables, timeout_seconds)
+    }
+
+    /// The same, with variables of some workers.
+    pub(crate) fn over_nccl_with(
+        config: &Value,
+        nodes: u32,
+        variables: Vec<(u32, &'static str, String)>,
+        timeout_seconds: u32,
+    ) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
+        job.variables = variables;
         for node in 0..nodes {
             job.variables.extend([
                 (node, "ROUNDHOUSE_FAULT_BACKEND", "nccl".to_owned()),
@@ -27,8 +40,6 @@ impl Job {
                 ),
             ]);
         }
-        let fault = |(node, fault): &(u32, &str)| (*node, "ROUNDHOUSE_FAULT", (*fault).to_owned());
-        job.variables.extend(faults.iter().map(fault));
         job.send_in_chunks();
         job.spawn(&digits());
         job

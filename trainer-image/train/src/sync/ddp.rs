@@ -15,7 +15,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::alone::in_pieces;
 use super::limbs;
-use super::{Finished, Pass, Sync, SyncError};
+use super::{Commit, Finished, Pass, Sync, SyncError};
 use crate::parameters::{Parameters, Role};
 
 /// More ranks tell each other their numbers in a collective of its own: the slots would be larger than that.
@@ -32,6 +32,8 @@ pub struct DdpOptions {
     pub group_size: u64,
     /// How many numbers each rank tells the others at the end of a step with its gradients; 0: none.
     pub num_numbers: usize,
+    /// Who commits steps.
+    pub commit: Commit,
 }
 
 /// Replicas of a model on the ranks of a group.
@@ -219,6 +221,11 @@ impl Sync for Ddp {
         Ok(Finished {
             numbers,
             loss_sum: None,
+            digest: match self.options.commit {
+                // Its numbers have come with the gradients, over a library that tells its failures.
+                Commit::Host => None,
+                Commit::Device => Some(self.reducer.digest()?),
+            },
         })
     }
 

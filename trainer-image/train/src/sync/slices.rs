@@ -16,7 +16,7 @@ use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::slices::{Node, Partial, nodes, owned, places, total};
 use tch::{Device, TchError, Tensor};
 
-use super::{Finished, Pass, Sync, SyncError};
+use super::{Commit, Finished, Pass, Sync, SyncError};
 use crate::parameters::Parameters;
 
 /// What [`Slices`] needs of a process group.
@@ -44,6 +44,7 @@ pub struct Slices {
     rank: u32,
     world_size: u32,
     micro_batch_size: Option<u32>,
+    commit: Commit,
     /// The sums of this step, each of all gradients and the loss; the loss of the slice at hand.
     partial: Partial<Tensor>,
     loss: Option<Tensor>,
@@ -56,6 +57,7 @@ impl Slices {
         num_slices: u32,
         micro_batch_size: Option<u32>,
         world: Option<(u32, u32, Arc<dyn Exchange>)>,
+        commit: Commit,
     ) -> Self {
         let (rank, world_size, exchange) = match world {
             None => (0, 1, None),
@@ -67,6 +69,7 @@ impl Slices {
             rank,
             world_size,
             micro_batch_size,
+            commit,
             partial: Partial::new(num_slices, owned(num_slices, rank, world_size)),
             loss: None,
         }
@@ -197,10 +200,15 @@ impl Sync for Slices {
         let length = i64::try_from(length).unwrap_or(i64::MAX);
         let sum = self.total(own, length + 1, parameters.device())?;
         scatter(&sum, parameters)?;
+        let digest = match (&self.exchange, self.commit) {
+            (Some(_), Commit::Device) => Some(roundhouse_c10d::digest(std::slice::from_ref(&sum))?),
+            _ => None,
+        };
         Ok(Finished {
             numbers: None,
             // A copy: it does not keep all the gradients.
             loss_sum: Some(sum.f_narrow(0, length, 1)?.f_to_kind(tch::Kind::Double)?),
+            digest,
         })
     }
 }

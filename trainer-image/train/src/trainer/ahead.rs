@@ -112,6 +112,7 @@ impl Trainer<'_> {
             loss: &loss,
             norms: &norms,
             loss_sum: finished.loss_sum.as_ref(),
+            digest: finished.digest.as_ref(),
             dropped: self
                 .pending
                 .as_ref()

@@ -1,7 +1,7 @@
 //! What the ranks tell each other at the end of a step whose commit the device decides. What the host knows is packed
 //! there ([`roundhouse_member::world::Packing`]), the rest is filled in on the device.
 
-use roundhouse_c10d::{Ballot, Event, agree};
+use roundhouse_c10d::{Agreed, Ballot, Event, agree};
 use roundhouse_member::World;
 use roundhouse_member::world::{Packing, Standing, not_of_all_ranks};
 use tch::{Kind, TchError, Tensor};
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::sync::explain;
 
-/// What a rank tells. Tensors are on the device; all but the flag are f64, one dimension.
+/// What a rank tells. Tensors are on the device; all but flag and digest are f64, one dimension.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     /// What the host knows.
@@ -21,6 +21,8 @@ pub(super) struct Told<'a> {
     pub(super) norms: &'a Tensor,
     /// Sum of the losses of the global batch, if it has come with the gradients.
     pub(super) loss_sum: Option<&'a Tensor>,
+    /// See [`Finished::digest`](crate::sync::Finished).
+    pub(super) digest: Option<&'a Tensor>,
     /// The flag (f32) of the step before, if its end is not known yet: 1 if the weights stayed as they were.
     pub(super) dropped: Option<&'a Tensor>,
 }
@@ -51,9 +53,11 @@ impl Agreement {
     pub(super) fn launch(told: &Told<'_>, world: &World<C10dGroup>) -> Result<Self, Failure> {
         let lists = tch::no_grad(|| lists(told, world.packing()))?;
         let [values, finite, aside] = &lists;
+        let equal = told.digest.map(|it| it.f_view([1])).transpose()?;
         let ballot = Ballot {
             values,
             finite: Some(finite),
+            equal: equal.as_ref(),
             aside: Some(aside),
         };
         let group = world.group().map(C10dGroup::process_group);
@@ -74,8 +78,8 @@ impl Agreement {
     pub(super) fn check(&self, world: &World<C10dGroup>) -> Result<(), Failure> {
         let agreed = self.agreement.peek();
         match agreed.map_err(|error| explain(world, error.into()))? {
-            Some(agreed) if !agreed.is_right => Err(not_of_all_ranks().into()),
-            _ => Ok(()),
+            Some(agreed) => trusted(agreed).map(|_| ()),
+            None => Ok(()),
         }
     }
 
@@ -83,10 +87,7 @@ impl Agreement {
     /// by now does not matter.
     pub(super) fn read(&self, end: &Event, world: &World<C10dGroup>) -> Result<Read, Failure> {
         let agreed = self.agreement.wait_until(end);
-        let agreed = agreed.map_err(|error| explain(world, error.into()))?;
-        if !agreed.is_right {
-            return Err(not_of_all_ranks().into());
-        }
+        let agreed = trusted(agreed.map_err(|error| explain(world, error.into()))?)?;
         let [local_loss, gradient_norm, rest @ ..] = agreed.aside.as_slice() else {
             return Err(Failure::internal("an agreement without loss and norm"));
         };
@@ -100,6 +101,18 @@ impl Agreement {
     }
 }
 
+/// What a rank may act on: sums of all ranks, which hold the same gradients.
+fn trusted(agreed: Agreed) -> Result<Agreed, Failure> {
+    if !agreed.is_right {
+        return Err(not_of_all_ranks().into());
+    }
+    if !agreed.is_same {
+        let words = "the ranks have different gradients after their sum: a peer is aborting the group, or a device errs";
+        return Err(Failure::peer_lost(words.to_owned()));
+    }
+    Ok(agreed)
+}
+
 /// What is summed, what must be finite, and what only this rank's host reads.
 fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
     let Told {
@@ -107,6 +120,7 @@ fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
         loss,
         norms,
         loss_sum,
+        digest: _,
         dropped,
     } = told;
     let host = Tensor::f_from_slice(&packing.pack(standing, 0.0))?;

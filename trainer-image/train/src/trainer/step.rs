@@ -206,7 +206,11 @@ impl Trainer<'_> {
         finished: Finished,
         mut standing: Standing,
     ) -> Result<StepEnd, Failure> {
-        let Finished { numbers, loss_sum } = finished;
+        let Finished {
+            numbers,
+            loss_sum,
+            digest: _,
+        } = finished;
         let mut end = if let Some(numbers) = numbers {
             self.member.end_step_with(&numbers, standing.finite)?
         } else {

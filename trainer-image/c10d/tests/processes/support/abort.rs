@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use roundhouse_c10d::{ProcessGroup, ReduceOp, Store};
@@ -75,6 +76,31 @@ pub fn train_until_aborted(group: ProcessGroup, store: &Store) {
     // As the trainer does: first the Reducer, then the group.
     drop(trainer);
     println!("aborted");
+}
+
+/// Both ranks abort while a thread launches sums, each of which takes some time.
+pub fn abort_within_a_launch(group: ProcessGroup) {
+    let group = Arc::new(group);
+    let (sender, launches) = channel();
+    let launching = std::thread::spawn({
+        let group = Arc::clone(&group);
+        move || loop {
+            let _ = sender.send(());
+            let mut tensor = Tensor::from_slice(&[1.0]);
+            if let Err(error) = group.all_reduce(&mut tensor, ReduceOp::Sum) {
+                return error;
+            }
+        }
+    });
+    for _ in 0..3 {
+        launches.recv().unwrap();
+    }
+    // The third sum is about to be launched.
+    let begun = Instant::now();
+    std::thread::sleep(Duration::from_millis(10));
+    group.abort().unwrap();
+    assert!(launching.join().unwrap().is_peer_lost());
+    println!("seconds {}", begun.elapsed().as_secs_f64());
 }
 
 /// A sum of the forward pass tells that the group is aborted; garbage of the backward pass is told by whatever follows

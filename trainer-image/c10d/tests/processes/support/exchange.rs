@@ -77,6 +77,7 @@ pub fn agreement(group: &ProcessGroup) {
         let ballot = Ballot {
             values,
             finite,
+            equal: None,
             aside: None,
         };
         agree(ballot, turn, Some(group))

@@ -34,6 +34,7 @@ pub fn main() {
         "slow_rank" => slow_rank(&group),
         "exchange" => exchange::exchange(&group),
         "exchange_for_ever" => exchange::exchange_for_ever(&group),
+        "digests" => super::digests::digests(&group),
         "agreement" => exchange::agreement(&group),
         "reducers" => exchange::reducers(&group),
         "layouts" => exchange::layouts(&group),
@@ -50,6 +51,8 @@ pub fn main() {
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
         "train_until_aborted" => super::abort::train_until_aborted(group, &store),
+        #[cfg(feature = "fake-nccl")]
+        "abort_within_a_launch" => super::abort::abort_within_a_launch(group),
         #[cfg(feature = "fake-nccl")]
         "pass_until_aborted" => super::abort::pass_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]

@@ -132,8 +132,12 @@ fn of_world(
                 scope.spawn(move || {
                     // Kernels may split their work by the number of threads.
                     tch::set_num_threads(1);
-                    let sync =
-                        Slices::new(num_slices, micro_batch_size, Some((rank, size, exchange)));
+                    let sync = Slices::new(
+                        num_slices,
+                        micro_batch_size,
+                        Some((rank, size, exchange)),
+                        Commit::Host,
+                    );
                     let bits = step(sync, &batch);
                     // Nobody's channels close while others still read.
                     barrier.wait();
@@ -149,7 +153,7 @@ fn of_world(
 fn gradients_and_loss_are_equal_bit_for_bit_for_every_number_of_ranks() {
     tch::set_num_threads(1);
     for (num_slices, batch) in [(8, 3..51), (6, 0..37), (5, 10..13), (1, 0..4)] {
-        let alone = step(Slices::new(num_slices, None, None), &batch);
+        let alone = step(Slices::new(num_slices, None, None, Commit::Host), &batch);
         assert!(alone.iter().any(|bits| *bits != 0));
         for size in 1..=6 {
             for bits in of_world(num_slices, size, None, &batch) {
@@ -166,7 +170,7 @@ fn gradients_and_loss_are_equal_bit_for_bit_for_every_number_of_ranks() {
 fn slices_that_are_computed_in_pieces_are_equal_for_every_number_of_ranks() {
     tch::set_num_threads(1);
     let batch = 0..41;
-    let alone = step(Slices::new(4, Some(3), None), &batch);
+    let alone = step(Slices::new(4, Some(3), None, Commit::Host), &batch);
     for size in [2, 3] {
         for bits in of_world(4, size, Some(3), &batch) {
             assert_eq!(bits, alone, "{size} ranks");
@@ -180,7 +184,7 @@ fn the_gradient_is_that_of_the_mean_loss() {
     (loss(&expected, &batch) / 24.0).backward();
     let gradients: Vec<Tensor> = expected.tensors().iter().map(Tensor::grad).collect();
     let expected = Vec::<f32>::try_from(Tensor::cat(&gradients, 0)).unwrap();
-    let found = step(Slices::new(4, None, None), &batch);
+    let found = step(Slices::new(4, None, None, Commit::Host), &batch);
     for (expected, found) in expected.iter().zip(found) {
         let found = f32::from_bits(u32::try_from(found).unwrap());
         assert!(

@@ -34,6 +34,7 @@ fn read(
         loss: &loss,
         norms: &norms,
         loss_sum: loss_sum.as_ref(),
+        digest: None,
         dropped: dropped.as_ref(),
     };
     let world = World::alone();
