@@ -11,6 +11,7 @@ pub mod crd;
 pub mod event;
 pub mod failures;
 pub mod reason;
+mod resource_by;
 pub mod schema;
 pub mod shallow;
 pub mod spec;

@@ -5,11 +5,8 @@
 //! before it is parsed, and the pod template, which is most of any job, is kept as JSON. As Rust structs it can take more
 //! than a hundred times as much: `{}` is 3 bytes of JSON and 496 bytes as a source of a projected volume.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -220,34 +217,7 @@ fn fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     object.as_object().into_iter().flatten()
 }
 
-impl Resource for Guarded {
-    type DynamicType = <TrainingJob as Resource>::DynamicType;
-    type Scope = <TrainingJob as Resource>::Scope;
-
-    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
-        TrainingJob::kind(dt)
-    }
-
-    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
-        TrainingJob::group(dt)
-    }
-
-    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
-        TrainingJob::version(dt)
-    }
-
-    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
-        TrainingJob::plural(dt)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        self.job.meta()
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.job.meta_mut()
-    }
-}
+crate::resource_by!(Guarded, TrainingJob, job);
 
 #[cfg(test)]
 mod tests;

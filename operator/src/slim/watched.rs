@@ -2,13 +2,11 @@
 //! operator's labels and a spec of 1.4 MiB, which takes hundreds of MiB as Rust structs. Of any pod, most are its managed
 //! fields.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::Resource;
-use kube::core::NamespaceResourceScope;
+use roundhouse_api::resource_by;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
@@ -80,37 +78,11 @@ impl<'de> Deserialize<'de> for WatchedPod {
     }
 }
 
-impl Resource for WatchedPod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        FullPod::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        FullPod::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        FullPod::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        FullPod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        self.0.meta()
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.0.meta_mut()
-    }
-}
+resource_by!(WatchedPod, FullPod, 0);
 
 #[cfg(test)]
 mod tests {
+    use kube::Resource;
     use serde_json::json;
 
     use super::*;

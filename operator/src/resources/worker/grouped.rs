@@ -1,12 +1,8 @@
 //! A pod of a PodGroup of Kubernetes itself. It names its group in `spec.schedulingGroup`, which Kubernetes has had since 1.36 and
 //! the library's pods do not know yet.
 
-use std::borrow::Cow;
-
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::NamespaceResourceScope;
+use roundhouse_api::resource_by;
 use roundhouse_contract::names;
 use roundhouse_planner::JobKey;
 use serde::ser::Error as _;
@@ -51,37 +47,12 @@ impl<'de> Deserialize<'de> for GroupedPod {
     }
 }
 
-impl Resource for GroupedPod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Pod::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Pod::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Pod::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Pod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        self.pod.meta()
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.pod.meta_mut()
-    }
-}
+resource_by!(GroupedPod, Pod, pod);
 
 #[cfg(test)]
 mod tests {
+    use kube::Resource;
+
     use super::*;
 
     #[test]

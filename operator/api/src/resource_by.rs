@@ -1,0 +1,36 @@
+//! Types that the API server knows as another one: what `kube` asks of them is that of a field.
+
+/// Implements [`kube::Resource`] for a type by a field of it: `resource_by!(Guarded, TrainingJob, job)`.
+#[macro_export]
+macro_rules! resource_by {
+    ($type:ty, $known:ty, $field:tt) => {
+        impl ::kube::Resource for $type {
+            type DynamicType = <$known as ::kube::Resource>::DynamicType;
+            type Scope = <$known as ::kube::Resource>::Scope;
+
+            fn kind(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+                <$known as ::kube::Resource>::kind(dt)
+            }
+
+            fn group(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+                <$known as ::kube::Resource>::group(dt)
+            }
+
+            fn version(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+                <$known as ::kube::Resource>::version(dt)
+            }
+
+            fn plural(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+                <$known as ::kube::Resource>::plural(dt)
+            }
+
+            fn meta(&self) -> &::kube::api::ObjectMeta {
+                ::kube::Resource::meta(&self.$field)
+            }
+
+            fn meta_mut(&mut self) -> &mut ::kube::api::ObjectMeta {
+                ::kube::Resource::meta_mut(&mut self.$field)
+            }
+        }
+    };
+}
