@@ -13,7 +13,7 @@ use crate::draft::{Draft, event};
 use crate::generation::stranded;
 use crate::plan::PlanReason;
 
-mod budget;
+pub(crate) mod budget;
 mod cause;
 pub(crate) mod nodes;
 pub(crate) mod policy;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use roundhouse_api::{CleanPodPolicy, ConditionType};
+use roundhouse_contract::Progress;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_refused};
 
@@ -206,6 +207,34 @@ fn the_job_succeeds_when_every_member_has_ended_and_one_completed() {
         2,
         "completed pods stay with their logs"
     );
+}
+
+#[test]
+fn a_finished_job_that_is_applied_again_says_that_nothing_was_left_to_train_and_what_to_do() {
+    for (loss, trained) in [(None, false), (Some(0.5), true)] {
+        let mut world = world(1).training();
+        world.ends(0, 0, 100);
+        let end = world.observed.pods[0].container.termination.as_mut();
+        let words = end.unwrap().message.as_mut().unwrap();
+        words.progress = Some(Progress {
+            generation: 1,
+            step: 100,
+            total_steps: 100,
+            loss,
+            ..Progress::default()
+        });
+        world.settle();
+        assert_eq!(world.state(), "Completed");
+        let status = &world.observed.status;
+        let succeeded = status.condition(ConditionType::Succeeded).unwrap();
+        let words = &succeeded.message;
+        assert_eq!(
+            words.contains("nothing was left to train"),
+            !trained,
+            "{words}"
+        );
+        assert_eq!(words.contains("another name"), !trained, "{words}");
+    }
 }
 
 #[test]

@@ -31,6 +31,40 @@ fn members_that_have_lost_each_other_get_a_new_generation_and_it_is_one_incident
     assert_eq!(status.last_failure.as_ref().unwrap().reason, "PeersLost");
 }
 
+/// Rank 0 works alone for longer than the others wait, which have committed step 40 with it.
+fn waited_for_rank_0(num_workers: u32) -> World {
+    let mut world = world(num_workers).training();
+    world.seconds_pass(60);
+    progresses(&mut world, 40, 100);
+    for at in 1..num_workers as usize {
+        world.is_ready(at, false);
+    }
+    world.seconds_pass(2);
+    world.settle();
+    world
+}
+
+#[test]
+fn a_generation_that_broke_is_reported_with_the_member_that_was_waited_for_and_the_newest_step() {
+    for num_workers in [2, 4] {
+        let world = waited_for_rank_0(num_workers);
+        let failure = world.observed.status.last_failure.as_ref().unwrap();
+        assert_eq!((&*failure.reason, failure.step), ("PeersLost", Some(40)));
+        let words = &failure.message;
+        let named = format!("probably {} (rank 0)", world.observed.pods[0].name);
+        assert!(words.ends_with(&named), "{words}");
+    }
+    // If all have lost each other, no member is one that the others waited for.
+    let mut world = world(2).training();
+    world.seconds_pass(60);
+    world.is_ready(0, false);
+    world.is_ready(1, false);
+    world.seconds_pass(2);
+    world.settle();
+    let failure = world.observed.status.last_failure.as_ref().unwrap();
+    assert!(!failure.message.contains("probably"), "{failure:?}");
+}
+
 #[test]
 fn a_member_is_given_time_to_hear_of_its_generation() {
     let mut world = stranded_once();
@@ -134,10 +168,15 @@ fn a_node_whose_clock_is_ahead_holds_nothing_up() {
 
 /// All steps are done, by what rank 0 tells.
 fn completes(world: &mut World) {
+    progresses(world, 100, 100);
+}
+
+/// What rank 0 tells.
+fn progresses(world: &mut World, step: u64, total_steps: u64) {
     let progress = Progress {
         generation: 1,
-        step: 100,
-        total_steps: 100,
+        step,
+        total_steps,
         ..Progress::default()
     };
     let at = world.now;

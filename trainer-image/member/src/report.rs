@@ -21,6 +21,7 @@ mod lines;
 pub mod meter;
 pub mod metrics;
 mod nccl_log;
+mod status_file;
 pub mod transports;
 pub mod work;
 
@@ -271,6 +272,8 @@ impl Reporter {
         let now = Instant::now();
         if now >= self.status_due {
             self.write_status();
+        } else {
+            self.write_status_later();
         }
         if now >= self.metrics_due {
             self.write_metrics();
@@ -323,10 +326,22 @@ impl Reporter {
     fn write_status(&mut self) {
         self.status_due = Instant::now() + STATUS_INTERVAL;
         self.read_loss();
-        self.status.progress = (self.progress.step > 0).then(|| self.progress.clone());
+        self.show_progress();
         if let Some(files) = &mut self.files {
             files.write_status(&self.status);
         }
+    }
+
+    /// In case that no step follows for long. The loss is that of the last write: its window has thousands of short steps.
+    fn write_status_later(&mut self) {
+        self.show_progress();
+        if let Some(files) = &mut self.files {
+            files.write_status_at(self.status_due, self.status.clone());
+        }
+    }
+
+    fn show_progress(&mut self) {
+        self.status.progress = (self.progress.step > 0).then(|| self.progress.clone());
     }
 
     fn write_metrics(&mut self) {

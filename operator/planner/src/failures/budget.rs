@@ -46,7 +46,7 @@ fn tells_of_steps(draft: &Draft<'_>, words: &TerminationMessage) -> bool {
 }
 
 /// The furthest step that anybody has told of.
-fn newest_step(draft: &Draft<'_>, told: Option<u64>) -> u64 {
+pub(crate) fn newest_step(draft: &Draft<'_>, told: Option<u64>) -> u64 {
     let shown = draft.status.progress.as_ref();
     let shown = shown.map(|shown| shown.progress.step);
     // It is in the status only after a while.

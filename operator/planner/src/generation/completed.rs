@@ -7,7 +7,6 @@ use std::fmt::Write;
 use roundhouse_api::MembershipStatus;
 
 use crate::draft::Draft;
-use crate::generation::worker::has_succeeded;
 
 /// The node ranks that the status names. What is no list of them is none.
 pub(super) fn stored(membership: &MembershipStatus) -> BTreeSet<u32> {
@@ -41,19 +40,12 @@ fn text(ranks: &BTreeSet<u32>) -> String {
 
 /// Stores what is seen of completions of the newest generation. Nothing is replaced or deleted in the same plan.
 pub(crate) fn note(draft: &mut Draft<'_>) {
-    let members = &draft.members;
-    let seen = members
-        .workers
-        .values()
-        .filter(|pod| members.is_member(pod) && members.was_raised_with(pod) && has_succeeded(pod));
-    let seen = seen.filter_map(|pod| Some(pod.membership.as_ref()?.node_rank));
-    let seen: BTreeSet<u32> = seen.collect();
-    if seen.is_subset(&members.completed) {
+    let all = draft.members.all_completed();
+    if all == draft.members.completed {
         return;
     }
-    let all = text(&(&seen | &members.completed));
     if let Some(membership) = &mut draft.status.membership {
-        membership.completed = all;
+        membership.completed = text(&all);
         draft.recorded = true;
     }
 }

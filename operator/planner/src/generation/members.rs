@@ -156,13 +156,13 @@ impl<'a> Members<'a> {
         places.len() == self.nodes as usize
     }
 
-    /// How many members of the newest generation have completed, by their pods or by the status.
-    pub(crate) fn num_completed(&self) -> usize {
+    /// Node ranks of the members of the newest generation that have completed, by their pods or by the status.
+    pub(crate) fn all_completed(&self) -> BTreeSet<u32> {
         let members = self.workers.values();
-        let seen = members.filter(|pod| self.is_member(pod) && has_succeeded(pod));
+        let seen = members
+            .filter(|pod| self.is_member(pod) && self.was_raised_with(pod) && has_succeeded(pod));
         let seen = seen.filter_map(|pod| Some(pod.membership.as_ref()?.node_rank));
-        let all: BTreeSet<u32> = seen.chain(self.completed.iter().copied()).collect();
-        all.len()
+        seen.chain(self.completed.iter().copied()).collect()
     }
 
     /// How many workers are Ready.

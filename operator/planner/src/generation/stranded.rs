@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{LastFailure, failures};
 
 use crate::draft::Draft;
+use crate::failures::budget::newest_step;
 use crate::generation::members::fingerprint;
 use crate::generation::worker::end_in_place;
 use crate::observed::Pod;
@@ -27,6 +28,8 @@ const BELIEF: Duration = Duration::from_secs(2);
 /// A member that stops being Ready so soon after may be late with the news of the generation before, or its node's clock is
 /// ahead by as much as clocks of one cluster may differ.
 const LATE_NEWS: SignedDuration = SignedDuration::from_secs(30);
+/// Most members that are named as those that did not answer.
+const MAX_SUSPECTS: usize = 3;
 
 /// A member of the newest generation that has lost it, if there is one.
 pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
@@ -101,6 +104,7 @@ pub(crate) fn is_told(failure: &LastFailure) -> bool {
 /// What is told of it.
 pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
     let generation = draft.members.generation;
+    let suspects = suspects(draft).map_or_else(String::new, |names| format!(", probably {names}"));
     LastFailure {
         time: time(draft.now),
         worker: pod.name.clone(),
@@ -108,10 +112,38 @@ pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
         node: pod.node.clone(),
         reason: failures::PEERS_LOST.to_owned(),
         exit_code: None,
-        step: None,
+        step: Some(newest_step(draft, None)).filter(|step| *step > 0),
         message: format!(
             "generation {generation} broke although none of its workers died: a connection was cut, or one did \
-             not answer for longer than the others wait"
+             not answer for longer than the others wait{suspects}"
         ),
     }
+}
+
+/// The members that the others have waited for: those that have not lost their peers. If there are many, the others may have
+/// noticed sooner.
+fn suspects(draft: &Draft<'_>) -> Option<String> {
+    let members = draft.members.that_live();
+    let (ready, lost): (Vec<&Pod>, Vec<&Pod>) = members
+        .into_iter()
+        .filter(|pod| !pod.unreachable)
+        .partition(|pod| pod.ready);
+    let is_clear = !ready.is_empty() && ready.len() <= MAX_SUSPECTS.min(lost.len());
+    is_clear.then(|| {
+        let mut names = ready.into_iter().map(named).collect::<Vec<_>>();
+        names.sort_unstable();
+        names.join(", ")
+    })
+}
+
+/// A member by its name and its ranks.
+fn named(pod: &Pod) -> String {
+    let ranks = pod.membership.as_ref().map(|place| {
+        let (first, num) = (place.rank(0), place.procs_per_worker);
+        match num {
+            0 | 1 => format!(" (rank {first})"),
+            _ => format!(" (ranks {first} to {})", first + num - 1),
+        }
+    });
+    pod.name.clone() + &ranks.unwrap_or_default()
 }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use roundhouse_api::{
     CleanPodPolicy, ConditionReason, ConditionType, EventReason, SuccessPolicy, TrainingJobStatus,
 };
+use roundhouse_contract::{Mode, Progress};
 
 use crate::draft::{Draft, event};
 use crate::generation::worker::{has_succeeded, is_alive};
@@ -112,7 +113,7 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
 
 /// Some members have completed, and the others are about to.
 fn finishing(draft: &mut Draft<'_>) -> PlanReason {
-    let done = draft.members.num_completed();
+    let done = draft.members.all_completed().len();
     let nodes = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
     let workers = counted(nodes, "worker");
     let message = format!("{done} of {workers} completed");
@@ -141,6 +142,11 @@ fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
         .map_or(0, |shown| shown.progress.step);
     let message = match steps {
         0 => format!("{who} completed"),
+        _ if has_made_no_step(draft) => format!(
+            "{who} completed {}, all of them in an earlier run under this name: nothing was left to train. Give more \
+             steps or another name, or delete the job's directory of checkpoints",
+            counted(steps, "step")
+        ),
         steps => format!("{who} completed {}", counted(steps, "step")),
     };
     draft.running(false, ConditionReason::Completed, message.clone());
@@ -148,6 +154,21 @@ fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
     draft.complete(kind, ConditionReason::Completed, message.clone());
     draft.events.push(event(EventReason::Succeeded, message));
     PlanReason::Succeeded
+}
+
+/// Whether all steps had been done before this job's first: its checkpoints are those of a job of its name that has ended. A
+/// process that commits a step reports a loss. After the first generation another process may have done so.
+fn has_made_no_step(draft: &Draft<'_>) -> bool {
+    let generation = draft.status.membership.as_ref().map(|m| m.generation);
+    let progress = draft.status.progress.as_ref().map(|shown| &shown.progress);
+    let is_silent = |progress: &Progress| {
+        let is_done = progress.total_steps > 0 && progress.step >= progress.total_steps;
+        is_done && progress.loss.is_none() && progress.samples_per_second <= 0.0
+    };
+    // A script that reports by a file need not write a loss.
+    draft.job.program.mode() != Mode::Restart
+        && generation == Some(1)
+        && progress.is_some_and(is_silent)
 }
 
 /// A member of the built-in trainer completes only when all have committed the last step and the results

@@ -2,16 +2,18 @@
 //! sees half of one. A write that fails is said once and never ends training.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use roundhouse_contract::{RankStatus, TerminationMessage, paths};
 
 use super::metrics::Metrics;
 use super::say_error;
+use super::status_file::StatusFile;
 
 /// Where the files of one process are.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RunFiles {
-    status: PathBuf,
+    status: StatusFile,
     metrics: PathBuf,
     failure: PathBuf,
     has_complained: bool,
@@ -22,7 +24,7 @@ impl RunFiles {
     #[must_use]
     pub fn new(run_dir: &Path, local_rank: u32) -> Self {
         Self {
-            status: paths::rank_status(run_dir, local_rank),
+            status: StatusFile::new(paths::rank_status(run_dir, local_rank)),
             metrics: paths::rank_metrics(run_dir, local_rank),
             failure: paths::rank_failure(run_dir, local_rank),
             has_complained: false,
@@ -31,16 +33,19 @@ impl RunFiles {
 
     /// What the process is doing.
     pub fn write_status(&mut self, status: &RankStatus) {
-        let result = serde_json::to_string(status)
-            .map_err(std::io::Error::from)
-            .and_then(|text| replace(&self.status, &text));
+        let result = self.status.write(status);
         self.complain_once(result);
+    }
+
+    /// The same a moment later, unless something newer is written before.
+    pub fn write_status_at(&mut self, due: Instant, status: RankStatus) {
+        self.status.write_at(due, status);
     }
 
     /// What was written last; `None` before the first time.
     #[must_use]
     pub fn read_status(&self) -> Option<RankStatus> {
-        let text = std::fs::read_to_string(&self.status).ok()?;
+        let text = std::fs::read_to_string(self.status.path()).ok()?;
         serde_json::from_str(&text).ok()
     }
 
@@ -74,7 +79,7 @@ impl RunFiles {
     }
 }
 
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let named = |error: std::io::Error| {
         std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
     };

@@ -1,0 +1,174 @@
+//! The status of one process as a file, written by rename. While steps follow each other fast it is written at a bounded
+//! pace. A thread then writes the last of them, also if no step follows: else the agent would report an old step of a process
+//! that evaluates or hangs right after a burst of steps.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use roundhouse_contract::RankStatus;
+
+use super::files::replace;
+
+/// The file. Its thread ends with it.
+#[derive(Debug)]
+pub(super) struct StatusFile {
+    shared: Arc<Shared>,
+    has_thread: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    slot: Mutex<Slot>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// What is to be written, and when.
+    pending: Option<(RankStatus, Instant)>,
+    is_closed: bool,
+}
+
+impl StatusFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let shared = Shared {
+            path,
+            slot: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            has_thread: false,
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// Writes it now, in place of what was pending.
+    pub(super) fn write(&self, status: &RankStatus) -> io::Result<()> {
+        // The lock is held, so that the thread writes nothing older after this.
+        let mut slot = self.shared.lock();
+        slot.pending = None;
+        write(&self.shared.path, status)
+    }
+
+    /// Writes it when it is due, unless something newer is written before.
+    pub(super) fn write_at(&mut self, due: Instant, status: RankStatus) {
+        self.shared.lock().pending = Some((status, due));
+        self.shared.changed.notify_one();
+        if !std::mem::replace(&mut self.has_thread, true) {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("status".to_owned());
+            // Without a thread the next write shows what this one would have shown.
+            let _ = thread.spawn(move || shared.write_what_is_due());
+        }
+    }
+}
+
+impl Drop for StatusFile {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_what_is_due(&self) {
+        let mut slot = self.lock();
+        while !slot.is_closed {
+            let now = Instant::now();
+            slot = match slot.pending.take() {
+                None => self
+                    .changed
+                    .wait(slot)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some((status, due)) if due <= now => {
+                    // The next write that fails is reported.
+                    let _ = write(&self.path, &status);
+                    slot
+                }
+                Some((status, due)) => {
+                    slot.pending = Some((status, due));
+                    let waited = self.changed.wait_timeout(slot, due - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+fn write(path: &Path, status: &RankStatus) -> io::Result<()> {
+    replace(path, &serde_json::to_string(status)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use roundhouse_contract::Phase;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn status(step: u64) -> RankStatus {
+        RankStatus {
+            phase: Phase::Training,
+            rank: Some(0),
+            generation: 1,
+            step,
+            forming: 0,
+            volume_moves: 0,
+            patience_seconds: 0,
+            progress: None,
+        }
+    }
+
+    fn step_in(file: &StatusFile) -> Option<u64> {
+        let text = std::fs::read_to_string(file.path()).ok()?;
+        Some(serde_json::from_str::<RankStatus>(&text).unwrap().step)
+    }
+
+    #[test]
+    fn the_last_step_of_a_burst_is_written_although_no_step_follows() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut file = StatusFile::new(directory.path().join("rank-0.json"));
+        file.write(&status(27)).unwrap();
+        let due = Instant::now() + Duration::from_millis(50);
+        for step in 28..=40 {
+            file.write_at(due, status(step));
+        }
+        let started = Instant::now();
+        while step_in(&file) != Some(40) {
+            assert!(started.elapsed() < DEADLINE, "{:?}", step_in(&file));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn what_was_to_be_written_later_never_replaces_what_was_written_since() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut file = StatusFile::new(directory.path().join("rank-0.json"));
+        for step in 0..500 {
+            file.write_at(Instant::now(), status(2 * step));
+            file.write(&status(2 * step + 1)).unwrap();
+            assert_eq!(step_in(&file), Some(2 * step + 1));
+        }
+        let shared = Arc::downgrade(&file.shared);
+        drop(file);
+        let started = Instant::now();
+        while shared.strong_count() > 0 {
+            assert!(started.elapsed() < DEADLINE, "the thread has not ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
