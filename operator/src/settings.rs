@@ -27,6 +27,10 @@ pub struct Settings {
     #[arg(long, env = "ROUNDHOUSE_TRAINER_PULL_POLICY", default_value = "IfNotPresent",
           value_parser = ["Always", "IfNotPresent", "Never"])]
     pub trainer_pull_policy: String,
+    /// Architecture of the nodes that workers run on if a container of theirs has that image, as `kubernetes.io/arch` calls it.
+    /// Empty: any, for an image of several architectures. A `nodeSelector` of the job's template wins.
+    #[arg(long, env = "ROUNDHOUSE_TRAINER_ARCHITECTURE", default_value = "amd64")]
+    pub trainer_architecture: String,
     /// Run containers of the trainer image as its user, 65532. With false they have no user, group and fsGroup, so that the
     /// platform chooses them, as OpenShift does.
     #[arg(long, env = "ROUNDHOUSE_FIXED_USERS", default_value_t = true, action = ArgAction::Set)]

@@ -113,7 +113,9 @@ pub(crate) async fn make_nodes(stage: &Stage) {
         let name = format!("n{at}");
         let room = json!({"nvidia.com/gpu": "1", "cpu": "8", "memory": "64Gi", "pods": "110"});
         let ready = json!([{"type": "Ready", "status": "True"}]);
-        let node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        let labels = json!({"kubernetes.io/arch": "amd64"});
+        let node = json!({"metadata": {"name": name, "labels": labels}});
+        let node = serde_json::from_value(node).unwrap();
         nodes.create(&PostParams::default(), &node).await.unwrap();
         let parameters = PatchParams::default();
         // A new node is tainted until its controller has seen it, which does not run here.

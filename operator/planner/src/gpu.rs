@@ -16,6 +16,23 @@ pub fn is_gpu(resource: &str) -> bool {
         || others.any(|beginning| resource.starts_with(beginning))
 }
 
+/// Beginnings of names of devices that libtorch of the built-in trainer has no backend for.
+const WITHOUT_BACKEND: [&str; 2] = ["gpu.intel.com/", "habana.ai/"];
+
+/// Whether the built-in trainer would train on the CPU beside such a device.
+#[must_use]
+pub fn is_unusable(resource: &str) -> bool {
+    let mut beginnings = WITHOUT_BACKEND.iter();
+    beginnings.any(|beginning| resource.starts_with(beginning))
+}
+
+/// Whether a resource is devices whose number does not tell how many processes a worker has.
+#[must_use]
+pub fn has_unknown_processes(resource: &str) -> bool {
+    let mut others = OTHERS.iter();
+    others.any(|beginning| resource.starts_with(beginning))
+}
+
 /// Whether a resource is devices of any kind: those of Kubernetes itself have no domain, or its own.
 #[must_use]
 pub fn is_extended(resource: &str) -> bool {

@@ -13,7 +13,7 @@ use roundhouse_contract::membership::fingerprint_of;
 pub use self::job::{JobKey, ValidatedJob};
 use self::template::{
     expected_device, gpus, refuse_claims_without_processes, refuse_our_annotations,
-    refuse_our_fields,
+    refuse_our_fields, refuse_unused_devices,
 };
 pub use crate::invalid::InvalidSpec;
 use crate::invalid::invalid;
@@ -203,6 +203,7 @@ impl Runs {
         checks::kept(spec.checkpoint.as_ref(), program.trainer())?;
         let num_gpus = gpus(template)?;
         refuse_claims_without_processes(template, workers.procs_per_worker)?;
+        refuse_unused_devices(template, &program, workers.procs_per_worker)?;
         let procs_per_worker = workers.procs_per_worker.unwrap_or(num_gpus.max(1));
         if !(1..=MAX_PROCS).contains(&procs_per_worker) {
             let message = format!("must be between 1 and {MAX_PROCS}");

@@ -113,6 +113,7 @@ impl Step<'_> {
                     lost: &lost,
                     trainer_image: trainer_image.as_ref().unwrap_or(&settings.trainer_image),
                     pull_policy: &settings.trainer_pull_policy,
+                    architecture: &settings.trainer_architecture,
                     fixed_users: settings.fixed_users,
                 };
                 self.create_pod(worker::build(self.job, place)?).await

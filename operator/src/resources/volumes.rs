@@ -47,7 +47,10 @@ pub(super) fn volumes(job: &ValidatedJob) -> Vec<Volume> {
             all.extend(config.data.volume.as_ref().map(|volume| data(DATA, volume)));
             all.extend(weights(config).map(|volume| data(WEIGHTS, volume)));
         }
-        Program::Joining { .. } | Program::Script(_) => all.push(empty(INSTALLED.0, None)),
+        Program::Joining { .. } | Program::Script(_) => {
+            all.push(empty(INSTALLED.0, None));
+            all.extend(script_needs_tmp(job).then(|| empty(TMP.0, None)));
+        }
     }
     all.extend(job.checkpoint.as_ref().map(|c| checkpoints(&c.volume)));
     all
@@ -65,11 +68,26 @@ pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
         }
         Program::Joining { .. } | Program::Script(_) => {
             all.push(mount(INSTALLED.0, INSTALLED.1, true));
+            all.extend(script_needs_tmp(job).then(|| mount(TMP.0, TMP.1, false)));
         }
     }
     let keeps_state = job.checkpoint.is_some();
     all.extend(keeps_state.then(|| mount(CHECKPOINTS, paths::CHECKPOINT_DIR, false)));
     all
+}
+
+/// PyTorch needs a directory for temporary files. An image that is writable has one; what a template mounts at `/tmp` stays.
+fn script_needs_tmp(job: &ValidatedJob) -> bool {
+    let spec = job.template.spec.iter();
+    let mut containers = spec.flat_map(|spec| &spec.containers);
+    let trainer = containers.find(|container| container.name == labels::TRAINER_CONTAINER);
+    trainer.is_some_and(|trainer| {
+        let security = trainer.security_context.as_ref();
+        let is_read_only = security.and_then(|it| it.read_only_root_filesystem);
+        let mut mounts = trainer.volume_mounts.iter().flatten();
+        is_read_only == Some(true)
+            && mounts.all(|mount| mount.mount_path.trim_end_matches('/') != TMP.1)
+    })
 }
 
 /// Where the init container puts the agent.

@@ -18,6 +18,9 @@ const TRAINER: &str = "roundhouse-train";
 /// User and group of the trainer image.
 const NON_ROOT: i64 = 65_532;
 
+/// Label of nodes.
+const ARCHITECTURE: &str = "kubernetes.io/arch";
+
 /// What a pod's affinity calls a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeRef {
@@ -42,6 +45,8 @@ pub struct Place<'a> {
     pub trainer_image: &'a str,
     /// Pull policy of that image.
     pub pull_policy: &'a str,
+    /// Architecture of nodes that the image can run on; empty: all that the cluster has.
+    pub architecture: &'a str,
     /// Whether containers of that image get its user. If not, the platform chooses one, as OpenShift does.
     pub fixed_users: bool,
 }
@@ -53,6 +58,7 @@ pub struct Place<'a> {
 pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Error> {
     let mut spec = job.template.spec.clone().unwrap_or_default();
     complete_pod(&mut spec, job, place);
+    keep_to_architecture(&mut spec, job, place);
     let first = spec.init_containers.iter_mut().flatten();
     first.chain(&mut spec.containers).for_each(restrict);
     if job.program.own_command().is_some() {
@@ -159,6 +165,21 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
     spec.volumes
         .get_or_insert_default()
         .extend(volumes::volumes(job));
+}
+
+/// Keeps a pod that runs programs of our image from nodes on which they cannot start (`exec format error`), unless the template
+/// chooses the architecture itself.
+fn keep_to_architecture(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
+    let mut containers = spec.containers.iter();
+    let trainer = containers.find(|container| container.name == labels::TRAINER_CONTAINER);
+    let has_our_image = trainer.is_some_and(|trainer| trainer.image.is_none());
+    // Into another image the init container brings the agent of ours.
+    let has_our_agent = job.program.own_command().is_some();
+    if !place.architecture.is_empty() && (has_our_image || has_our_agent) {
+        let selector = spec.node_selector.get_or_insert_default();
+        let chosen = selector.entry(ARCHITECTURE.to_owned());
+        chosen.or_insert_with(|| place.architecture.to_owned());
+    }
 }
 
 /// What belongs to the trainer container.

@@ -6,6 +6,7 @@ use roundhouse_contract::labels::{GROUP, TRAINER_CONTAINER};
 
 use crate::gpu;
 use crate::invalid::{InvalidSpec, invalid};
+use crate::program::Program;
 
 /// Volume names that start so are ours.
 const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
@@ -102,6 +103,45 @@ pub(super) fn refuse_claims_without_processes(
     }
 }
 
+/// Refuses GPUs that nothing would compute on: one process of the built-in trainer would train on a CPU beside eight Gaudis, and
+/// one process of a script would leave seven of them idle.
+pub(super) fn refuse_unused_devices(
+    template: &PodTemplateSpec,
+    program: &Program,
+    procs_per_worker: Option<u32>,
+) -> Result<(), InvalidSpec> {
+    let containers = template.spec.iter().flat_map(|spec| &spec.containers);
+    let trainers = containers
+        .enumerate()
+        .filter(|(_, container)| container.name == TRAINER_CONTAINER);
+    for (at, container) in trainers {
+        let limits = container.resources.iter();
+        for (resource, quantity) in limits.flat_map(|it| it.limits.iter().flatten()) {
+            let field = || {
+                format!("spec.workers.template.spec.containers[{at}].resources.limits[{resource}]")
+            };
+            if program.trainer().is_some() && gpu::is_unusable(resource) {
+                return invalid(
+                    field(),
+                    "the built-in trainer computes on GPUs of NVIDIA and AMD, or on CPUs: leave it out, or run a script of \
+                     your own",
+                );
+            }
+            let is_one = matches!(quantity.0.as_str(), "0" | "1");
+            if gpu::has_unknown_processes(resource) && !is_one && procs_per_worker.is_none() {
+                return invalid(
+                    "spec.workers.procsPerWorker",
+                    format!(
+                        "give it: how many processes share {} {resource} is not known",
+                        quantity.0
+                    ),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What the trainer container is to compute on. `None`: its limits do not tell, as with slices of a GPU (MIG), with
 /// resource claims, and with devices of any other name.
 pub(super) fn expected_device(template: &PodTemplateSpec, num_gpus: u32) -> Option<ExpectedDevice> {
@@ -188,11 +228,38 @@ mod tests {
             (json!({"nvidia.com/gpu": "2", "rdma/hca": "1"}), (gpus, 2)),
             (json!({"nvidia.com/gpu.shared": "1"}), (None, 1)),
             (json!({"nvidia.com/mig-1g.10gb": "2"}), (None, 1)),
-            (json!({"gpu.intel.com/i915": "1"}), (None, 1)),
-            (json!({"habana.ai/gaudi": "8"}), (None, 1)),
             (json!({"example.com/new": "1"}), (None, 1)),
         ] {
             assert_eq!(device(limits.clone()), expected, "{limits}");
+        }
+    }
+
+    #[test]
+    fn devices_that_nothing_would_compute_on_are_refused_with_what_to_change() {
+        let limits = |resource: &str, number: &str| json!({"limits": {resource: number}});
+        // The built-in trainer has no backend for them.
+        for resource in ["gpu.intel.com/i915", "habana.ai/gaudi"] {
+            let refused = with_resources(&limits(resource, "1"), Some(1)).unwrap_err();
+            assert!(refused.field.contains(resource), "{}", refused.field);
+            assert!(refused.message.contains("a script of your own"));
+        }
+        let script = |resources: Value, procs: Option<u32>| {
+            let mut job = raw_job(1);
+            job.spec.trainer = None;
+            let containers = json!([{
+                "name": "trainer", "image": "i", "command": ["train"], "resources": resources,
+            }]);
+            let template = json!({"spec": {"containers": containers}});
+            job.spec.workers.template = Some(serde_json::from_value(template).unwrap());
+            job.spec.workers.procs_per_worker = procs;
+            validate(&job).map(|job| job.procs_per_worker)
+        };
+        for resource in ["habana.ai/gaudi", "nvidia.com/gpu.shared"] {
+            let refused = script(limits(resource, "8"), None).unwrap_err();
+            assert_eq!(refused.field, "spec.workers.procsPerWorker");
+            assert!(refused.message.contains(resource), "{}", refused.message);
+            assert_eq!(script(limits(resource, "8"), Some(8)).unwrap(), 8);
+            assert_eq!(script(limits(resource, "1"), None).unwrap(), 1);
         }
     }
 

@@ -32,6 +32,7 @@ fn place<'a>(index: u32, attempt: u32) -> Place<'a> {
         lost: &[],
         trainer_image: "trainer:1",
         pull_policy: "IfNotPresent",
+        architecture: "amd64",
         fixed_users: true,
     }
 }

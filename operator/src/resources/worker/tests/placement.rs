@@ -21,6 +21,34 @@ fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
     assert_eq!(role(&json!({}), place(0, 0)), None, "it is in no group");
 }
 
+#[test]
+fn pods_with_programs_of_our_image_go_to_nodes_of_its_architecture_unless_the_template_chooses() {
+    let arm = json!({"nodeSelector": {"kubernetes.io/arch": "arm64", "pool": "a"}});
+    let own = json!({"containers": [{"name": "trainer", "image": "mine:1"}]});
+    for (spec, architecture, expected) in [
+        (json!({}), "amd64", json!({"kubernetes.io/arch": "amd64"})),
+        (json!({}), "", Value::Null),
+        (arm.clone(), "amd64", arm["nodeSelector"].clone()),
+        // Whoever builds an image knows where it runs.
+        (own, "amd64", Value::Null),
+    ] {
+        let place = Place {
+            architecture,
+            ..place(0, 0)
+        };
+        let pod = build(&job(&json!({ "spec": spec })), place).unwrap();
+        let pod = serde_json::to_value(pod).unwrap();
+        assert_eq!(
+            pod["spec"]["nodeSelector"], expected,
+            "{spec} {architecture}"
+        );
+    }
+    // The image of a script's is another one, and the agent is ours.
+    let pod = script::of_mode("Restart", json!({}));
+    let selector = &pod["spec"]["nodeSelector"];
+    assert_eq!(selector, &json!({"kubernetes.io/arch": "amd64"}));
+}
+
 /// Two nodes with the label for their hostname, and one without.
 fn nodes() -> [NodeRef; 3] {
     let label = |node: &str| NodeRef::Hostname(node.to_owned());

@@ -9,7 +9,7 @@ fn script(container: Value) -> Value {
 }
 
 #[allow(clippy::needless_pass_by_value)]
-fn of_mode(mode: &str, container: Value) -> Value {
+pub(super) fn of_mode(mode: &str, container: Value) -> Value {
     let job = raw(mode, container);
     pod_of(&validate(&serde_json::from_value(job).unwrap()).unwrap())
 }
@@ -125,6 +125,43 @@ fn the_agent_is_brought_to_any_image_and_runs_its_command() {
             .get("roundhouse.dev/trainer-config")
             .is_none()
     );
+}
+
+#[test]
+fn a_script_whose_root_is_read_only_has_a_directory_for_temporary_files() {
+    let read_only = json!({"readOnlyRootFilesystem": true});
+    let theirs = json!([{"name": "scratch", "mountPath": "/tmp/"}]);
+    for (container, expected) in [
+        (
+            json!({"securityContext": read_only}),
+            &["roundhouse-tmp"][..],
+        ),
+        (
+            json!({"securityContext": {"readOnlyRootFilesystem": false}}),
+            &[],
+        ),
+        (
+            json!({"securityContext": read_only, "volumeMounts": theirs}),
+            &["scratch"],
+        ),
+    ] {
+        for pod in [script(container.clone()), of_mode("InProcess", container)] {
+            let spec = &pod["spec"];
+            let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+            let at_tmp = mounts
+                .iter()
+                .filter(|mount| matches!(mount["mountPath"].as_str(), Some("/tmp" | "/tmp/")));
+            let names: Vec<&str> = at_tmp
+                .map(|mount| mount["name"].as_str().unwrap())
+                .collect();
+            assert_eq!(names, expected);
+            let volumes = spec["volumes"].as_array().unwrap();
+            let has_ours = volumes
+                .iter()
+                .any(|volume| volume["name"] == "roundhouse-tmp");
+            assert_eq!(has_ours, expected == ["roundhouse-tmp"]);
+        }
+    }
 }
 
 #[test]
