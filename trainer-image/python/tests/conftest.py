@@ -12,6 +12,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def starter():
+    """Starts scripts in processes that have imported PyTorch already."""
+    from starter import Starter
+    from world import World
+
+    World.starter = Starter()
+    yield World.starter
+    World.starter.close()
+
+
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
     """The weights of the training of scripts/train.py by one process, after so many steps."""

@@ -1,12 +1,15 @@
 """Scripts outside of a job: a world of one."""
 
+import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from conftest import difference, load
+from world import World
 
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
 
@@ -57,8 +60,11 @@ with rh.join(state={"model": model, "opt": opt, "scaler": scaler}) as job:
 
 
 def run(source, *arguments):
-    command = [sys.executable, "-W", "error::UserWarning", "-c", source, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    """As `python -W error::UserWarning -c SOURCE ARGUMENTS`."""
+    with tempfile.TemporaryDirectory() as directory:
+        output, errors = (pathlib.Path(directory, name) for name in ("output", "errors"))
+        script = World.starter.start(arguments, os.environ, output, errors, source, ["UserWarning"])
+        return subprocess.CompletedProcess("-c", script.wait(300), output.read_text(), errors.read_text())
 
 
 @pytest.mark.parametrize(

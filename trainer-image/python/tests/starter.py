@@ -1,0 +1,176 @@
+"""Starts scripts in processes that have imported PyTorch already: the import takes a process seconds, and more beside others.
+
+:class:`Starter` starts this file as a program, which imports PyTorch once and is forked for each script. The package is imported by
+the script itself. Such a process ends as any other: the script runs in the interpreter's own main program.
+"""
+
+import builtins
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+import warnings
+
+# Keeps this program's own module.
+before = []
+# What is imported at once, in the starter.
+MODULES = ["numpy", "safetensors.torch", "torch", "torch.distributed.nn.functional", "torch._dynamo.utils", "torch.utils.data"]
+
+
+class Forked:
+    """A process of a script; as a ``subprocess.Popen``."""
+
+    def __init__(self, starter, pid):
+        self._starter, self.pid, self.returncode = starter, pid, None
+
+    def poll(self):
+        if self.returncode is None:
+            self._starter.hear(0)
+            self.returncode = self._starter.ended.pop(self.pid, None)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        end = time.monotonic() + (timeout or float("inf"))
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            self._starter.hear(1.0)
+        return self.returncode
+
+    def send_signal(self, number):
+        # The starter has not reaped it before it says so, so the number is no other process's.
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+class Starter:
+    """The program that is forked."""
+
+    def __init__(self):
+        self._channel, other = socket.socketpair()
+        # One thread each: threads that wait are not in a fork.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, __file__, str(other.fileno())]
+        self._process = subprocess.Popen(command, env=environment, pass_fds=[other.fileno()])
+        other.close()
+        self._buffered = b""
+        self._started = []
+        self.ended = {}
+
+    def start(self, arguments, environment, output, errors=None, source=None, filters=()):
+        """Runs the script ``arguments[0]``, or ``source``. ``output``, ``errors``: files for what it prints; by default one.
+        ``filters``: names of warnings that are errors."""
+        asked = {
+            "arguments": [str(argument) for argument in arguments],
+            "environment": dict(environment),
+            "output": str(output),
+            "errors": str(errors or output),
+            "source": source,
+            "filters": list(filters),
+        }
+        self._channel.sendall(json.dumps(asked).encode() + b"\n")
+        while not self._started:
+            self.hear(1.0)
+        return Forked(self, self._started.pop())
+
+    def hear(self, seconds):
+        """Notes what the program says, and waits so long for it."""
+        while select.select([self._channel], [], [], seconds)[0]:
+            received = self._channel.recv(1 << 16)
+            if not received:
+                raise AssertionError(f"the program that starts scripts has ended: {self._process.wait()}")
+            *lines, self._buffered = (self._buffered + received).split(b"\n")
+            for line in lines:
+                pid, code = json.loads(line)
+                if code is None:
+                    self._started.append(pid)
+                else:
+                    self.ended[pid] = code
+            seconds = 0
+
+    def close(self):
+        """The processes that still run are killed."""
+        self._channel.close()
+        self._process.wait()
+
+
+def serve(channel):
+    """Forks for each request. Returns in the new process, with the request; ends when the tests have ended."""
+    for name in MODULES:
+        __import__(name)
+    running, buffered = set(), b""
+    ends, wakes = os.pipe()
+    for descriptor in (ends, wakes):
+        os.set_blocking(descriptor, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        ready = select.select([channel, ends], [], [])[0]
+        if ends in ready:
+            os.read(ends, 1 << 16)
+        while running and (found := os.waitpid(-1, os.WNOHANG))[0]:
+            running.discard(found[0])
+            tell(channel, found[0], os.waitstatus_to_exitcode(found[1]))
+        if channel not in ready:
+            continue
+        received = channel.recv(1 << 20)
+        if not received:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+            os._exit(0)
+        *lines, buffered = (buffered + received).split(b"\n")
+        for line in lines:
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                for descriptor in (ends, wakes):
+                    os.close(descriptor)
+                channel.close()
+                return json.loads(line)
+            running.add(pid)
+            tell(channel, pid, None)
+
+
+def tell(channel, *words):
+    channel.sendall(json.dumps(words).encode() + b"\n")
+
+
+def become(asked):
+    """This process is as one that Python has started with the script."""
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    for path, descriptor in ((asked["output"], 1), (asked["errors"], 2)):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdout.reconfigure(line_buffering=True)
+    for name in asked["filters"]:
+        warnings.filterwarnings("error", category=getattr(builtins, name))
+    source, sys.argv = asked["source"], asked["arguments"]
+    sys.path[0] = "" if source is not None else os.path.dirname(sys.argv[0])
+    if source is not None:
+        sys.argv.insert(0, "-c")
+        before.append(sys.modules["__main__"])
+        sys.modules["__main__"] = types.ModuleType("__main__")
+
+
+if __name__ == "__main__":
+    asked = serve(socket.socket(fileno=int(sys.argv[1])))
+    become(asked)
+    # Here, so that an exception ends the interpreter as that of any script.
+    if asked["source"] is None:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        exec(compile(asked["source"], "<string>", "exec"), sys.modules["__main__"].__dict__)
