@@ -42,7 +42,7 @@ class Generations:
         self.sampler: Sampler | None = None
         self._process = process
         self._row = row
-        self._device = device
+        self.device = device
         self._network: Network | None = None
         self._models: dict[int, Model] = {}
         self._failures = Failures()
@@ -68,7 +68,7 @@ class Generations:
             # The first DDP of a process imports it, which takes seconds. In the lobby nobody waits for that.
             import torch._dynamo.utils  # noqa: F401
         tensors = [f"{name} {shape} of {dtype}" for name, dtype, shape, _ in self._row.described()]
-        self._network = Network(self._device, _identity(sampler, self._row), tensors)
+        self._network = Network(self.device, _identity(sampler, self._row), tensors)
         state = self._row.entries
         settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
         settings["reduction"] = sampler.reduction

@@ -63,6 +63,8 @@ class Gradients:
         # Of each DDP that has summed all of its gradients in this step: its parameters, by id. In a world of one, of each
         # model whose DDP would have: a mistake shows before a second worker joins.
         self.summed: set[frozenset[int]] = set()
+        # What the DDPs have summed in this step, by address: it has to have the same bits on all ranks.
+        self.buckets: dict[int, torch.Tensor] = {}
         # A DDP has summed gradients that contain sums.
         self.is_summed_twice = False
         # What no DDP sums, for each set of DDPs and optimizers. It is computed once: a model has many parameters.
@@ -74,6 +76,7 @@ class Gradients:
         self.broken = self.own_error = None
         self.computed_at = 0.0
         self.summed.clear()
+        self.buckets.clear()
         self.is_summed_twice = False
 
     def unsummed(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
@@ -111,6 +114,7 @@ class Gradients:
                 buffer.mul_(self.weight)
             try:
                 work = self.group.process_group.allreduce([buffer])
+                self.buckets[buffer.data_ptr()] = buffer
                 if self.group.waits is not None:
                     return self.group.waits.future(work, buffer, self.broke)
                 summed: torch.futures.Future[Any] = work.get_future()

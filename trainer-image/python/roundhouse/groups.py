@@ -95,6 +95,7 @@ class Group:
         self._wires = wires
         # Of groups that the script has made of some of its ranks: connections over Gloo, groups over NCCL.
         self._parts: list[Any] = []
+        self._indices: dict[tuple[int, ...], torch.Tensor] = {}
         self._is_aborted = False
         self._is_over = threading.Event()
         # Over Gloo: NCCL's collectives make the device wait, and its abort ends them.
@@ -111,22 +112,34 @@ class Group:
 
     def begin_sum(self, values: list[float]) -> tuple[torch.Tensor, Any]:
         """Begins to sum numbers over the ranks, element by element; :meth:`end_sum` returns the sums."""
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        tensor = self.uploaded(values)
         return tensor, self.backend.allreduce([tensor])
 
     def end_sum(self, begun: tuple[torch.Tensor, Any]) -> list[float]:
         """The sums, when all ranks have begun the same one."""
         tensor, work = begun
-        self._bounded(work).wait()
+        self.bounded(work).wait()
         return tensor.tolist()
+
+    def uploaded(self, values: list[float]) -> torch.Tensor:
+        """Numbers on the device, without waiting for it."""
+        is_cuda = self.device.type == "cuda"
+        return torch.tensor(values, dtype=torch.float64, pin_memory=is_cuda).to(self.device, non_blocking=True)
+
+    def index_of(self, places: tuple[int, ...]) -> torch.Tensor:
+        """Indices on the device; the same ones in each step."""
+        if places not in self._indices:
+            self._indices[places] = torch.tensor(places, device=self.device)
+        return self._indices[places]
 
     def begin_broadcast(self, tensor: torch.Tensor, source: int) -> Any:
         """Begins to copy a tensor from rank ``source`` to all others; ``wait()`` of what it returns waits for it."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        return self._bounded(self.backend.broadcast([tensor], options))
+        return self.bounded(self.backend.broadcast([tensor], options))
 
-    def _bounded(self, work: Any) -> Any:
+    def bounded(self, work: Any) -> Any:
+        """A collective whose ``wait()`` ends when the group is aborted."""
         return work if self.waits is None else Bounded(self.waits, work)
 
     def broadcast(self, address: int, length: int, source: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,12 @@ def join(
         checkpoint_keep,
     )
     try:
+        chosen = _chosen_device(state, device)
+        _check_settings(process, chosen)
         job = Job(
             process,
             state,
-            _chosen_device(state, device),
+            chosen,
             is_manual=gradients == "manual",
             seeds=seed_each_step,
             ended=lambda: _ended(process),
@@ -97,6 +100,17 @@ def _check_launcher() -> None:
             f"rh.join under torchrun or another launcher (WORLD_SIZE={world_size}): each of its processes would train alone. "
             "Roundhouse starts the workers itself: `kubectl roundhouse run --local -f job.yaml` on this machine, and `kubectl "
             "apply -f job.yaml` on a cluster. For one process alone: `env -u WORLD_SIZE python train.py`"
+        )
+
+
+def _check_settings(process: Process, device: torch.device) -> None:
+    """Warns of settings that get lost between agent and script, such as by `env -i` or `sudo`. Alone there is no NCCL."""
+    missing = process.missing_settings() if process.has_agent and device.type == "cuda" else []
+    if missing:
+        warnings.warn(
+            f"rh.join: {', '.join(missing)} are not set, which the agent of a worker sets: with PyTorch's defaults a process whose "
+            "peer is lost may be ended by PyTorch's watchdog; start the script with the environment of the agent",
+            stacklevel=3,
         )
 
 

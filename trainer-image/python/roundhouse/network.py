@@ -107,6 +107,8 @@ class Network:
         place = (generation, rank, size)
         self._compare(store.store, rank)
         if self.device.type == "cuda":
+            # NCCL takes its memory beside PyTorch's allocator, which may keep nearly all of it for batches of another size.
+            torch.cuda.empty_cache()
             backend = nccl(store.store, rank, size, seconds)
             # NCCL connects in its first collective, and holds the lock meanwhile that an abort needs. Here nobody else has
             # the group yet. This thread may be a new one, whose device is the first one.

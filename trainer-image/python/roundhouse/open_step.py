@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._native import Process, fault_point
 from .buffers import Buffers
+from .digests import digest_of, portions
 from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
 from .sampler import Sampler, Step
 from .state import Row
+from .step_numbers import Number, StepNumbers
 from .structure import Structure
 from .traces import shortened
 from .updates import (
@@ -114,32 +116,44 @@ class OpenStep:
         reduction = self._generations.sampler.reduction
         own_weight = weight_of(weight, step, reduction, is_manual=self._is_manual)
         total = loss_sum(loss, step, reduction)
+        digest = self._digest(optimizers, trained)
         # All that can fail on one rank alone comes first: what it has told is what the others commit. The norm of summed
         # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
         # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
-        # cannot be done again.
+        # cannot be done again. No number is read from the device before all have agreed: see StepNumbers.
         norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
-        self._tell(step, total, own_weight, is_finite=math.isfinite(norm) or scaler is not None)
-        if not self._is_manual:
-            norm = gradient_norm(trained, clipped_to)
-        agreed = self._process.agree(finite=math.isfinite(norm) or scaler is not None, broke=gradients.broken)
+        numbers = StepNumbers(self._generations.device, total, own_weight, norm if scaler is None else 0.0, digest)
+        self._tell(step, numbers)
+        numbers.norm = norm if self._is_manual else gradient_norm(trained, clipped_to)
+        if scaler is not None:
+            numbers.scale = scaler.get_scale() if scaler._scale is None else scaler._scale
+        agreed = self._process.agree(broke=gradients.broken)
         agreed_at = time.perf_counter()
-        if agreed is None:
+        # Their memory is DDP's.
+        gradients.buckets.clear()
+        if not isinstance(agreed, tuple):
+            numbers.check_weight()
+            if agreed is not None:
+                gradients.broken = agreed
             self._generations.check_drop(step, gradients)
             self.drop()
             return False
         mean_loss, all_finite, all_weight = agreed
+        norm = float(numbers.norm)
+        all_finite = all_finite and (math.isfinite(norm) or scaler is not None)
         if all_weight > 0:
             divide_gradients(trained, all_weight)
-            norm = gradient_norm(trained, max_grad_norm if scaler is None else None)
+            norm /= all_weight
+            if scaler is None and max_grad_norm is not None:
+                gradient_norm(trained, max_grad_norm)
         if scaler is not None:
             # PyTorch would divide by it, and the weights would no longer be numbers.
-            if scaler.get_scale() == 0:
+            if numbers.scale == 0:
                 raise Diverged(
                     f"step {step.number}: loss {mean_loss:.4}: the scale of the scaler has fallen to 0, because the gradients of "
                     "many steps were not finite: training diverges; lower the learning rate or add a warm-up"
                 )
-            norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm)
+            norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm, float(numbers.scale))
         elif not (all_finite and math.isfinite(mean_loss)):
             raise Diverged(
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
@@ -181,7 +195,19 @@ class OpenStep:
         self._generations.steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
 
-    def _tell(self, step: Step, loss: float, weight: float | None, *, is_finite: bool) -> None:
+    def _digest(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> Number:
+        """A number for the bits of the summed gradients. If a collective was cut off, or a device computes wrong, it is another
+        one on some rank: then no rank may commit the step."""
+        gradients = self._gradients
+        if self._generations.group is None or gradients.broken is not None:
+            return 0.0
+        summed: Iterable[torch.Tensor] = gradients.buckets.values()
+        if self._is_manual:
+            # A script that changes its tensors itself may sum something else.
+            summed = portions([p.grad for p in trained if p.grad is not None]) if optimizers else ()
+        return digest_of(summed, self._generations.device)
+
+    def _tell(self, step: Step, numbers: StepNumbers) -> None:
         """Begins what the ranks send each other at the end of a step."""
         gradients, group = self._gradients, self._generations.group
         if group is not None:
@@ -189,7 +215,7 @@ class OpenStep:
             source = 0 if step.global_size >= step.world_size else step.world_size - 1
             self._buffers.share(group, source, gradients)
         if gradients.broken is None:
-            self._process.tell(loss, finite=is_finite, weight=weight)
+            self._process.tell(numbers)
 
     def drop(self) -> None:
         """The step is as if it had not been, and the generation is over."""
@@ -204,6 +230,7 @@ class OpenStep:
             # That the script has unscaled the gradients is forgotten with them.
             scaler._per_optimizer_states.clear()
         self.step = None
+        self._gradients.buckets.clear()
         self._buffers.restore()
         # Also of the optimizers that the step does not use: its passes come again.
         forget_gradients(self.optimizers)

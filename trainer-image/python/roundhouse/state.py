@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
+from .digests import sum_of_words
 from .errors import StateError
 from .optimizer import OptimizerState, bytes_of
 from .packed import Packed, tensors_of
@@ -227,7 +228,7 @@ class Row:
     def digests(self) -> list[int]:
         """A number of 32 bits for each view, which is another one if a bit of the view is. On a GPU it waits once."""
         self.settle()
-        sums = [_sum_of_words(view.read()) for view in self.views]
+        sums = [sum_of_words(view.read()) for view in self.views]
         return [number % _PRIME for number in torch.stack([one.to(sums[0].device) for one in sums]).tolist()]
 
     def differs(self, index: float, ranks: Sequence[int], step: int) -> NoReturn:
@@ -263,14 +264,6 @@ def _place_of(module: torch.nn.Module, key: str, tensor: torch.Tensor) -> tuple[
     except AttributeError:
         return None
     return next(((kept, own) for kept in (owner._buffers, owner._parameters) if kept.get(own) is tensor), None)
-
-
-def _sum_of_words(row: torch.Tensor) -> torch.Tensor:
-    """The sum of bytes, eight at a time, modulo 2**64."""
-    whole = row.numel() // 8 * 8
-    # A part of a larger tensor may begin anywhere.
-    row = row if row.data_ptr() % 8 == 0 and row.storage_offset() % 8 == 0 else row.clone()
-    return row[:whole].view(torch.int64).sum() + row[whole:].sum(dtype=torch.int64)
 
 
 def _memory(address: int, length: int) -> torch.Tensor:

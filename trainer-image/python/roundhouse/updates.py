@@ -13,31 +13,36 @@ from torch.amp.grad_scaler import OptState
 
 from .errors import ConfigError
 from .sampler import Step
+from .step_numbers import Number
 
 
-def loss_sum(loss: torch.Tensor | float, step: Step, reduction: str) -> float:
+def loss_sum(loss: Number, step: Step, reduction: str) -> Number:
     """Sum of the losses of this rank's samples; ``loss`` is their mean, or their sum, as ``reduction`` says."""
-    if isinstance(loss, torch.Tensor) and loss.numel() != 1:
-        raise ConfigError(f"job.commit: the loss has the shape {list(loss.shape)}; give one number, its mean or its sum")
+    _check_one("the loss", loss, "its mean or its sum")
     if step.size == 0:
         return 0.0
-    value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+    value = loss.detach().to(torch.float64) if isinstance(loss, torch.Tensor) else float(loss)
     return value * step.size if reduction == "mean" else value
 
 
-def weight_of(weight: torch.Tensor | float | None, step: Step, reduction: str, *, is_manual: bool) -> float | None:
-    """What the losses of this rank weigh, such as its number of tokens; None if each sample weighs the same."""
+def weight_of(weight: Number | None, step: Step, reduction: str, *, is_manual: bool) -> Number:
+    """What the losses of this rank weigh, such as its number of tokens; 0 if each sample weighs the same."""
     if weight is None:
-        return None
+        return 0.0
     if reduction != "sum" or is_manual:
         raise ConfigError(
             'job.commit: a weight is for gradients of sums: give job.sampler reduction="sum", and compute the loss as the sum over '
             'the tokens of the rank, such as cross_entropy(..., reduction="sum"); job.commit divides by the weight of all ranks'
         )
-    number = float(weight)
-    if not (math.isfinite(number) and number >= 0):
-        raise ConfigError(f"job.commit: the weight is {number}; give a number of at least 0, such as that of the rank's tokens")
-    return number if step.size > 0 else 0.0
+    _check_one("the weight", weight, "such as that of the rank's tokens")
+    if step.size == 0:
+        return 0.0
+    return weight if isinstance(weight, torch.Tensor) else float(weight)
+
+
+def _check_one(what: str, number: Number, meant: str) -> None:
+    if isinstance(number, torch.Tensor) and number.numel() != 1:
+        raise ConfigError(f"job.commit: {what} has the shape {list(number.shape)}; give one number, {meant}")
 
 
 @torch.no_grad()
@@ -48,15 +53,15 @@ def divide_gradients(parameters: Sequence[torch.Tensor], weight: float) -> None:
         torch._foreach_mul_(gradients, 1.0 / weight)
 
 
-def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> float:
-    """Euclidean norm of all gradients, which are then clipped to ``most``."""
+def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> Number:
+    """Euclidean norm of all gradients, which are then clipped to ``most``. It stays on the device."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return 0.0
     if most is not None:
-        return float(torch.nn.utils.clip_grad_norm_(parameters, most))
+        return torch.nn.utils.clip_grad_norm_(parameters, most)
     norms = _norms(gradients)
-    return float(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])))
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
 
 
 def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -74,14 +79,15 @@ def unscaled_norm(
     most: float | None,
     scaler: Any,
     scaled: float,
+    scale: float,
 ) -> float:
-    """The norm without the scale of a GradScaler; ``scaled`` is that of the gradients as they are."""
+    """The norm without the ``scale`` of a GradScaler; ``scaled`` is that of the gradients as they are."""
     still_scaled = [one for one in optimizers if not _is_unscaled(scaler, one)]
     if most is None and len(still_scaled) == len(optimizers):
-        return scaled / float(scaler.get_scale())
+        return scaled / scale
     for one in still_scaled:
         scaler.unscale_(one)
-    return gradient_norm(parameters, most)
+    return float(gradient_norm(parameters, most))
 
 
 def _is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:

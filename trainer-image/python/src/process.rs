@@ -9,7 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use roundhouse_contract::environment::{CheckpointEnvironment, LaunchEnvironment, MEMBERSHIP_FILE};
+use roundhouse_contract::environment::{
+    CheckpointEnvironment, LaunchEnvironment, MEMBERSHIP_FILE, nccl,
+};
 use roundhouse_contract::{ExitCode, Reason};
 use roundhouse_elastic::Machine;
 use roundhouse_member::failure::Ending;
@@ -27,7 +29,7 @@ use crate::state::PyState;
 
 mod training;
 
-use training::Training;
+use training::{Agreed, Training};
 
 /// One process of a training.
 #[pyclass(module = "roundhouse._native")]
@@ -123,6 +125,15 @@ impl Process {
         self.launch.run_dir.is_some()
     }
 
+    /// Settings of NCCL that the agent gives to its processes and this one lacks: with those of PyTorch, a process that has lost
+    /// a peer is ended by PyTorch's watchdog.
+    fn missing_settings(&self) -> Vec<&'static str> {
+        let settings = nccl::settings(0).into_iter().map(|(name, _)| name);
+        settings
+            .filter(|name| std::env::var_os(name).is_none())
+            .collect()
+    }
+
     /// Place on this worker, from 0.
     #[getter]
     fn local_rank(&self) -> u32 {
@@ -201,34 +212,20 @@ impl Process {
         self.training()?.place().map_err(raised)
     }
 
-    /// Begins the collective at the end of a step, for which [`Self::agree`] waits. `weight`: what the losses of this rank
-    /// weigh, in units of the script's such as tokens; by default each sample weighs the same.
-    #[pyo3(signature = (loss_sum, *, finite, weight = None))]
-    fn tell(
-        &mut self,
-        py: Python<'_>,
-        loss_sum: f64,
-        finite: bool,
-        weight: Option<f64>,
-    ) -> PyResult<()> {
+    /// Begins the collective at the end of a step, for which [`Self::agree`] waits. `numbers`: what this rank brings to it, a
+    /// `roundhouse.step_numbers.StepNumbers`.
+    fn tell(&mut self, py: Python<'_>, numbers: Py<PyAny>) -> PyResult<()> {
         let training = self.training()?;
-        py.detach(|| training.tell(loss_sum, finite, weight))
-            .map_err(raised)
+        py.detach(|| training.tell(numbers)).map_err(raised)
     }
 
-    /// The end of a step: the mean loss over the batch, whether all ranks' gradients are finite, and the weight of the
-    /// losses of all ranks, 0 if none was given; None when the
-    /// generation broke: the step is to be dropped and done again. `finite`: whether this rank's gradients are
-    /// finite, if all ranks have the same ones. `broke`: why this rank knows already that the generation broke.
-    #[pyo3(signature = (*, finite = true, broke = None))]
-    fn agree(
-        &mut self,
-        py: Python<'_>,
-        finite: bool,
-        broke: Option<String>,
-    ) -> PyResult<Option<(f64, bool, f64)>> {
+    /// The end of a step: the mean loss over the batch, whether all ranks' losses and gradients are finite, and the weight of the
+    /// losses of all ranks, 0 if none was given. None when the generation broke: the step is to be dropped and done again; words
+    /// when the gradients of the ranks differ, with the same consequence. `broke`: why this rank knows already that it broke.
+    #[pyo3(signature = (*, broke = None))]
+    fn agree(&mut self, py: Python<'_>, broke: Option<String>) -> PyResult<Option<Agreed>> {
         let training = self.training()?;
-        returned(py.detach(|| training.agree(finite, broke)))
+        returned(py.detach(|| training.agree(broke)))
     }
 
     /// All ranks have agreed to commit, and this one has updated its weights unless `skipped`: the step counts.

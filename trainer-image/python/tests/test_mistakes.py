@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 import roundhouse as rh
 import torch
 from roundhouse import _native, joining
 from roundhouse.data import Loader, Sampler
+from roundhouse.digests import digest_of, portions
 from roundhouse.ending import explained
 from roundhouse.optimizer import bytes_of
 from roundhouse.state import InPlace, Row
@@ -625,6 +627,103 @@ def test_a_weight_makes_the_mean_over_tokens_and_needs_sums(parts):
     assert torch.allclose(trained(parts, weighted), trained(initial, mean), atol=1e-6)
     with pytest.raises(rh.ConfigError, match='a weight is for gradients of sums: give job.sampler reduction="sum"'):
         train(parts, lambda job, value: job.commit(value, parts.both, weight=3))
+
+
+def test_a_worker_on_a_gpu_without_the_settings_of_its_agent_is_warned(monkeypatch):
+    process = _native.Process.start()
+    names = process.missing_settings()
+    assert "TORCH_NCCL_ASYNC_ERROR_HANDLING" in names and "NCCL_RUNTIME_CONNECT" in names
+    gpu = torch.device("cuda", 0)
+
+    class Worker:
+        has_agent = True
+        missing_settings = process.missing_settings
+
+    with pytest.warns(UserWarning, match="TORCH_NCCL_ASYNC_ERROR_HANDLING, .* are not set, which the agent of a worker sets"):
+        joining._check_settings(Worker, gpu)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        joining._check_settings(Worker, torch.device("cpu"))
+        joining._check_settings(process, gpu)
+        for name in names:
+            monkeypatch.setenv(name, "1")
+        joining._check_settings(Worker, gpu)
+
+
+class Reads(torch.overrides.TorchFunctionMode):
+    """Notes where numbers are read from tensors: on a GPU the host would wait there."""
+
+    NAMES = {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "cpu"}
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name in self.NAMES:
+            self.seen.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+class LocalReads(torch.utils._python_dispatch.TorchDispatchMode):
+    """The same within PyTorch's own functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._local_scalar_dense.default:
+            self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("most", [None, 1.0])
+@pytest.mark.parametrize(("gradients", "weighs"), [("ddp", False), ("ddp", True), ("manual", False)])
+def test_a_commit_reads_once_from_the_device(parts, gradients, most, weighs):
+    options = {"gradients": gradients, "state": parts.state()}
+    seen = []
+    with rh.join(**options) as job:
+        nets = [parts.body, parts.head] if gradients == "manual" else [job.model(parts.body), job.model(parts.head)]
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=3, reduction="sum" if weighs else "mean")):
+            loss = loss_of(nets[1](nets[0](batch.x)), batch.y, reduction="sum" if weighs else "mean")
+            loss.backward()
+            weight = {"weight": (batch.y >= 0).sum()} if weighs else {}
+            with Reads() as reads, LocalReads() as local_reads:
+                assert job.commit(loss, parts.both, max_grad_norm=most, **weight)
+            seen.append(reads.seen + local_reads.seen)
+    assert seen == [["tolist"]] * 3
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0, torch.tensor(float("nan")), torch.tensor(-3), torch.ones(2)])
+def test_a_weight_that_is_no_number_of_at_least_0_is_an_error_before_the_weights_change(parts, weight):
+    before = parts.body.weight.detach().clone()
+    words = "the weight has the shape" if torch.is_tensor(weight) and weight.numel() > 1 else "the weight is (nan|inf|-1.0|-3.0); give"
+    with pytest.raises(rh.ConfigError, match=words), rh.join(state=parts.state()) as job:
+        net = torch.nn.Sequential(job.model(parts.body), job.model(parts.head))
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=1, reduction="sum")):
+            loss = loss_of(net(batch.x), batch.y, reduction="sum")
+            loss.backward()
+            job.commit(loss, parts.both, weight=weight)
+    assert torch.equal(before, parts.body.weight)
+
+
+def test_the_digest_of_gradients_sees_each_bit_and_a_double_holds_it():
+    generator = torch.Generator().manual_seed(4)
+    kinds = [((7, 3), torch.float32), ((5,), torch.bfloat16), ((2, 2), torch.float64)]
+    gradients = [torch.randn(*shape, generator=generator).to(kind) for shape, kind in kinds]
+    cpu = torch.device("cpu")
+    for parts_of in (lambda: gradients, lambda: list(portions(gradients))):
+        before = float(digest_of(parts_of(), cpu))
+        assert before == int(before) and 0 <= before < 2**52
+        for gradient in gradients:
+            row = gradient.view(-1).view(torch.uint8)
+            for bit in range(8 * len(row)):
+                row[bit // 8] ^= 1 << bit % 8
+                assert float(digest_of(parts_of(), cpu)) != before, bit
+                row[bit // 8] ^= 1 << bit % 8
+    assert digest_of([], cpu) == 0
 
 
 def test_a_process_uses_the_cores_that_it_may_use(parts):

@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 from conftest import load
-from roundhouse import errors, optimizer
+from roundhouse import errors, network, optimizer
 from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
 from roundhouse.data import Batch, Loader, Sampler
@@ -572,6 +572,22 @@ def test_connections_to_peers_are_cut_and_others_stay():
             left.recv(1)
 
 
+def test_memory_that_pytorch_keeps_is_given_back_before_nccl_takes_its_own(monkeypatch):
+    done = []
+
+    class Nccl:
+        def __init__(self, *_):
+            done.append("nccl")
+            raise RuntimeError("there is no GPU")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("empty cache"))
+    monkeypatch.setattr(network, "nccl", Nccl)
+    meeting = Network(torch.device("cuda", 0), {}, [])
+    with pytest.raises(RuntimeError, match="there is no GPU"):
+        meeting.connect(meeting.host("127.0.0.1", 0, 5.0), 1, 0, 1, 5.0, "127.0.0.1", None)
+    assert done == ["empty cache", "nccl"]
+
+
 @pytest.mark.parametrize("most", [None, 0.5])
 @pytest.mark.parametrize("unscales", [False, True])
 def test_the_norm_is_that_of_gradients_without_a_scale_whoever_takes_it_away(unscales, most):
@@ -580,15 +596,15 @@ def test_the_norm_is_that_of_gradients_without_a_scale_whoever_takes_it_away(uns
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     loss = model(torch.randn(9, 6)).square().sum()
     loss.backward(retain_graph=True)
-    expected = gradient_norm(parameters, None)
+    expected = float(gradient_norm(parameters, None))
     opt.zero_grad()
     scaler.scale(loss).backward()
     if unscales:
         scaler.unscale_(opt)
-    norm = unscaled_norm([opt], parameters, most, scaler, gradient_norm(parameters, None))
+    norm = unscaled_norm([opt], parameters, most, scaler, float(gradient_norm(parameters, None)), 64.0)
     assert norm == pytest.approx(expected)
     if most is not None:
-        assert gradient_norm(parameters, None) == pytest.approx(most, rel=1e-4)
+        assert float(gradient_norm(parameters, None)) == pytest.approx(most, rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
@@ -601,10 +617,10 @@ def test_the_norm_of_gradients_of_any_kind_is_euclids(dtype, shape):
         parameters[0].grad = gradient
         parameters[1].grad, parameters[3].grad = torch.ones(2), torch.ones(1, dtype=torch.float64)
         expected = math.sqrt(1e4 * gradient.numel() + 3)
-        assert gradient_norm(parameters, None) == pytest.approx(expected, rel=1e-3)
+        assert float(gradient_norm(parameters, None)) == pytest.approx(expected, rel=1e-3)
         if bad is not None and gradient.numel() > 0:
             gradient.view(-1)[-1] = bad
-            assert not math.isfinite(gradient_norm(parameters, None))
+            assert not math.isfinite(float(gradient_norm(parameters, None)))
 
 
 @pytest.mark.parametrize(

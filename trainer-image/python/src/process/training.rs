@@ -18,7 +18,7 @@ use roundhouse_member::world::{Standing, StepEnd};
 use roundhouse_member::{Failure, Held, Keeping, Launch, Member, State as _};
 
 use self::step::Sent;
-pub(super) use self::step::Told;
+pub(super) use self::step::{Agreed, Told};
 use super::{Started, internal};
 use crate::failure::told;
 use crate::network::PyNetwork;
@@ -27,6 +27,7 @@ use crate::state::PyState;
 
 mod edges;
 mod equality;
+mod numbers;
 mod step;
 
 /// What names a training.

@@ -2,16 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use pyo3::prelude::*;
 use roundhouse_elastic::straggler::unevenness;
 use roundhouse_elastic::{Batch, Event};
 use roundhouse_member::Failure;
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::report::StepReport;
 use roundhouse_member::sections::{Section, Sections};
-use roundhouse_member::world::{Standing, StepEnd, not_of_all_ranks};
+use roundhouse_member::world::StepEnd;
 
 use super::Training;
-use crate::group::Begun;
+use super::numbers::{Layout, Read};
+use crate::failure::lost;
 use crate::process::internal;
 
 /// What the script tells of a step that is committed.
@@ -24,25 +26,42 @@ pub(in crate::process) struct Told {
     pub(in crate::process) spent: [f64; 5],
 }
 
-/// What a rank has told the others at the end of a step.
+/// What a rank has told the others at the end of a step. `numbers` is a `roundhouse.step_numbers.StepNumbers`.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// The sum of this number is on its way.
-    ToPeers { turn: u64, sum: Begun },
-    /// There is no other rank: the sum of its losses, and their weight.
-    Alone { loss_sum: f64, weight: f64 },
+    /// Their sum, the one of this number, is on its way.
+    ToPeers {
+        turn: u64,
+        numbers: Py<PyAny>,
+        sum: Py<PyAny>,
+    },
+    /// There is no other rank.
+    Alone { numbers: Py<PyAny>, list: Vec<f64> },
+}
+
+/// What came of the end of a step.
+#[derive(Debug)]
+enum Ended {
+    /// What all ranks have told, and what their losses weigh together.
+    Agreed(StepEnd, f64),
+    /// Their gradients differ, in words.
+    Differ(String),
+    /// A rank has no weight: its script gets an error.
+    NoWeight,
+}
+
+/// The same for the script.
+#[derive(Debug, IntoPyObject)]
+pub(in crate::process) enum Agreed {
+    /// Mean loss, whether all is finite, and what the losses of all ranks weigh; 0 if each sample weighs the same.
+    Committed((f64, bool, f64)),
+    /// No rank commits: their gradients differ, in words.
+    Differ(String),
 }
 
 impl Training {
     /// This rank tells its peers what it brings to the end of the step that has begun. It does not wait for them.
-    /// `weight`: what its losses weigh, if the script says so; not negative, and finite.
-    pub(in crate::process) fn tell(
-        &mut self,
-        loss_sum: f64,
-        finite: bool,
-        weight: Option<f64>,
-    ) -> Result<(), Failure> {
-        let weight = weight.unwrap_or_default();
+    pub(in crate::process) fn tell(&mut self, numbers: Py<PyAny>) -> Result<(), Failure> {
         let leaving = self.member.world_and_leave_watch()?.1.is_leaving();
         let Some((batch, standing)) = &mut self.begun else {
             return Err(internal("no step has begun"));
@@ -50,50 +69,62 @@ impl Training {
         if self.told.is_some() {
             return Err(internal("the end of this step was told before"));
         }
-        standing.finite = finite;
         standing.leaving = leaving;
         let world = self.member.world()?;
         faults::point(Point::Agree, world.rank(), batch.step);
-        self.told = Some(match world.group() {
-            None => Ok(Sent::Alone { loss_sum, weight }),
-            Some(group) => {
-                let mut numbers = world.packing().pack(standing, loss_sum);
-                numbers.push(weight);
-                let (turn, numbers) = world.with_witness(&numbers);
-                let sum = group.begin_sum(numbers);
-                sum.map(|sum| Sent::ToPeers { turn, sum })
-            }
+        let layout = Layout::new(world.rank(), world.size());
+        let list = layout.list(standing);
+        let Some(group) = world.group() else {
+            self.told = Some(Ok(Sent::Alone { numbers, list }));
+            return Ok(());
+        };
+        let (turn, list) = world.with_witness(&list);
+        let begun = Python::attach(|py| {
+            let arguments = (group.object(py), list, layout.places());
+            let sum = numbers.call_method1(py, "begin", arguments);
+            sum.map_err(|error| lost(py, &error))
         });
+        self.told = Some(begun.map(|sum| Sent::ToPeers { turn, numbers, sum }));
         Ok(())
     }
 
-    /// The end of the step that has begun; `None`: the generation broke. `finite`: whether the gradients are, as far as
-    /// they are the same on all ranks.
+    /// The end of the step that has begun; `None`: the generation broke.
     pub(in crate::process) fn agree(
         &mut self,
-        finite: bool,
         broke: Option<String>,
-    ) -> Result<Option<(f64, bool, f64)>, Failure> {
+    ) -> Result<Option<Agreed>, Failure> {
         let told = self.told.take();
-        let Some((batch, standing)) = self.begun.take() else {
+        let Some(begun) = self.begun.take() else {
             return Err(internal("no step has begun"));
         };
         let ended = match (broke, told) {
             (Some(why), _) => Err(Failure::PeerLost(why)),
-            (None, Some(Ok(sent))) => self.end_of(sent, &standing),
+            (None, Some(Ok(sent))) => self.end_of(sent),
             (None, Some(Err(failure))) => Err(failure),
             (None, None) => Err(internal("it has told its peers nothing")),
         };
         match ended {
-            Ok((mut end, weight)) => {
-                end.agreement.all_finite &= finite;
-                let loss = mean_loss(&end, &batch, weight);
+            Ok(Ended::Agreed(end, weight)) => {
+                let loss = mean_loss(&end, &begun.0, weight);
                 let finite = end.agreement.all_finite;
                 let rank = self.member.world()?.rank();
                 self.agreed = Some((end, weight));
-                self.begun = Some((batch, standing));
+                self.begun = Some(begun);
                 faults::point(Point::Update, rank, self.member.held.mark.step + 1);
-                Ok(Some((loss, finite, weight)))
+                Ok(Some(Agreed::Committed((loss, finite, weight))))
+            }
+            Ok(Ended::Differ(words)) => {
+                self.lose(&words);
+                Ok(Some(Agreed::Differ(words)))
+            }
+            Ok(Ended::NoWeight) if self.member.world()?.size() == 1 => {
+                // There is no generation to lose: the step may be committed yet.
+                self.begun = Some(begun);
+                Ok(None)
+            }
+            Ok(Ended::NoWeight) => {
+                self.lose("a rank has given job.commit a weight that is no number of at least 0");
+                Ok(None)
             }
             Err(Failure::PeerLost(why)) => {
                 self.lose(&why);
@@ -103,23 +134,31 @@ impl Training {
         }
     }
 
-    /// What all ranks have told, and what their losses weigh together.
-    fn end_of(&mut self, sent: Sent, standing: &Standing) -> Result<(StepEnd, f64), Failure> {
-        match sent {
-            Sent::Alone { loss_sum, weight } => {
-                let end = self.member.end_step(loss_sum, standing)?;
-                Ok((end, weight))
-            }
-            Sent::ToPeers { turn, sum } => {
-                let world = self.member.world()?;
-                let group = world.group();
-                let group = group.ok_or_else(|| internal("a world of one has no peers"))?;
-                let sums = group.end_sum(sum)?;
-                let sums = world.hear(turn, &sums)?;
-                let (weight, sums) = sums.split_last().ok_or_else(not_of_all_ranks)?;
-                let end = self.member.end_step_of(sums)?;
-                Ok((end, *weight))
-            }
+    fn end_of(&mut self, sent: Sent) -> Result<Ended, Failure> {
+        let world = self.member.world()?;
+        let layout = Layout::new(world.rank(), world.size());
+        let read: Vec<f64> = Python::attach(|py| {
+            let read = match &sent {
+                Sent::ToPeers { numbers, sum, .. } => {
+                    let group = world.group().map(|group| group.object(py));
+                    numbers.call_method1(py, "end", (group, sum))
+                }
+                Sent::Alone { numbers, list } => {
+                    let arguments = (list.as_slice(), layout.places());
+                    numbers.call_method1(py, "alone", arguments)
+                }
+            };
+            read.and_then(|read| read.extract(py))
+                .map_err(|error| lost(py, &error))
+        })?;
+        let sums = match sent {
+            Sent::ToPeers { turn, .. } => world.hear(turn, &read)?,
+            Sent::Alone { .. } => read,
+        };
+        match layout.read(&sums)? {
+            Read::Sums(end, weight) => Ok(Ended::Agreed(self.member.end_step_of(end)?, weight)),
+            Read::Differ(words) => Ok(Ended::Differ(words)),
+            Read::NoWeight => Ok(Ended::NoWeight),
         }
     }
 

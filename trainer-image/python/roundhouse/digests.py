@@ -1,0 +1,50 @@
+"""Numbers that are other ones if a bit of a tensor is: what ranks compare in place of the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from .optimizer import bytes_of
+
+# The largest prime below 2**52: a double holds each remainder, and no bit of a sum is lost.
+_PRIME = 4_503_599_627_370_449
+# Bytes of small tensors that are copied together before they are summed.
+_PORTION = 16 << 20
+
+
+def sum_of_words(row: torch.Tensor) -> torch.Tensor:
+    """The sum of bytes, eight at a time, modulo 2**64: one integer, on the device."""
+    whole = row.numel() // 8 * 8
+    # A part of a larger tensor may begin anywhere.
+    row = row if row.data_ptr() % 8 == 0 and row.storage_offset() % 8 == 0 else row.clone()
+    # Words of 64 bits: for a sum of narrower ones PyTorch first makes a copy with 64 bits for each.
+    words = row[:whole].view(torch.int64).sum()
+    return words if whole == row.numel() else words + row[whole:].sum(dtype=torch.int64)
+
+
+def digest_of(buffers: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor | float:
+    """One number for the bits of all buffers, below 2**52, on the device: their words' sum. 0 if there is no buffer."""
+    sums = [sum_of_words(bytes_of(buffer)).to(device) for buffer in buffers]
+    if not sums:
+        return 0.0
+    return torch.stack(sums).sum().remainder(_PRIME).to(torch.float64)
+
+
+def portions(tensors: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
+    """The bytes of many tensors, small ones together."""
+    small: dict[torch.device, list[torch.Tensor]] = {}
+    num_bytes: dict[torch.device, int] = {}
+    for tensor in tensors:
+        row, device = bytes_of(tensor), tensor.device
+        if row.numel() >= _PORTION:
+            yield row
+            continue
+        small.setdefault(device, []).append(row)
+        num_bytes[device] = num_bytes.get(device, 0) + row.numel()
+        if num_bytes[device] >= _PORTION:
+            yield torch.cat(small.pop(device))
+            num_bytes[device] = 0
+    for rows in small.values():
+        yield torch.cat(rows)
