@@ -50,12 +50,23 @@ pub(crate) async fn run(
 /// (`trainer.deterministic`). It has to be set before the first one.
 const WORKSPACE: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
 
-/// Settings of NCCL and cuBLAS, which must stand in the environment that a process is started with.
+/// Segments of the allocator's memory that grow: other batch sizes after each change of the workers would otherwise leave it in
+/// pieces that fit nothing.
+const ALLOCATOR: (&str, &str) = ("PYTORCH_ALLOC_CONF", "expandable_segments:True");
+/// Its name before PyTorch 2.9, which is still read if the other one is not set.
+const ALLOCATOR_BEFORE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// Settings of NCCL, cuBLAS and PyTorch's allocator, which must stand in the environment that a process is started with.
 #[must_use]
 pub fn device_settings(connect_timeout_seconds: u64) -> Vec<(&'static str, String)> {
-    let blas = [(WORKSPACE.0, WORKSPACE.1.to_owned())];
+    let others = [WORKSPACE, ALLOCATOR].map(|(name, value)| (name, value.to_owned()));
     let nccl = nccl::settings(connect_timeout_seconds);
-    nccl.into_iter().chain(blas).collect()
+    nccl.into_iter().chain(others).collect()
+}
+
+/// Whether the user has not set it, which `is_set` knows of each name.
+fn is_free(name: &str, is_set: impl Fn(&str) -> bool) -> bool {
+    !is_set(name) && !(name == ALLOCATOR.0 && is_set(ALLOCATOR_BEFORE))
 }
 
 fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, String> {
@@ -65,7 +76,8 @@ fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, Str
     let grace = options.termination_grace_seconds;
     environment.extend(grace.map(|seconds| (TERMINATION_GRACE_SECONDS, seconds.to_string())));
     // The user's word counts.
-    let is_free = |(name, _): &(&str, String)| std::env::var_os(name).is_none();
+    let is_free =
+        |(name, _): &(&str, String)| is_free(name, |name| std::env::var_os(name).is_some());
     let settings = device_settings(timeouts.connect.as_secs());
     environment.extend(settings.into_iter().filter(is_free));
     let log = nccl::log_settings(&options.run_dir, local_rank, |name| std::env::var_os(name));
@@ -275,5 +287,30 @@ impl Worker<'_> {
         message.reason = Reason::Left;
         message.message = format!("left on request after step {}", message.step);
         (ExitCode::Left.code(), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocator_of_the_user_counts_under_both_of_its_names() {
+        let names: Vec<_> = device_settings(7)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        for set in ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
+            let left: Vec<_> = names
+                .iter()
+                .filter(|name| !is_free(name, |known| known == set))
+                .collect();
+            assert_eq!(left, [&"PYTORCH_ALLOC_CONF"], "{set}");
+        }
+        assert!(
+            names
+                .iter()
+                .all(|name| is_free(name, |known| known == "PATH"))
+        );
     }
 }
