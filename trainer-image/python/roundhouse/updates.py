@@ -61,7 +61,8 @@ def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> Num
     if most is not None:
         return torch.nn.utils.clip_grad_norm_(parameters, most)
     norms = _norms(gradients)
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return norm
 
 
 def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
