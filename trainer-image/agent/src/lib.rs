@@ -14,6 +14,7 @@ pub mod install;
 pub mod logs;
 pub mod membership;
 pub mod metrics;
+mod nccl_log;
 pub mod options;
 pub mod program;
 pub mod ranks;

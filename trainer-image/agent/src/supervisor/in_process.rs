@@ -16,6 +16,7 @@ use super::restarts::Restarts;
 use super::signals::Signals;
 use super::stall::{self, Watch};
 use crate::metrics::Metrics;
+use crate::nccl_log;
 use crate::options::Options;
 use crate::ranks;
 use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
@@ -126,6 +127,7 @@ impl Worker<'_> {
                 _ = signals.interrupt.recv() => ask_at = Some(Instant::now()),
                 () = self.watch.tick(), if !self.asked => {
                     let run_dir = &self.options.run_dir;
+                    nccl_log::keep_small(run_dir, self.processes.running().map(|(_, local)| local));
                     self.stall = self.watch.look(&self.processes, |local| ranks::status(run_dir, local));
                     if self.stall.is_some() {
                         grace = grace.min(stall::GRACE);
