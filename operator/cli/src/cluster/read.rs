@@ -142,19 +142,32 @@ impl Cluster {
             .filter(|pod| troubled.contains(&pod.name_any().as_str()))
             .filter_map(ResourceExt::uid)
             .chain(facts.job.uid());
-        let found = stream::iter(uids).map(|uid| self.events_of(uid));
+        let about = uids.map(|uid| format!("involvedObject.uid={uid}"));
+        let found = stream::iter(about).map(|about| self.events_about(about));
         let mut events: Vec<Event> = found.buffer_unordered(AT_ONCE).concat().await;
+        if let Some(about) = of_last_failure(facts) {
+            let begun = facts.job.creation_timestamp().map(|it| it.0);
+            let found = self.events_about(about).await.into_iter();
+            // An earlier job of this name may have had a pod of that name.
+            events.extend(found.filter(|event| time_of(event) >= begun));
+        }
         events.sort_by_key(time_of);
         events
     }
 
-    /// Events about one object; none if they may not be read.
-    async fn events_of(&self, uid: String) -> Vec<Event> {
+    /// Events about an object; none if they may not be read.
+    async fn events_about(&self, object: String) -> Vec<Event> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), self.namespace());
-        let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
-        let listed = events.list(&about).await;
+        let listed = events.list(&ListParams::default().fields(&object)).await;
         listed.map(|listed| listed.items).unwrap_or_default()
     }
+}
+
+/// The pod that failed last, if it is gone: its events are kept for an hour.
+fn of_last_failure(facts: &Facts) -> Option<String> {
+    let worker = facts.status().last_failure?.worker;
+    let is_gone = !facts.pods.iter().any(|pod| pod.name_any() == worker);
+    is_gone.then(|| format!("involvedObject.kind=Pod,involvedObject.name={worker}"))
 }
 
 /// All objects of a list, page by page.
