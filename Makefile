@@ -36,6 +36,10 @@ test-long: ## What is too long for make test: cluster tests of optimized images,
 test-python: ## The Python package with PyTorch: processes that are killed, stopped, added (fetches 3 GB the first time)
 	@tests/support/make/python
 
+.PHONY: test-cases
+test-cases: ## Situations that users met, a folder each in tests/cases (needs what make test builds; ARGS=13- for one)
+	@tests/support/make/cases $(ARGS)
+
 .PHONY: test-ui
 test-ui: ## The page of kubectl roundhouse ui in Chromium (PICTURES=docs/pictures takes those of the docs)
 	@tests/support/make/test-ui

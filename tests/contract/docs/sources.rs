@@ -43,6 +43,12 @@ fn is_path(span: &str) -> bool {
         && repository().join(first).is_dir()
 }
 
+/// Whether a span is a folder of the suite of cases.
+fn is_case(span: &str) -> bool {
+    let name = span.strip_prefix("tests/cases/");
+    name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
+}
+
 #[test]
 fn every_test_that_the_design_and_its_pages_name_exists() {
     let (mut sources, mut scripts) = (String::new(), String::new());
@@ -57,12 +63,12 @@ fn every_test_that_the_design_and_its_pages_name_exists() {
     let mut missing = Vec::new();
     for page in PAGES {
         let text = Page::read(page).text;
-        let named = spans(&text).into_iter().filter(|span| is_test(span));
-        missing.extend(
-            named
-                .filter(|name| !known.contains(name.as_str()))
-                .map(|name| format!("{page}: {name}")),
-        );
+        let exists = |span: &str| {
+            let expectation = || repository().join(span).join("expect.yaml");
+            (!is_test(span) || known.contains(span)) && (!is_case(span) || expectation().is_file())
+        };
+        let named = spans(&text).into_iter().filter(|span| !exists(span));
+        missing.extend(named.map(|name| format!("{page}: {name}")));
     }
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
@@ -77,7 +83,7 @@ fn every_case_has_a_test() {
             assert_eq!(cells.len(), 2, "a row of two cells: {line}");
             let tests = spans(cells[1]);
             assert!(
-                !tests.is_empty() && tests.iter().all(|it| is_test(it)),
+                !tests.is_empty() && tests.iter().all(|it| is_test(it) || is_case(it)),
                 "{line}"
             );
             num_cases += 1;
@@ -102,5 +108,8 @@ fn names_of_tests_and_paths_are_told_from_other_code() {
     assert!(!is_test("roundhouse_train_threads_left_behind") && !is_test("spec.suspend"));
     assert!(is_path("operator/planner") && is_path("tests/no-such-directory"));
     assert!(!is_path("ledger/gen-1.jsonl") && !is_path("checkpoints/gen-<generation>"));
+    assert!(
+        is_case("tests/cases/01-a") && !is_case("tests/cases/README.md/a") && !is_case("tests/e2e")
+    );
     assert_eq!(spans("`a`, and `b`\n```\n`c`\n```\n"), ["a", "b"]);
 }

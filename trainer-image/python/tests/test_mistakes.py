@@ -4,7 +4,6 @@ import contextlib
 import copy
 import json
 import os
-import re
 import subprocess
 import sys
 import warnings
@@ -20,7 +19,6 @@ from roundhouse.optimizer import bytes_of
 from roundhouse.state import InPlace, Row
 from roundhouse.streams import Shard
 from roundhouse.updates import learning_rate, schedulers_of
-from world import World
 
 RANDOM = torch.Generator().manual_seed(1)
 DATA = torch.utils.data.TensorDataset(torch.randn(40, 4, generator=RANDOM), torch.randint(2, (40,), generator=RANDOM))
@@ -485,29 +483,6 @@ for _ in range(2):
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1, ended.stderr
     assert "AlreadyJoined: rh.join was called twice" in ended.stderr and "restart the kernel" in ended.stderr, ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        ("init", "init_process_group has no place in a script that joins: remove it"),
-        ("rank", "job.rank before the loop over job.steps: the ranks meet when the loop begins"),
-        ("barrier", "torch.distributed has no process group yet: the job makes one for each generation"),
-        ("spawn", "a process that loads samples has run the whole script again"),
-        # The last batch of an epoch has one sample.
-        ("small batch", "Expected more than 1 value per channel when training, got input size .* give job.sampler drop_last=True"),
-        ("none", None),
-    ],
-)
-def test_what_a_script_brings_from_plain_ddp_fails_the_job_at_once_with_what_to_do(tmp_path, mistake, words):
-    with World(tmp_path, "mistakes.py", mistake) as world:
-        worker = world.start(0)
-        if mistake not in ("init", "rank", "barrier"):
-            world.prepared([worker])
-            world.form([worker])
-        world.ends([worker], 0 if words is None else 64)
-        said = worker.words()
-    assert (said is None) if words is None else re.search(words, said["message"]), said
 
 
 def test_a_module_that_is_lazy_and_a_tensor_of_which_a_rank_has_a_part_are_refused(tmp_path):

@@ -1,0 +1,85 @@
+//! Situations that users met, one folder each: what they applied, and what is right. `README.md` lists them.
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+use roundhouse_tests::manifests::repository;
+
+mod case;
+mod control_plane;
+mod named;
+mod processes;
+mod steps;
+mod values;
+
+use case::Case;
+use control_plane::ControlPlane;
+
+/// Fewer folders than this are not all of them.
+const FEWEST: usize = 23;
+
+fn main() -> ExitCode {
+    let control_plane = Arc::new(ControlPlane::default());
+    let mut trials: Vec<Trial> = folders()
+        .into_iter()
+        .map(|folder| {
+            let control_plane = Arc::clone(&control_plane);
+            let name = name_of(&folder);
+            Trial::test(name, move || failed(holds(&folder, &control_plane)))
+        })
+        .collect();
+    trials.push(Trial::test("index", || failed(index_is_complete())));
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    // Its processes end with it.
+    drop(control_plane);
+    conclusion.exit_code()
+}
+
+fn failed(result: anyhow::Result<()>) -> Result<(), Failed> {
+    result.map_err(|error| Failed::from(format!("{error:#}")))
+}
+
+/// The folders of all cases, by number.
+fn folders() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(repository().join("tests/cases"));
+    let paths = entries.into_iter().flatten().flatten().map(|it| it.path());
+    let mut folders: Vec<PathBuf> = paths.filter(|it| it.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn name_of(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Runs what the case says, and compares.
+fn holds(folder: &Path, control_plane: &ControlPlane) -> anyhow::Result<()> {
+    let case = Case::read(folder)?;
+    named::all_exist(&case.shown_by)?;
+    processes::run_all(folder, &case.runs)?;
+    if !case.operator.is_empty() {
+        control_plane.play(folder, &name_of(folder), &case.operator)?;
+    }
+    Ok(())
+}
+
+/// The README has a line for each case, with its own words.
+fn index_is_complete() -> anyhow::Result<()> {
+    let folders = folders();
+    ensure!(folders.len() >= FEWEST, "{} folders", folders.len());
+    let text = std::fs::read_to_string(repository().join("tests/cases/README.md"))?;
+    for folder in folders {
+        let (name, case) = (name_of(&folder), Case::read(&folder)?);
+        let link = format!("[{name}]({name}/expect.yaml)");
+        let line = text.lines().find(|line| line.contains(&link));
+        let line = line.with_context(|| format!("README.md has no line with {link}"))?;
+        let failure = &case.failure;
+        ensure!(line.contains(failure), "{name}: {line}\nand not: {failure}");
+    }
+    Ok(())
+}
