@@ -95,6 +95,8 @@ pub const CHECKPOINT_BEST: &str = "ROUNDHOUSE_CHECKPOINT_BEST";
 /// How long the checkpoint volume may take or give nothing before a load or the last save is given up, in
 /// seconds; it is told of after a tenth of it. Not set: [`DEFAULT_VOLUME_PATIENCE_SECONDS`].
 pub const VOLUME_PATIENCE_SECONDS: &str = "ROUNDHOUSE_VOLUME_PATIENCE_SECONDS";
+/// `false`: the ranks do not compare their states before they save one. Not set: they do.
+pub const COMPARE_REPLICAS: &str = "ROUNDHOUSE_COMPARE_REPLICAS";
 /// How long the checkpoint volume is waited for if nobody says otherwise.
 pub const DEFAULT_VOLUME_PATIENCE_SECONDS: u64 = 600;
 /// Place of the process on its worker, from 0 (as torchrun).

@@ -1,7 +1,7 @@
 //! Batches decoded ahead by threads. The caller says which batches come; the threads work on the oldest first.
 //!
-//! Memory is bounded: at most `num_ahead` batches beside the one that is waited for, and one record and image per
-//! thread. A batch does not depend on the number of threads or on how far ahead they are.
+//! Memory is bounded: at most `num_ahead` batches beside the one that is waited for, or so many small ones that each
+//! thread has [`SAMPLES_PER_THREAD`] samples, and one record and image per thread. A batch does not depend on the number of threads or on how far ahead they are.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,6 +23,10 @@ mod tests;
 
 use job::Job;
 use pool::{Queue, Reader};
+
+/// Fewest samples that are read ahead, for each thread. A pass may have fewer samples than there are threads, and a thread
+/// without a sample reads nothing.
+pub const SAMPLES_PER_THREAD: usize = 2;
 
 /// The samples of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +53,7 @@ impl Request {
 pub struct Options {
     /// Threads; 0 counts as 1.
     pub num_threads: usize,
-    /// Batches that are decoded ahead.
+    /// Batches that are decoded ahead; more if they are small, see [`SAMPLES_PER_THREAD`]. 0: none.
     pub num_ahead: usize,
     /// What to do with a corrupt sample.
     pub on_corrupt: OnCorrupt,
@@ -129,7 +133,10 @@ impl Prefetcher {
     pub fn expect(&mut self, plan: impl Iterator<Item = Request> + Send + 'static) {
         let mut plan: Plan = Box::new(plan);
         let mut old = std::mem::take(&mut self.coming);
-        for request in plan.by_ref().take(self.options.num_ahead) {
+        while self.reads_more_ahead() {
+            let Some(request) = plan.next() else {
+                break;
+            };
             let kept = old.iter().position(|job| job.request == request);
             let job = kept.and_then(|at| old.remove(at));
             let job = job.unwrap_or_else(|| self.start(request));
@@ -172,19 +179,31 @@ impl Prefetcher {
 
     /// Gives the buffer of a batch back, to be used again.
     pub fn recycle(&mut self, batch: HostBatch) {
-        if self.buffers.len() <= self.options.num_ahead {
+        if self.buffers.len() <= self.options.num_ahead.max(self.coming.len()) {
             self.buffers.push(batch.values);
         }
     }
 
     fn read_ahead(&mut self) {
-        while self.coming.len() < self.options.num_ahead {
+        while self.reads_more_ahead() {
             let Some(request) = self.plan.as_mut().and_then(Iterator::next) else {
                 return;
             };
             let job = self.start(request);
             self.coming.push_back(job);
         }
+    }
+
+    /// Whether another batch is to be read ahead.
+    fn reads_more_ahead(&self) -> bool {
+        let Options {
+            num_threads,
+            num_ahead,
+            on_corrupt: _,
+        } = self.options;
+        let sizes = self.coming.iter().map(|job| job.request.samples.len());
+        let fewest = SAMPLES_PER_THREAD * num_threads.max(1);
+        self.coming.len() < num_ahead || num_ahead > 0 && sizes.sum::<usize>() < fewest
     }
 
     fn start(&mut self, request: Request) -> Arc<Job> {

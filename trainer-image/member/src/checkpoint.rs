@@ -14,10 +14,12 @@
 pub mod alone;
 pub mod complete;
 pub mod directory;
+pub(crate) mod draft;
 pub mod job;
 pub mod load;
 pub mod manifest;
 pub mod pointer;
+mod probe;
 pub mod pulse;
 pub mod saver;
 pub mod shard;

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use roundhouse_contract::ExitCode;
+use roundhouse_contract::environment::COMPARE_REPLICAS;
 
 use crate::checkpoint::Trouble;
+use crate::replicas::Difference;
 
 /// One sentence for people, and what it means for a retry.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +112,12 @@ pub enum Failure {
         /// Where the state after that step is.
         kept: Kept,
     },
+    /// This rank's state is not that of the others, or no rank can tell whose is right.
+    #[error(
+        "{0}; a device computes wrong, unless the workers have other kinds of processors or numbers of threads: their \
+         replicas differ by rounding ({COMPARE_REPLICAS}=false allows it)"
+    )]
+    ReplicasDiffer(Difference),
     /// The operating system refused a file that is not the user's.
     #[error("{}: {error}", path.display())]
     Io {
@@ -178,7 +186,7 @@ impl Failure {
             Self::PeerLost(_) | Self::StateLost { .. } | Self::Fenced { .. } => ExitCode::PeerLost,
             Self::Unsaved { .. } | Self::VolumeSilent { .. } => ExitCode::VolumeFailed,
             Self::Left { .. } => ExitCode::Left,
-            Self::Device(_) => ExitCode::HardwareFault,
+            Self::Device(_) | Self::ReplicasDiffer(_) => ExitCode::HardwareFault,
             Self::Io { .. } | Self::OutOfMemory(_) | Self::State(_) | Self::Internal(_) => {
                 ExitCode::Internal
             }

@@ -10,6 +10,7 @@
 //! `ROUNDHOUSE_FAULT_LOSS=20,21` makes the loss of the first sample of these steps NaN.
 //! `ROUNDHOUSE_FAULT_DEVICE=rank:step` makes the forward pass of that rank fail there, in the words of a broken GPU.
 //! `ROUNDHOUSE_FAULT_SUM` breaks a sum over the stand-in (`c10d/src/bridge/fake_nccl.cpp`).
+//! `ROUNDHOUSE_FAULT_FLIP=rank:step` flips one bit of the first weight of that rank after that step.
 //! `ROUNDHOUSE_FAULT_CHUNK_BYTES` is the size of a chunk in which a state is sent. Without the feature there is
 //! nothing.
 
@@ -155,6 +156,21 @@ pub fn device_failure(rank: u32, step: u64) -> Option<&'static str> {
     let told = std::env::var("ROUNDHOUSE_FAULT_DEVICE").unwrap_or_default();
     let breaks = told == format!("{rank}:{step}");
     breaks.then_some("CUDA error: uncorrectable ECC error encountered")
+}
+
+/// Whether a bit of a rank's weights flips after a step.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn flips_bit(rank: u32, step: u64) -> bool {
+    let told = std::env::var("ROUNDHOUSE_FAULT_FLIP").unwrap_or_default();
+    told == format!("{rank}:{step}")
+}
+
+/// None flips.
+#[cfg(not(feature = "faults"))]
+#[must_use]
+pub const fn flips_bit(_: u32, _: u64) -> bool {
+    false
 }
 
 /// It does not break.

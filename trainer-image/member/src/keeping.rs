@@ -49,6 +49,8 @@ pub struct Keeping {
     first_generation: u64,
     /// Since when a rank is known to be stuck.
     stuck_since: Option<Instant>,
+    /// Whether the states of the ranks are compared before a save.
+    compares_replicas: bool,
 }
 
 /// What the manifest of the save in flight will say.
@@ -77,12 +79,12 @@ impl Keeping {
         let Some(settings) = &launch.checkpoint else {
             return Ok(None);
         };
-        Self::start(settings, launch.volume_patience, identity, table, reporter).map(Some)
+        Self::start(settings, launch, identity, table, reporter).map(Some)
     }
 
     fn start(
         settings: &CheckpointEnvironment,
-        patience: Patience,
+        launch: &Launch,
         identity: Identity,
         table: Table,
         reporter: &mut Reporter,
@@ -95,7 +97,7 @@ impl Keeping {
             identity,
             table,
             ledger: None,
-            patience,
+            patience: launch.volume_patience,
             found: None,
             damaged: Damaged::new(),
             look: None,
@@ -104,6 +106,7 @@ impl Keeping {
             has_told_lack: false,
             first_generation: 0,
             stuck_since: None,
+            compares_replicas: launch.compares_replicas,
         };
         let uid = settings.job_uid.clone();
         let directory = keeping.directory.clone();

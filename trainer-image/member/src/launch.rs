@@ -7,8 +7,8 @@ use std::time::Duration;
 use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::grace::{self, LeaveBudget, leave_budget};
 use roundhouse_contract::environment::{
-    CheckpointEnvironment, CollectiveTimeouts, DEFAULT_VOLUME_PATIENCE_SECONDS, EnvironmentInvalid,
-    ExpectedDevice, FORMER_GENERATION, POD_IP, VOLUME_PATIENCE_SECONDS,
+    COMPARE_REPLICAS, CheckpointEnvironment, CollectiveTimeouts, DEFAULT_VOLUME_PATIENCE_SECONDS,
+    EnvironmentInvalid, ExpectedDevice, FORMER_GENERATION, POD_IP, VOLUME_PATIENCE_SECONDS,
 };
 use roundhouse_elastic::Patience;
 
@@ -46,6 +46,8 @@ pub struct Launch {
     pub former_generation: Option<u64>,
     /// How long the checkpoint volume may take or give nothing.
     pub volume_patience: Patience,
+    /// Whether the ranks compare their states before they save one.
+    pub compares_replicas: bool,
 }
 
 /// Where the process' place in a generation comes from.
@@ -105,6 +107,7 @@ impl Launch {
             expected_device: None,
             former_generation: None,
             volume_patience: VOLUME_PATIENCE,
+            compares_replicas: true,
         })
     }
 
@@ -124,6 +127,7 @@ impl Launch {
             expected_device: ExpectedDevice::read(&get)?,
             former_generation: read(&get, FORMER_GENERATION)?,
             volume_patience: patience.map_or(VOLUME_PATIENCE, Patience::new),
+            compares_replicas: get(COMPARE_REPLICAS).is_none_or(|told| told.trim() != "false"),
             ..self
         })
     }
@@ -145,6 +149,7 @@ impl Launch {
             expected_device: None,
             former_generation: None,
             volume_patience: VOLUME_PATIENCE,
+            compares_replicas: true,
         }
     }
 

@@ -11,7 +11,8 @@
 //!    to those that lack it. [`held`] is what this process has of it, [`share`] how it is sent.
 //! 4. [`world`]: what the ranks tell each other at the end of each step. [`interrupt`] and [`blocking`]: waits for
 //!    peers that can be ended. [`door`]: when a world that grows lets the newcomers in.
-//! 5. [`keeping`], with [`checkpoint`] and [`ledger`]: what is written to the volume.
+//! 5. [`keeping`], with [`checkpoint`] and [`ledger`]: what is written to the volume. [`replicas`]: whether the ranks have one state
+//!    to write.
 //! 6. [`report`], with [`sections`]: what the agent and people are told.
 //!
 //! [`failure`] says why a process ends before its training is complete; [`faults`] injects some, for tests.
@@ -33,6 +34,7 @@ pub mod member;
 pub mod membership;
 pub mod process;
 pub mod rendezvous;
+pub mod replicas;
 pub mod report;
 pub mod sections;
 pub mod share;

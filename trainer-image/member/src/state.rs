@@ -10,10 +10,15 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+use crate::replicas::{self, Difference};
+use crate::share;
 
 pub mod snapshot;
 
 pub use snapshot::{Snapshot, reused};
+
+/// Bytes that are read at once for a digest: whole words.
+const DIGESTED_BYTES: u64 = 1 << 20;
 
 /// Everything that a rank without it has to be sent, and that a checkpoint holds: weights, what the optimizer
 /// remembers, running statistics.
@@ -48,6 +53,41 @@ pub trait State {
     /// # Errors
     /// They are not in the row, or the device refuses: they may be overwritten in part then.
     fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
+
+    /// A number for each view, which is another one if one bit of the view is: [`replicas::digest`]. A state on a device
+    /// computes it there.
+    ///
+    /// # Errors
+    /// The device refuses.
+    fn digests(&self) -> Result<Vec<u32>, Failure> {
+        digests_in_host_memory(self)
+    }
+
+    /// What it means for a rank that the states of the ranks differ.
+    fn differs(&self, difference: Difference, rank: u32) -> Failure {
+        difference.failure_of(rank)
+    }
+}
+
+/// [`State::digests`] by way of a buffer in host memory.
+fn digests_in_host_memory<S: State + ?Sized>(state: &S) -> Result<Vec<u32>, Failure> {
+    let table = state.table()?;
+    let mut buffer = Vec::new();
+    let digest = |view: &View| {
+        let mut sum = 0_u64;
+        for piece in share::chunks(view.bytes, DIGESTED_BYTES) {
+            let length = usize::try_from(piece.end - piece.start);
+            buffer.resize(
+                length.map_err(|error| Failure::State(error.to_string()))?,
+                0,
+            );
+            let bytes = view.offset + piece.start..view.offset + piece.end;
+            state.copy_out(bytes, &mut buffer)?;
+            sum = sum.wrapping_add(share::sum_of_words(&buffer));
+        }
+        Ok(replicas::digest(sum))
+    };
+    table.views().iter().map(digest).collect()
 }
 
 /// A snapshot that is complete when this returns.

@@ -157,15 +157,23 @@ impl<G: Group> World<G> {
         self.num_sums.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The number of each rank, from 0 to 2^53, in order.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone.
+    pub fn of_each(&self, own: f64) -> Result<Vec<f64>, Failure> {
+        let mut values = vec![0.0; self.size as usize];
+        values[self.rank as usize] = own;
+        self.sum(&values)
+    }
+
     /// Which ranks say yes, in order.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn ranks_that(&self, own: bool) -> Result<Vec<u32>, Failure> {
-        let mut values = vec![0.0; self.size as usize];
-        values[self.rank as usize] = f64::from(u8::from(own));
-        let sums = self.sum(&values)?;
-        let ranks = (0..self.size).zip(sums);
+        let numbers = self.of_each(f64::from(u8::from(own)))?;
+        let ranks = (0..self.size).zip(numbers);
         Ok(ranks
             .filter_map(|(rank, sum)| (whole(sum) > 0).then_some(rank))
             .collect())

@@ -24,7 +24,6 @@ from .errors import StateError
 from .optimizer import OptimizerState, bytes_of
 from .packed import Packed, tensors_of
 from .parameters import check_parameters, check_whole
-from .traces import shortened
 
 # The largest of 32 bits: no bit of a sum is lost.
 _PRIME = 4_294_967_291
@@ -231,13 +230,11 @@ class Row:
         sums = [sum_of_words(view.read()) for view in self.views]
         return [number % _PRIME for number in torch.stack([one.to(sums[0].device) for one in sums]).tolist()]
 
-    def differs(self, index: float, ranks: Sequence[int], step: int) -> NoReturn:
-        """The states of the ranks differ in a view; ``ranks`` have another one than rank 0."""
-        where = shortened([str(rank) for rank in ranks])
+    def differs(self, where: str) -> NoReturn:
+        """The states of the ranks differ; ``where`` says in which tensor of which ranks."""
         raise StateError(
-            f"the replicas differ after step {step}: {self.views[int(index)].name} of rank {where} is another one than that of rank "
-            "0; a script must not change its state by what only one rank knows, such as its own loss or the time; if it does "
-            "not, a device computes wrong. The newest checkpoint is of an earlier step"
+            f"{where}; a script must not change its state by what only one rank knows, such as its own loss or the time; if it "
+            "does not, a device computes wrong. The newest checkpoint is of an earlier step"
         )
 
     def settle(self) -> None:

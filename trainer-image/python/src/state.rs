@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use pyo3::prelude::*;
 use roundhouse_member::failure::Failure;
+use roundhouse_member::replicas::Difference;
 use roundhouse_member::share::{Chunk, Moved, Share, move_in_host_memory};
 use roundhouse_member::state::{Record, State, Table};
 use safetensors::Dtype;
@@ -54,31 +55,6 @@ impl PyState {
     }
 }
 
-impl PyState {
-    /// A number for each tensor, which is another one if a bit of it is.
-    ///
-    /// # Errors
-    /// Something does not fit what was there when the process has joined.
-    pub(crate) fn digests(&self) -> Result<Vec<u32>, Failure> {
-        Python::attach(|py| {
-            let digests = self.row.call_method0(py, "digests");
-            let digests = digests.and_then(|digests| digests.extract(py));
-            digests.map_err(|error| refused(py, &error))
-        })
-    }
-
-    /// The failure of ranks whose states differ at a tensor from that of rank 0, after a step.
-    pub(crate) fn differs(&self, index: f64, ranks: Vec<u32>, step: u64) -> Failure {
-        Python::attach(|py| {
-            let raised = self.row.call_method1(py, "differs", (index, ranks, step));
-            match raised {
-                Ok(_) => Failure::State("the states of the ranks differ".to_owned()),
-                Err(error) => refused(py, &error),
-            }
-        })
-    }
-}
-
 impl State for PyState {
     fn table(&self) -> Result<Table, Failure> {
         Ok(self.table.clone())
@@ -99,6 +75,23 @@ impl State for PyState {
         Python::attach(|py| {
             let copied = self.row.call_method1(py, "copy_in", arguments);
             copied.map(|_| ()).map_err(|error| refused(py, &error))
+        })
+    }
+
+    fn digests(&self) -> Result<Vec<u32>, Failure> {
+        Python::attach(|py| {
+            let digests = self.row.call_method0(py, "digests");
+            let digests = digests.and_then(|digests| digests.extract(py));
+            digests.map_err(|error| refused(py, &error))
+        })
+    }
+
+    /// The script may be the cause, so all ranks end with what to look for in it.
+    fn differs(&self, difference: Difference, _: u32) -> Failure {
+        let words = difference.to_string();
+        Python::attach(|py| match self.row.call_method1(py, "differs", (&words,)) {
+            Ok(_) => Failure::State(words),
+            Err(error) => refused(py, &error),
         })
     }
 }

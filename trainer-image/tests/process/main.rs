@@ -30,6 +30,7 @@ mod not_finite;
 mod parity;
 mod power_sgd;
 mod recompute;
+mod replicas;
 mod scaling;
 mod sharing;
 mod slices;

@@ -70,6 +70,11 @@ impl Volume {
         std::fs::remove_file(self.path().join("filler")).unwrap();
     }
 
+    /// Nothing in a directory can be renamed or removed from now on, and new names can be made.
+    pub(crate) fn only_appends_to(directory: &Path) {
+        run(Command::new("chattr").arg("+a").arg(directory));
+    }
+
     /// `ro` or `rw`. Nobody may have a file open for writing.
     pub(crate) fn remount(&self, how: &str) {
         let options = format!("remount,{how}");

@@ -183,6 +183,24 @@ fn a_volume_that_turns_read_only_while_it_is_written_to_keeps_what_it_has() {
 }
 
 #[test]
+fn a_volume_that_cannot_keep_checkpoints_is_told_of_before_the_first_save() {
+    let Some(volume) = Volume::of_disk() else {
+        return;
+    };
+    let path = volume.path().join("job");
+    std::fs::create_dir(&path).unwrap();
+    Volume::only_appends_to(&path);
+    let job = Job::keeping(&endless(), 2, every_steps(path.clone(), 1_000_000));
+    job.issue_when_ready(1);
+    let trouble = job.wait_for_trouble("does not rename a directory that holds files");
+    assert!(
+        trouble.starts_with(path.to_str().unwrap()) && trouble.contains("use NFS, CephFS"),
+        "{trouble}"
+    );
+    job.wait_for_steps(EVERY);
+}
+
+#[test]
 fn a_training_whose_result_cannot_be_saved_has_not_succeeded() {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");

@@ -8,6 +8,7 @@ use std::ops::Range;
 use roundhouse_c10d::ErrorKind;
 use roundhouse_elastic::checkpoint::Piece;
 use roundhouse_member::failure::Failure;
+use roundhouse_member::replicas;
 use roundhouse_member::share::{Chunk, Moved, Role, Share, garbled, seal};
 use roundhouse_member::state::{Record, Snapshot, State, Table, copied_at_once};
 use safetensors::Dtype;
@@ -65,6 +66,15 @@ impl Tensors {
         })
     }
 
+    /// Flips a bit of the first weight: what a device that computes wrong does, for tests.
+    pub(crate) fn flip_a_bit(&mut self) -> Result<(), Failure> {
+        let mut bytes = [0; 4];
+        self.copy_out(0..4, &mut bytes)?;
+        // It doubles or halves a number of 32 bits.
+        bytes[2] ^= 0x80;
+        self.copy_in(0, &bytes)
+    }
+
     /// Copies bytes of the row into `flat`, a tensor of bytes on any device.
     fn flatten(&self, range: &Range<u64>, flat: &Tensor) -> Result<(), TchError> {
         let mut at = 0;
@@ -94,6 +104,20 @@ impl Tensors {
             at += length;
         }
         Ok(())
+    }
+
+    /// The sum of the 64-bit words of each tensor, modulo 2^64. They are computed where the tensors are, and the host
+    /// waits once for all of them.
+    fn sums_of_words(&self) -> Result<Vec<i64>, TchError> {
+        let sums = self
+            .tensors
+            .iter()
+            .map(|tensor| sum_of_words(&bytes_of(tensor)?));
+        let sums: Vec<Tensor> = sums.collect::<Result<_, _>>()?;
+        if sums.is_empty() {
+            return Ok(Vec::new());
+        }
+        Vec::try_from(Tensor::f_stack(&sums, 0)?.f_to_device(Device::Cpu)?)
     }
 
     fn move_chunk(&mut self, group: &C10dGroup, chunk: &Chunk) -> Result<Moved, Failure> {
@@ -180,6 +204,14 @@ impl State for Tensors {
         }
     }
 
+    fn digests(&self) -> Result<Vec<u32>, Failure> {
+        let sums = self.sums_of_words().map_err(refused)?;
+        Ok(sums
+            .into_iter()
+            .map(|sum| replicas::digest(sum.cast_unsigned()))
+            .collect())
+    }
+
     fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         let range = offset..offset + bytes.len() as u64;
         if range.end > self.table.num_bytes() {
@@ -243,6 +275,21 @@ impl Flat {
 fn bytes_of(tensor: &Tensor) -> Result<Tensor, TchError> {
     let elements = tensor.f_detach()?.f_contiguous()?.f_view([-1])?;
     elements.f_view_dtype(Kind::Uint8)
+}
+
+/// The sum of bytes, eight at a time and then the rest, as one element.
+fn sum_of_words(bytes: &Tensor) -> Result<Tensor, TchError> {
+    let length = bytes.size1()?;
+    let whole = length / WORD * WORD;
+    let row = bytes.f_narrow(0, 0, whole)?;
+    // A part of a larger tensor may begin between two words.
+    let words = row.f_view_dtype(Kind::Int64).or_else(|_| {
+        let mut copy = row.f_empty_like()?;
+        copy.f_copy_(&row)?;
+        copy.f_view_dtype(Kind::Int64)
+    })?;
+    let rest = bytes.f_narrow(0, whole, length - whole)?;
+    words.f_sum(Kind::Int64)?.f_add(&rest.f_sum(Kind::Int64)?)
 }
 
 fn narrow(bytes: &Tensor, piece: &Piece) -> Result<Tensor, TchError> {

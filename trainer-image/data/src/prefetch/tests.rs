@@ -176,6 +176,66 @@ fn no_more_batches_are_read_ahead_than_allowed() {
     assert!(dataset.num_reads.load(Ordering::Relaxed) <= 21);
 }
 
+/// A sample is there when so many threads read at once.
+#[derive(Debug)]
+struct Together {
+    item: Item,
+    num_threads: usize,
+    reading: std::sync::Mutex<usize>,
+    changed: std::sync::Condvar,
+}
+
+impl Dataset for Together {
+    fn num_samples(&self) -> u64 {
+        1_000
+    }
+
+    fn item(&self) -> &Item {
+        &self.item
+    }
+
+    fn num_classes(&self) -> Option<u32> {
+        None
+    }
+
+    fn read(&self, sample: u64, _: u64, _: &mut Scratch, _: &mut [u8]) -> Result<i64, DataError> {
+        let mut reading = self.reading.lock().unwrap();
+        *reading += 1;
+        self.changed.notify_all();
+        let deadline = std::time::Duration::from_secs(20);
+        let few = |reading: &mut usize| *reading < self.num_threads;
+        let waited = self.changed.wait_timeout_while(reading, deadline, few);
+        assert!(!waited.unwrap().1.timed_out(), "threads have no sample");
+        Ok(sample.cast_signed())
+    }
+}
+
+#[test]
+fn every_thread_has_a_sample_to_read_however_small_the_passes_are() {
+    let dataset = Arc::new(Together {
+        item: numbers(1, None).item.clone(),
+        num_threads: 16,
+        reading: std::sync::Mutex::default(),
+        changed: std::sync::Condvar::new(),
+    });
+    let mut prefetcher = Prefetcher::new(dataset, options(16, 2, OnCorrupt::Fail)).unwrap();
+    let passes: Vec<Request> = (0..40)
+        .map(|pass| Request {
+            samples: vec![2 * pass, 2 * pass + 1],
+            epoch: 0,
+        })
+        .collect();
+    prefetcher.expect(passes.clone().into_iter());
+    for pass in &passes {
+        let batch = prefetcher.fetch(pass).unwrap();
+        assert_eq!(
+            batch.labels,
+            [0, 1].map(|at| pass.samples[at].cast_signed())
+        );
+        prefetcher.recycle(batch);
+    }
+}
+
 #[test]
 fn a_batch_outside_the_plan_is_read_too() {
     let dataset = numbers(50, None);

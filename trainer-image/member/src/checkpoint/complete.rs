@@ -9,6 +9,7 @@ use roundhouse_elastic::checkpoint::superfluous;
 
 use super::directory::sync_directory;
 use super::manifest::{self, Manifest, Shard};
+use super::trouble::Operation;
 use super::{Directory, Reason, Trouble, pointer, shard};
 use crate::faults::{self, Point};
 use crate::state::Table;
@@ -71,7 +72,7 @@ fn try_complete(
     } else if let Err(error) = std::fs::rename(partial, &complete) {
         // Another process may have given the same state its name a moment ago.
         let Ok(saved) = Manifest::read(&complete) else {
-            return Err(Reason::of_rename(error));
+            return Err(Reason::of(Operation::RenameDirectory, error));
         };
         manifest = saved;
         std::fs::remove_dir_all(partial)?;

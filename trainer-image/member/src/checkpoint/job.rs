@@ -2,12 +2,10 @@
 //! the state of the one before, and its generations begin at 1 again. So that they are newer than all of the
 //! other's, each job after the first counts from a higher number.
 
-use std::collections::hash_map::RandomState;
-use std::fs::File;
-use std::hash::{BuildHasher, Hasher};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use super::draft::{Draft, plain};
 use super::{Directory, about};
 use crate::report::say_error;
 
@@ -46,33 +44,14 @@ fn read(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Writes the number if nobody has: as a whole, since a link is made at once or not at all.
+/// Writes the number if nobody has.
 fn settle(file: &Path, first: u64) -> io::Result<()> {
     let folder = file.parent().unwrap_or(file);
-    std::fs::create_dir_all(folder)?;
-    let draft = folder.join(draft_name());
-    let mut written = File::create_new(&draft)?;
-    let linked = writeln!(written, "{first}")
-        .and_then(|()| written.sync_all())
-        .and_then(|()| std::fs::hard_link(&draft, file));
-    std::fs::remove_file(&draft)?;
-    match linked {
+    let draft = Draft::write(folder, &format!("{first}\n"))?;
+    match draft.publish(file) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// Nobody else's: pods have the same process ids, and share the volume. The host's name is for people.
-fn draft_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    // The standard library's hashers have random keys.
-    let random = RandomState::new().build_hasher().finish();
-    format!(".{}-{random:016x}", plain(host.trim()))
-}
-
-fn plain(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    text.chars().map(plain).collect()
 }
 
 fn file(directory: &Directory, uid: &str) -> PathBuf {
@@ -104,8 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_with_the_same_id_do_not_write_the_same_draft() {
-        assert_ne!(draft_name(), draft_name());
+    fn processes_that_settle_it_at_once_settle_the_same() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("jobs/a");
         let settled: Vec<u64> = std::thread::scope(|scope| {

@@ -24,12 +24,12 @@ pub enum Reason {
     /// The operating system says so.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file system does not rename a directory that holds files, which no later save can change.
+    /// The file system cannot do something that checkpoints need, which no later save can change.
     #[error(
-        "the file system does not rename a directory that holds files ({0}), and a checkpoint gets its name so; use NFS, \
-         CephFS or another POSIX file system (gcsfuse needs --rename-dir-limit, Mountpoint for S3 cannot)"
+        "the file system does not {0} ({1}), and checkpoints need that; use NFS, CephFS or another POSIX file system \
+         (gcsfuse needs --rename-dir-limit, Mountpoint for S3 cannot)"
     )]
-    RenameRefused(io::Error),
+    Refused(Operation, io::Error),
     /// It is no JSON, or says something else than is expected.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -89,23 +89,63 @@ pub enum Reason {
     LedgerStep,
 }
 
+/// What checkpoints and ledger need of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// For a checkpoint.
+    MakeDirectory,
+    /// For all files.
+    Write,
+    /// A checkpoint gets its name so.
+    RenameDirectory,
+    /// For scores that come later, and for the name of the best checkpoint.
+    ReplaceFile,
+    /// For the number of a job, and for ledgers.
+    NameOnce,
+    /// A name has to be durable, too.
+    SyncDirectory,
+    /// Old checkpoints go.
+    Remove,
+}
+
+impl std::fmt::Display for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::MakeDirectory => "make directories",
+            Self::Write => "write files and make them durable (fsync)",
+            Self::RenameDirectory => "rename a directory that holds files",
+            Self::ReplaceFile => "replace a file by renaming another one",
+            Self::NameOnce => {
+                "give a file a name that no file has (a hard link, or a rename that replaces nothing)"
+            }
+            Self::SyncDirectory => "make the names in a directory durable (fsync)",
+            Self::Remove => "remove directories and files",
+        })
+    }
+}
+
 impl Reason {
-    /// Why a checkpoint has not got its name. Mounts of object stores refuse that, each with another error; gcsfuse says
-    /// "too many open files".
-    pub(super) fn of_rename(error: io::Error) -> Self {
-        const REFUSALS: [Errno; 6] = [
-            Errno::MFILE,
-            Errno::NOSYS,
-            Errno::NOTSUP,
-            Errno::OPNOTSUPP,
-            Errno::PERM,
-            Errno::XDEV,
-        ];
-        if Errno::from_io_error(&error).is_some_and(|errno| REFUSALS.contains(&errno)) {
-            return Self::RenameRefused(error);
+    /// Why an operation has failed. Mounts of object stores refuse what they cannot do, each with another error; of the
+    /// rename of a directory gcsfuse says "too many open files".
+    pub(super) fn of(operation: Operation, error: io::Error) -> Self {
+        if is_refusal(&error) {
+            return Self::Refused(operation, error);
         }
         error.into()
     }
+}
+
+/// Whether an error says that the file system cannot do this at all.
+pub(super) fn is_refusal(error: &io::Error) -> bool {
+    const REFUSALS: [Errno; 6] = [
+        Errno::MFILE,
+        Errno::NOSYS,
+        Errno::NOTSUP,
+        Errno::OPNOTSUPP,
+        Errno::PERM,
+        Errno::XDEV,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| REFUSALS.contains(&errno))
 }
 
 /// Whether an error says that there is nothing at a path.
@@ -137,14 +177,15 @@ mod tests {
     #[test]
     fn a_file_system_that_renames_no_directory_is_told_from_one_that_is_full() {
         for refusal in [Errno::MFILE, Errno::NOSYS, Errno::OPNOTSUPP, Errno::PERM] {
-            let words = Reason::of_rename(refusal.into()).to_string();
+            let words = Reason::of(Operation::RenameDirectory, refusal.into()).to_string();
             assert!(
-                words.contains("gcsfuse needs --rename-dir-limit"),
+                words.contains("does not rename a directory")
+                    && words.contains("gcsfuse needs --rename-dir-limit"),
                 "{words}"
             );
         }
         for trouble in [Errno::NOSPC, Errno::ROFS, Errno::IO, Errno::STALE] {
-            let reason = Reason::of_rename(trouble.into());
+            let reason = Reason::of(Operation::RenameDirectory, trouble.into());
             assert!(matches!(reason, Reason::Io(_)), "{reason}");
         }
     }

@@ -1,5 +1,6 @@
 //! The thread that writes: training continues meanwhile, however slow the volume is.
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use super::complete::Retention;
 use super::manifest::Manifest;
 use super::shard::{self, Part};
 use super::trouble::Reason;
-use super::{Directory, Trouble, complete};
+use super::{Directory, Trouble, complete, probe};
 use crate::ledger::{Progress, Unwritten};
 use crate::state::{Snapshot, Table};
 
@@ -76,6 +77,8 @@ pub(super) enum Done {
     Fenced(u64),
     /// Old checkpoints could not be deleted.
     NotTidied(Trouble),
+    /// The file system cannot do what a save needs.
+    Refused(Trouble),
 }
 
 /// Why a checkpoint whose parts are durable is not complete.
@@ -102,6 +105,7 @@ pub(super) fn start(
         table,
         retention,
         done,
+        has_probed: Cell::new(false),
     };
     std::thread::Builder::new()
         .name("checkpoints".to_owned())
@@ -118,6 +122,8 @@ struct Thread {
     table: Table,
     retention: Retention,
     done: Sender<Done>,
+    /// Whether the file system was tried.
+    has_probed: Cell<bool>,
 }
 
 impl Thread {
@@ -201,6 +207,11 @@ impl Thread {
         }
         if let Err(reason) = self.look_around() {
             self.tell(Done::NotTidied(reason));
+        }
+        if !self.has_probed.replace(true)
+            && let Some(refusal) = probe::probe(&self.directory)
+        {
+            self.tell(Done::Refused(refusal));
         }
     }
 

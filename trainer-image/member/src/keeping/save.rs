@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::ledger::Ledger;
 use crate::member::Member;
+use crate::replicas;
 use crate::state::State;
 use crate::world::SavingSum;
 
@@ -99,10 +100,14 @@ impl<R: Rendezvous> Member<'_, R> {
     ) -> Result<(), Failure> {
         let world = self.world()?;
         let (rank, world_size) = (world.rank(), world.size());
+        let decision = saving::decide(&sum.stages, u64::from(world_size), is_due);
+        if decision == Decision::Begin {
+            self.compare_replicas(state)?;
+        }
         let Some(keeping) = &mut self.keeping else {
             return Ok(());
         };
-        match saving::decide(&sum.stages, u64::from(world_size), is_due) {
+        match decision {
             Decision::None => {}
             Decision::Begin => {
                 let ledger = self.held.chain.head();
@@ -130,6 +135,20 @@ impl<R: Rendezvous> Member<'_, R> {
             }
         }
         Ok(())
+    }
+}
+
+impl<R: Rendezvous> Member<'_, R> {
+    /// A checkpoint has a part of each rank's state, so a save begins only if all have the same.
+    fn compare_replicas<S: State>(&self, state: &S) -> Result<(), Failure> {
+        if !self.keeping.as_ref().is_some_and(|it| it.compares_replicas) {
+            return Ok(());
+        }
+        let world = self.world()?;
+        match replicas::compare(world, state, self.held.mark.step)? {
+            None => Ok(()),
+            Some(difference) => Err(state.differs(difference, world.rank())),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use roundhouse_elastic::ledger::{self, Header, Terms};
 use roundhouse_elastic::{Chain, Line};
 
 use super::{Shared, lock};
+use crate::checkpoint::draft::Draft;
 use crate::checkpoint::{Directory, Trouble};
 use crate::faults;
 
@@ -30,6 +31,8 @@ pub(super) struct Appender {
     header: Header,
     chain: Chain,
     file: Option<File>,
+    /// The file before it has its name.
+    draft: Option<Draft>,
     /// Whether the file's name is durable.
     is_named: bool,
     /// Length of the file up to its last whole line.
@@ -54,6 +57,7 @@ impl Appender {
             },
             chain,
             file: None,
+            draft: None,
             is_named: false,
             length: 0,
             durable_length: 0,
@@ -134,16 +138,30 @@ impl Appender {
         Ok(())
     }
 
-    /// Begins the file. It must not be there: a generation is formed once, so a process that has written it
-    /// belongs to another life of the job.
+    /// Begins the file: with its header, under its name, at once. The name must not be there: a generation is formed once,
+    /// so a process that has written it belongs to another life of the job. The draft stays until it has its name: a try
+    /// whose answer was lost is found by the next one.
     fn create(&mut self) -> io::Result<()> {
-        let directory = self.directory.ledger();
-        std::fs::create_dir_all(&directory)?;
-        let file = File::create_new(self.path()).inspect_err(|error| {
-            self.is_taken |= error.kind() == io::ErrorKind::AlreadyExists;
-        })?;
-        self.file = Some(file);
-        Ok(())
+        use io::ErrorKind::{AlreadyExists, NotFound};
+        let header = self.header.to_text();
+        let draft = match self.draft.take() {
+            Some(draft) => draft,
+            None => Draft::write(&self.directory.ledger(), &header)?,
+        };
+        let file = draft.file().try_clone();
+        match file.and_then(|file| draft.publish(&self.path()).map(|()| file)) {
+            Ok(file) => {
+                self.file = Some(file);
+                self.length = header.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.is_taken |= error.kind() == AlreadyExists;
+                self.draft =
+                    Some(draft).filter(|_| !matches!(error.kind(), AlreadyExists | NotFound));
+                Err(error)
+            }
+        }
     }
 
     /// Makes all lines durable. After an error those that are not yet are written again: the system
@@ -202,4 +220,37 @@ fn name_durably(directory: &Directory, is_named: &mut bool) -> io::Result<()> {
         *is_named = true;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_elastic::{Course, Head};
+
+    use super::*;
+
+    fn appender(directory: &Directory) -> Appender {
+        let terms = Terms::of(&Course::of_steps(100, 30, 1_000), 7);
+        let chain = Chain::from(Head::start(&terms));
+        Appender::new(directory.clone(), 3, &terms, chain)
+    }
+
+    #[test]
+    fn a_ledger_whose_creation_was_not_answered_is_found_by_the_next_try() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let mut own = appender(&directory);
+        let draft = Draft::write(&directory.ledger(), &own.header.to_text()).unwrap();
+        // The volume has done it, and its answer was lost.
+        draft.publish(&own.path()).unwrap();
+        own.draft = Some(draft);
+        own.write().and_then(|()| own.sync()).unwrap();
+        assert!(!own.is_taken && own.durable_length > 0);
+        let written = std::fs::read_to_string(own.path()).unwrap();
+        assert_eq!(written, own.header.to_text());
+
+        let mut other_world = appender(&directory);
+        assert!(other_world.write().is_err() && other_world.is_taken);
+        let files = std::fs::read_dir(directory.ledger()).unwrap();
+        assert_eq!(files.count(), 1, "no draft stays");
+    }
 }

@@ -26,7 +26,6 @@ use crate::sampler::Course;
 use crate::state::PyState;
 
 mod edges;
-mod equality;
 mod numbers;
 mod step;
 
@@ -48,8 +47,6 @@ pub(super) struct Training {
     course: course::Course,
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
-    /// Whether there is a directory for them.
-    has_checkpoints: bool,
     /// The step that has begun, and what this rank brings to its end.
     begun: Option<(Batch, Standing)>,
     /// What this rank has told its peers at its end, or why it cannot.
@@ -137,7 +134,6 @@ impl Training {
             course: *course,
             scaling: *scaling,
             timeouts: launch.timeouts,
-            has_checkpoints: launch.checkpoint.is_some(),
             begun: None,
             told: None,
             agreed: None,

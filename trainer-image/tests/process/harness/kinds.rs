@@ -79,6 +79,22 @@ impl Job {
         job.begin(&digits())
     }
 
+    /// A job that saves, and one of whose ranks has another weight after a step.
+    pub(crate) fn keeping_with_flip(
+        config: &Value,
+        nodes: u32,
+        checkpoint: CheckpointEnvironment,
+        rank: u32,
+        step: u64,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(checkpoint);
+        job.variables
+            .push((rank, "ROUNDHOUSE_FAULT_FLIP", format!("{rank}:{step}")));
+        job.spawn(&digits());
+        job
+    }
+
     /// A job each of whose steps takes so many seconds longer, with a grace of four minutes. It saves a checkpoint
     /// when it ends or is left.
     pub(crate) fn slow(config: &Value, nodes: u32, seconds: u64) -> Self {

@@ -114,6 +114,48 @@ fn a_weight_that_requires_a_gradient_is_overwritten() {
     assert!(weight.requires_grad());
 }
 
+/// What the ranks compare before each checkpoint. `--nocapture` prints what it costs beside the copy that a save makes.
+#[test]
+fn the_digest_of_a_tensor_is_that_of_its_bytes_wherever_it_begins() {
+    let mut named = tensors();
+    let flat = Tensor::arange(9, (Kind::Float, Device::Cpu));
+    // Its first byte is no multiple of a word.
+    named.push(("f".to_owned(), flat.narrow(0, 3, 5)));
+    named.push((
+        "g".to_owned(),
+        Tensor::zeros([0], (Kind::Float, Device::Cpu)),
+    ));
+    let state = state(&named);
+    let digests = state.digests().unwrap();
+    let table = state.table().unwrap();
+    let expected = table.views().iter().map(|view| {
+        let bytes = out(&state, view.offset..view.offset + view.bytes);
+        let (words, rest) = bytes.split_at(bytes.len() / 8 * 8);
+        let rest = rest.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        replicas::digest(sum_of_words(words).wrapping_add(rest))
+    });
+    assert_eq!(digests, expected.collect::<Vec<_>>());
+
+    let large = Tensor::ones([64 << 20], (Kind::Float, Device::Cpu));
+    let state = self::state(&[("large".to_owned(), large)]);
+    let num_bytes = state.table().unwrap().num_bytes();
+    let fewest = |run: &dyn Fn()| {
+        let times = (0..3).map(|_| {
+            let begun = std::time::Instant::now();
+            run();
+            begun.elapsed()
+        });
+        times.min().unwrap()
+    };
+    let digest = fewest(&|| assert_eq!(state.digests().unwrap().len(), 1));
+    let copy = fewest(&|| assert!(state.snapshot(0..num_bytes, None).is_ok()));
+    let gigabytes = num_bytes as f64 / 1e9;
+    println!(
+        "once per checkpoint: {gigabytes:.2} GB compared in {digest:.1?} ({:.1} GB/s), copied in {copy:.1?}",
+        gigabytes / digest.as_secs_f64()
+    );
+}
+
 #[test]
 fn bytes_beyond_the_state_are_refused() {
     let original = tensors();

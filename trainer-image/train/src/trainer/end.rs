@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use roundhouse_elastic::numerics::{Finite, Verdict};
 use roundhouse_elastic::{Batch, Event, straggler};
+use roundhouse_member::faults;
 use roundhouse_member::report::StepReport;
 use roundhouse_member::sections::{Section, Sections};
 use roundhouse_member::world::StepEnd;
@@ -82,6 +83,9 @@ impl Trainer<'_> {
         self.count(&batch, verdict, finite);
         self.member.note(&batch, loss, &end.saving);
         self.prepare_sync(verdict, factor)?;
+        if faults::flips_bit(self.member.world()?.rank(), batch.step) {
+            self.work.tensors.flip_a_bit()?;
+        }
         let mut sections = stopwatch.read()?;
         if let Some(sync) = &mut self.sync {
             let waited = sync.waited();

@@ -113,7 +113,9 @@ impl Saver {
                 self.is_discarding = false;
                 None
             }
-            Done::NotTidied(trouble) => Some(News::Failed(trouble.to_string())),
+            Done::NotTidied(trouble) | Done::Refused(trouble) => {
+                Some(News::Failed(trouble.to_string()))
+            }
         }
     }
 }

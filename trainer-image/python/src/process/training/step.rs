@@ -225,9 +225,6 @@ impl Training {
     }
 
     fn act(&mut self, end: &StepEnd) -> Result<(), Failure> {
-        if self.begins_save(end)? {
-            self.check_equal()?;
-        }
         self.member.save_on(&end.saving, &self.state)?;
         if end.agreement.all_leave {
             self.member.save_before_leaving(&self.state)?;

@@ -1,0 +1,92 @@
+//! The volume: saves, their names, retention, and the fence for older generations.
+
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::checkpoint::superfluous;
+
+use super::{Course, KEEP, Late, Violation};
+use crate::Rule;
+use crate::process::Process;
+
+impl Course {
+    pub(super) fn save(&mut self) -> Result<(), Violation> {
+        self.begin_late_save();
+        self.complete_late_save()
+    }
+
+    pub(super) fn begin_late_save(&mut self) {
+        if let Some(first) = self.world.first().filter(|_| self.answers) {
+            let Process {
+                head, generation, ..
+            } = self.processes[*first];
+            if head.step > 0 {
+                self.late.push(Late {
+                    writer: generation,
+                    nonce: self.nonce,
+                    head,
+                });
+            }
+        }
+    }
+
+    /// The ledger's number is the fence for older generations.
+    pub(super) fn complete_late_save(&mut self) -> Result<(), Violation> {
+        if !self.answers {
+            return Ok(());
+        }
+        let Some(Late {
+            writer,
+            nonce,
+            head,
+        }) = self.late.pop()
+        else {
+            return Ok(());
+        };
+        if self.is_fenced(writer, nonce) {
+            return Ok(());
+        }
+        self.ledgers.insert(writer, nonce);
+        let id = if self.has(Rule::Name) {
+            CheckpointId::of(&head)
+        } else {
+            CheckpointId {
+                generation: writer,
+                step: head.step,
+            }
+        };
+        let earlier = self.checkpoints.insert(id, head);
+        if earlier.is_some_and(|earlier| earlier != head) {
+            return Err(Violation::TwoContents);
+        }
+        self.delete_old()
+    }
+
+    pub(super) fn delete_old(&mut self) -> Result<(), Violation> {
+        let Some((newest, _)) = self.newest() else {
+            return Ok(());
+        };
+        let all: Vec<_> = self.checkpoints.keys().map(|id| (*id, true)).collect();
+        for old in superfluous(&all, KEEP, None) {
+            if old >= newest || old.step > newest.step {
+                return Err(Violation::Deleted);
+            }
+            self.checkpoints.remove(&old);
+        }
+        Ok(())
+    }
+
+    /// Whether a newer generation has written, or another world of this number.
+    pub(super) fn is_fenced(&self, generation: u64, nonce: u64) -> bool {
+        let is_other = self
+            .ledgers
+            .get(&generation)
+            .is_some_and(|own| *own != nonce);
+        let is_newer = self.written() > generation || is_other;
+        self.answers && is_newer
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        let saved = self.checkpoints.keys().map(|id| id.generation);
+        let all = saved.chain(self.ledgers.keys().copied());
+        all.max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,66 @@
+//! Whether the file system of the volume can do what checkpoints and ledger need. Mounts of object stores cannot do all
+//! of it; without this only the first save would say so, in words of the one call that failed.
+
+use std::io;
+use std::path::Path;
+
+use super::directory::sync_directory;
+use super::draft::{Draft, draft_name};
+use super::trouble::Operation;
+use super::{Directory, Pulse, Reason, Trouble};
+
+/// Tries each operation once, in a directory of its own that is removed. `None`: the file system can do them all, or other
+/// trouble came first, of which each save will say what it is.
+pub(super) fn probe(directory: &Directory) -> Option<Trouble> {
+    let root = directory.root();
+    let name = format!(".probe{}", draft_name());
+    let (place, named) = (root.join(&name), root.join(format!("{name}.named")));
+    let tried = try_all(root, &place, &named, directory.pulse());
+    if tried.is_err() {
+        for left in [&place, &named] {
+            let _ = std::fs::remove_dir_all(left);
+        }
+    }
+    match tried {
+        Err(reason @ Reason::Refused(..)) => Some(Trouble::with(root)(reason)),
+        Ok(()) | Err(_) => None,
+    }
+}
+
+/// In the order in which a first save needs them.
+fn try_all(root: &Path, place: &Path, named: &Path, pulse: &Pulse) -> Result<(), Reason> {
+    let refused = |operation| move |error: io::Error| Reason::of(operation, error);
+    let write = |path: &Path| pulse.write_durably(path, |file| file.write_all(b"probe"));
+    std::fs::create_dir_all(root)?;
+    std::fs::create_dir(place).map_err(refused(Operation::MakeDirectory))?;
+    write(&place.join("part")).map_err(refused(Operation::Write))?;
+    sync_directory(place).map_err(refused(Operation::SyncDirectory))?;
+    std::fs::rename(place, named).map_err(refused(Operation::RenameDirectory))?;
+    write(&named.join("draft")).map_err(refused(Operation::Write))?;
+    std::fs::rename(named.join("draft"), named.join("part"))
+        .map_err(refused(Operation::ReplaceFile))?;
+    let draft = Draft::write(named, "probe")?;
+    let published = draft.publish(&named.join("once"));
+    published.map_err(refused(Operation::NameOnce))?;
+    drop(draft);
+    std::fs::remove_dir_all(named).map_err(refused(Operation::Remove))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_can_do_all_is_left_as_it_was() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().join("job"));
+        assert!(probe(&directory).is_none());
+        assert_eq!(std::fs::read_dir(directory.root()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn trouble_that_is_no_refusal_is_left_to_the_save() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(probe(&Directory::new(file.path().to_owned())).is_none());
+    }
+}
