@@ -25,6 +25,7 @@ pub struct HostSource {
     /// Mean and standard deviation `[C, 1, 1]` of pixels that come as bytes.
     normalize: Option<(Tensor, Tensor)>,
     uploads: Uploads,
+    is_channels_last: bool,
     num_skipped: u64,
     /// Samples fetched from each data set of a mix.
     num_by_part: Vec<(String, u64)>,
@@ -63,6 +64,7 @@ impl HostSource {
             device,
             normalize,
             uploads: Uploads::new(device)?,
+            is_channels_last: false,
             num_skipped: 0,
             num_by_part,
         })
@@ -120,9 +122,12 @@ impl HostSource {
         })
     }
 
-    /// Bytes `[B, H, W, C]` as floats `[B, C, H, W]`.
+    /// Bytes `[B, H, W, C]` as floats `[B, C, H, W]`. Those are channels last as they lie.
     fn normalized(&self, pixels_bhwc: &Tensor) -> Result<Tensor, TchError> {
-        let pixels_bchw = pixels_bhwc.f_permute([0, 3, 1, 2])?.f_contiguous()?;
+        let mut pixels_bchw = pixels_bhwc.f_permute([0, 3, 1, 2])?;
+        if !self.is_channels_last {
+            pixels_bchw = pixels_bchw.f_contiguous()?;
+        }
         let scaled = pixels_bchw
             .f_to_kind(Kind::Float)?
             .f_mul_scalar_(1.0 / 255.0)?;
@@ -156,6 +161,10 @@ impl Source for HostSource {
             .into_iter()
             .map(|(places, order)| Request::of(places, &order));
         self.prefetcher.expect(requests);
+    }
+
+    fn lay_channels_last(&mut self) {
+        self.is_channels_last = true;
     }
 
     fn tokens_per_sample(&self) -> Option<u64> {

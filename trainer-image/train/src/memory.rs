@@ -18,8 +18,9 @@ const PIECE: u64 = 4_096;
 /// A data set of pixels in memory. They stay 8-bit until they are part of a batch.
 #[derive(Debug)]
 pub struct InMemory {
-    /// `[N, C, H, W]`, 8 bit.
+    /// `[N, C, H, W]`, 8 bit; the memory is that of `[N, H, W, C]` if batches are to be so.
     images_nchw: Tensor,
+    is_channels_last: bool,
     /// `[N]`, 64 bit.
     labels_n: Tensor,
     num_samples: u64,
@@ -65,12 +66,26 @@ impl InMemory {
         let (scale, shift) = normalization(normalize, num_channels, device)?;
         Ok(Self {
             images_nchw: images_nchw.f_to_device(device)?,
+            is_channels_last: false,
             labels_n: Tensor::f_from_slice(&labels)?.f_to_device(device)?,
             num_samples,
             words: dataset.describe(),
             scale,
             shift,
         })
+    }
+}
+
+impl InMemory {
+    fn selected(&self, index: &Tensor) -> Result<Tensor, TchError> {
+        if !self.is_channels_last {
+            return self.images_nchw.f_index_select(0, index);
+        }
+        // A selection lies in the order of its dimensions.
+        let pixels_nhwc = self.images_nchw.f_permute([0, 2, 3, 1])?;
+        pixels_nhwc
+            .f_index_select(0, index)?
+            .f_permute([0, 3, 1, 2])
     }
 }
 
@@ -83,6 +98,15 @@ impl Source for InMemory {
         self.words.clone()
     }
 
+    fn lay_channels_last(&mut self) {
+        let pixels_nhwc = self.images_nchw.f_permute([0, 2, 3, 1]);
+        let laid = pixels_nhwc.and_then(|pixels| pixels.f_contiguous()?.f_permute([0, 3, 1, 2]));
+        // Without the room for both they stay as they are, and each batch is copied.
+        if let Ok(images_nchw) = laid {
+            (self.images_nchw, self.is_channels_last) = (images_nchw, true);
+        }
+    }
+
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
         let samples: Vec<i64> = places
             .filter_map(|place| order.at(place))
@@ -91,7 +115,7 @@ impl Source for InMemory {
         let device = self.images_nchw.device();
         let host = Tensor::f_from_slice(&samples)?;
         let index = upload(&host, device)?;
-        let images = self.images_nchw.f_index_select(0, &index)?;
+        let images = self.selected(&index)?;
         Ok(Batch {
             inputs: normalized(&images, &self.scale, &self.shift)?,
             targets: self.labels_n.f_index_select(0, &index)?,
@@ -146,6 +170,7 @@ pub(crate) fn normalized(
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_c10d::format;
     use roundhouse_data::{DataError, Scratch};
 
     use super::*;
@@ -179,6 +204,29 @@ mod tests {
         fn part_names(&self) -> Vec<String> {
             self.0.clone()
         }
+    }
+
+    #[test]
+    fn images_in_memory_lie_with_their_channels_closest_and_keep_their_values() {
+        let images_nchw =
+            Tensor::arange(4 * 3 * 2 * 5, (Kind::Uint8, Device::Cpu)).view([4, 3, 2, 5]);
+        let (scale, shift) = normalization(None, 3, Device::Cpu).unwrap();
+        let mut source = InMemory {
+            images_nchw,
+            is_channels_last: false,
+            labels_n: Tensor::from_slice(&[0_i64, 1, 2, 3]),
+            num_samples: 4,
+            words: String::new(),
+            scale,
+            shift,
+        };
+        let order = Permutation::new(4, 1, 0);
+        let plain = source.fetch(1..4, &order).unwrap().inputs;
+        assert!(plain.is_contiguous());
+        source.lay_channels_last();
+        let last = source.fetch(1..4, &order).unwrap().inputs;
+        assert!(format::is_channels_last(&last).unwrap());
+        assert_eq!(last, plain);
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub trait Source: std::fmt::Debug {
         let _ = coming;
     }
 
+    /// Images `[B, C, H, W]` come with their channels closest in memory from now on, where that saves a copy.
+    fn lay_channels_last(&mut self) {}
+
     /// Tokens in a sample, for samples that are sequences of them.
     fn tokens_per_sample(&self) -> Option<u64> {
         None

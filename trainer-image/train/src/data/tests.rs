@@ -1,8 +1,10 @@
 use std::path::Path;
 
+use roundhouse_c10d::format;
 use roundhouse_contract::trainer::data::mix::Part as MixPart;
 use roundhouse_contract::trainer::data::{Data, DataFormat, TokenOptions, TokenType};
 use roundhouse_data::open::{Pixels, open};
+use roundhouse_data::{DataError, Scratch};
 
 use super::*;
 
@@ -47,6 +49,59 @@ fn images_are_normalized_on_the_device() {
         .max()
         .double_value(&[]);
     assert!(distance < 1e-6, "{distance}");
+}
+
+/// Images of two by three pixels with three channels, each byte another one.
+#[derive(Debug)]
+struct Colours;
+
+impl Dataset for Colours {
+    fn num_samples(&self) -> u64 {
+        6
+    }
+
+    fn item(&self) -> &Item {
+        &Item::Pixels {
+            height: 2,
+            width: 3,
+            num_channels: 3,
+        }
+    }
+
+    fn num_classes(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn read(
+        &self,
+        sample: u64,
+        _: u64,
+        _: &mut Scratch,
+        into: &mut [u8],
+    ) -> Result<i64, DataError> {
+        let first = u8::try_from(sample * 18).unwrap();
+        for (byte, value) in into.iter_mut().zip(first..) {
+            *byte = value;
+        }
+        Ok(0)
+    }
+}
+
+#[test]
+fn images_that_lie_with_their_channels_closest_are_not_copied_to_lie_so() {
+    let source = || {
+        let normalize: (&[f64], &[f64]) = (&[0.1, 0.2, 0.3], &[0.5, 0.6, 0.7]);
+        let options = Options::default();
+        HostSource::new(Arc::new(Colours), options, Some(normalize), Device::Cpu).unwrap()
+    };
+    let order = Permutation::new(6, 1, 0);
+    let plain = source().fetch(0..4, &order).unwrap().inputs;
+    assert!(plain.is_contiguous());
+    let mut last = source();
+    last.lay_channels_last();
+    let last = last.fetch(0..4, &order).unwrap().inputs;
+    assert!(format::is_channels_last(&last).unwrap());
+    assert_eq!(last, plain);
 }
 
 #[test]

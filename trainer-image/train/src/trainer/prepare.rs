@@ -152,7 +152,10 @@ fn job_on(
     let mut job = build(&setup)?;
     job.task.parameters_mut().move_to(device)?;
     if config.channels_last {
-        let last = |source| -> Box<dyn Source> { Box::new(ChannelsLast(source)) };
+        let last = |mut source: Box<dyn Source>| -> Box<dyn Source> {
+            source.lay_channels_last();
+            Box::new(ChannelsLast(source))
+        };
         job.task.parameters_mut().lay_channels_last()?;
         job.train = last(job.train);
         job.test = job.test.map(last);
