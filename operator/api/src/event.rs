@@ -27,6 +27,8 @@ pub enum EventReason {
     WorkerFailed,
     /// A checkpoint could not be saved.
     CheckpointFailed,
+    /// Committed steps were lost and repeated.
+    StepsRepeated,
     /// The workers leave, since `spec.suspend` is true.
     Suspended,
     /// `spec.suspend` is false again.
@@ -39,7 +41,7 @@ pub enum EventReason {
 
 impl EventReason {
     /// Every reason, in the order of a job's life.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Accepted,
         Self::InvalidSpec,
         Self::ForbiddenByPolicy,
@@ -52,6 +54,7 @@ impl EventReason {
         Self::GenerationIssued,
         Self::WorkerFailed,
         Self::CheckpointFailed,
+        Self::StepsRepeated,
         Self::Suspended,
         Self::Resumed,
         Self::Succeeded,
@@ -74,6 +77,7 @@ impl EventReason {
             Self::GenerationIssued => "GenerationIssued",
             Self::WorkerFailed => "WorkerFailed",
             Self::CheckpointFailed => "CheckpointFailed",
+            Self::StepsRepeated => "StepsRepeated",
             Self::Suspended => "Suspended",
             Self::Resumed => "Resumed",
             Self::Succeeded => "Succeeded",
@@ -95,6 +99,7 @@ impl EventReason {
             | Self::RepairReverted
             | Self::WorkerFailed
             | Self::CheckpointFailed
+            | Self::StepsRepeated
             | Self::Failed => true,
             Self::Accepted
             | Self::GenerationIssued
@@ -139,6 +144,9 @@ impl EventReason {
             }
             Self::CheckpointFailed => {
                 "A checkpoint could not be saved. Training continues. The message has the path and the cause."
+            }
+            Self::StepsRepeated => {
+                "Steps that were committed were lost, with all processes that had their state, and training repeats them. The message has their numbers, and the state that training continued from."
             }
             Self::Suspended => {
                 "The job is suspended. The message names the step that it continues from."

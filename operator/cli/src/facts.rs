@@ -87,8 +87,9 @@ impl Facts {
         let stored = stored.map(|stored| stored.progress.clone());
         let told = self.told.values().filter_map(|told| told.progress.clone());
         let all = told.chain(stored.clone());
-        // Only rank 0 tells of a straggler.
-        all.max_by_key(|it| (it.generation, it.step, it.straggler.is_some()))
+        // Only rank 0 knows a straggler, and what was repeated.
+        let of_rank_0 = |it: &Progress| (it.straggler.is_some(), it.repeated_steps);
+        all.max_by_key(|it| (it.generation, it.step, of_rank_0(it)))
             .map(|newest| merged(newest, stored))
     }
 
@@ -102,6 +103,7 @@ impl Facts {
 /// An agent that was started anew may not have evaluated yet: what the status knows of evaluations stays.
 fn merged(newest: Progress, stored: Option<Progress>) -> Progress {
     let Some(stored) = stored else { return newest };
+    let newest = newest.with_repeats_of(Some(&stored));
     Progress {
         eval_accuracy: newest.eval_accuracy.or(stored.eval_accuracy),
         eval_loss: newest.eval_loss.or(stored.eval_loss),

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BestCheckpoint, counter};
+use crate::{BestCheckpoint, Repeat, counter};
 
 /// Progress of a job as its rank 0 sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,16 @@ pub struct Progress {
         deserialize_with = "counter::read"
     )]
     pub skipped_steps: u64,
+    /// Committed steps of this job that were lost with all processes that had their state, and repeated. It never falls.
+    #[serde(
+        default,
+        skip_serializing_if = "counter::is_zero",
+        deserialize_with = "counter::read"
+    )]
+    pub repeated_steps: u64,
+    /// The newest of the repeated steps, and the state that training continued from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_repeat: Option<Repeat>,
     /// Samples per second over the whole world.
     pub samples_per_second: f64,
     /// Accuracy on the test split, 0 to 1, once evaluated.
@@ -71,6 +81,22 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub straggler: Option<Straggler>,
+}
+
+impl Progress {
+    /// With the repeated steps of earlier progress, if that knew of more: a rank that has just become rank 0 does not know
+    /// them yet.
+    #[must_use]
+    pub fn with_repeats_of(self, before: Option<&Self>) -> Self {
+        match before {
+            Some(before) if before.repeated_steps > self.repeated_steps => Self {
+                repeated_steps: before.repeated_steps,
+                last_repeat: before.last_repeat,
+                ..self
+            },
+            Some(_) | None => self,
+        }
+    }
 }
 
 /// What an agent answers when it is asked for the progress. It says whose that is, since addresses of pods are used again.
@@ -194,6 +220,7 @@ mod tests {
         assert!(!text.contains("checkpoint"), "{text}");
         assert!(!text.contains("straggler"), "{text}");
         assert!(!text.contains("skipped"), "{text}");
+        assert!(!text.contains("epeat"), "{text}");
         assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
         let with_straggler = Progress {
             straggler: Some(Straggler {

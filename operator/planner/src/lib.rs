@@ -36,7 +36,7 @@ pub use observed::{
 pub use plan::{Action, DeleteReason, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 pub use program::{Program, Script};
 pub use rejection::{Rejection, RejectionReason};
-pub use told::checkpoint::is_in_new_trouble;
+pub use told::progress::is_in_new_trouble;
 pub use told::refused::{Obstacle, plan_refused};
 pub use told::status;
 pub use validate::{Examined, InvalidSpec, JobKey, ValidatedJob, examine, validate};

@@ -4,5 +4,6 @@ pub(crate) mod checkpoint;
 pub(crate) mod progress;
 pub(crate) mod refused;
 pub(crate) mod rejected;
+pub(crate) mod repeats;
 pub mod status;
 pub(crate) mod waiting;

@@ -45,6 +45,7 @@ pub const PROGRESS: Target = Target {
     seeds: || {
         texts(&[json!({
             "generation": 1, "worldSize": 2, "step": 10, "totalSteps": 20, "epoch": 1, "loss": 0.5, "skippedSteps": 1,
+            "repeatedSteps": 2, "lastRepeat": {"first": 6, "last": 7, "after": 5, "source": "Memory", "rank": 1},
             "samplesPerSecond": 3.5, "evalAccuracy": 0.5, "checkpointStep": 9, "checkpointAt": "2026-01-01T00:00:00Z",
             "bestCheckpoint": {"step": 9, "metric": "loss", "value": 0.5}, "straggler": {"nodeRank": 1, "factor": 2.0},
         })])

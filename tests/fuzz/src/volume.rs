@@ -80,6 +80,7 @@ pub const LEDGER: Target = Target {
                 generation,
                 previous: (generation > 1).then(|| chain.head()),
                 course: terms,
+                start: None,
             };
             let mut text = header.to_text();
             for step in steps {

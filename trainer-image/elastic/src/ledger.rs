@@ -13,8 +13,10 @@ use crate::scaling::scaled;
 
 pub mod chain;
 mod loss;
+pub mod repeats;
 
 pub use chain::Chain;
+pub use repeats::{Beginning, Repeat, Repeats, Source, Start};
 
 /// What all generations of a training have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +190,9 @@ pub struct Header {
     pub previous: Option<Head>,
     /// What is trained.
     pub course: Terms,
+    /// With what state the generation began; absent in files of earlier versions. No hash covers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Start>,
 }
 
 impl Header {

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::{Lost, Origin, Place};
+use roundhouse_elastic::ledger::Source;
+use roundhouse_elastic::{Lost, Origin, Place, StateSource};
 
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -173,6 +174,7 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         if let Some(keeping) = &mut self.keeping {
             keeping.count_from(agreed.first_generation);
+            keeping.continue_from(source(&agreed.source));
             keeping.saver.take_over(agreed.debt);
         }
         if let Some(peers) = &self.peers {
@@ -298,6 +300,15 @@ impl<R: Rendezvous> Member<'_, R> {
             peers.interrupter.state_moves(num_bytes);
         }
         self.reporter.state_moves(num_bytes);
+    }
+}
+
+/// Where the state is that the generation begins with.
+fn source(agreed: &StateSource) -> Source {
+    match agreed.claim.origin {
+        Origin::Fresh => Source::Initial,
+        Origin::Loaded => Source::Checkpoint,
+        Origin::Live | Origin::Torn => Source::Rank(u32::try_from(agreed.rank).unwrap_or_default()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::best::Scores;
+use roundhouse_elastic::ledger::Source;
 use roundhouse_elastic::patience::Flight;
 use roundhouse_elastic::{Claim, Head, Mark, Patience};
 
@@ -34,6 +35,10 @@ pub struct Keeping {
     identity: Identity,
     table: Table,
     ledger: Option<Ledger>,
+    /// Where the state was that the generation begins with.
+    source: Source,
+    /// Whether this rank has committed a step in the generation.
+    has_committed: bool,
     /// The checkpoint that this process stands for, if it does.
     found: Option<Manifest>,
     damaged: Damaged,
@@ -97,6 +102,8 @@ impl Keeping {
             identity,
             table,
             ledger: None,
+            source: Source::Initial,
+            has_committed: false,
             patience: launch.volume_patience,
             found: None,
             damaged: Damaged::new(),
@@ -187,6 +194,11 @@ impl Keeping {
         self.first_generation = first_generation;
     }
 
+    /// Where the state was that the generation begins with.
+    pub(crate) const fn continue_from(&mut self, source: Source) {
+        self.source = source;
+    }
+
     /// The generation is over.
     pub(crate) fn leave(&mut self) {
         let abandoned = self.saver.abandon();
@@ -195,6 +207,7 @@ impl Keeping {
         }
         self.saved = None;
         self.ledger = None;
+        self.has_committed = false;
         self.stuck_since = None;
     }
 
@@ -224,6 +237,10 @@ impl Keeping {
         reporter.ledger(self.trouble_with_ledger());
         if let Some(ledger) = &self.ledger {
             reporter.ledger_is_durable(ledger.durable());
+            // A generation that breaks before its first step supersedes nothing.
+            if let Some(repeats) = ledger.repeats().filter(|_| self.has_committed) {
+                reporter.repeated(&repeats, self.first_generation);
+            }
         }
         match newer {
             Some(newer) => Err(Failure::Fenced {

@@ -9,13 +9,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::ledger::Terms;
+use roundhouse_elastic::ledger::{Beginning, Repeats, Source, Terms};
 use roundhouse_elastic::{Chain, Line};
 
 use crate::checkpoint::Directory;
 use crate::failure::Failure;
 
 mod appender;
+mod older;
 
 use appender::{Appender, Sync};
 
@@ -32,6 +33,8 @@ struct State {
     error: Option<String>,
     /// A newer generation that has written here.
     fenced: Option<u64>,
+    /// Steps that were committed, lost and done again, once that is known.
+    repeats: Option<Repeats>,
     /// When the volume last answered, well or ill: once a second unless it hangs.
     answered_at: Instant,
 }
@@ -51,6 +54,7 @@ impl Shared {
                 num_tries: 0,
                 error: None,
                 fenced: None,
+                repeats: None,
                 answered_at: Instant::now(),
             }),
             changed: Condvar::new(),
@@ -65,6 +69,35 @@ impl Shared {
     fn set(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state());
         self.changed.notify_all();
+    }
+}
+
+/// A generation whose ledger begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// Its number.
+    pub generation: u64,
+    /// The job's generations are above this.
+    pub first_generation: u64,
+    /// Where the state was that it begins with.
+    pub source: Source,
+}
+
+impl Opening {
+    /// With the chain that its state has.
+    fn with(self, chain: &Chain) -> Beginning {
+        let Self {
+            generation,
+            first_generation,
+            source,
+        } = self;
+        Beginning {
+            generation,
+            first_generation,
+            previous: Some(chain.durable()).filter(|head| head.step > 0),
+            head: chain.head(),
+            source,
+        }
     }
 }
 
@@ -105,14 +138,14 @@ impl Ledger {
     /// [`Self::error`].
     pub fn open(
         directory: &Directory,
-        generation: u64,
+        opening: Opening,
         terms: &Terms,
         chain: &Chain,
     ) -> Result<Self, Failure> {
         let (syncs, inbox) = channel();
         let lines = Arc::<Mutex<Vec<Line>>>::default();
         let shared = Arc::new(Shared::new(chain.durable().step));
-        let appender = Appender::new(directory.clone(), generation, terms, chain.clone());
+        let appender = Appender::new(directory.clone(), opening, terms, chain.clone());
         let (coming, told) = (Arc::clone(&lines), Arc::clone(&shared));
         std::thread::Builder::new()
             .name("ledger".to_owned())
@@ -152,6 +185,12 @@ impl Ledger {
     #[must_use]
     pub fn fenced(&self) -> Option<u64> {
         self.shared.state().fenced
+    }
+
+    /// Steps that were committed, lost and done again, if this generation commits a step. `None` until that is known.
+    #[must_use]
+    pub fn repeats(&self) -> Option<Repeats> {
+        self.shared.state().repeats
     }
 
     /// For another thread.

@@ -21,6 +21,7 @@ mod lines;
 pub mod meter;
 pub mod metrics;
 mod nccl_log;
+mod repeats;
 mod status_file;
 pub mod transports;
 pub mod work;

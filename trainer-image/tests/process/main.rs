@@ -30,6 +30,7 @@ mod not_finite;
 mod parity;
 mod power_sgd;
 mod recompute;
+mod repeats;
 mod replicas;
 mod scaling;
 mod sharing;

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use roundhouse_contract::ExitCode;
-use roundhouse_elastic::Head;
 use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
-use roundhouse_elastic::ledger::{self, Header};
+use roundhouse_elastic::ledger::{self, Header, Source};
+use roundhouse_elastic::{CheckpointId, Head};
 use roundhouse_member::checkpoint::job::run_of;
 use roundhouse_member::checkpoint::manifest::Tail;
 use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
 use roundhouse_member::report::{say, say_error};
 
 pub mod compare;
+mod json;
 
 /// Why a ledger proves nothing.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +34,20 @@ enum Unproven {
     Empty(PathBuf, String),
 }
 
-/// Audits the ledger below a checkpoint directory and says what came of it.
+/// Audits the ledger below a checkpoint directory and says what came of it, in words or as JSON.
 #[must_use]
-pub fn run(dir: &Path) -> ExitCode {
+pub fn run(dir: &Path, as_json: bool) -> ExitCode {
     let proof = read(&Directory::new(dir.to_owned()))
         .and_then(|(files, heads)| audit::audit(files, &heads).map_err(Unproven::from));
     match proof {
+        Ok(proof) if as_json => {
+            say(&json::proven(&proof));
+            ExitCode::Done
+        }
+        Err(reason) if as_json => {
+            say(&json::not_proven(&reason.to_string()));
+            ExitCode::DataInvalid
+        }
         Ok(proof) => {
             say(&table(&proof.rows));
             for words in proof.rows.iter().filter_map(lost) {
@@ -95,6 +104,7 @@ fn tail(manifest: &Manifest) -> Option<File> {
         generation: lines.last()?.generation,
         previous: Some(*after).filter(|head| head.step > 0),
         course: manifest.training.course,
+        start: None,
     };
     Some(File {
         header,
@@ -151,9 +161,26 @@ fn table(rows: &[Row]) -> String {
 fn lost(row: &Row) -> Option<String> {
     let (first, last) = row.superseded?;
     let (run, generation) = run_of(row.generation);
+    let cause = row.superseded_by.map_or_else(
+        || "a newer generation continued from an older state".to_owned(),
+        |(generation, start)| {
+            let (run, generation) = run_of(generation);
+            let step = start.head.step;
+            let state = match start.source {
+                Source::Initial => "began with the initial weights".to_owned(),
+                Source::Checkpoint => {
+                    let name = CheckpointId::of(&start.head).name();
+                    format!("continued from checkpoint {name}")
+                }
+                Source::Rank(rank) => {
+                    format!("continued from the state of rank {rank} after step {step}")
+                }
+            };
+            format!("generation {generation} (run {run}) {state}")
+        },
+    );
     Some(format!(
-        "{} of generation {generation} (run {run}) lost and done again: steps {first}-{last}; a newer generation \
-         continued from an older state",
+        "{} of generation {generation} (run {run}) lost and done again: steps {first}-{last}; {cause}",
         counted(row.num_superseded)
     ))
 }
@@ -162,6 +189,14 @@ fn counted(num_steps: u64) -> String {
     match num_steps {
         1 => "1 committed step".to_owned(),
         num => format!("{num} committed steps"),
+    }
+}
+
+/// Steps of the whole training. If the batch follows the workers nobody knows how many there will be.
+const fn total_steps(proof: &Proof) -> u64 {
+    match proof.terms.reference_replicas {
+        None => proof.terms.total_steps,
+        Some(_) => proof.num_steps,
     }
 }
 
@@ -175,11 +210,7 @@ fn verdict(proof: &Proof) -> String {
         num_epochs,
         cursor,
     } = proof;
-    // If the batch follows the workers nobody knows how many steps there will be.
-    let total = match terms.reference_replicas {
-        None => terms.total_steps,
-        Some(_) => *num_steps,
-    };
+    let total = total_steps(proof);
     let skipped = match num_skipped {
         0 => String::new(),
         1 => "; 1 step was not finite and changed no weights".to_owned(),

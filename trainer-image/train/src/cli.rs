@@ -57,7 +57,7 @@ pub enum Command {
     /// from the newest one, and checks that no sample of an epoch was left out or used twice. A job that is applied again
     /// over the same directory is the next run: its generations begin at 1. Lines
     /// that a newer generation did not continue from are superseded: these steps were committed, lost and done again. They
-    /// are counted and named.
+    /// are counted and named, with the state that the newer generation continued from.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {
         /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
@@ -69,6 +69,10 @@ pub enum Command {
         /// are the same for every number of workers and every history of kills.
         #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "dir")]
         compare: Option<Vec<PathBuf>>,
+        /// Print the result as one JSON object, for programs: whether it is proven, and the generations with the steps that were
+        /// lost and done again.
+        #[arg(long, conflicts_with = "compare")]
+        json: bool,
     },
     /// Write the weights of a checkpoint as one safetensors file.
     ///

@@ -25,9 +25,9 @@ pub fn main(build: impl Build) -> ! {
     blocking::count_those_of_library(roundhouse_c10d::num_left_behind);
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.other_command() {
-            Some(Command::Audit { dir, compare }) => match (dir, compare.as_deref()) {
+            Some(Command::Audit { dir, compare, json }) => match (dir, compare.as_deref()) {
                 (_, Some([left, right])) => audit::compare::run(left, right),
-                (Some(dir), _) => audit::run(dir),
+                (Some(dir), _) => audit::run(dir, *json),
                 // The command line has asked for one of the two.
                 (None, _) => ExitCode::ConfigInvalid,
             },

@@ -72,6 +72,8 @@ pub(crate) fn numbers(progress: &Progress) -> String {
         epoch,
         loss,
         skipped_steps,
+        repeated_steps,
+        last_repeat,
         samples_per_second,
         eval_accuracy,
         eval_loss,
@@ -96,6 +98,14 @@ pub(crate) fn numbers(progress: &Progress) -> String {
         parts.push(format!(
             "{} without an update",
             counted(skipped_steps, "step")
+        ));
+    }
+    if *repeated_steps > 0 {
+        let span = last_repeat.map(|it| format!(" (the last: {}-{})", it.first, it.last));
+        parts.push(format!(
+            "{} lost and repeated{}",
+            counted(repeated_steps, "committed step"),
+            span.unwrap_or_default()
         ));
     }
     parts.join(", ")

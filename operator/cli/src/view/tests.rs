@@ -1,3 +1,4 @@
+use roundhouse_contract::{Progress, Repeat, RepeatSource};
 use serde_json::json;
 
 use super::JobView;
@@ -39,6 +40,25 @@ fn a_job_that_trains_shows_each_rank_with_its_step_and_lag() {
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
+}
+
+#[test]
+fn steps_that_were_lost_and_repeated_are_shown() {
+    let repeated = Progress {
+        repeated_steps: 12,
+        last_repeat: Some(Repeat {
+            first: 31,
+            last: 42,
+            after: 30,
+            source: RepeatSource::Checkpoint,
+            rank: None,
+        }),
+        ..progress()
+    };
+    let case = job().trains(2).told(0, repeated, "");
+    let text = shown(&JobView::of(&case.facts()));
+    let words = "12 committed steps lost and repeated (the last: 31-42).";
+    assert!(text.contains(words), "{text}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(crate) fn differs(job: &ValidatedJob, status: &TrainingJobStatus, progress: 
 
 /// Whether progress tells of trouble that the status does not.
 #[must_use]
-pub fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
+pub(crate) fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
     let known = status.checkpoint.as_ref().and_then(|it| it.error.as_ref());
     let told = told(progress).and_then(|it| it.error);
     told.is_some() && told.as_ref() != known

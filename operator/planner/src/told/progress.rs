@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::JobProgress;
+use roundhouse_api::{JobProgress, TrainingJobStatus};
 use roundhouse_contract::Progress;
 
 use crate::draft::Draft;
 use crate::observed::ProgressSample;
-use crate::told::checkpoint;
 use crate::told::status::{percent, rounded, time, time_left};
+use crate::told::{checkpoint, repeats};
 
 /// Progress is written at most this often while few jobs train.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -24,12 +24,19 @@ pub(crate) fn show(draft: &mut Draft<'_>) {
         let is_time = time_left(shown.updated_at.0, interval, *at).is_none();
         let differs = shown.progress.step != progress.step
             || checkpoint::differs(draft.job, &draft.status, progress);
-        is_time && differs || checkpoint::is_in_new_trouble(&draft.status, progress)
+        is_time && differs || is_in_new_trouble(&draft.status, progress)
     });
     if due && progress.generation == draft.members.generation && !draft.status.is_terminal() {
-        draft.status.progress = Some(shown(progress, *at));
+        repeats::report(draft, progress);
+        draft.status.progress = Some(shown(&draft.status, progress, *at));
         checkpoint::show(draft, progress);
     }
+}
+
+/// Whether progress tells of trouble with checkpoints, or of repeated steps, that the status does not have.
+#[must_use]
+pub fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
+    checkpoint::is_in_new_trouble(status, progress) || repeats::are_new(status, progress)
 }
 
 /// Whether all steps are done, as far as was told. The members only save the results. A worker that joins now could not help,
@@ -48,13 +55,17 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
     });
-    // All have come as far as each other; only rank 0 knows of checkpoints.
+    // All have come as far as each other; only rank 0 knows of checkpoints, and of repeated steps.
     let told = told
-        .max_by_key(|it| (it.step, it.checkpoint_step, it.checkpoint_error.is_some()))
+        .max_by_key(|it| {
+            let of_rank_0 = (it.checkpoint_step, it.checkpoint_error.is_some());
+            (it.step, of_rank_0, it.repeated_steps)
+        })
         .filter(|told| before.is_none_or(|before| before.progress.step <= told.step));
     let Some(progress) = told else { return };
     checkpoint::show(draft, &progress);
-    let now = shown(&progress, draft.now);
+    repeats::report(draft, &progress);
+    let now = shown(&draft.status, &progress, draft.now);
     let before = draft.status.progress.as_ref();
     if before.is_none_or(|before| before.progress != now.progress) {
         draft.status.progress = Some(now);
@@ -62,9 +73,10 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
 }
 
 /// Progress as the status has it, told at a time.
-fn shown(progress: &Progress, at: Timestamp) -> JobProgress {
+fn shown(status: &TrainingJobStatus, progress: &Progress, at: Timestamp) -> JobProgress {
+    let before = status.progress.as_ref().map(|shown| &shown.progress);
     JobProgress {
-        progress: rounded(progress),
+        progress: rounded(progress).with_repeats_of(before),
         percent: percent(progress.step, progress.total_steps),
         updated_at: time(at),
     }

@@ -98,6 +98,8 @@ pub fn rounded(progress: &Progress) -> Progress {
         epoch,
         loss,
         skipped_steps,
+        repeated_steps,
+        last_repeat,
         ..
     } = *progress;
     Progress {
@@ -108,6 +110,8 @@ pub fn rounded(progress: &Progress) -> Progress {
         epoch,
         loss: loss.map(round),
         skipped_steps,
+        repeated_steps,
+        last_repeat,
         samples_per_second: progress.samples_per_second.round(),
         eval_accuracy: progress.eval_accuracy.map(round),
         eval_loss: progress.eval_loss.map(round),

@@ -25,6 +25,7 @@ pub(super) struct Record {
     pub(super) account: Account,
     pub(super) incidents: BTreeMap<&'static str, u64>,
     pub(super) avoided: BTreeMap<String, u64>,
+    pub(super) repeated_steps: u64,
     /// When it last had not ended, or held a GPU.
     active: Option<Instant>,
     /// Since when it recovers from an incident.
@@ -43,6 +44,7 @@ impl Record {
             account: Account::default(),
             incidents: BTreeMap::new(),
             avoided: BTreeMap::new(),
+            repeated_steps: 0,
             active: None,
             recovers_since: None,
             recovered_in: 0,
@@ -86,6 +88,7 @@ impl Record {
     ) -> Vec<(Milestone, Duration)> {
         self.count_incidents(before, after, now);
         self.count_avoided(before, after);
+        self.repeated_steps += repeated_steps(after).saturating_sub(repeated_steps(before));
         if after.is_terminal() || after.is_true(ConditionType::Suspended) {
             self.recovers_since = None;
         }
@@ -162,6 +165,11 @@ fn generation(status: &TrainingJobStatus) -> u64 {
         .membership
         .as_ref()
         .map_or(0, |newest| newest.generation)
+}
+
+fn repeated_steps(status: &TrainingJobStatus) -> u64 {
+    let progress = status.progress.as_ref();
+    progress.map_or(0, |shown| shown.progress.repeated_steps)
 }
 
 /// The time since a moment; none for one that lies ahead by another clock.

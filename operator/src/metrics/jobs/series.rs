@@ -16,6 +16,7 @@ pub(super) struct Series {
     jobs: IntGaugeVec,
     incidents: IntCounterVec,
     avoided: IntCounterVec,
+    repeated_steps: IntCounterVec,
     workers: IntGaugeVec,
     gpus: IntGaugeVec,
     held: CounterVec,
@@ -44,6 +45,11 @@ impl Series {
                 "Times that a job began to avoid a node, or avoids it for longer, after a failure that is the node's.",
                 &["namespace", "job", "node"],
             )?,
+            repeated_steps: count(
+                "roundhouse_job_repeated_steps_total",
+                "Steps of a job that were committed, lost with all processes that had their state, and repeated.",
+                &job,
+            )?,
             workers: gauge(
                 "roundhouse_job_workers",
                 "Workers of a job: wanted; ready, which are in the lobby or train; active, which live in the newest \
@@ -66,17 +72,27 @@ impl Series {
         })
     }
 
-    fn all(&self) -> [&dyn Collector; 7] {
+    fn all(&self) -> [&dyn Collector; 8] {
         let Self {
             jobs,
             incidents,
             avoided,
+            repeated_steps,
             workers,
             gpus,
             held,
             training,
         } = self;
-        [jobs, incidents, avoided, workers, gpus, held, training]
+        [
+            jobs,
+            incidents,
+            avoided,
+            repeated_steps,
+            workers,
+            gpus,
+            held,
+            training,
+        ]
     }
 
     pub(super) fn desc(&self) -> Vec<&Desc> {
@@ -88,6 +104,7 @@ impl Series {
         self.jobs.reset();
         self.incidents.reset();
         self.avoided.reset();
+        self.repeated_steps.reset();
         self.workers.reset();
         self.gpus.reset();
         self.held.reset();
@@ -120,6 +137,10 @@ impl Series {
                 .with_label_values(&[namespace, job, node.as_str()])
                 .inc_by(*number);
         }
+        // From 0 on, so that the first increase is one.
+        self.repeated_steps
+            .with_label_values(&[namespace, job])
+            .inc_by(record.repeated_steps);
         if let Some(workers) = &record.workers {
             for (state, number) in [
                 ("wanted", workers.wanted),

@@ -1,4 +1,6 @@
 use jiff::SignedDuration;
+use roundhouse_contract::{Progress, Repeat, RepeatSource};
+use roundhouse_planner::ProgressSample;
 use roundhouse_planner::testing::{World, world};
 
 use super::*;
@@ -281,4 +283,45 @@ fn series_of_a_job_that_is_gone_go_away_and_a_late_reconcile_does_not_bring_them
     told.jobs.take(Event::Init);
     told.jobs.take(Event::InitDone);
     assert_eq!(told.of_job("roundhouse_job_gpus", ""), None);
+}
+
+#[test]
+fn steps_that_were_lost_and_repeated_count_once_however_often_they_are_reported() {
+    let mut told = told();
+    told.settle();
+    told.prepare();
+    told.settle();
+    let repeated = |told: &Told| told.of_job("roundhouse_job_repeated_steps_total", "");
+    assert_eq!(repeated(&told), Some(0.0));
+    for (step, repeated_steps, expected) in
+        [(40, 0, 0.0), (45, 12, 12.0), (50, 12, 12.0), (60, 15, 15.0)]
+    {
+        told.pass(10);
+        let progress = Progress {
+            generation: 1,
+            step,
+            total_steps: 100,
+            repeated_steps,
+            last_repeat: (repeated_steps > 0).then_some(Repeat {
+                first: 31,
+                last: 42,
+                after: 30,
+                source: RepeatSource::Checkpoint,
+                rank: None,
+            }),
+            ..Progress::default()
+        };
+        let at = told.world.now;
+        told.world.observed.progress = Some(ProgressSample { progress, at });
+        told.settle();
+        assert_eq!(repeated(&told), Some(expected));
+    }
+    let mut next = restarted(told.world, told.clock);
+    next.jobs.take(Event::Apply(watched()));
+    next.settle();
+    assert_eq!(
+        repeated(&next),
+        Some(0.0),
+        "the earlier operator has counted them"
+    );
 }

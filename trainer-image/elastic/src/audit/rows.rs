@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::File;
-use crate::ledger::Line;
+use crate::ledger::{Header, Line, Start};
 
 /// What one generation adds to the proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,9 @@ pub struct Row {
     pub num_superseded: u64,
     /// First and last step of them.
     pub superseded: Option<(u64, u64)>,
+    /// The generation that did the first of them again, and the state that it began with; `None` if its file is of an earlier
+    /// version, which does not say so.
+    pub superseded_by: Option<(u64, Start)>,
 }
 
 impl Row {
@@ -31,6 +34,7 @@ impl Row {
             num_samples: 0,
             num_superseded: 0,
             superseded: None,
+            superseded_by: None,
         }
     }
 
@@ -72,5 +76,21 @@ pub(super) fn of(files: &[File], lengths: &[usize]) -> Vec<Row> {
         row.or_insert_with_key(|it| Row::of(*it))
             .add_superseded(line);
     }
+    for row in rows.values_mut() {
+        row.superseded_by = successor(files, row);
+    }
     rows.into_values().collect()
+}
+
+/// The first newer generation that committed a step, and began with a state from before the steps that were superseded.
+fn successor(files: &[File], row: &Row) -> Option<(u64, Start)> {
+    let (first, _) = row.superseded?;
+    files.iter().find_map(|file| {
+        let Header {
+            generation, start, ..
+        } = file.header;
+        let has_committed = file.head().generation == generation;
+        let start = start.filter(|start| start.head.step < first)?;
+        (generation > row.generation && has_committed).then_some((generation, start))
+    })
 }

@@ -24,6 +24,7 @@ fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
             generation,
             previous,
             course: terms(),
+            start: None,
         },
         lines: chain.lines().iter().copied().collect(),
     }
@@ -293,6 +294,7 @@ fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
                 generation: *generation,
                 previous,
                 course,
+                start: None,
             },
             lines,
         });

@@ -10,7 +10,7 @@ use crate::checkpoint::Manifest;
 use crate::checkpoint::manifest::SCHEMA_VERSION;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Opening};
 use crate::member::Member;
 use crate::replicas;
 use crate::state::State;
@@ -27,8 +27,13 @@ impl<R: Rendezvous> Member<'_, R> {
         let saved_step = (origin == Origin::Loaded).then_some(self.held.mark.step);
         keeping.saver.enter(generation, place.rank, saved_step);
         let (directory, terms) = (&keeping.directory, keeping.identity.course);
+        let opening = Opening {
+            generation,
+            first_generation: keeping.first_generation,
+            source: keeping.source,
+        };
         keeping.ledger = (place.rank == 0)
-            .then(|| Ledger::open(directory, generation, &terms, &self.held.chain))
+            .then(|| Ledger::open(directory, opening, &terms, &self.held.chain))
             .transpose()?;
         Ok(())
     }
@@ -60,6 +65,7 @@ impl<R: Rendezvous> Member<'_, R> {
         if let Some(ledger) = &keeping.ledger {
             ledger.append(line);
         }
+        keeping.has_committed = true;
         chain.forget_through(sum.durable_line);
     }
 

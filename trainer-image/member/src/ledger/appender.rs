@@ -7,13 +7,14 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::ledger::{self, Header, Terms};
+use roundhouse_elastic::ledger::{self, Beginning, Header, Start, Terms, repeats};
 use roundhouse_elastic::{Chain, Line};
 
-use super::{Shared, lock};
+use super::{Opening, Shared, lock, older};
 use crate::checkpoint::draft::Draft;
 use crate::checkpoint::{Directory, Trouble};
 use crate::faults;
+use crate::report::say_error;
 
 /// How often new lines are put into the file.
 pub(super) const WRITE_INTERVAL: Duration = Duration::from_millis(50);
@@ -29,6 +30,7 @@ pub(super) struct Sync;
 pub(super) struct Appender {
     directory: Directory,
     header: Header,
+    beginning: Beginning,
     chain: Chain,
     file: Option<File>,
     /// The file before it has its name.
@@ -46,15 +48,17 @@ pub(super) struct Appender {
 }
 
 impl Appender {
-    pub(super) fn new(directory: Directory, generation: u64, terms: &Terms, chain: Chain) -> Self {
-        let previous = Some(chain.durable()).filter(|head| head.step > 0);
+    pub(super) fn new(directory: Directory, opening: Opening, terms: &Terms, chain: Chain) -> Self {
+        let beginning = opening.with(&chain);
         Self {
             directory,
             header: Header {
-                generation,
-                previous,
+                generation: beginning.generation,
+                previous: beginning.previous,
                 course: *terms,
+                start: None,
             },
+            beginning,
             chain,
             file: None,
             draft: None,
@@ -143,16 +147,18 @@ impl Appender {
     /// whose answer was lost is found by the next one.
     fn create(&mut self) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, NotFound};
-        let header = self.header.to_text();
         let draft = match self.draft.take() {
             Some(draft) => draft,
-            None => Draft::write(&self.directory.ledger(), &header)?,
+            None => {
+                self.header.start = Some(self.start()?);
+                Draft::write(&self.directory.ledger(), &self.header.to_text())?
+            }
         };
         let file = draft.file().try_clone();
         match file.and_then(|file| draft.publish(&self.path()).map(|()| file)) {
             Ok(file) => {
                 self.file = Some(file);
-                self.length = header.len() as u64;
+                self.length = self.header.to_text().len() as u64;
                 Ok(())
             }
             Err(error) => {
@@ -162,6 +168,36 @@ impl Appender {
                 Err(error)
             }
         }
+    }
+
+    /// With what state the generation begins, and how many steps it does again.
+    fn start(&self) -> io::Result<Start> {
+        let Beginning {
+            generation,
+            head,
+            source,
+            ..
+        } = self.beginning;
+        let mut generations = self.directory.ledgers()?;
+        generations.retain(|older| *older < generation);
+        let read = |generation, from| older::read(&self.directory, generation, from);
+        // Lines that have come since then are this generation's own.
+        let carried = self.chain.lines().iter();
+        let carried = carried.take_while(|line| line.step <= head.step);
+        let repeats = match repeats::count(&self.beginning, carried, &generations, read) {
+            Err(error) if older::is_unreadable(&error) => {
+                say_error(&format!(
+                    "the steps that were repeated are not counted: {error}"
+                ));
+                None
+            }
+            repeats => repeats?,
+        };
+        Ok(Start {
+            head,
+            source,
+            repeats,
+        })
     }
 
     /// Makes all lines durable. After an error those that are not yet are written again: the system
@@ -195,12 +231,14 @@ impl Appender {
             0
         };
         let own = self.header.generation;
+        let repeats = self.header.start.and_then(|start| start.repeats);
         shared.set(|state| {
             state.durable = durable;
             state.is_begun |= self.durable_length > 0;
             state.num_tries += u64::from(has_synced);
             state.error = result.err().map(|trouble| trouble.to_string());
             state.answered_at = Instant::now();
+            state.repeats = repeats;
             if newest > own || self.is_taken {
                 state.fenced = Some(newest.max(own));
             }
@@ -224,6 +262,7 @@ fn name_durably(directory: &Directory, is_named: &mut bool) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_elastic::ledger::Source;
     use roundhouse_elastic::{Course, Head};
 
     use super::*;
@@ -231,7 +270,12 @@ mod tests {
     fn appender(directory: &Directory) -> Appender {
         let terms = Terms::of(&Course::of_steps(100, 30, 1_000), 7);
         let chain = Chain::from(Head::start(&terms));
-        Appender::new(directory.clone(), 3, &terms, chain)
+        let opening = Opening {
+            generation: 3,
+            first_generation: 0,
+            source: Source::Initial,
+        };
+        Appender::new(directory.clone(), opening, &terms, chain)
     }
 
     #[test]

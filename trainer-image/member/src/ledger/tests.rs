@@ -13,6 +13,14 @@ fn terms() -> Terms {
     Terms::of(&course(), 7)
 }
 
+const fn opening(generation: u64) -> Opening {
+    Opening {
+        generation,
+        first_generation: 0,
+        source: Source::Rank(0),
+    }
+}
+
 fn grow(chain: &mut Chain, generation: u64, steps: u64, mut each: impl FnMut(Line)) {
     for _ in 0..steps {
         let head = chain.head();
@@ -54,13 +62,13 @@ fn a_generation_writes_what_the_one_before_it_did_not() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut chain = Chain::from(Head::start(&terms()));
-    let first = Ledger::open(&directory, 1, &terms(), &chain).unwrap();
+    let first = Ledger::open(&directory, opening(1), &terms(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| first.append(line));
     first.progress().wait_for(5).unwrap();
     chain.forget_through(first.durable());
     // Steps that rank 0 was lost with.
     grow(&mut chain, 1, 2, |_| {});
-    let third = Ledger::open(&directory, 3, &terms(), &chain).unwrap();
+    let third = Ledger::open(&directory, opening(3), &terms(), &chain).unwrap();
     grow(&mut chain, 3, 4, |line| third.append(line));
     third.progress().wait_for(11).unwrap();
     let mut written = files(&directory);
@@ -83,7 +91,7 @@ fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
     std::fs::write(&path, "not a directory").unwrap();
     let directory = Directory::new(path.clone());
     let mut chain = Chain::from(Head::start(&terms()));
-    let ledger = Ledger::open(&directory, 1, &terms(), &chain).unwrap();
+    let ledger = Ledger::open(&directory, opening(1), &terms(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| ledger.append(line));
     assert!(ledger.progress().wait_for(5).is_err());
     assert!(ledger.error().is_some() && ledger.durable() == 0);
@@ -92,4 +100,34 @@ fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
     wait_until("durable", || ledger.durable() == 6);
     assert_eq!(ledger.error(), None);
     assert_eq!(audit::audit(files(&directory), &[]).unwrap().num_steps, 6);
+}
+
+#[test]
+fn a_generation_that_continues_from_a_checkpoint_knows_the_steps_that_it_repeats() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut chain = Chain::from(Head::start(&terms()));
+    let first = Ledger::open(&directory, opening(1), &terms(), &chain).unwrap();
+    grow(&mut chain, 1, 7, |line| first.append(line));
+    first.progress().wait_for(7).unwrap();
+    assert_eq!(first.repeats(), Some(Repeats::default()));
+    let saved = chain.lines()[3].head();
+    let mut chain = Chain::from(saved);
+    let mut second = opening(2);
+    second.source = Source::Checkpoint;
+    let second = Ledger::open(&directory, second, &terms(), &chain).unwrap();
+    grow(&mut chain, 2, 1, |line| second.append(line));
+    second.progress().wait_for(5).unwrap();
+    let repeats = second.repeats().unwrap();
+    let newest = repeats.newest.unwrap();
+    let found = (newest.first, newest.last, newest.after, newest.source);
+    assert_eq!((repeats.total, found), (3, (5, 7, 4, Source::Checkpoint)));
+    chain.forget_through(5);
+    let third = Ledger::open(&directory, opening(3), &terms(), &chain).unwrap();
+    grow(&mut chain, 3, 1, |line| third.append(line));
+    third.progress().wait_for(6).unwrap();
+    assert_eq!(third.repeats(), Some(repeats));
+    let proof = audit::audit(files(&directory), &[]).unwrap();
+    let lost: u64 = proof.rows.iter().map(|row| row.num_superseded).sum();
+    assert_eq!(lost, repeats.total);
 }

@@ -16,6 +16,8 @@ impl Reporter {
             epoch,
             loss,
             skipped_steps: _,
+            repeated_steps: _,
+            last_repeat: _,
             samples_per_second,
             eval_accuracy: _,
             eval_loss: _,

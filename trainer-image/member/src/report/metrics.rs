@@ -42,6 +42,7 @@ pub struct Metrics {
     section_seconds: CounterVec,
     gradient_norm: Late<Gauge>,
     skipped_steps: IntGauge,
+    pub(super) repeated_steps: IntGauge,
     loss_scale: Late<Gauge>,
     world_size: IntGauge,
     generation: IntGauge,
@@ -98,6 +99,11 @@ impl Metrics {
                 &registry,
                 "skipped_steps",
                 "Committed steps whose loss or gradient was not finite, so that they did not change the weights",
+            )?,
+            repeated_steps: int_gauge(
+                &registry,
+                "repeated_steps",
+                "Committed steps of this job that were lost with all processes that had their state, and repeated (rank 0)",
             )?,
             loss_scale: late(
                 &registry,

@@ -157,6 +157,7 @@ mod tests {
             generation: 1,
             previous: None,
             course: terms,
+            start: None,
         };
         let lines = chain.lines().iter().map(Line::to_text);
         let text: String = std::iter::once(header.to_text()).chain(lines).collect();

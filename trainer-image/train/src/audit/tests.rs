@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use roundhouse_elastic::ledger::{Chain, Line, Terms, file_name};
-use roundhouse_elastic::{Batch, CheckpointId, Course, Digest, Skips};
+use roundhouse_elastic::ledger::{Chain, Line, Start, Terms, file_name};
+use roundhouse_elastic::{Batch, Course, Digest, Skips};
 use roundhouse_member::checkpoint::Identity;
 use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION};
 use roundhouse_member::state::Table;
@@ -17,6 +17,7 @@ fn steps_that_were_done_again_are_named() {
         num_samples: 6_400,
         num_superseded,
         superseded,
+        superseded_by: None,
     };
     assert_eq!(lost(&row(0, None)), None);
     let text = lost(&row(4_048, Some((536, 4_583)))).unwrap();
@@ -38,6 +39,7 @@ fn columns_are_aligned() {
         num_samples: 6_400,
         num_superseded: 0,
         superseded: None,
+        superseded_by: None,
     };
     let text = table(&[row(1, Some((1, 100))), row(12, None), row(1_000_002, None)]);
     let widths: Vec<usize> = text.lines().map(str::len).collect();
@@ -79,6 +81,7 @@ fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: 
         generation,
         previous,
         course: terms(),
+        start: None,
     };
     let lines = lines.iter().map(Line::to_text);
     let text: String = std::iter::once(header.to_text()).chain(lines).collect();
@@ -185,4 +188,80 @@ fn a_job_that_was_saved_alone_before_any_file_of_its_ledger_was_begun_is_proven(
     grow(&mut chain, 1, 3);
     save_alone(&directory, &chain);
     assert_eq!(proof(&directory).num_steps, 3);
+}
+
+/// A generation of five steps, and one that begins with a state from before the last two of them.
+fn repeated(directory: &Directory, source: Source) {
+    let mut chain = Chain::from(Head::start(&terms()));
+    grow(&mut chain, 1, 5);
+    let lines: Vec<Line> = chain.lines().iter().copied().collect();
+    write(directory, 1, None, &lines);
+    let head = lines[2].head();
+    let mut other = Chain::from(head);
+    grow(&mut other, 2, 4);
+    let header = Header {
+        generation: 2,
+        previous: Some(head),
+        course: terms(),
+        start: Some(Start {
+            head,
+            source,
+            repeats: None,
+        }),
+    };
+    let text = header.to_text() + &other.lines()[0].to_text();
+    std::fs::write(directory.ledger().join(file_name(2)), text).unwrap();
+}
+
+#[test]
+fn the_state_that_training_continued_from_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    for (source, expected) in [
+        (
+            Source::Checkpoint,
+            "generation 2 (run 1) continued from checkpoint gen-0000000001-step-000000000003",
+        ),
+        (
+            Source::Rank(4),
+            "generation 2 (run 1) continued from the state of rank 4 after step 3",
+        ),
+    ] {
+        repeated(&directory, source);
+        let proof = proof(&directory);
+        let text = lost(&proof.rows[0]).unwrap();
+        assert!(
+            text.starts_with("2 committed steps of generation 1"),
+            "{text}"
+        );
+        assert!(
+            text.contains("steps 4-5; ") && text.ends_with(expected),
+            "{text}"
+        );
+        assert_eq!(lost(&proof.rows[1]), None);
+    }
+}
+
+#[test]
+fn the_json_of_an_audit_names_what_was_repeated_and_why() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    repeated(&directory, Source::Checkpoint);
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let found = read(&json::proven(&proof(&directory)));
+    assert_eq!(
+        (&found["proven"], &found["steps"]),
+        (&true.into(), &4.into())
+    );
+    assert_eq!(found["repeatedSteps"], 2);
+    let repeated = &found["generations"][0]["repeated"];
+    assert_eq!(repeated["steps"], serde_json::json!([4, 5]));
+    assert_eq!(repeated["by"]["generation"], 2);
+    assert_eq!(repeated["by"]["source"], "checkpoint");
+    assert_eq!(repeated["by"]["head"]["step"], 3);
+    let found = read(&json::not_proven("a gap"));
+    assert_eq!(
+        found,
+        serde_json::json!({"proven": false, "reason": "a gap"})
+    );
 }

@@ -61,6 +61,15 @@ While a job trains, the message of its condition may say `trouble with checkpoin
 read-only, slow or gone. Training continues without saving. Repair the volume; you do not have to restart anything. A volume needs room
 for `checkpoint.keep` checkpoints and one more; with `checkpoint.best`, for two more. `status.checkpoint` has the step and time of the
 newest checkpoint, and the error.
+
+## Steps that were repeated
+
+A committed step is lost if all processes that have its state are lost before a checkpoint holds it. Training then continues from the newest
+state that is left, and repeats the steps after it. `status.progress.repeatedSteps` counts them, `status.progress.lastRepeat` and the event
+`StepsRepeated` have the newest ones and the state that training continued from, and the alert `RoundhouseStepsRepeated` fires.
+`roundhouse-train audit` names all of them. The result of training is not affected: each sample still counts once per epoch. To lose fewer
+steps, lower `checkpoint.everySeconds`, and spread the workers over nodes or zones. Without `spec.checkpoint` there is no ledger, and
+nothing is counted.
 ";
 
 /// The words for what a failure costs by default.

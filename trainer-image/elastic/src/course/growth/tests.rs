@@ -194,7 +194,7 @@ proptest! {
                 found += 1;
             }
             prop_assert!(found == 7 || found == to_come);
-            let header = Header { generation, previous, course: terms };
+            let header = Header { generation, previous, course: terms, start: None };
             files.push(File { header, lines: chain.lines().iter().copied().collect() });
             previous = Some(chain.head());
             if found < 7 {
@@ -223,6 +223,7 @@ fn the_audit_finds_a_step_that_did_not_grow() {
         generation: 1,
         previous: None,
         course: terms,
+        start: None,
     };
     let lines = chain.lines().iter().copied().collect();
     let finding = audit(vec![File { header, lines }], &[]).unwrap_err();

@@ -1,0 +1,217 @@
+use std::convert::Infallible;
+
+use proptest::collection::vec;
+use proptest::prelude::{any, prop_assert_eq, proptest};
+
+use super::*;
+use crate::audit::audit;
+use crate::course::Course;
+use crate::ledger::{Header, Terms};
+
+fn terms() -> Terms {
+    Terms::of(&Course::of_steps(1_000, 10, 1_000), 7)
+}
+
+/// A ledger in memory, and all states that there ever were, as the lines that lead to them.
+#[derive(Default)]
+struct Ledger {
+    files: Vec<File>,
+    states: Vec<Vec<Line>>,
+    generation: u64,
+    first_generation: u64,
+}
+
+impl Ledger {
+    fn read(&self, generation: u64, from: u64) -> Result<Option<File>, Infallible> {
+        let mut files = self.files.iter();
+        let found = files.find(|file| file.header.generation == generation);
+        Ok(found.map(|file| File {
+            lines: file
+                .lines
+                .iter()
+                .filter(|it| it.step >= from)
+                .copied()
+                .collect(),
+            ..file.clone()
+        }))
+    }
+
+    /// Whether a rank may know that a line is durable: a file makes all lines that it writes once more durable together.
+    fn has(&self, line: &Line) -> bool {
+        let mut files = self.files.iter();
+        files.any(|file| is_whole(file) && file.lines.contains(line))
+    }
+
+    /// The next generation begins with a state, commits steps, and makes so many of the lines in its file durable. The
+    /// last `num_unknown` lines of the state are not known to be durable, and those that no file has are not.
+    fn form(
+        &mut self,
+        state: &[Line],
+        num_unknown: usize,
+        num_steps: u64,
+        num_written: usize,
+    ) -> Option<Repeats> {
+        self.generation += 1;
+        let generation = self.generation;
+        let durable = state
+            .iter()
+            .rposition(|line| self.has(line))
+            .map_or(0, |at| at + 1);
+        let durable = durable.saturating_sub(num_unknown);
+        let previous = durable.checked_sub(1).map(|at| state[at].head());
+        let head = state
+            .last()
+            .map_or_else(|| Head::start(&terms()), Line::head);
+        let source = Source::Rank(0);
+        let beginning = Beginning {
+            generation,
+            first_generation: self.first_generation,
+            previous,
+            head,
+            source,
+        };
+        let older: Vec<u64> = self
+            .files
+            .iter()
+            .map(|file| file.header.generation)
+            .collect();
+        let Ok(repeats) = count(&beginning, &state[durable..], &older, |at, from| {
+            self.read(at, from)
+        });
+        let mut now = state.to_vec();
+        for step in head.step + 1..=head.step + num_steps {
+            let batch = Course::of_steps(1_000, 10, 1_000)
+                .next_batch(step - 1)
+                .unwrap();
+            let head = now.last().map_or_else(|| Head::start(&terms()), Line::head);
+            now.push(head.next(&batch, generation, 0.5));
+        }
+        let start = Some(Start {
+            head,
+            source,
+            repeats,
+        });
+        let header = Header {
+            generation,
+            previous,
+            course: terms(),
+            start,
+        };
+        let lines = now[durable..].iter().take(num_written).copied().collect();
+        self.files.push(File { header, lines });
+        self.states.push(now);
+        repeats
+    }
+
+    fn newest(&self) -> Vec<Line> {
+        self.states.last().cloned().unwrap_or_default()
+    }
+
+    fn audited(&self) -> u64 {
+        let proof = audit(self.files.clone(), &[]).unwrap();
+        proof.rows.iter().map(|row| row.num_superseded).sum()
+    }
+}
+
+const ALL: usize = usize::MAX;
+
+#[test]
+fn steps_after_the_state_that_a_generation_begins_with_are_counted_and_named() {
+    let mut ledger = Ledger::default();
+    assert_eq!(ledger.form(&[], 0, 42, ALL), Some(Repeats::default()));
+    let newest = ledger.newest();
+    let repeats = ledger.form(&newest[..30], 0, 5, ALL).unwrap();
+    let newest_repeat = Repeat {
+        generation: 2,
+        num_steps: 12,
+        first: 31,
+        last: 42,
+        after: 30,
+        source: Source::Rank(0),
+    };
+    assert_eq!((repeats.total, repeats.newest), (12, Some(newest_repeat)));
+    // A generation that repeats nothing keeps what is known.
+    let newest = ledger.newest();
+    assert_eq!(ledger.form(&newest, 0, 5, ALL), Some(repeats));
+    let newest = ledger.newest();
+    assert_eq!(ledger.form(&newest[..39], 0, 1, ALL).unwrap().total, 13);
+    assert_eq!(ledger.audited(), 13);
+}
+
+#[test]
+fn lines_that_the_next_generation_writes_again_are_not_repeated_steps() {
+    let mut ledger = Ledger::default();
+    ledger.form(&[], 0, 10, ALL);
+    let newest = ledger.newest();
+    let repeats = ledger.form(&newest, 4, 3, ALL).unwrap();
+    assert_eq!((repeats.total, ledger.audited()), (0, 0));
+}
+
+#[test]
+fn a_generation_that_committed_nothing_has_repeated_nothing() {
+    let mut ledger = Ledger::default();
+    ledger.form(&[], 0, 10, ALL);
+    let newest = ledger.newest();
+    // It would do four steps again, and breaks before.
+    assert_eq!(ledger.form(&newest[..6], 0, 0, ALL).unwrap().total, 4);
+    assert_eq!(ledger.audited(), 0);
+    // The next one continues from the newest state after all.
+    assert_eq!(ledger.form(&newest, 0, 2, ALL).unwrap().total, 0);
+    assert_eq!(ledger.audited(), 0);
+}
+
+#[test]
+fn what_an_earlier_job_in_the_directory_did_again_is_not_this_jobs() {
+    let mut ledger = Ledger::default();
+    ledger.form(&[], 0, 10, ALL);
+    let newest = ledger.newest();
+    ledger.form(&newest[..6], 0, 10, ALL);
+    (ledger.generation, ledger.first_generation) = (1_000_000, 1_000_000);
+    let newest = ledger.newest();
+    let repeats = ledger.form(&newest[..14], 0, 4, ALL).unwrap();
+    assert_eq!((repeats.total, repeats.of_run()), (6, 2));
+    let newest = ledger.newest();
+    let repeats = ledger.form(&newest[..17], 0, 1, ALL).unwrap();
+    assert_eq!((repeats.total, repeats.of_run()), (7, 3));
+}
+
+#[test]
+fn of_a_line_that_no_file_has_nothing_is_known() {
+    let mut ledger = Ledger::default();
+    ledger.form(&[], 0, 10, ALL);
+    let newest = ledger.newest();
+    ledger.files[0].lines.clear();
+    let beginning = Beginning {
+        generation: 2,
+        first_generation: 0,
+        previous: Some(newest[9].head()),
+        head: newest[9].head(),
+        source: Source::Checkpoint,
+    };
+    let Ok(found) = count(&beginning, [], &[1], |at, from| ledger.read(at, from));
+    assert_eq!(found, None);
+}
+
+proptest! {
+    /// Any generation begins with any state that there was, commits and writes what it can, and the count in its header is that of
+    /// the audit.
+    #[test]
+    fn the_count_in_each_header_is_that_of_the_audit(
+        courses in vec((any::<u16>(), any::<u16>(), 0_usize..6, 0_u64..6, 0_usize..12), 1..24),
+    ) {
+        let mut ledger = Ledger::default();
+        for (of, at, num_unknown, num_steps, num_written) in courses {
+            // Mostly the newest state, or a little before its end.
+            let num_states = ledger.states.len().max(1);
+            let back = if of % 3 == 0 { usize::from(of) / 3 % num_states } else { 0 };
+            let state = ledger.states.get(num_states - 1 - back).cloned().unwrap_or_default();
+            let cut = if at % 2 == 0 { usize::from(at) / 2 % (state.len() + 1) } else { 0 };
+            let state = &state[..state.len() - cut];
+            let repeats = ledger.form(state, num_unknown, num_steps, num_written);
+            let file = ledger.files.last().unwrap();
+            if file.lines.last().is_some_and(|line| line.generation == ledger.generation) {
+                prop_assert_eq!(repeats.map(|it| it.total), Some(ledger.audited()));
+            }
+        }
+    }
+}

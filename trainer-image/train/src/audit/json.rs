@@ -1,0 +1,134 @@
+//! `roundhouse-train audit --json`: the result of an audit as one JSON object, for programs.
+
+use roundhouse_elastic::audit::{Proof, Row};
+use roundhouse_elastic::ledger::Start;
+use roundhouse_member::checkpoint::job::run_of;
+use serde::Serialize;
+
+/// Of an audit that has proven the ledger.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Proven {
+    proven: bool,
+    steps: u64,
+    total_steps: u64,
+    samples: u64,
+    whole_epochs: u64,
+    samples_of_next_epoch: u64,
+    skipped_steps: u64,
+    repeated_steps: u64,
+    generations: Vec<Generation>,
+}
+
+/// Of one that has not.
+#[derive(Debug, Serialize)]
+struct NotProven<'a> {
+    proven: bool,
+    reason: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Generation {
+    run: u64,
+    generation: u64,
+    steps: Option<[u64; 2]>,
+    epochs: Option<[u64; 2]>,
+    samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeated: Option<Repeated>,
+}
+
+/// Steps of a generation that were lost and done again.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Repeated {
+    num_steps: u64,
+    steps: [u64; 2],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<By>,
+}
+
+/// The generation that did them again, and the state that it began with.
+#[derive(Debug, Serialize)]
+struct By {
+    run: u64,
+    generation: u64,
+    #[serde(flatten)]
+    start: Start,
+}
+
+/// A proof.
+pub(super) fn proven(proof: &Proof) -> String {
+    let Proof {
+        terms: _,
+        rows,
+        num_steps,
+        num_samples,
+        num_skipped,
+        num_epochs,
+        cursor,
+    } = proof;
+    let proven = Proven {
+        proven: true,
+        steps: *num_steps,
+        total_steps: super::total_steps(proof),
+        samples: *num_samples,
+        whole_epochs: *num_epochs,
+        samples_of_next_epoch: *cursor,
+        skipped_steps: *num_skipped,
+        repeated_steps: rows.iter().map(|row| row.num_superseded).sum(),
+        generations: rows.iter().map(generation).collect(),
+    };
+    text(&proven)
+}
+
+/// Why there is none.
+pub(super) fn not_proven(reason: &str) -> String {
+    text(&NotProven {
+        proven: false,
+        reason,
+    })
+}
+
+fn generation(row: &Row) -> Generation {
+    let Row {
+        generation,
+        steps,
+        epochs,
+        num_samples,
+        num_superseded,
+        superseded,
+        superseded_by,
+    } = *row;
+    let pair = |(first, last)| [first, last];
+    let by = superseded_by.map(|(generation, start)| {
+        let (run, generation) = run_of(generation);
+        By {
+            run,
+            generation,
+            start: Start {
+                repeats: None,
+                ..start
+            },
+        }
+    });
+    let (run, generation) = run_of(generation);
+    Generation {
+        run,
+        generation,
+        steps: steps.map(pair),
+        epochs: epochs.map(pair),
+        samples: num_samples,
+        repeated: superseded.map(|span| Repeated {
+            num_steps: num_superseded,
+            steps: pair(span),
+            by,
+        }),
+    }
+}
+
+/// Numbers and texts always have a JSON.
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
