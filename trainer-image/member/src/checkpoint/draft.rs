@@ -18,6 +18,18 @@ use super::trouble::is_refusal;
 pub(crate) struct Draft {
     path: PathBuf,
     file: File,
+    text: String,
+}
+
+/// How a file gets a name that no other file has. File systems that refuse one way may know another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// At once or not at all. It may be tried again after an error: a link whose answer was lost is found.
+    Link,
+    /// At once or not at all.
+    Rename,
+    /// By writing it a second time. A reader may see a part of it.
+    Create,
 }
 
 impl Draft {
@@ -28,47 +40,72 @@ impl Draft {
     pub(crate) fn write(folder: &Path, text: &str) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(draft_name());
-        let file = File::create_new(&path)?;
-        let mut draft = Self { path, file };
+        let mut draft = Self {
+            file: File::create_new(&path)?,
+            path,
+            text: text.to_owned(),
+        };
         draft.file.write_all(text.as_bytes())?;
         draft.file.sync_all()?;
         Ok(draft)
     }
 
-    /// Gives it its name, at once or not at all, by a hard link. It may be tried again after an error: a link whose answer
-    /// was lost is found. A file system without hard links renames the file if nothing has the name.
+    /// Gives it its name; returns the file of that name, to be written to.
     ///
     /// # Errors
     /// `AlreadyExists` when another file has the name, and whatever the volume refuses.
-    pub(crate) fn publish(&self, name: &Path) -> io::Result<()> {
-        match std::fs::hard_link(&self.path, name) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.has(name, error),
-            Err(error) if is_refusal(&error) => {
-                let renamed = renameat_with(CWD, &self.path, CWD, name, RenameFlags::NOREPLACE);
-                // The words of the first refusal: it is what the file system lacks.
-                renamed.map_err(|other| match io::Error::from(other) {
-                    taken if taken.kind() == io::ErrorKind::AlreadyExists => taken,
-                    _ => error,
-                })
+    pub(crate) fn publish(&self, name: &Path) -> io::Result<File> {
+        self.publish_by(Way::Link, name)
+    }
+
+    fn publish_by(&self, way: Way, name: &Path) -> io::Result<File> {
+        let next = match way {
+            Way::Link => Some(Way::Rename),
+            Way::Rename => Some(Way::Create),
+            Way::Create => None,
+        };
+        match (self.try_by(way, name), next) {
+            (Err(error), Some(next)) if is_refusal(&error) || is_unknown(&error) => {
+                self.publish_by(next, name)
             }
-            result => result,
+            (result, _) => result,
         }
     }
 
-    /// The file, whose name is another one now.
-    pub(crate) const fn file(&self) -> &File {
-        &self.file
+    fn try_by(&self, way: Way, name: &Path) -> io::Result<File> {
+        let own = || self.file.try_clone();
+        match way {
+            Way::Link => {
+                match std::fs::hard_link(&self.path, name) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        if self.has(name)? { own() } else { Err(error) }
+                    }
+                    result => result.and_then(|()| own()),
+                }
+            }
+            Way::Rename => {
+                renameat_with(CWD, &self.path, CWD, name, RenameFlags::NOREPLACE)?;
+                own()
+            }
+            Way::Create => {
+                let mut file = File::create_new(name)?;
+                file.write_all(self.text.as_bytes())?;
+                file.sync_all()?;
+                Ok(file)
+            }
+        }
     }
 
     /// Whether the name is this file's.
-    fn has(&self, name: &Path, error: io::Error) -> io::Result<()> {
-        let same =
-            |its: &Metadata, own: &Metadata| (its.dev(), its.ino()) == (own.dev(), own.ino());
-        if same(&std::fs::metadata(name)?, &self.file.metadata()?) {
-            return Ok(());
-        }
-        Err(error)
+    fn has(&self, name: &Path) -> io::Result<bool> {
+        let id = |of: Metadata| (of.dev(), of.ino());
+        Ok(id(std::fs::metadata(name)?) == id(self.file.metadata()?))
     }
+}
+
+/// Whether a file system does not know the flag of a rename.
+fn is_unknown(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput
 }
 
 impl Drop for Draft {
@@ -120,6 +157,51 @@ mod tests {
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         drop((own, other));
         assert_eq!(names(&folder), ["name"], "no draft stays");
+        assert_eq!(std::fs::read_to_string(&name).unwrap(), "own");
+    }
+
+    #[test]
+    fn each_way_gives_a_whole_file_its_name_and_takes_none_from_another() {
+        let root = tempfile::tempdir().unwrap();
+        for way in [Way::Link, Way::Rename, Way::Create] {
+            let folder = root.path().join(format!("{way:?}"));
+            let name = folder.join("name");
+            let own = Draft::write(&folder, "own").unwrap();
+            let other = Draft::write(&folder, "other").unwrap();
+            let mut file = own.publish_by(way, &name).unwrap();
+            let taken = other.publish_by(way, &name).unwrap_err();
+            assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists, "{way:?}");
+            file.write_all(b" and more").unwrap();
+            drop((own, other));
+            assert_eq!(names(&folder), ["name"], "{way:?}");
+            let text = std::fs::read_to_string(&name).unwrap();
+            assert_eq!(text, "own and more", "{way:?}");
+        }
+    }
+
+    /// Needs root and a file system with attributes.
+    #[test]
+    fn a_file_system_that_refuses_links_and_renames_has_the_file_all_the_same() {
+        let root = tempfile::tempdir().unwrap();
+        let draft = Draft::write(root.path(), "own").unwrap();
+        // Neither a link nor a rename of such a file is allowed.
+        let chattr = |flag: &str| {
+            let made = std::process::Command::new("chattr")
+                .arg(flag)
+                .arg(&draft.path)
+                .output();
+            made.is_ok_and(|made| made.status.success())
+        };
+        if !chattr("+a") {
+            let _ = writeln!(io::stderr(), "not tested: chattr is not possible here");
+            return;
+        }
+        let name = root.path().join("name");
+        let refused = [Way::Link, Way::Rename].map(|way| draft.try_by(way, &name).unwrap_err());
+        assert!(refused.iter().all(is_refusal), "{refused:?}");
+        let published = draft.publish(&name);
+        assert!(chattr("-a"));
+        published.unwrap();
         assert_eq!(std::fs::read_to_string(&name).unwrap(), "own");
     }
 

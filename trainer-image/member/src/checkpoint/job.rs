@@ -50,7 +50,7 @@ fn settle(file: &Path, first: u64) -> io::Result<()> {
     let draft = Draft::write(folder, &format!("{first}\n"))?;
     match draft.publish(file) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        Ok(()) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

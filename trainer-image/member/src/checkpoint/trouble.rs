@@ -115,9 +115,7 @@ impl std::fmt::Display for Operation {
             Self::Write => "write files and make them durable (fsync)",
             Self::RenameDirectory => "rename a directory that holds files",
             Self::ReplaceFile => "replace a file by renaming another one",
-            Self::NameOnce => {
-                "give a file a name that no file has (a hard link, or a rename that replaces nothing)"
-            }
+            Self::NameOnce => "create a file only if there is none of its name",
             Self::SyncDirectory => "make the names in a directory durable (fsync)",
             Self::Remove => "remove directories and files",
         })

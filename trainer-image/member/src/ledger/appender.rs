@@ -154,8 +154,7 @@ impl Appender {
                 Draft::write(&self.directory.ledger(), &self.header.to_text())?
             }
         };
-        let file = draft.file().try_clone();
-        match file.and_then(|file| draft.publish(&self.path()).map(|()| file)) {
+        match draft.publish(&self.path()) {
             Ok(file) => {
                 self.file = Some(file);
                 self.length = self.header.to_text().len() as u64;
