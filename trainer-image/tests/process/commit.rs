@@ -164,7 +164,11 @@ fn assert_refused(config: &Value, what: &str, said: &str) {
 
 #[test]
 fn ranks_that_hold_different_bits_after_a_sum_do_not_commit() {
-    assert_refused(&short(), "bits", "have different gradients");
+    let mut in_slices = short();
+    in_slices["slices"] = json!(4);
+    for config in [short(), in_slices] {
+        assert_refused(&config, "bits", "have different gradients");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@
 // - After abort() every collective throws. A second abort(), or to free the group within one, waits for minutes
 //   in NCCL; here it ends the process.
 // - shutdown() waits for the collectives that are under way and throws after the group's timeout.
-// - ROUNDHOUSE_FAULT_SUM=number:what, for the number-th sum of 32-bit floats of this process, from 1, breaks that one alone.
+// - ROUNDHOUSE_FAULT_SUM=number:what breaks the number-th sum or gathering of 32-bit floats of this process, from 1, and no other.
 //   `bits`: the result has one other bit here. `abort`: an abort of this process falls into it, while all peers live: it
 //   lacks this rank's part everywhere. All that follows succeeds, as kernels do that were launched before the abort.
 // - The destructor aborts when neither shutdown() nor abort() came before, as ~ProcessGroupNCCL does.
@@ -59,7 +59,7 @@ void launch(std::atomic<int>& num_launching) {
 
 enum class Fault { None, Bits, Abort };
 
-// What ROUNDHOUSE_FAULT_SUM says of a sum of this tensor.
+// What ROUNDHOUSE_FAULT_SUM says of a collective on this tensor.
 Fault fault_of(const at::Tensor& tensor) {
   static std::atomic<uint64_t> num_sums{0};
   static const char* const told = std::getenv("ROUNDHOUSE_FAULT_SUM");
@@ -247,11 +247,17 @@ class FakeNccl : public c10d::Backend {
 
   Ptr<c10d::Work> allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     auto input = inputs.at(0).clone();
-    return enqueue(outputs.at(0), [options, input](c10d::Backend& gloo, Tensors& copies) {
+    const auto fault = fault_of(input);
+    if (fault == Fault::Abort) {
+      rh_note_abort(aborted_);
+      input.zero_();
+    }
+    const auto start = [options, input](c10d::Backend& gloo, Tensors& copies) {
       std::vector<Tensors> outputs{copies};
       Tensors inputs{input};
       return gloo.allgather(outputs, inputs, options);
-    });
+    };
+    return enqueue(outputs.at(0), start, false, fault == Fault::Bits);
   }
 
   Ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
