@@ -24,6 +24,7 @@ from .errors import StateError
 from .optimizer import OptimizerState, bytes_of
 from .packed import Packed, tensors_of
 from .parameters import check_parameters, check_whole
+from .staging import Staging
 
 # The largest of 32 bits: no bit of a sum is lost.
 _PRIME = 4_294_967_291
@@ -151,6 +152,8 @@ class Row:
         others = [view for view in self.views if isinstance(view, Numbers)]
         check_parameters(entries, tensors, lambda: [tensor for view in others for tensor in view.tensors()])
         self._is_settled = True
+        # Once something is on a GPU.
+        self.staging: Staging | None = None
         self._starts: list[int] = []
         end = 0
         for view in self.views:
@@ -210,9 +213,22 @@ class Row:
                 view.read()  # It may have something now, which would be lost.
         into = _memory(address, end - start)
         at = 0
-        for view, low, high in self._pieces(start, end):
-            into[at : at + high - low].copy_(view.read()[low:high])
-            at += high - low
+        try:
+            for view, low, high in self._pieces(start, end):
+                self._copy(view.read()[low:high], into[at : at + high - low])
+                at += high - low
+        finally:
+            # Also after an error: nothing writes to this memory later.
+            if self.staging is not None:
+                self.staging.flush()
+
+    def _copy(self, row: torch.Tensor, into: torch.Tensor) -> None:
+        if self.staging is None and row.is_cuda:
+            self.staging = Staging(row.device)
+        if self.staging is None:
+            into.copy_(row)
+        else:
+            self.staging.copy(row, into)
 
     def copy_in(self, start: int, end: int, address: int) -> None:
         """Overwrites bytes of the row with those of host memory."""

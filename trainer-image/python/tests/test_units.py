@@ -25,6 +25,7 @@ from roundhouse.gradients import Gradients, Model
 from roundhouse.network import Network
 from roundhouse.packed import Packed
 from roundhouse.seeding import mixed
+from roundhouse.staging import Staging
 from roundhouse.state import Row
 from roundhouse.streams import Shard
 from roundhouse.updates import gradient_norm, unscaled_norm
@@ -570,6 +571,19 @@ def test_connections_to_peers_are_cut_and_others_stay():
         left.setblocking(False)
         with pytest.raises(BlockingIOError):
             left.recv(1)
+
+
+@pytest.mark.parametrize("num_bytes", [1, 7, 64, 1000, 1 << 20])
+def test_a_state_that_is_copied_through_two_buffers_is_the_same_state(num_bytes):
+    parts = trained(OPTIMIZERS["adamw"], 1)
+    step(*parts, 1)
+    row = row_of(parts)
+    memories = [(ctypes.c_uint8 * (row.num_bytes + 1))() for _ in range(2)]
+    for memory, staging in zip(memories, (None, Staging(torch.device("cpu"), num_bytes))):
+        row.staging = staging
+        for start, end in [(0, row.num_bytes // 3), (row.num_bytes // 3, row.num_bytes), (row.num_bytes, row.num_bytes)]:
+            row.copy_out(start, end, ctypes.addressof(memory) + start)
+    assert any(memories[0]) and bytes(memories[0]) == bytes(memories[1])
 
 
 def test_memory_that_pytorch_keeps_is_given_back_before_nccl_takes_its_own(monkeypatch):
