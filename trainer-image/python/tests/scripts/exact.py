@@ -34,7 +34,10 @@ batch_size = 2 if "small" in USES else 32
 rate = 0.05 / batch_size if "sum" in USES else 0.05
 parameters = [[*model[0].parameters()], [*model[2:].parameters()]]
 opts = [torch.optim.SGD(some, lr=rate, momentum=0.9) for some in parameters]
-scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=10)
+# tests/gpu runs it on a GPU, too.
+DEVICE = os.environ.get("DEVICE", "cpu")
+model.to(DEVICE)
+scaler = torch.amp.GradScaler(DEVICE, init_scale=64.0, growth_interval=10)
 state = {"model": model, "first": opts[0], "second": opts[1], "scaler": scaler}
 
 
@@ -44,7 +47,7 @@ def passes(net, x, y):
     total = 0.0
     for index, (part_x, part_y) in enumerate(parts):
         with contextlib.nullcontext() if index == len(parts) - 1 else net.no_sync():
-            with torch.autocast("cpu", dtype=torch.float16, enabled="autocast" in USES):
+            with torch.autocast(DEVICE, dtype=torch.float16, enabled="autocast" in USES):
                 scores = net(part_x)
             loss = torch.nn.functional.cross_entropy(scores.float(), part_y, reduction="sum")
             loss = loss if reduction == "sum" else loss / len(x)
@@ -74,7 +77,7 @@ with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as 
         # Only collectives of the script's own need it, and parameters that are found to be unused.
         model.skips = number % 3 == 0
         with batch if {"manual", "collective", "unused"} & set(USES) else contextlib.nullcontext():
-            loss = passes(net, *batch)
+            loss = passes(net, *batch.to(job.device))
             if "manual" in USES:
                 summed_gradients(batch.step)
             if "scaler" in USES and number == 7:

@@ -14,7 +14,8 @@ STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 torch.manual_seed(3)
 points = torch.randn(100, 8)
 dataset = torch.utils.data.TensorDataset(points, (points[:, 0] > 0).long())
-model = torch.nn.Linear(8, 2)
+# tests/gpu runs it on a GPU, too.
+model = torch.nn.Linear(8, 2).to(os.environ.get("DEVICE", "cpu"))
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 part = None
 
@@ -34,11 +35,15 @@ with rh.join(state={"model": model, "opt": opt}) as job:
     net = job.model(model)
     for batch in job.steps(dataset, job.sampler(len(dataset), 16, steps=STEPS, seed=5)):
         with batch:
-            num_samples = torch.tensor([batch.step.size])
+            num_samples = torch.tensor([batch.step.size], device=job.device)
             if part is not None:
                 dist.all_reduce(num_samples, group=part)
+                found = [None] * job.world_size
+                dist.all_gather_object(found, {"rank": job.rank}, group=part)
+                assert [one["rank"] for one in found] == list(range(job.world_size)), found
+            x, y = batch.to(job.device)
             assert int(num_samples) == batch.step.global_size
-            loss = torch.nn.functional.cross_entropy(net(batch.x), batch.y)
+            loss = torch.nn.functional.cross_entropy(net(x), y)
             loss.backward()
             job.commit(loss, opt)
     job.save_result(WEIGHTS)

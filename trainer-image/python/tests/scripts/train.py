@@ -21,7 +21,8 @@ width = int(os.environ.get("WIDTH", "32"))
 layers = [torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2)]
 if os.environ.get("NORM"):
     layers.insert(1, torch.nn.BatchNorm1d(32))
-model = torch.nn.Sequential(*layers).to(points.dtype)
+# tests/gpu runs it on a GPU, too.
+model = torch.nn.Sequential(*layers).to(os.environ.get("DEVICE", "cpu"), points.dtype)
 if os.environ.get("SGD"):
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 else:
@@ -71,7 +72,7 @@ with rh.join(state=state) as job:
     for batch in job.steps(dataset, sampler, evaluation=evaluation, **loaders):
         if os.environ.get("STOP_AT") in (str(batch.step.number), f"{job.rank}:{batch.step.number}"):
             break
-        x, y = batch
+        x, y = batch.to(job.device)
         loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()
         if os.environ.get("CUT_OFF_AT") == f"{job.rank}:{job.generation}:{batch.step.number}":
