@@ -134,7 +134,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let Examined {
         job: examined,
         refusal,
-    } = examine(job);
+    } = examine(job, &context.settings.gpu_resources);
     let unreadable = unreadable.as_ref().map(Rejection::from);
     let rejection = unreadable
         .or_else(|| refusal.map(Rejection::from))
@@ -170,7 +170,10 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let gpus = Gpus::of(
         &observed.pods,
         &plan.status,
-        gpus::per_pod(job.spec.workers.template.as_ref()),
+        gpus::per_pod(
+            job.spec.workers.template.as_ref(),
+            &context.settings.gpu_resources,
+        ),
     );
     context.metrics.jobs.show(&key, &observed.status);
     context.metrics.jobs.see(&key, &plan.status, gpus);

@@ -9,7 +9,7 @@ use kube::runtime::reflector::Store;
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::labels;
 use roundhouse_planner::policy::Policy;
-use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine};
+use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine, gpu};
 
 use self::namespaces::Namespaces;
 use crate::settings::Settings;
@@ -43,6 +43,8 @@ pub enum PolicyError {
 #[derive(Default)]
 pub struct Policies {
     policy: Policy,
+    /// What jobs are examined with, as the driver does.
+    gpu_resources: gpu::Listed,
     pub(crate) namespaces: Namespaces,
     jobs: OnceLock<Store<Guarded>>,
 }
@@ -64,10 +66,14 @@ impl Policies {
     /// # Errors
     /// The file cannot be read, or a key of it is wrong.
     pub fn of_settings(settings: &Settings) -> Result<Self, PolicyError> {
-        match (&settings.policy_file, &settings.policy_as_read) {
+        let read = match (&settings.policy_file, &settings.policy_as_read) {
             (Some(path), Some(text)) => Self::of(path, text),
             (path, _) => Self::read(path.as_deref()),
-        }
+        }?;
+        Ok(Self {
+            gpu_resources: settings.gpu_resources.clone(),
+            ..read
+        })
     }
 
     fn of(path: &Path, text: &str) -> Result<Self, PolicyError> {
@@ -131,7 +137,7 @@ impl Policies {
             let Ok(whole) = other.whole() else {
                 return true;
             };
-            let Examined { job, refusal } = examine(&whole);
+            let Examined { job, refusal } = examine(&whole, &self.gpu_resources);
             other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
         };
         let is_ahead = |other: &&Arc<Guarded>| {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
+use roundhouse_planner::gpu;
 
 use crate::lead;
 use crate::lost_nodes::Terms;
@@ -31,6 +32,14 @@ pub struct Settings {
     /// Empty: any, for an image of several architectures. A `nodeSelector` of the job's template wins.
     #[arg(long, env = "ROUNDHOUSE_TRAINER_ARCHITECTURE", default_value = "amd64")]
     pub trainer_architecture: String,
+    /// Extended resources that are whole GPUs, with commas between them: a worker has one process for each that the trainer container
+    /// asks for.
+    #[arg(
+        long,
+        env = "ROUNDHOUSE_GPU_RESOURCES",
+        default_value = "nvidia.com/gpu,amd.com/gpu"
+    )]
+    pub gpu_resources: gpu::Listed,
     /// Run containers of the trainer image as its user, 65532. With false they have no user, group and fsGroup, so that the
     /// platform chooses them, as OpenShift does.
     #[arg(long, env = "ROUNDHOUSE_FIXED_USERS", default_value_t = true, action = ArgAction::Set)]

@@ -1,7 +1,44 @@
 //! Names of extended resources that are GPUs.
 
-/// Whole GPUs.
+use std::convert::Infallible;
+use std::str::FromStr;
+
+/// Whole GPUs, unless the administrator lists others.
 pub const RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
+
+/// The resources of which a worker has one process each: whole GPUs, by the names that they have in this cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed(Vec<String>);
+
+impl Default for Listed {
+    fn default() -> Self {
+        Self(RESOURCES.map(str::to_owned).to_vec())
+    }
+}
+
+/// Names with commas between them.
+impl FromStr for Listed {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let names = text.split(',').map(str::trim);
+        let names = names.filter(|name| !name.is_empty());
+        Ok(Self(names.map(str::to_owned).collect()))
+    }
+}
+
+impl Listed {
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// Whether a resource is one of them.
+    #[must_use]
+    pub fn has(&self, resource: &str) -> bool {
+        self.names().any(|name| name == resource)
+    }
+}
 
 /// Beginnings of other names of GPUs and of their shares. They tell neither how many processes a worker has nor what these
 /// compute on; their number says how many devices a job holds.

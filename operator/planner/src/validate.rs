@@ -15,6 +15,7 @@ use self::template::{
     expected_device, gpus, refuse_claims_without_processes, refuse_our_annotations,
     refuse_our_fields, refuse_unused_devices,
 };
+use crate::gpu;
 pub use crate::invalid::InvalidSpec;
 use crate::invalid::invalid;
 use crate::program::{self, Program};
@@ -74,18 +75,19 @@ pub struct Examined {
     pub refusal: Option<InvalidSpec>,
 }
 
-/// Turns the raw object into a job that can be run.
+/// Turns the raw object into a job that can be run, where GPUs have their usual names.
 ///
 /// # Errors
 /// The first thing in the spec that cannot be run.
 pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
-    let Examined { job, refusal } = examine(job);
+    let Examined { job, refusal } = examine(job, &gpu::Listed::default());
     refusal.map_or(Ok(job), Err)
 }
 
-/// Turns the raw object into a job that can be managed, and says whether it can be run.
+/// Turns the raw object into a job that can be managed, and says whether it can be run. A worker has a process for each of the
+/// listed GPUs.
 #[must_use]
-pub fn examine(job: &TrainingJob) -> Examined {
+pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
     let TrainingJob {
         metadata,
         spec,
@@ -125,7 +127,7 @@ pub fn examine(job: &TrainingJob) -> Examined {
     let name = metadata.name.clone().unwrap_or_default();
     let mut template = template.clone().unwrap_or_default();
     placement::complete(&mut template, scheduling);
-    let (runs, refusal) = match Runs::of(&name, spec, &mut template) {
+    let (runs, refusal) = match Runs::of(&name, spec, &mut template, listed) {
         Ok(runs) => (runs, None),
         Err(refusal) => (Runs::as_before(spec, status.as_ref()), Some(refusal)),
     };
@@ -187,6 +189,7 @@ impl Runs {
         name: &str,
         spec: &TrainingJobSpec,
         template: &mut PodTemplateSpec,
+        listed: &gpu::Listed,
     ) -> Result<Self, InvalidSpec> {
         let workers = &spec.workers;
         checks::name(name)?;
@@ -201,9 +204,9 @@ impl Runs {
         refuse_our_fields(template.spec.get_or_insert_default())?;
         let program = program::of(spec.trainer.as_ref(), &spec.elastic, template)?;
         checks::kept(spec.checkpoint.as_ref(), program.trainer())?;
-        let num_gpus = gpus(template)?;
+        let num_gpus = gpus(template, listed)?;
         refuse_claims_without_processes(template, workers.procs_per_worker)?;
-        refuse_unused_devices(template, &program, workers.procs_per_worker)?;
+        refuse_unused_devices(template, &program, workers.procs_per_worker, listed)?;
         let procs_per_worker = workers.procs_per_worker.unwrap_or(num_gpus.max(1));
         if !(1..=MAX_PROCS).contains(&procs_per_worker) {
             let message = format!("must be between 1 and {MAX_PROCS}");

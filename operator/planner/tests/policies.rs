@@ -11,7 +11,7 @@ use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
     Action, DeleteReason, Mend, Observed, Obstacle, PlanReason, Pod, PodPhase, Presence, Rejection,
-    examine, plan_refused, plan_rejected, validate,
+    examine, gpu, plan_refused, plan_rejected, validate,
 };
 
 fn creates(actions: &[Action]) -> Vec<(u32, u32)> {
@@ -331,7 +331,7 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         change(&mut job);
         let error = validate(&job).unwrap_err();
         assert_eq!(error.field, field);
-        let managed = examine(&job);
+        let managed = examine(&job, &gpu::Listed::default());
         assert_eq!(managed.refusal.as_ref(), Some(&error));
         let rejection = Rejection::from(error);
         let (mut observed, now) = (Observed::default(), jiff::Timestamp::UNIX_EPOCH);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::Mode;
 use roundhouse_planner::testing::{World, raw_job, raw_script_job, world};
-use roundhouse_planner::{Action, PlanReason, PodPhase, Presence, examine};
+use roundhouse_planner::{Action, PlanReason, PodPhase, Presence, examine, gpu};
 
 const WHY: &str = "spec.checkpoint.keep: must be at least 2";
 
@@ -199,7 +199,7 @@ fn a_spec_that_cannot_be_run_is_managed_as_what_it_ran() {
             membership.world_size = 8;
         }
         change(&mut job);
-        let examined = examine(&job);
+        let examined = examine(&job, &gpu::Listed::default());
         assert!(examined.refusal.is_some());
         examined.job
     };

@@ -12,7 +12,7 @@ use roundhouse_operator::observe::version;
 use roundhouse_operator::resources::network_policy::{self, Peers};
 use roundhouse_operator::resources::service;
 use roundhouse_operator::slim;
-use roundhouse_planner::{Mend, Observed, ObservedGroup, PodGroup, Presence, examine, plan};
+use roundhouse_planner::{Mend, Observed, ObservedGroup, PodGroup, Presence, examine, gpu, plan};
 
 use crate::gang::coscheduling;
 use crate::stage::Stage;
@@ -123,7 +123,11 @@ impl World {
             fresh: true,
             ..Observed::default()
         };
-        let plan = plan(&examine(&self.job).job, &observed, jiff::Timestamp::now());
+        let plan = plan(
+            &examine(&self.job, &gpu::Listed::default()).job,
+            &observed,
+            jiff::Timestamp::now(),
+        );
         if !plan.actions.is_empty() {
             wrong.push(format!("its plan is not empty: {:?}", plan.actions));
         }

@@ -59,8 +59,8 @@ pub(super) fn refuse_our_annotations(template: &PodTemplateSpec) -> Result<(), I
     }
 }
 
-/// GPUs in the trainer container's limits.
-pub(super) fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
+/// GPUs in the trainer container's limits, of which a worker has one process each.
+pub(super) fn gpus(template: &PodTemplateSpec, listed: &gpu::Listed) -> Result<u32, InvalidSpec> {
     let containers = template.spec.iter().flat_map(|spec| &spec.containers);
     let trainers = containers
         .enumerate()
@@ -70,7 +70,7 @@ pub(super) fn gpus(template: &PodTemplateSpec) -> Result<u32, InvalidSpec> {
             .resources
             .as_ref()
             .and_then(|it| it.limits.as_ref());
-        for resource in gpu::RESOURCES {
+        for resource in listed.names() {
             let Some(quantity) = limits.and_then(|limits| limits.get(resource)) else {
                 continue;
             };
@@ -109,6 +109,7 @@ pub(super) fn refuse_unused_devices(
     template: &PodTemplateSpec,
     program: &Program,
     procs_per_worker: Option<u32>,
+    listed: &gpu::Listed,
 ) -> Result<(), InvalidSpec> {
     let containers = template.spec.iter().flat_map(|spec| &spec.containers);
     let trainers = containers
@@ -128,7 +129,8 @@ pub(super) fn refuse_unused_devices(
                 );
             }
             let is_one = matches!(quantity.0.as_str(), "0" | "1");
-            if gpu::has_unknown_processes(resource) && !is_one && procs_per_worker.is_none() {
+            let is_unknown = gpu::has_unknown_processes(resource) && !listed.has(resource);
+            if is_unknown && !is_one && procs_per_worker.is_none() {
                 return invalid(
                     "spec.workers.procsPerWorker",
                     format!(
@@ -151,7 +153,9 @@ pub(super) fn expected_device(template: &PodTemplateSpec, num_gpus: u32) -> Opti
             let mut limits = resources.limits.iter().flatten();
             resources.claims.iter().flatten().next().is_some()
                 || limits.any(|(name, _)| {
-                    gpu::is_slice(name) || (num_gpus == 0 && gpu::is_extended(name))
+                    gpu::is_slice(name)
+                        || gpu::has_unknown_processes(name)
+                        || (num_gpus == 0 && gpu::is_extended(name))
                 })
         });
     (!is_unknown).then(|| ExpectedDevice::of_gpus(num_gpus))
@@ -170,8 +174,8 @@ mod tests {
 
     use crate::invalid::InvalidSpec;
     use crate::testing::raw_job;
-    use crate::validate;
-    use crate::validate::ValidatedJob;
+    use crate::validate::{Examined, ValidatedJob};
+    use crate::{examine, gpu, validate};
 
     fn refusal(template: Value) -> Option<String> {
         let mut job = raw_job(1);
@@ -261,6 +265,28 @@ mod tests {
             assert_eq!(script(limits(resource, "8"), Some(8)).unwrap(), 8);
             assert_eq!(script(limits(resource, "1"), None).unwrap(), 1);
         }
+    }
+
+    #[test]
+    fn a_worker_has_a_process_for_each_gpu_of_the_names_that_the_administrator_lists() {
+        let listed = "nvidia.com/gpu, example.com/a100,nvidia.com/gpu.shared".parse();
+        let listed: gpu::Listed = listed.unwrap();
+        let examined = |resource: &str| {
+            let mut job = raw_job(1);
+            let limits = json!({"limits": {resource: "4"}});
+            let containers = json!([{"name": "trainer", "resources": limits}]);
+            let template = json!({"spec": {"containers": containers}});
+            job.spec.workers.template = Some(serde_json::from_value(template).unwrap());
+            let Examined { job, refusal } = examine(&job, &listed);
+            assert_eq!(refusal, None, "{resource}");
+            (job.expected_device, job.procs_per_worker)
+        };
+        let four = Some(ExpectedDevice::of_gpus(4));
+        assert_eq!(examined("nvidia.com/gpu"), (four, 4));
+        assert_eq!(examined("example.com/a100"), (four, 4));
+        // Shares of one GPU are four processes, and perhaps one device.
+        assert_eq!(examined("nvidia.com/gpu.shared"), (None, 4));
+        assert_eq!(examined("amd.com/gpu"), (None, 1), "not listed");
     }
 
     #[test]

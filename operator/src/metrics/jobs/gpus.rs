@@ -52,11 +52,13 @@ fn holds(pod: &Pod) -> bool {
 /// GPUs in the limits of a pod's containers. A slice of a GPU (MIG) counts as one. Resource claims (DRA) do not tell how
 /// many there are, and count as none.
 #[must_use]
-pub fn per_pod(template: Option<&PodTemplateSpec>) -> u32 {
+pub fn per_pod(template: Option<&PodTemplateSpec>, listed: &gpu::Listed) -> u32 {
     let containers = template.iter().flat_map(|template| &template.spec);
     let containers = containers.flat_map(|spec| &spec.containers);
     let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref());
-    let numbers = limits.flatten().filter(|(name, _)| gpu::is_gpu(name));
+    let numbers = limits
+        .flatten()
+        .filter(|(name, _)| gpu::is_gpu(name) || listed.has(name));
     numbers
         .map(|(_, quantity)| quantity.0.parse().unwrap_or(0))
         .fold(0, u32::saturating_add)

@@ -121,13 +121,17 @@ fn gpus_are_those_of_all_containers_and_of_the_names_that_the_planner_knows() {
             {"name": "side", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "2"}}}]);
         serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
     };
-    let number = |limits| per_pod(Some(&template(limits)));
+    let usual = gpu::Listed::default();
+    let number = |limits| per_pod(Some(&template(limits)), &usual);
     assert_eq!(number(json!({"nvidia.com/gpu": 8})), 9);
     assert_eq!(number(json!({"nvidia.com/mig-1g.10gb": 2})), 3);
     assert_eq!(number(json!({"nvidia.com/gpu.shared": 2})), 3);
     assert_eq!(number(json!({"habana.ai/gaudi": 8})), 9);
     assert_eq!(number(json!({"memory": "3Gi", "example.com/gpu": 4})), 1);
-    assert_eq!(per_pod(None), 0);
+    assert_eq!(per_pod(None, &usual), 0);
+    let listed = "example.com/gpu".parse().unwrap();
+    let renamed = template(json!({"example.com/gpu": 4}));
+    assert_eq!(per_pod(Some(&renamed), &listed), 5);
     for resource in gpu::RESOURCES {
         let mut job = raw_job(1);
         job.spec.workers.template = Some(template(json!({resource: 3})));
