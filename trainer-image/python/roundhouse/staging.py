@@ -45,8 +45,7 @@ class Staging:
     def _swap(self) -> None:
         """The buffer that is filled is on its way; the other one is emptied, and filled next."""
         if self._is_cuda and self._filled:
-            event = self._events[self._turn] = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self._device))
+            self._events[self._turn] = torch.cuda.current_stream(self._device).record_event()
         self._turn, self._filled = 1 - self._turn, 0
         arrived, self._events[self._turn] = self._events[self._turn], None
         if arrived is not None:
