@@ -72,6 +72,10 @@ bench-cold: ## How long make try and make demo take with nothing downloaded or b
 bench-elastic: ## Recovery and growth beside torchrun's, on this machine (30 min; fetches 3 GB the first time)
 	@tests/support/make/bench-elastic
 
+.PHONY: bench-join
+bench-join: ## How long a worker with a large state takes to join over links of a limited rate (2 min; root; ARGS="--mib 1024 --rate 1gbit")
+	@tests/support/make/bench-join
+
 .PHONY: bench-operator
 bench-operator: ## What the operator costs with many jobs and with large ones, beside JobSet and Kubeflow Trainer (30 min; ARGS="--pods 6400")
 	@tests/support/make/bench-operator

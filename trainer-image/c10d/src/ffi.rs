@@ -27,6 +27,11 @@ pub(crate) struct RhGroup {
 }
 
 #[repr(C)]
+pub(crate) struct RhExchange {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
 pub(crate) struct RhReducer {
     _opaque: [u8; 0],
 }
@@ -154,6 +159,16 @@ unsafe extern "C" {
         count: usize,
         root: c_int,
     ) -> c_int;
+    pub(crate) fn rh_group_exchange(
+        group: *const RhGroup,
+        sent: *const C_tensor,
+        to: c_int,
+        received: *mut C_tensor,
+        from: c_int,
+        out: *mut *mut RhExchange,
+    ) -> c_int;
+    pub(crate) fn rh_exchange_wait(exchange: *mut RhExchange) -> c_int;
+    pub(crate) fn rh_exchange_free(exchange: *mut RhExchange) -> c_int;
     pub(crate) fn rh_group_barrier(group: *const RhGroup) -> c_int;
     pub(crate) fn rh_group_failed(group: *const RhGroup, out: *mut bool) -> c_int;
     pub(crate) fn rh_group_oldest_wait(group: *const RhGroup, out: *mut u64) -> c_int;

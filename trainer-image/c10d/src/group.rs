@@ -18,6 +18,7 @@ mod exchange;
 mod options;
 mod sum;
 
+pub use exchange::Exchange;
 pub use options::{Backend, GroupOptions, ReduceOp};
 pub use sum::take_sum_wait;
 

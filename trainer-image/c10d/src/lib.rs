@@ -38,7 +38,9 @@ pub use format::MemoryFormat;
 pub use fused::{AdamWUpdate, Gate, Moments, SgdUpdate};
 #[cfg(feature = "fake-nccl")]
 pub use group::fake_nccl_aborts;
-pub use group::{Backend, GroupOptions, ProcessGroup, ReduceOp, num_left_behind, take_sum_wait};
+pub use group::{
+    Backend, Exchange, GroupOptions, ProcessGroup, ReduceOp, num_left_behind, take_sum_wait,
+};
 pub use host_copy::HostCopy;
 pub use observe::{DeviceMemory, device_memory, reset_peak_memory};
 #[cfg(feature = "nccl")]

@@ -225,6 +225,7 @@ impl Machine {
                         generation: document.generation,
                         rank: document.rank(self.local_rank),
                         world_size,
+                        procs_per_worker: document.procs_per_worker,
                         master: document.master.clone(),
                         nonce: document.nonce.clone(),
                     })

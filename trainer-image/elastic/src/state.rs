@@ -6,8 +6,10 @@ use crate::checkpoint::CheckpointId;
 use crate::ledger::Head;
 
 pub mod plan;
+pub mod routes;
 
 pub use plan::{Names, Plan, Volume};
+pub use routes::{Hop, Routes};
 
 /// Where the state that a rank holds comes from, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -47,14 +47,20 @@ pub enum Failure {
     },
     /// The ranks of a generation are of versions that cannot work together.
     #[error(
-        "the ranks of generation {generation} are of different protocols (this one: {protocol}): their images are of \
-         different versions of Roundhouse; give all workers one image"
+        "rank {rank} of generation {generation} has protocol {protocol} of the ranks, and rank {other_rank} has protocol \
+         {other}: their images have different versions of Roundhouse; give all workers the same image"
     )]
     OtherProtocol {
         /// The generation.
         generation: u64,
         /// Of this process.
+        rank: u32,
+        /// Of this process.
         protocol: u32,
+        /// Another rank of the generation.
+        other_rank: u32,
+        /// Its protocol.
+        other: u32,
     },
     /// The checkpoint is that of another training.
     #[error(

@@ -12,12 +12,11 @@ use crate::group::{Group, Rendezvous};
 use crate::lobby::{Peers, listen};
 use crate::member::Member;
 use crate::report::say_error;
-use crate::share::{
-    CHUNK_BYTES, Chunk, DIGEST_BYTES, Digest, Role, Share, chunks, garbled, sum_of_words,
-};
+use crate::share::Share;
 use crate::state::State;
-use crate::world::{Agreed, Concluded, Own, World};
+use crate::world::{Concluded, Own, World};
 
+mod carry;
 mod look;
 mod read;
 
@@ -186,6 +185,10 @@ impl<R: Rendezvous> Member<'_, R> {
         self.held.evaluated = agreed.evaluated;
         self.held
             .go_live(agreed.first_generation + place.generation);
+        if agreed.source.must_send {
+            // The others wait here for those that receive. Whoever has come so far has the whole state.
+            world.barrier()?;
+        }
         Ok(agreed.source.claim.origin)
     }
 
@@ -213,93 +216,7 @@ impl<R: Rendezvous> Member<'_, R> {
             volume,
             is_superseded: looking.is_waiting() && self.is_pointless(place),
         };
-        world.agree_on_state(&own, place.generation)
-    }
-
-    /// Sends the state, or receives it, or looks on.
-    fn share<S: Share<R::Group>>(
-        &mut self,
-        world: &World<R::Group>,
-        agreed: &Agreed,
-        state: &mut S,
-    ) -> Result<(), Failure> {
-        let Some(group) = world.group() else {
-            return Ok(());
-        };
-        let claim = agreed.source.claim;
-        let source = u32::try_from(agreed.source.rank).unwrap_or_default();
-        let role = self.role(world.rank() == source, agreed);
-        let chunk_bytes = faults::chunk_bytes().unwrap_or(CHUNK_BYTES);
-        let num_bytes = state.table()?.num_bytes();
-        let mut digest = Digest::default();
-        for (index, bytes) in chunks(num_bytes, chunk_bytes).enumerate() {
-            let length = bytes.end - bytes.start;
-            let chunk = Chunk {
-                bytes,
-                source,
-                role,
-            };
-            let moved = state.move_chunk(group, &chunk)?;
-            digest.add(moved.digest);
-            if moved.has_changed {
-                self.held.begin_to_receive(&claim);
-            }
-            self.state_moves(length);
-            if index == 0 {
-                faults::point(Point::State, world.rank(), self.held.mark.step);
-            }
-        }
-        let mut words = match role {
-            Role::Sends => self.held.words(),
-            Role::Receives | Role::Keeps | Role::Compares => vec![0; agreed.chain_bytes],
-        };
-        if role == Role::Sends {
-            digest.add(sum_of_words(&words));
-            words.extend(digest.to_bytes());
-        } else {
-            words.resize(agreed.chain_bytes + DIGEST_BYTES, 0);
-        }
-        group.broadcast(&mut words, source)?;
-        world.check()?;
-        if role == Role::Sends {
-            return Ok(());
-        }
-        let (words, sent) = words.split_at(agreed.chain_bytes);
-        digest.add(sum_of_words(words));
-        if sent != digest.to_bytes() {
-            return Err(garbled());
-        }
-        if role == Role::Keeps {
-            return Ok(());
-        }
-        let taken = self.held.take(words);
-        taken.ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))
-    }
-
-    /// A live state is the same wherever it is. Initial weights are compared, since they are computed by each rank;
-    /// a checkpoint was read by one rank alone.
-    fn role(&self, is_source: bool, agreed: &Agreed) -> Role {
-        let claim = agreed.source.claim;
-        match claim.origin {
-            _ if is_source => Role::Sends,
-            Origin::Live if self.held.claim() == claim && self.was_evaluated_as(agreed) => {
-                Role::Keeps
-            }
-            Origin::Fresh if self.held.claim() == claim => Role::Compares,
-            Origin::Live | Origin::Fresh | Origin::Loaded | Origin::Torn => Role::Receives,
-        }
-    }
-
-    /// Whether what the last evaluation changed in the state is in this one, too.
-    const fn was_evaluated_as(&self, agreed: &Agreed) -> bool {
-        !agreed.evaluation_counts || self.held.evaluated == agreed.evaluated
-    }
-
-    fn state_moves(&mut self, num_bytes: u64) {
-        if let Some(peers) = &self.peers {
-            peers.interrupter.state_moves(num_bytes);
-        }
-        self.reporter.state_moves(num_bytes);
+        world.agree_on_state(&own, place.generation, place.procs_per_worker)
     }
 }
 

@@ -26,8 +26,11 @@ pub trait Abort: Debug + Send + Sync {
     }
 }
 
+/// What a rank does while bytes move. It uses nothing of the group.
+pub type Meanwhile<'a> = &'a mut dyn FnMut() -> Result<(), Failure>;
+
 /// The collectives of the ranks of one generation, on values in host memory. Every rank calls the same ones in the
-/// same order; each returns when this rank's part is done.
+/// same order; each returns when this rank's part is done. [`Self::exchange`] alone is between two ranks.
 pub trait Group: Abort + 'static {
     /// Rank of this process, from 0.
     fn rank(&self) -> u32;
@@ -42,11 +45,18 @@ pub trait Group: Abort + 'static {
     /// a sum may instead return garbage when a peer aborts; [`crate::World`] detects that.
     fn sum(&self, values: &mut [f64]) -> Result<(), Failure>;
 
-    /// Copies the bytes of rank `source` to all others. All ranks give the same number of bytes.
+    /// Sends bytes to one rank, and receives bytes from another one at the same time; one of the two may be absent. The
+    /// other rank of each pair calls it for as many bytes. The rest of the group takes no part. `meanwhile` runs while the
+    /// bytes move.
     ///
     /// # Errors
-    /// As [`Self::sum`].
-    fn broadcast(&self, bytes: &mut [u8], source: u32) -> Result<(), Failure>;
+    /// As [`Self::sum`], and those of `meanwhile`.
+    fn exchange(
+        &self,
+        send: Option<(&[u8], u32)>,
+        receive: Option<(&mut [u8], u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure>;
 
     /// Waits until all ranks are here.
     ///

@@ -151,13 +151,12 @@ impl Interrupter {
         self.tell(Motion::moves);
     }
 
-    /// So many bytes of the state have moved between ranks: a sign that its collectives move.
+    /// This process has sent or received so many bytes of the state.
     pub fn state_moves(&self, num_bytes: u64) {
         self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
-        self.moves();
     }
 
-    /// Bytes of the state that have moved between ranks so far, in all generations of this process.
+    /// Bytes of the state that this process has sent or received so far, in all its generations.
     #[must_use]
     pub fn num_state_bytes(&self) -> u64 {
         self.num_bytes.load(Ordering::Relaxed)

@@ -28,6 +28,12 @@ use gathering::{CONNECT_TRY, Gathering, PAUSE, part_name};
 use hosted::Hosted;
 use patience::{Patience, Told};
 
+/// Version of what ranks send to each other: which collectives a generation forms and a step ends with, how many numbers
+/// each of them has, and how the state moves. It is raised with each change of these, so that ranks of different images do
+/// not meet in a collective. The protocol of the membership document, between the operator and an image, is another one.
+///
+/// 1: the state goes to all ranks in broadcasts. 2: along the routes from ranks that have it to those that lack it.
+pub(crate) const PROTOCOL: u32 = 2;
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 
@@ -186,8 +192,9 @@ impl<N: Network> StoreRendezvous<N> {
             master: self.master(place),
             part: part_name(place.generation, &place.nonce),
             generation: place.generation,
+            rank: place.rank,
             world_size: place.world_size,
-            protocol: roundhouse_contract::PROTOCOL,
+            protocol: PROTOCOL,
             store_timeout: self.timeouts.connect,
             patience: patience.clone(),
         };

@@ -217,6 +217,7 @@ impl Reporter {
             generation,
             rank,
             world_size,
+            procs_per_worker: _,
             master,
             nonce: _,
         } = place;

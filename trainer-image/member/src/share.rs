@@ -1,69 +1,77 @@
-//! Sending the state from the rank that has it to those that lack it, in chunks.
+//! The state on its way from the ranks that have it to those that lack it, in chunks.
 //!
-//! All ranks take part, but only those that lack the state write to theirs: a rank that has it receives into a
-//! chunk that is thrown away, so whatever happens to the sender, the state is where it was.
+//! Chunks go from rank to rank (`form/carry.rs`). Only ranks that lack the state receive, so whatever happens to their
+//! peers, the others keep it.
 //!
-//! Over NCCL a peer that aborts may make a broadcast end with garbage on ranks that have not aborted (see
+//! Over NCCL a peer that aborts may make a receive end with garbage on ranks that have not aborted (see
 //! `world/witness.rs`). So each chunk ends with its [`seal`], which is checked before any byte is written, and all of
 //! them with a digest of everything. A rank that finds another one takes a peer for lost.
 
 use std::ops::Range;
 
 use crate::failure::Failure;
-use crate::group::Group;
+use crate::group::{Group, Meanwhile};
 use crate::state::State;
 
-/// Most bytes of a chunk. Large enough for the bandwidth of the fastest links, small beside a state; a chunk that
-/// has moved counts as progress.
-pub const CHUNK_BYTES: u64 = 64 << 20;
+/// Most bytes of a chunk. Large enough for the bandwidth of fast links, and small beside a state: a rank that passes the
+/// state on is a chunk behind the rank before it.
+pub const CHUNK_BYTES: u64 = 8 << 20;
 /// Odd, so that what is multiplied by it can be told from what is not (Knuth's multiplicative hash).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Length of a digest.
 pub(crate) const DIGEST_BYTES: usize = 8;
 
-/// What a rank does with a chunk.
+/// What came of a chunk that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Sends its own bytes.
-    Sends,
-    /// Overwrites its own bytes.
-    Receives,
-    /// Has the bytes, and throws away what comes.
-    Keeps,
-    /// Should have the same bytes, and overwrites them only if they are others.
-    Compares,
-}
-
-/// Bytes of the state that move at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// Which bytes of the row.
-    pub bytes: Range<u64>,
-    /// The rank that sends them.
-    pub source: u32,
-    /// What this rank does.
-    pub role: Role,
-}
-
-/// What came of moving a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// [`sum_of_words`] of the bytes that were sent, or that came.
+pub struct Opened {
+    /// [`sum_of_words`] of the bytes.
     pub digest: u64,
     /// Whether bytes of this rank's state are others now.
     pub has_changed: bool,
 }
 
 /// A state that can go from rank to rank of a group.
+///
+/// [`HostParcel`] does it for any state and any group. A state on a device does it there.
 pub trait Share<G: Group>: State {
-    /// Moves a chunk. A collective: all ranks of the group call it for the same bytes and source. It returns when
-    /// the bytes have come.
-    ///
-    /// [`move_in_host_memory`] does it for any state and any group. A state on a device does it there.
+    /// Memory for a chunk and its [`seal`], from where the group can send it.
+    type Parcel;
+
+    /// Room for so many bytes.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when bytes cannot be copied.
-    fn move_chunk(&mut self, group: &G, chunk: &Chunk) -> Result<Moved, Failure>;
+    /// There is no memory.
+    fn parcel(&self, group: &G, length: u64) -> Result<Self::Parcel, Failure>;
+
+    /// Copies bytes of the row into a parcel of their length, and seals it. Returns their [`sum_of_words`].
+    ///
+    /// # Errors
+    /// [`Failure::State`] when they cannot be copied.
+    fn pack(&self, bytes: &Range<u64>, parcel: &mut Self::Parcel) -> Result<u64, Failure>;
+
+    /// [`Group::exchange`] of parcels.
+    ///
+    /// # Errors
+    /// As there.
+    fn exchange(
+        group: &G,
+        send: Option<(&Self::Parcel, u32)>,
+        receive: Option<(&mut Self::Parcel, u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure>;
+
+    /// Overwrites bytes of the row with those of a parcel that was received; if `compares`, only where they are others.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when it is not sealed for this place, or the group is being aborted: then nothing was written.
+    /// [`Failure::State`] when bytes cannot be copied.
+    fn open(
+        &mut self,
+        group: &G,
+        parcel: &Self::Parcel,
+        bytes: &Range<u64>,
+        compares: bool,
+    ) -> Result<Opened, Failure>;
 }
 
 /// What a chunk ends with: a function of the [`sum_of_words`] of its bytes and of where they lie. Zeros are not
@@ -84,51 +92,79 @@ pub fn garbled() -> Failure {
     )
 }
 
-/// [`Share::move_chunk`] by way of a buffer in host memory.
-///
-/// # Errors
-/// As there.
-pub fn move_in_host_memory<S: State + ?Sized, G: Group>(
-    state: &mut S,
-    group: &G,
-    chunk: &Chunk,
-) -> Result<Moved, Failure> {
-    let Chunk {
-        bytes,
-        source,
-        role,
-    } = chunk;
-    let length = usize::try_from(bytes.end - bytes.start)
-        .map_err(|error| Failure::Internal(error.to_string()))?;
-    let mut sealed = vec![0; length + DIGEST_BYTES];
-    if *role == Role::Sends {
-        let (buffer, end) = sealed.split_at_mut(length);
+/// A chunk in host memory, with its seal.
+#[derive(Debug)]
+pub struct HostParcel(Vec<u8>);
+
+impl HostParcel {
+    /// See [`Share::parcel`].
+    ///
+    /// # Errors
+    /// More than a process can address.
+    pub fn new(length: u64) -> Result<Self, Failure> {
+        let length = usize::try_from(length).map_err(|error| Failure::Internal(error.to_string()))?;
+        Ok(Self(vec![0; length + DIGEST_BYTES]))
+    }
+
+    /// See [`Share::pack`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pack<S: State + ?Sized>(&mut self, state: &S, bytes: &Range<u64>) -> Result<u64, Failure> {
+        let length = self.0.len() - DIGEST_BYTES;
+        let (buffer, end) = self.0.split_at_mut(length);
         state.copy_out(bytes.clone(), buffer)?;
-        end.copy_from_slice(&seal(sum_of_words(buffer), bytes.start).to_le_bytes());
+        let digest = sum_of_words(buffer);
+        end.copy_from_slice(&seal(digest, bytes.start).to_le_bytes());
+        Ok(digest)
     }
-    group.broadcast(&mut sealed, *source)?;
-    group.check()?;
-    let (buffer, end) = sealed.split_at(length);
-    let digest = sum_of_words(buffer);
-    if end != seal(digest, bytes.start).to_le_bytes() {
-        return Err(garbled());
+
+    /// See [`Share::exchange`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn exchange<G: Group>(
+        group: &G,
+        send: Option<(&Self, u32)>,
+        receive: Option<(&mut Self, u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure> {
+        let send = send.map(|(parcel, to)| (parcel.0.as_slice(), to));
+        let receive = receive.map(|(parcel, from)| (parcel.0.as_mut_slice(), from));
+        group.exchange(send, receive, meanwhile)
     }
-    let has_changed = match role {
-        Role::Sends | Role::Keeps => false,
-        Role::Receives => true,
-        Role::Compares => {
-            let mut own = vec![0; length];
-            state.copy_out(bytes.clone(), &mut own)?;
-            own.as_slice() != buffer
+
+    /// See [`Share::open`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open<S: State + ?Sized, G: Group>(
+        &self,
+        state: &mut S,
+        group: &G,
+        bytes: &Range<u64>,
+        compares: bool,
+    ) -> Result<Opened, Failure> {
+        group.check()?;
+        let (buffer, end) = self.0.split_at(self.0.len() - DIGEST_BYTES);
+        let digest = sum_of_words(buffer);
+        if end != seal(digest, bytes.start).to_le_bytes() {
+            return Err(garbled());
         }
-    };
-    if has_changed {
-        state.copy_in(bytes.start, buffer)?;
+        let mut has_changed = true;
+        if compares {
+            let mut own = vec![0; buffer.len()];
+            state.copy_out(bytes.clone(), &mut own)?;
+            has_changed = own.as_slice() != buffer;
+        }
+        if has_changed {
+            state.copy_in(bytes.start, buffer)?;
+        }
+        Ok(Opened {
+            digest,
+            has_changed,
+        })
     }
-    Ok(Moved {
-        digest,
-        has_changed,
-    })
 }
 
 /// Sum of the 64-bit little-endian words of some bytes, modulo 2^64; the last word is filled up with zeros. It can
@@ -192,8 +228,15 @@ mod tests {
         fn sum(&self, _: &mut [f64]) -> Result<(), Failure> {
             Ok(())
         }
-        fn broadcast(&self, bytes: &mut [u8], _: u32) -> Result<(), Failure> {
-            bytes.fill(self.0);
+        fn exchange(
+            &self,
+            _: Option<(&[u8], u32)>,
+            receive: Option<(&mut [u8], u32)>,
+            _: Meanwhile<'_>,
+        ) -> Result<(), Failure> {
+            if let Some((bytes, _)) = receive {
+                bytes.fill(self.0);
+            }
             Ok(())
         }
         fn check(&self) -> Result<(), Failure> {
@@ -207,15 +250,13 @@ mod tests {
     #[test]
     fn garbage_is_not_written_to_the_state() {
         for garbage in [0, 7, 0xff] {
-            for role in [Role::Receives, Role::Compares, Role::Keeps] {
-                let mut state = Bytes::filled(3);
-                let chunk = Chunk {
-                    bytes: 0..NUM_BYTES,
-                    source: 0,
-                    role,
-                };
-                let moved = move_in_host_memory(&mut state, &Delivers(garbage), &chunk);
-                assert!(matches!(moved, Err(Failure::PeerLost(_))), "{role:?}");
+            for compares in [false, true] {
+                let (mut state, bytes) = (Bytes::filled(3), 0..NUM_BYTES);
+                let mut parcel = HostParcel::new(NUM_BYTES).unwrap();
+                let (group, receive) = (Delivers(garbage), Some((&mut parcel, 0)));
+                HostParcel::exchange(&group, None, receive, &mut || Ok(())).unwrap();
+                let opened = parcel.open(&mut state, &group, &bytes, compares);
+                assert!(matches!(opened, Err(Failure::PeerLost(_))), "{garbage}");
                 assert_eq!(state, Bytes::filled(3));
             }
         }

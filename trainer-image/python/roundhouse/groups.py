@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # noqa: F401
 
 from .connections import Connections, cut, open_sockets
-from .waits import Bounded, Waits
+from .waits import Apart, Bounded, Waits
 
 if TYPE_CHECKING:
     from .network import Store
@@ -71,6 +71,18 @@ def nccl(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
     # A communicator whose calls return at once, so that connecting has a timeout (TORCH_NCCL_NONBLOCKING_TIMEOUT).
     options.config.blocking = 0
     return dist.ProcessGroupNCCL(store, rank, size, options)
+
+
+# Bytes of host memory that move: their address, their number, and the other rank.
+Piece = tuple[int, int, int]
+
+
+class Exchange(NamedTuple):
+    """Bytes on their way between two ranks."""
+
+    work: Any
+    receive: Piece | None
+    received: torch.Tensor
 
 
 class Group:
@@ -142,16 +154,39 @@ class Group:
         """A collective whose ``wait()`` ends when the group is aborted."""
         return work if self.waits is None else Bounded(self.waits, work)
 
-    def broadcast(self, address: int, length: int, source: int) -> None:
-        """Copies ``length`` bytes of host memory from rank ``source`` to all others."""
-        if length == 0:
-            return
-        host = torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
-        # A copy on CPUs, too: a collective that is left behind may still write to it.
-        moved = host.clone() if self.device.type == "cpu" else host.to(self.device)
-        self.begin_broadcast(moved, source).wait()
-        if self.rank != source:
-            host.copy_(moved)
+    def begin_exchange(self, send: Piece | None, receive: Piece | None) -> Exchange:
+        """Begins to send bytes of host memory to one rank, and to receive others from another one at the same time.
+
+        :meth:`end_exchange` waits for both. The rest of the group takes no part.
+        """
+        sent = self._moved(send) if send else self._nothing()
+        received = self._moved(receive) if receive else self._nothing()
+        if self.waits is None:
+            # Over NCCL what moves to and from a rank at once is one group of operations on the generation's communicator.
+            # That is what this collective is to the ranks with nothing to send to each other, which need not call it.
+            come, go = [0] * self.size, [0] * self.size
+            if receive:
+                come[receive[2]] = received.numel()
+            if send:
+                go[send[2]] = sent.numel()
+            return Exchange(self.backend.alltoall_base(received, sent, come, go), receive, received)
+        works = [self.backend.recv([received], receive[2], 0)] if receive else []
+        works += [self.backend.send([sent], send[2], 0)] if send else []
+        return Exchange(Apart(self.waits, works, (sent, received)), receive, received)
+
+    def end_exchange(self, exchange: Exchange) -> None:
+        """Waits until the bytes have moved, and copies in those that were received."""
+        exchange.work.wait()
+        if exchange.receive:
+            _host(exchange.receive).copy_(exchange.received)
+
+    def _moved(self, piece: Piece) -> torch.Tensor:
+        # A copy on CPUs, too: what is left behind when the group is aborted may still write to it.
+        host = _host(piece)
+        return host.clone() if self.device.type == "cpu" else host.to(self.device)
+
+    def _nothing(self) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8, device=self.device)
 
     def set_timeout(self, seconds: float) -> None:
         """How long its collectives wait for their peers from now on."""
@@ -283,6 +318,11 @@ class Group:
             # A group that the script makes later is another one.
             _prepared.clear()
         self.process_group = dist.group.WORLD
+
+
+def _host(piece: Piece) -> torch.Tensor:
+    address, length, _ = piece
+    return torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
 
 
 def leave_default() -> None:

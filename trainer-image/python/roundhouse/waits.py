@@ -46,7 +46,7 @@ class Waits:
 
     def until_done(self, work: Any) -> None:
         """Waits for a collective. Raises RuntimeError when it has failed or the group is aborted."""
-        number = self._begin(lambda: None)
+        number = self.begin(lambda: None)
         try:
             while not self._is_aborted:
                 try:
@@ -58,7 +58,7 @@ class Waits:
                         work.wait()
                         return
         finally:
-            self._end(number)
+            self.end(number)
         raise RuntimeError(_WORDS)
 
     def future(self, work: Any, result: Result, broke: Callable[[BaseException], None]) -> torch.futures.Future[Result]:
@@ -69,10 +69,10 @@ class Waits:
             broke(RuntimeError(_WORDS))
             done.set_result(result)
 
-        number = self._begin(aborted)
+        number = self.begin(aborted)
 
         def ended(future: Any) -> None:
-            if not self._end(number):
+            if not self.end(number):
                 return
             try:
                 future.value()
@@ -83,7 +83,8 @@ class Waits:
         work.get_future().add_done_callback(ended)
         return done
 
-    def _begin(self, aborted: Callable[[], None]) -> int:
+    def begin(self, aborted: Callable[[], None]) -> int:
+        """A wait begins, which the abort ends by a call of ``aborted``. Returns its number; 0: it is aborted."""
         with self._lock:
             self._last += 1
             if not self._is_aborted:
@@ -92,7 +93,7 @@ class Waits:
         aborted()
         return 0
 
-    def _end(self, number: int) -> bool:
+    def end(self, number: int) -> bool:
         """Whether the abort has not ended it before."""
         with self._lock:
             return self._open.pop(number, None) is not None
@@ -107,3 +108,36 @@ class Bounded:
     def wait(self) -> None:
         """Waits for it: see :meth:`Waits.until_done`."""
         self._waits.until_done(self._work)
+
+
+class Apart:
+    """Sends and receives over Gloo that have begun.
+
+    A wait for one of them that ends early closes the connections of all, so a thread waits for them to the end.
+    """
+
+    def __init__(self, waits: Waits, works: list[Any], tensors: tuple[torch.Tensor, ...]):
+        self._waits, self._works, self._tensors = waits, works, tensors
+        self._is_over = threading.Event()
+        self._error: BaseException | None = RuntimeError(_WORDS)
+        self._number = waits.begin(self._is_over.set)
+        threading.Thread(target=self._run, name="exchange", daemon=True).start()
+
+    def wait(self) -> None:
+        """Returns when they have ended. Raises RuntimeError when one has failed or the group is aborted."""
+        # A wait with a timeout, since in the main thread Ctrl-C would not end another.
+        while not self._is_over.wait(_LOOK_INTERVAL.total_seconds()):
+            pass
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            for work in self._works:
+                work.wait()
+        except RuntimeError as raised:
+            error = raised
+        if self._waits.end(self._number):
+            self._error = error
+            self._is_over.set()

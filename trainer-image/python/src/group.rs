@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use roundhouse_member::failure::Failure;
-use roundhouse_member::group::{Abort, Group};
+use roundhouse_member::group::{Abort, Group, Meanwhile};
 
 use crate::failure::{lost, unwanted};
 
@@ -134,12 +134,29 @@ impl Group for PyGroup {
         Ok(())
     }
 
-    fn broadcast(&self, bytes: &mut [u8], source: u32) -> Result<(), Failure> {
-        let (address, length) = (bytes.as_mut_ptr().expose_provenance(), bytes.len());
-        Python::attach(|py| {
-            let moved = self
+    fn exchange(
+        &self,
+        send: Option<(&[u8], u32)>,
+        receive: Option<(&mut [u8], u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure> {
+        let send = send.map(|(bytes, to)| {
+            let address = bytes.as_ptr().expose_provenance();
+            (address, bytes.len(), to)
+        });
+        let receive = receive.map(|(bytes, from)| {
+            let address = bytes.as_mut_ptr().expose_provenance();
+            (address, bytes.len(), from)
+        });
+        let begun = Python::attach(|py| {
+            let begun = self
                 .group
-                .call_method1(py, "broadcast", (address, length, source));
+                .call_method1(py, "begin_exchange", (send, receive));
+            begun.map_err(|error| lost(py, &error))
+        })?;
+        meanwhile()?;
+        Python::attach(|py| {
+            let moved = self.group.call_method1(py, "end_exchange", (begun,));
             moved.map_err(|error| lost(py, &error))
         })?;
         self.check()

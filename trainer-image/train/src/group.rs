@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roundhouse_c10d::{Error, ProcessGroup, ReduceOp};
 use roundhouse_member::failure::Failure;
-use roundhouse_member::group::{Abort, Group};
+use roundhouse_member::group::{Abort, Group, Meanwhile};
 use tch::{Device, TchError, Tensor};
 
 use crate::failure::{lost, refused};
@@ -108,10 +108,32 @@ impl Group for C10dGroup {
         read.map_err(refused)
     }
 
-    fn broadcast(&self, bytes: &mut [u8], source: u32) -> Result<(), Failure> {
-        let on_device = Tensor::f_from_slice(bytes).and_then(|it| it.f_to_device(self.device));
-        let mut tensor = on_device.map_err(refused)?;
-        self.group.broadcast(&mut tensor, source).map_err(lost)?;
+    fn exchange(
+        &self,
+        send: Option<(&[u8], u32)>,
+        receive: Option<(&mut [u8], u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure> {
+        let on_device =
+            |bytes: &[u8]| Tensor::f_from_slice(bytes).and_then(|it| it.f_to_device(self.device));
+        let sent = match send {
+            Some((bytes, to)) => Some((on_device(bytes).map_err(refused)?, to)),
+            None => None,
+        };
+        let mut received = match &receive {
+            Some((bytes, from)) => Some((on_device(bytes).map_err(refused)?, *from)),
+            None => None,
+        };
+        let moving = self.group.exchange(
+            sent.as_ref().map(|(tensor, to)| (tensor, *to)),
+            received.as_mut().map(|(tensor, from)| (tensor, *from)),
+        );
+        let moving = moving.map_err(lost)?;
+        meanwhile()?;
+        moving.wait().map_err(lost)?;
+        let (Some((bytes, _)), Some((tensor, _))) = (receive, received) else {
+            return Ok(());
+        };
         let length = bytes.len();
         let read = tensor
             .f_to_device(Device::Cpu)

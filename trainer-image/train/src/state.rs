@@ -8,8 +8,9 @@ use std::ops::Range;
 use roundhouse_c10d::ErrorKind;
 use roundhouse_elastic::checkpoint::Piece;
 use roundhouse_member::failure::Failure;
+use roundhouse_member::group::{Group, Meanwhile};
 use roundhouse_member::replicas;
-use roundhouse_member::share::{Chunk, Moved, Role, Share, garbled, seal};
+use roundhouse_member::share::{Opened, Share, garbled, seal};
 use roundhouse_member::state::{Record, Snapshot, State, Table, copied_at_once};
 use safetensors::Dtype;
 use tch::{Device, Kind, TchError, Tensor};
@@ -119,45 +120,6 @@ impl Tensors {
         }
         Vec::try_from(Tensor::f_stack(&sums, 0)?.f_to_device(Device::Cpu)?)
     }
-
-    fn move_chunk(&mut self, group: &C10dGroup, chunk: &Chunk) -> Result<Moved, Failure> {
-        let Chunk {
-            bytes,
-            source,
-            role,
-        } = chunk;
-        let length = (bytes.end - bytes.start).cast_signed();
-        let flat = || Flat::new(length, group.device()).map_err(refused);
-        let mut sent = flat()?;
-        if *role == Role::Sends {
-            self.flatten(bytes, &sent.bytes).map_err(refused)?;
-            sent.seal(bytes.start).map_err(refused)?;
-        }
-        let moved = group.process_group().broadcast(&mut sent.all, *source);
-        moved.map_err(lost)?;
-        // The host waits here until the bytes have come. Garbage is not written anywhere.
-        let (digest, is_sealed) = sent.read(bytes.start).map_err(refused)?;
-        group.process_group().check().map_err(lost)?;
-        if !is_sealed {
-            return Err(garbled());
-        }
-        let has_changed = match role {
-            Role::Sends | Role::Keeps => false,
-            Role::Receives => true,
-            Role::Compares => {
-                let own = flat()?.bytes;
-                self.flatten(bytes, &own).map_err(refused)?;
-                !own.f_equal(&sent.bytes).map_err(refused)?
-            }
-        };
-        if has_changed {
-            self.unflatten(bytes, &sent.bytes).map_err(refused)?;
-        }
-        Ok(Moved {
-            digest,
-            has_changed,
-        })
-    }
 }
 
 impl State for Tensors {
@@ -226,13 +188,66 @@ impl State for Tensors {
 }
 
 impl Share<C10dGroup> for Tensors {
-    fn move_chunk(&mut self, group: &C10dGroup, chunk: &Chunk) -> Result<Moved, Failure> {
-        Self::move_chunk(self, group, chunk)
+    type Parcel = Flat;
+
+    fn parcel(&self, group: &C10dGroup, length: u64) -> Result<Flat, Failure> {
+        Flat::new(length.cast_signed(), group.device()).map_err(refused)
+    }
+
+    fn pack(&self, bytes: &Range<u64>, parcel: &mut Flat) -> Result<u64, Failure> {
+        let mut pack = || {
+            self.flatten(bytes, &parcel.bytes)?;
+            parcel.seal(bytes.start)
+        };
+        pack().map_err(refused)
+    }
+
+    fn exchange(
+        group: &C10dGroup,
+        send: Option<(&Flat, u32)>,
+        receive: Option<(&mut Flat, u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure> {
+        let send = send.map(|(parcel, to)| (&parcel.all, to));
+        let receive = receive.map(|(parcel, from)| (&mut parcel.all, from));
+        let moving = group.process_group().exchange(send, receive);
+        let moving = moving.map_err(lost)?;
+        meanwhile()?;
+        moving.wait().map_err(lost)
+    }
+
+    fn open(
+        &mut self,
+        group: &C10dGroup,
+        parcel: &Flat,
+        bytes: &Range<u64>,
+        compares: bool,
+    ) -> Result<Opened, Failure> {
+        // The host waits here until the bytes have come. Garbage is not written anywhere.
+        let (digest, is_sealed) = parcel.read(bytes.start).map_err(refused)?;
+        group.check()?;
+        if !is_sealed {
+            return Err(garbled());
+        }
+        let differs = || {
+            let own = Flat::new((bytes.end - bytes.start).cast_signed(), group.device())?.bytes;
+            self.flatten(bytes, &own)?;
+            own.f_equal(&parcel.bytes).map(|it| !it)
+        };
+        let has_changed = !compares || differs().map_err(refused)?;
+        if has_changed {
+            self.unflatten(bytes, &parcel.bytes).map_err(refused)?;
+        }
+        Ok(Opened {
+            digest,
+            has_changed,
+        })
     }
 }
 
 /// Room for a chunk of so many bytes, and its seal.
-struct Flat {
+#[derive(Debug)]
+pub struct Flat {
     /// 64-bit words: the bytes, the last word filled up with zeros, and the seal.
     all: Tensor,
     /// All words but the seal.
@@ -257,10 +272,13 @@ impl Flat {
         Ok(sum.cast_unsigned())
     }
 
-    fn seal(&mut self, offset: u64) -> Result<(), TchError> {
-        let seal = seal(self.sum()?, offset).cast_signed();
+    /// Returns the sum of the words.
+    fn seal(&mut self, offset: u64) -> Result<u64, TchError> {
+        let sum = self.sum()?;
         let at = self.words.size1()?;
-        self.all.f_narrow(0, at, 1)?.f_fill_(seal).map(|_| ())
+        let mut end = self.all.f_narrow(0, at, 1)?;
+        let _ = end.f_fill_(seal(sum, offset).cast_signed())?;
+        Ok(sum)
     }
 
     /// The sum of the words that came, and whether they are sealed.

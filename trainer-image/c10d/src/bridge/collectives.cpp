@@ -1,6 +1,8 @@
 // Collectives of a process group.
 #include <c10/core/GradMode.h>
 
+#include <memory>
+
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "group.h"
@@ -39,6 +41,10 @@ void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, co
   finish(group.endCoalescing(device));
 }
 } // namespace
+
+struct RhExchange {
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+};
 
 extern "C" {
 
@@ -104,6 +110,49 @@ int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* in
     }
     exchange(*group->group, output->split_with_sizes(outputs), input->split_with_sizes(inputs));
   });
+}
+
+// Begins to send to one rank and to receive from another; either tensor may be null. Both move at once: over NCCL as one
+// group of operations on the communicator of the group, for apart they would wait for each other.
+int rh_group_exchange(const RhGroup* group, const at::Tensor* sent, int to, at::Tensor* received, int from, RhExchange** out) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    auto exchange = std::make_unique<RhExchange>();
+    const auto backend = group->group->getDefaultBackend();
+    const auto begin = [&] {
+      std::vector<at::Tensor> input, output;
+      if (received) exchange->works.push_back(backend->recv(output = {*received}, from, 0));
+      if (sent) exchange->works.push_back(backend->send(input = {*sent}, to, 0));
+    };
+    if (backend->supportsCoalescing()) {
+      backend->startCoalescing();
+      try {
+        begin();
+      } catch (...) {
+        try {
+          backend->endCoalescing();
+        } catch (const std::exception&) {
+          // The first one says more.
+        }
+        throw;
+      }
+      exchange->works = {backend->endCoalescing()};
+    } else {
+      begin();
+    }
+    *out = exchange.release();
+  });
+}
+
+// Waits for it, as for a collective.
+int rh_exchange_wait(RhExchange* exchange) {
+  return rh_guard([&] {
+    for (const auto& work : exchange->works) finish(work);
+  });
+}
+
+int rh_exchange_free(RhExchange* exchange) {
+  return rh_guard([&] { delete exchange; });
 }
 
 int rh_group_send(const RhGroup* group, at::Tensor* tensor, int peer) {

@@ -1,6 +1,8 @@
 //! Collectives that move parts of tensors: gathering, scattering, exchanging. Each fails or is aborted as
 //! [`ProcessGroup::all_reduce`].
 
+use std::ptr::NonNull;
+
 use tch::Tensor;
 
 use super::{ProcessGroup, fit};
@@ -87,6 +89,36 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_receive(group, tensor, peer) })
     }
 
+    /// Begins to send a tensor to one rank, and to receive one from another, both at once. [`Exchange::wait`] waits for both;
+    /// when what was received is there, see [`ProcessGroup::all_reduce`].
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn exchange<'a>(
+        &'a self,
+        send: Option<(&'a Tensor, u32)>,
+        receive: Option<(&'a mut Tensor, u32)>,
+    ) -> Result<Exchange<'a>> {
+        let (mut sent, mut to) = (std::ptr::null(), 0);
+        if let Some((tensor, peer)) = send {
+            fit(tensor)?;
+            (sent, to) = (tensor.as_ptr(), self.peer(peer)?);
+        }
+        let (mut received, mut from) = (std::ptr::null_mut(), 0);
+        if let Some((tensor, peer)) = receive {
+            fit(tensor)?;
+            (received, from) = (tensor.as_mut_ptr(), self.peer(peer)?);
+        }
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: group and tensors are live, or the pointers null; the bridge keeps handles of the tensors. `raw` is valid
+        // for a write.
+        self.collective(|group| unsafe {
+            ffi::rh_group_exchange(group, sent, to, received, from, &raw mut raw)
+        })?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::refused("nothing to exchange"))?;
+        Ok(Exchange { group: self, raw })
+    }
+
     fn peer(&self, rank: u32) -> Result<std::ffi::c_int> {
         if rank == self.rank {
             return Err(Error::refused(format!("rank {rank} is this one")));
@@ -106,6 +138,32 @@ impl ProcessGroup {
             )));
         }
         Ok(())
+    }
+}
+
+/// Tensors on their way between this rank and others, which are borrowed until then.
+#[derive(Debug)]
+pub struct Exchange<'a> {
+    group: &'a ProcessGroup,
+    raw: NonNull<ffi::RhExchange>,
+}
+
+impl Exchange<'_> {
+    /// Waits until they have moved.
+    ///
+    /// # Errors
+    /// A peer is gone or silent, or the group was aborted.
+    pub fn wait(self) -> Result<()> {
+        // SAFETY: the exchange is live.
+        let wait = |_| unsafe { ffi::rh_exchange_wait(self.raw.as_ptr()) };
+        self.group.collective(wait)
+    }
+}
+
+impl Drop for Exchange<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by the bridge and freed once. What still moves holds its tensors itself.
+        let _ = unsafe { ffi::rh_exchange_free(self.raw.as_ptr()) };
     }
 }
 

@@ -99,6 +99,20 @@ fn a_peer_killed_within_a_large_sum_or_between_two_ranks_frees_the_others() {
     }
 }
 
+#[test]
+fn a_peer_killed_while_ranks_pass_a_large_message_on_frees_the_others() {
+    for (size, killed) in [(2, 0), (2, 1), (3, 1)] {
+        assert_survivors_are_free(size, killed, "pass", "64", Ends::Noticed, &[]);
+    }
+}
+
+#[cfg(feature = "fake-nccl")]
+#[test]
+fn a_peer_killed_while_ranks_pass_a_large_message_on_over_nccl_frees_the_others() {
+    let nccl = [("BACKEND", "nccl")];
+    assert_survivors_are_free(3, 1, "pass", "64", Ends::Aborted, &nccl);
+}
+
 #[cfg(feature = "fake-nccl")]
 #[test]
 fn a_peer_killed_in_the_middle_of_a_message_over_nccl_frees_the_others() {

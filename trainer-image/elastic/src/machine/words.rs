@@ -11,6 +11,8 @@ pub struct Place {
     pub rank: u32,
     /// Ranks of the generation.
     pub world_size: u32,
+    /// Ranks of each worker, which follow each other.
+    pub procs_per_worker: u32,
     /// Its rendezvous store.
     pub master: Master,
     /// What its ranks have in common, and nobody else knows; empty: nothing.

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use roundhouse_contract::Master;
 use roundhouse_contract::environment::CheckpointEnvironment;
@@ -12,14 +13,40 @@ use crate::checkpoint::{Identity, Manifest};
 use crate::group::threads::{Made, Threads};
 use crate::member::Control;
 use crate::membership::MembershipWatch;
-use crate::share::{Moved, move_in_host_memory};
+use crate::group::Meanwhile;
+use crate::share::{HostParcel, Opened};
 use crate::signals::LeaveRequest;
 use crate::state::tests::{Bytes, NUM_BYTES, table};
 use crate::{Held, Keeping, Launch};
 
 impl Share<Threads> for Bytes {
-    fn move_chunk(&mut self, group: &Threads, chunk: &Chunk) -> Result<Moved, Failure> {
-        move_in_host_memory(self, group, chunk)
+    type Parcel = HostParcel;
+
+    fn parcel(&self, _: &Threads, length: u64) -> Result<HostParcel, Failure> {
+        HostParcel::new(length)
+    }
+
+    fn pack(&self, bytes: &Range<u64>, parcel: &mut HostParcel) -> Result<u64, Failure> {
+        parcel.pack(self, bytes)
+    }
+
+    fn exchange(
+        group: &Threads,
+        send: Option<(&HostParcel, u32)>,
+        receive: Option<(&mut HostParcel, u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure> {
+        HostParcel::exchange(group, send, receive, meanwhile)
+    }
+
+    fn open(
+        &mut self,
+        group: &Threads,
+        parcel: &HostParcel,
+        bytes: &Range<u64>,
+        compares: bool,
+    ) -> Result<Opened, Failure> {
+        parcel.open(self, group, bytes, compares)
     }
 }
 
@@ -107,6 +134,8 @@ struct Formed {
     held: Held,
     bytes: Bytes,
     num_read: u64,
+    /// Bytes that it has sent to other ranks and received from them.
+    num_moved: usize,
 }
 
 impl Formed {
@@ -156,6 +185,7 @@ fn form_one(process: Process, group: Threads) -> Formed {
         generation: 9,
         rank: group.rank(),
         world_size: group.size(),
+        procs_per_worker: 1,
         master: Master {
             address: String::new(),
             port: 0,
@@ -180,21 +210,29 @@ fn form_one(process: Process, group: Threads) -> Formed {
         held: member.held.clone(),
         bytes,
         num_read,
+        num_moved: 0,
     }
 }
 
-/// All ranks form a generation, each in a thread of its own. Some are lost in a collective: rank and its number,
-/// where 1 is the agreement, 2 the first chunk, and the last one the words.
+/// All ranks form a generation, each in a thread of its own. Some are lost in a call of their group: rank and its number,
+/// where 1 is the agreement. Those of a rank that sends are then the chunk, the words and the barrier; those of one that
+/// receives are the same. One that passes the chunk on first receives it.
 fn form(processes: Vec<Process>, lost: &[(u32, u64)]) -> Vec<Formed> {
     let size = u32::try_from(processes.len()).unwrap();
-    std::thread::scope(|scope| {
+    let group = Threads::group(size, lost);
+    let counts = group[0].counts();
+    let mut formed: Vec<Formed> = std::thread::scope(|scope| {
         let ranks: Vec<_> = processes
             .into_iter()
-            .zip(Threads::group(size, lost))
+            .zip(group)
             .map(|(process, group)| scope.spawn(|| form_one(process, group)))
             .collect();
         ranks.into_iter().map(|it| it.join().unwrap()).collect()
-    })
+    });
+    for (rank, one) in (0..).zip(&mut formed) {
+        one.num_moved = counts.num_moved(rank);
+    }
+    formed
 }
 
 #[test]
@@ -236,7 +274,7 @@ fn of_equal_states_that_which_was_evaluated_is_sent_if_evaluations_change_the_st
 }
 
 #[test]
-fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
+fn a_sender_that_is_lost_while_the_state_moves_costs_no_holder_its_state() {
     // In the chunk, and in the words after it.
     for (call, torn) in [(2, false), (3, true)] {
         let formed = form(
@@ -254,7 +292,7 @@ fn a_sender_that_is_lost_in_the_broadcast_costs_no_holder_its_state() {
         assert!(matches!(holder.result, Err(Failure::PeerLost(_))));
         assert_eq!((holder.claim(), &holder.bytes), (before, &Bytes::filled(1)));
         let expected = if torn { before.torn() } else { Claim::FRESH };
-        assert_eq!(joiner.claim(), expected, "in collective {call}");
+        assert_eq!(joiner.claim(), expected, "in call {call}");
         // The next generation continues with the holder's.
         let next = formed.into_iter().skip(1).map(|rank| Process {
             held: rank.held,
@@ -277,7 +315,7 @@ fn a_rank_that_is_a_step_behind_keeps_its_state_until_a_byte_of_the_newer_one_co
     for (call, expected) in [(2, live(8, 19).claim()), (3, live(8, 20).claim().torn())] {
         let formed = form(processes(), &[(0, call)]);
         assert!(matches!(formed[1].result, Err(Failure::PeerLost(_))));
-        assert_eq!(formed[1].claim(), expected, "in collective {call}");
+        assert_eq!(formed[1].claim(), expected, "in call {call}");
     }
 }
 
@@ -331,7 +369,8 @@ fn initial_weights_that_are_alike_are_not_torn_by_a_sender_that_is_lost() {
             process(fresh(), 2),
         ]
     };
-    let formed = form(processes(), &[(0, 3)]);
+    // The second has passed the chunk on, and is lost in the words.
+    let formed = form(processes(), &[(1, 4)]);
     let claims: Vec<_> = formed[1..].iter().map(Formed::claim).collect();
     // The last one has got some that were others.
     assert_eq!(claims, [Claim::FRESH, Claim::FRESH.torn()]);
@@ -342,18 +381,57 @@ fn initial_weights_that_are_alike_are_not_torn_by_a_sender_that_is_lost() {
         );
     }
 }
+
+/// What a rank that only sends, or only receives, moves in all: one chunk and the words, each with its seal.
+fn one_copy() -> usize {
+    Bytes::filled(0).0.len() + 8 + live(8, 20).words().len() + 8
+}
+
 #[test]
-fn a_group_counts_the_bytes_that_it_moves() {
-    // One chunk, and the words.
-    let mut group = Threads::group(1, &[]);
-    let rank = group.pop().unwrap();
-    let chunk = Chunk {
-        bytes: 0..NUM_BYTES,
-        source: 0,
-        role: Role::Sends,
-    };
-    let moved = Bytes::filled(4).move_chunk(&rank, &chunk).unwrap();
-    assert!(!moved.has_changed);
-    // With the seal.
-    assert_eq!(rank.num_broadcast() as u64, NUM_BYTES + 8);
+fn a_rank_that_has_the_state_and_serves_no_other_moves_nothing() {
+    let holders = || (0..3).map(|_| process(live(8, 20), 1));
+    let one = one_copy();
+    // One newcomer: the lowest rank serves it.
+    let formed = form(holders().chain([process(fresh(), 9)]).collect(), &[]);
+    let moved: Vec<_> = formed.iter().map(|rank| rank.num_moved).collect();
+    assert_eq!(moved, [one, 0, 0, one]);
+    // Each newcomer has a rank that serves it alone.
+    let newcomers = (0..2).map(|_| process(fresh(), 9));
+    let formed = form(holders().chain(newcomers).collect(), &[]);
+    let moved: Vec<_> = formed.iter().map(|rank| rank.num_moved).collect();
+    assert_eq!(moved, [one, one, 0, one, one]);
+    for rank in &formed {
+        assert_eq!(rank.bytes, Bytes::filled(1));
+        assert_eq!(rank.claim(), live(8, 20).claim());
+    }
+}
+
+#[test]
+fn ranks_that_lack_the_state_pass_it_on() {
+    let processes = (0..4).map(|rank| match rank {
+        2 => process(live(8, 20), 1),
+        _ => process(fresh(), 9),
+    });
+    let formed = form(processes.collect(), &[]);
+    let moved: Vec<_> = formed.iter().map(|rank| rank.num_moved).collect();
+    let one = one_copy();
+    // 2 to 0 to 1 to 3: no rank sends it twice.
+    assert_eq!(moved, [2 * one, 2 * one, one, one]);
+    for rank in &formed {
+        assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(20)));
+        assert_eq!(rank.bytes, Bytes::filled(1));
+    }
+}
+
+/// The ranks that wait for it may be gone by then.
+#[test]
+fn a_rank_that_has_received_everything_has_a_whole_state() {
+    let formed = form(
+        vec![process(live(8, 20), 1), process(fresh(), 9)],
+        // In the barrier at the end.
+        &[(0, 4)],
+    );
+    assert!(matches!(formed[1].result, Err(Failure::PeerLost(_))));
+    assert_eq!(formed[1].claim(), live(8, 20).claim());
+    assert_eq!(formed[1].bytes, Bytes::filled(1));
 }

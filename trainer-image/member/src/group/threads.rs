@@ -1,13 +1,13 @@
 //! Groups whose ranks are threads of one process, for tests. A rank can be lost at a collective of its choice, as if
 //! its process had been killed there: its peers get an error from that collective and from all later ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use roundhouse_elastic::Place;
 
-use super::{Abort, Group, Rendezvous};
+use super::{Abort, Group, Meanwhile, Rendezvous};
 use crate::failure::Failure;
 
 /// What the ranks have said in one collective.
@@ -17,6 +17,10 @@ type Said = HashMap<u32, Vec<u8>>;
 struct Table {
     /// By the number of the collective.
     calls: HashMap<u64, Said>,
+    /// What is on its way, by sender and receiver.
+    sent: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
+    /// Bytes that each rank has sent and received, collectives aside.
+    moved: HashMap<u32, usize>,
     is_broken: bool,
 }
 
@@ -38,45 +42,56 @@ pub(crate) struct Threads {
     shared: Arc<Shared>,
     rank: u32,
     size: u32,
+    num_collectives: Mutex<u64>,
     num_calls: Mutex<u64>,
-    /// The collective, from 1, in which this rank is lost.
+    /// The call of the group, from 1, in which this rank is lost.
     lost_at: Option<u64>,
-    num_broadcast: Mutex<usize>,
     is_aborted: AtomicBool,
     is_shut: AtomicBool,
 }
 
 impl Threads {
-    /// A group of so many ranks. Some are lost: rank, and number of the collective, from 1.
+    /// A group of so many ranks. Some are lost: rank, and number of its call of the group, from 1.
     pub(crate) fn group(size: u32, lost: &[(u32, u64)]) -> Vec<Self> {
         let shared = Arc::new(Shared::default());
         let rank = |rank| Self {
             shared: Arc::clone(&shared),
             rank,
             size,
+            num_collectives: Mutex::new(0),
             num_calls: Mutex::new(0),
             lost_at: lost
                 .iter()
                 .find_map(|(who, call)| (*who == rank).then_some(*call)),
-            num_broadcast: Mutex::new(0),
             is_aborted: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
         };
         (0..size).map(rank).collect()
     }
 
-    /// Says `bytes` in the next collective, and hears what all ranks have said in it.
-    fn exchange(&self, bytes: Vec<u8>) -> Result<Said, Failure> {
-        let call = {
-            let mut num_calls = self.num_calls.lock().unwrap();
-            *num_calls += 1;
-            *num_calls
-        };
-        let lost = || Failure::PeerLost(format!("rank {} of threads", self.rank));
-        if self.lost_at.is_some_and(|lost_at| call >= lost_at) {
+    fn lost(&self) -> Failure {
+        Failure::PeerLost(format!("rank {} of threads", self.rank))
+    }
+
+    /// Counts a call, and breaks the group in that in which this rank is lost.
+    fn call(&self) -> Result<(), Failure> {
+        let mut num_calls = self.num_calls.lock().unwrap();
+        *num_calls += 1;
+        if self.lost_at.is_some_and(|lost_at| *num_calls >= lost_at) {
             self.abort();
-            return Err(lost());
+            return Err(self.lost());
         }
+        Ok(())
+    }
+
+    /// Says `bytes` in the next collective, and hears what all ranks have said in it.
+    fn all_say(&self, bytes: Vec<u8>) -> Result<Said, Failure> {
+        self.call()?;
+        let call = {
+            let mut num_collectives = self.num_collectives.lock().unwrap();
+            *num_collectives += 1;
+            *num_collectives
+        };
         let mut table = self.shared.table();
         table
             .calls
@@ -92,7 +107,7 @@ impl Threads {
                 return Ok(said.clone());
             }
             if table.is_broken {
-                return Err(lost());
+                return Err(self.lost());
             }
             let waited = self.shared.changed.wait(table);
             table = waited.unwrap_or_else(PoisonError::into_inner);
@@ -104,9 +119,20 @@ impl Threads {
         self.shared.table().is_broken
     }
 
-    /// Bytes of its broadcasts.
-    pub(crate) fn num_broadcast(&self) -> usize {
-        *self.num_broadcast.lock().unwrap()
+    /// Where the group counts bytes.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts(Arc::clone(&self.shared))
+    }
+}
+
+/// The bytes that ranks have sent to each other.
+#[derive(Debug)]
+pub(crate) struct Counts(Arc<Shared>);
+
+impl Counts {
+    /// Those that a rank has sent and received, collectives aside.
+    pub(crate) fn num_moved(&self, rank: u32) -> usize {
+        self.0.table().moved.get(&rank).copied().unwrap_or_default()
     }
 }
 
@@ -142,7 +168,7 @@ impl Group for Threads {
 
     fn sum(&self, values: &mut [f64]) -> Result<(), Failure> {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes());
-        let said = self.exchange(bytes.collect())?;
+        let said = self.all_say(bytes.collect())?;
         values.fill(0.0);
         for rank in 0..self.size {
             for (sum, bytes) in values.iter_mut().zip(said[&rank].chunks_exact(8)) {
@@ -152,12 +178,39 @@ impl Group for Threads {
         Ok(())
     }
 
-    fn broadcast(&self, bytes: &mut [u8], source: u32) -> Result<(), Failure> {
-        *self.num_broadcast.lock().unwrap() += bytes.len();
-        let own = (self.rank == source).then(|| bytes.to_vec());
-        let said = self.exchange(own.unwrap_or_default())?;
-        bytes.copy_from_slice(&said[&source]);
-        Ok(())
+    fn exchange(
+        &self,
+        send: Option<(&[u8], u32)>,
+        receive: Option<(&mut [u8], u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure> {
+        self.call()?;
+        if let Some((bytes, to)) = send {
+            let mut table = self.shared.table();
+            let way = table.sent.entry((self.rank, to)).or_default();
+            way.push_back(bytes.to_vec());
+            *table.moved.entry(self.rank).or_default() += bytes.len();
+            self.shared.changed.notify_all();
+        }
+        meanwhile()?;
+        let Some((bytes, from)) = receive else {
+            return Ok(());
+        };
+        let mut table = self.shared.table();
+        loop {
+            let way = table.sent.entry((from, self.rank)).or_default();
+            // What was sent comes, whatever happens to the sender afterwards.
+            if let Some(sent) = way.pop_front() {
+                bytes.copy_from_slice(&sent);
+                *table.moved.entry(self.rank).or_default() += sent.len();
+                return Ok(());
+            }
+            if table.is_broken {
+                return Err(self.lost());
+            }
+            let waited = self.shared.changed.wait(table);
+            table = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -215,17 +268,20 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_get_the_same_sum_and_the_source_s_bytes() {
+    fn all_ranks_get_the_same_sum_and_each_what_was_sent_to_it() {
         let found = each(Threads::group(3, &[]), |rank| {
             let mut values = [1.0, f64::from(rank.rank())];
             rank.sum(&mut values).unwrap();
-            let mut bytes = [u8::try_from(rank.rank()).unwrap(); 2];
-            rank.broadcast(&mut bytes, 1).unwrap();
+            let (before, next) = ((rank.rank() + 2) % 3, (rank.rank() + 1) % 3);
+            let (own, mut came) = ([u8::try_from(rank.rank()).unwrap(); 2], [9; 2]);
+            let (send, receive) = (Some((&own[..], next)), Some((&mut came[..], before)));
+            rank.exchange(send, receive, &mut || Ok(())).unwrap();
             // So that none ends before another has heard.
             rank.barrier().unwrap();
-            (values, bytes)
+            (values, came, rank.counts().num_moved(rank.rank()))
         });
-        assert_eq!(found, vec![([3.0, 3.0], [1, 1]); 3]);
+        let expected = [2, 0, 1].map(|before| ([3.0, 3.0], [before; 2], 4));
+        assert_eq!(found, expected);
     }
 
     #[test]

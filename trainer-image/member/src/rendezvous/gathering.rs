@@ -23,6 +23,10 @@ const ARRIVED: &str = "arrived";
 
 /// Sum of the protocols of the ranks that come: the first key of the generation's part of the store.
 const PROTOCOLS: &str = "protocols";
+/// Sum of their squares. Both sums together are those of one protocol only if all have it.
+const SQUARES: &str = "protocols-squared";
+/// With a rank's number behind it: that rank's protocol. Images of protocol 1 do not write it.
+const PROTOCOL_OF_RANK: &str = "protocol-of-rank-";
 
 /// One rank's way to the store of a generation.
 #[derive(Clone, Debug)]
@@ -32,8 +36,9 @@ pub(super) struct Gathering<N> {
     /// [`part_name`] of the generation.
     pub(super) part: String,
     pub(super) generation: u64,
+    pub(super) rank: u32,
     pub(super) world_size: u32,
-    /// [`roundhouse_contract::PROTOCOL`], but in tests.
+    /// [`super::PROTOCOL`], but in tests.
     pub(super) protocol: u32,
     /// How long a key is waited for once all have come.
     pub(super) store_timeout: Duration,
@@ -87,7 +92,11 @@ impl<N: Network> Gathering<N> {
     fn gather(&self, root: &N::Store, store: &N::Store, caller: &Caller) -> Result<bool, Failure> {
         let world_size = i64::from(self.world_size);
         let pause = pause_between_looks(self.world_size);
-        store.add(PROTOCOLS, self.protocol.into())?;
+        // Before the word that this rank has come, on which the others act.
+        store.add(&protocol_of(self.rank), self.protocol.into())?;
+        let protocol = i64::from(self.protocol);
+        store.add(SQUARES, protocol * protocol)?;
+        store.add(PROTOCOLS, protocol)?;
         let mut num_arrived = store.add(ARRIVED, 1)?;
         self.patience.learn(root)?;
         while num_arrived < world_size {
@@ -105,18 +114,34 @@ impl<N: Network> Gathering<N> {
             std::thread::sleep(pause);
             num_arrived = store.add(ARRIVED, 0)?;
         }
-        let protocols = store.add(PROTOCOLS, 0)?;
-        let expected = world_size * i64::from(self.protocol);
-        // A rank of a version before this number says nothing, and means the first one.
-        let are_first = self.protocol == 1 && protocols < expected;
-        if protocols != expected && !are_first {
-            return Err(Failure::OtherProtocol {
-                generation: self.generation,
-                protocol: self.protocol,
-            });
+        let sums = (store.add(PROTOCOLS, 0)?, store.add(SQUARES, 0)?);
+        if sums == (world_size * protocol, world_size * protocol * protocol) {
+            return Ok(true);
         }
-        Ok(true)
+        self.find_other(store).map(|()| true)
     }
+
+    /// Which rank has another protocol.
+    fn find_other(&self, store: &N::Store) -> Result<(), Failure> {
+        for other_rank in 0..self.world_size {
+            let written = store.add(&protocol_of(other_rank), 0)?;
+            let other = u32::try_from(written).unwrap_or_default().max(1);
+            if other != self.protocol {
+                return Err(Failure::OtherProtocol {
+                    generation: self.generation,
+                    rank: self.rank,
+                    protocol: self.protocol,
+                    other_rank,
+                    other,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn protocol_of(rank: u32) -> String {
+    format!("{PROTOCOL_OF_RANK}{rank}")
 }
 
 /// All ranks ask one store, so more of them ask less often.
@@ -140,7 +165,8 @@ mod tests {
             address: "host".to_owned(),
             port: 1,
         };
-        let ranks = protocols.iter().map(|protocol| Gathering {
+        let ranks = protocols.iter().zip(0..).map(|(protocol, rank)| Gathering {
+            rank,
             network: network.clone(),
             part: part_name(3, ""),
             master: master.clone(),
@@ -165,21 +191,65 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_two_protocols_do_not_train_together_and_say_so() {
-        let same = gathered(&[1, 1, 1]);
+    fn ranks_of_two_protocols_do_not_train_together_and_name_both() {
+        let same = gathered(&[2, 2, 2]);
         assert!(same.iter().all(|it| matches!(it, Ok(true))), "{same:?}");
-        // As one of a version before it.
-        let silent = gathered(&[0, 1]).pop().unwrap();
-        assert!(matches!(silent, Ok(true)), "{silent:?}");
-        for other in gathered(&[1, 2, 1]) {
-            let failure = other.unwrap_err();
+        let others = [2, 3, 2];
+        // The sum alone is that of three times 2.
+        let mixed = gathered(&[2, 1, 3]);
+        assert!(mixed.iter().all(Result::is_err), "{mixed:?}");
+        for (own, result) in others.into_iter().zip(gathered(&others)) {
+            let failure = result.unwrap_err();
             let words = failure.to_string();
-            assert!(
-                words.contains("generation 3") && words.contains("image"),
-                "{words}"
-            );
+            let (other, other_rank) = if own == 2 { (3, 1) } else { (2, 0) };
+            for part in [
+                "generation 3",
+                "image",
+                &format!("protocol {own}"),
+                &format!("rank {other_rank} has protocol {other}"),
+            ] {
+                assert!(words.contains(part), "{part}: {words}");
+            }
             assert!(failure.exit_code().is_permanent(), "{words}");
         }
+    }
+
+    /// Such a rank adds 1 to the sum, and nothing else.
+    #[test]
+    fn a_rank_of_the_first_protocol_is_named_although_it_writes_no_number() {
+        let network = Memory::default();
+        let part = network.serve(1).part(&part_name(3, "")).unwrap();
+        part.add(PROTOCOLS, 1).unwrap();
+        part.add(ARRIVED, 1).unwrap();
+        let gathering = Gathering {
+            network: network.clone(),
+            master: Master {
+                address: "host".to_owned(),
+                port: 1,
+            },
+            part: part_name(3, ""),
+            generation: 3,
+            rank: 1,
+            world_size: 2,
+            protocol: 2,
+            store_timeout: Duration::from_secs(10),
+            patience: Patience::begin(),
+        };
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let hold = move |caller: &Caller| gathering.hold(caller);
+        let waited = blocking::call("gathering", move || deadline, || false, hold).unwrap();
+        let Waited::Returned(Err(failure)) = waited else {
+            panic!("{waited:?}")
+        };
+        let words = failure.to_string();
+        assert!(words.contains("rank 0 has protocol 1"), "{words}");
+    }
+
+    /// A change of the numbers that ranks sum is a change of the protocol: raise it, and this row with it.
+    #[test]
+    fn the_numbers_that_ranks_exchange_belong_to_one_protocol() {
+        let step = crate::world::Packing::new(0, 2).num_numbers();
+        assert_eq!((super::super::PROTOCOL, crate::world::state::OWN, step), (2, 18, 17));
     }
 
     #[test]

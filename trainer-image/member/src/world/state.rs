@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::state::plan::finder;
-use roundhouse_elastic::state::{Lost, Names, Plan, StateSource, Volume};
+use roundhouse_elastic::state::{Lost, Names, Plan, Routes, StateSource, Volume};
 use roundhouse_elastic::{Claim, Learned, Origin};
 
 use super::{World, whole};
@@ -37,7 +37,7 @@ pub struct Own {
 }
 
 /// What the ranks of a new generation conclude from a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concluded {
     /// Share the state, and train.
     Continue(Agreed),
@@ -68,19 +68,19 @@ pub struct Search {
 }
 
 /// What the ranks of a new generation agree on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// Which rank has the state to continue with.
     pub source: StateSource,
-    /// Bytes of unwritten ledger that come with it.
+    /// Which rank sends the state to which.
+    pub routes: Routes,
+    /// Bytes of unwritten ledger that come with the state on this rank's way.
     pub chain_bytes: usize,
     /// What is added to the job's generations: the highest that a rank gives. One that could not read it on the
     /// volume gives a lower one.
     pub first_generation: u64,
     /// Committed samples at the last evaluation of the rank that has the state.
     pub evaluated: u64,
-    /// Whether an evaluation changes the state, as any rank says.
-    pub evaluation_counts: bool,
     /// What the ranks know of steps: the longest that any of them has seen.
     pub learned: Learned,
     /// How long no checkpoint has been completed, by the rank that knows the longest time, and whether a save of any rank
@@ -91,17 +91,23 @@ pub struct Agreed {
 }
 
 /// Numbers that an [`Own`] takes.
-const OWN: usize = 18;
+pub(crate) const OWN: usize = 18;
 /// A number that a sum carries exactly.
 const LONGEST_MILLIS: u64 = 1 << 52;
 
 impl<G: Group> World<G> {
     /// What the ranks of the job's `generation` do: which of them has the state to continue with and what goes with it,
-    /// and from where the job's generations are counted. All ranks get the same answer.
+    /// and from where the job's generations are counted. All ranks get the same answer, but for the bytes that come their
+    /// way. Each worker has `procs_per_worker` ranks.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn agree_on_state(&self, own: &Own, generation: u64) -> Result<Concluded, Failure> {
+    pub fn agree_on_state(
+        &self,
+        own: &Own,
+        generation: u64,
+        procs_per_worker: u32,
+    ) -> Result<Concluded, Failure> {
         let Own {
             claim:
                 Claim {
@@ -188,17 +194,50 @@ impl<G: Group> World<G> {
         } else {
             source
         };
+        let evaluations = Evaluations {
+            at: &evaluated,
+            count: evaluation_counts,
+        };
+        let routes = routes_of(source, &claims, &evaluations, procs_per_worker);
+        let head = routes.hop(self.rank as usize);
+        let head = head.map_or(source.rank, |hop| hop.head);
         Ok(Concluded::Continue(Agreed {
             source,
-            evaluation_counts,
-            chain_bytes: usize::try_from(sums[OWN * source.rank + 3]).unwrap_or_default(),
+            routes,
+            chain_bytes: usize::try_from(sums[OWN * head + 3]).unwrap_or_default(),
             first_generation,
-            evaluated: sums[OWN * source.rank + 5],
+            evaluated: evaluated[source.rank],
             learned: Learned::of_millis([highest(6), highest(7)], self.size),
             debt: (Duration::from_millis(highest(16)), highest(17) > 0),
             otherwise: search,
         }))
     }
+}
+
+/// Committed samples at the last evaluation of each rank, and whether evaluations change the state.
+struct Evaluations<'a> {
+    at: &'a [u64],
+    count: bool,
+}
+
+/// A live state is the same wherever it is. Initial weights of other ranks are compared with those of the source, since
+/// each rank computes its own. A checkpoint was read by one rank alone.
+fn routes_of(
+    source: StateSource,
+    claims: &[Claim],
+    evaluations: &Evaluations<'_>,
+    procs_per_worker: u32,
+) -> Routes {
+    let is_as_evaluated = |rank: usize| evaluations.at[rank] == evaluations.at[source.rank];
+    let keeps = |rank: usize| {
+        let has_it = source.claim.origin == Origin::Live && claims[rank] == source.claim;
+        rank == source.rank || has_it && (!evaluations.count || is_as_evaluated(rank))
+    };
+    let ranks = || 0..claims.len();
+    // All ranks take over what the source knows of its last evaluation, so no other rank's word of that is sent.
+    let heads: Vec<usize> = ranks().filter(|rank| keeps(*rank) && is_as_evaluated(*rank)).collect();
+    let lacking: Vec<usize> = ranks().filter(|rank| !keeps(*rank)).collect();
+    Routes::of(source.rank, &heads, &lacking, procs_per_worker as usize)
 }
 
 /// One number of each rank.

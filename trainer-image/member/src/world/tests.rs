@@ -58,7 +58,7 @@ fn a_world_of_one_agrees_with_itself() {
         volume: Volume::Silent,
         is_superseded: false,
     };
-    let agreed = |own: &Own| world.agree_on_state(own, 4).unwrap();
+    let agreed = |own: &Own| world.agree_on_state(own, 4, 1).unwrap();
     let superseded = Own {
         is_superseded: true,
         ..own

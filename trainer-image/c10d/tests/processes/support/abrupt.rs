@@ -47,6 +47,7 @@ pub fn move_for_ever(group: ProcessGroup, store: &Store) {
             "send" if group.rank() == 0 => group.send(&tensor, 1),
             "send" => group.receive(&mut tensor, 0),
             "exchange" => exchange(&group, &tensor),
+            "pass" => pass(&group, &mut tensor),
             other => panic!("no movement {other}"),
         };
         if let Err(error) = result {
@@ -55,6 +56,15 @@ pub fn move_for_ever(group: ProcessGroup, store: &Store) {
             return;
         }
     }
+}
+
+/// Along a chain: each rank passes on what it has while it receives.
+fn pass(group: &ProcessGroup, tensor: &mut Tensor) -> roundhouse_c10d::Result<()> {
+    let (rank, last) = (group.rank(), group.world_size() - 1);
+    let sent = tensor.ones_like();
+    let send = (rank < last).then(|| (&sent, rank + 1));
+    let receive = (rank > 0).then(|| (tensor, rank - 1));
+    group.exchange(send, receive)?.wait()
 }
 
 /// Each rank sends a part of the same length to each.

@@ -69,6 +69,28 @@ pub fn exchange(group: &ProcessGroup) {
         group.send(&token, next).unwrap();
     }
     assert_eq!(token.double_value(&[0]), 100.0);
+
+    // All at once around the ring, and along a chain whose ends do half of it.
+    if size > 1 {
+        let sent = Tensor::from_slice(&[rank]);
+        let mut came = Tensor::from_slice(&[-1_i64]);
+        let both = group.exchange(Some((&sent, next)), Some((&mut came, before)));
+        both.unwrap().wait().unwrap();
+        assert_eq!(came.int64_value(&[0]), i64::from(before));
+        let send = (rank + 1 < size).then_some((&sent, next));
+        let mut end = Tensor::from_slice(&[-1_i64]);
+        let receive = (rank > 0).then_some((&mut end, before));
+        group.exchange(send, receive).unwrap().wait().unwrap();
+        assert_eq!(end.int64_value(&[0]), rank - 1);
+        // Two ranks alone, whatever the others do.
+        if rank < 2 {
+            let other = group.rank() ^ 1;
+            let both = group.exchange(Some((&sent, other)), Some((&mut came, other)));
+            both.unwrap().wait().unwrap();
+            assert_eq!(came.int64_value(&[0]), i64::from(other));
+        }
+        assert!(group.exchange(Some((&sent, world)), None).is_err());
+    }
     println!("exchange ok");
 }
 

@@ -54,8 +54,8 @@ impl Course {
                 self.processes[sender].is_alive = false;
                 return Ok(());
             }
-            // A connection is lost: some ranks have all, and some a part.
-            2 if !receivers.is_empty() => {
+            // A connection is lost, or the sender, when some ranks have all and pass it on: the others have a part.
+            2 | 3 if !receivers.is_empty() => {
                 let whole = self.one_of(receivers.len());
                 for (at, index) in receivers.iter().enumerate() {
                     if at < whole {
@@ -64,6 +64,7 @@ impl Course {
                         self.processes[*index].begin_to_receive(&claim);
                     }
                 }
+                self.processes[sender].is_alive &= fate == 2;
                 return Ok(());
             }
             _ => {}

@@ -1,0 +1,175 @@
+//! Which rank sends the state to which when a generation forms.
+//!
+//! A rank that lacks the state receives it from one rank, and passes each chunk on to at most one other. So the state
+//! leaves each rank once, whatever the size of the world, and ranks that have it and serve no other rank move nothing.
+
+/// The ways of the state: chains, each of which begins with a rank that has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routes {
+    chains: Vec<Vec<usize>>,
+}
+
+/// One rank's place in the routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The rank whose state comes this way.
+    pub head: usize,
+    /// The rank that this one receives from; `None`: it has the state.
+    pub from: Option<usize>,
+    /// The rank that this one sends to.
+    pub to: Option<usize>,
+}
+
+impl Routes {
+    /// Routes from ranks that have the state to those that lack it; both in order of rank. `source` is one of the
+    /// former, and is used first. A worker has `procs_per_worker` ranks that follow each other.
+    ///
+    /// The state enters a worker once, however many of its ranks lack it, because they share its network link. It comes
+    /// from a rank of the same worker if one has it, or else from a rank that serves no other worker, as long as there is
+    /// one.
+    #[must_use]
+    pub fn of(source: usize, holders: &[usize], lacking: &[usize], procs_per_worker: usize) -> Self {
+        let worker = |rank: usize| rank / procs_per_worker.max(1);
+        let mut free = in_order_of_use(source, holders, worker);
+        let mut chains: Vec<Vec<usize>> = Vec::new();
+        let mut next = 0;
+        for unit in lacking.chunk_by(|one, other| worker(*one) == worker(*other)) {
+            let home = unit.first().map(|rank| worker(*rank));
+            let sibling = free.iter().position(|head| Some(worker(*head)) == home);
+            if sibling.is_some() || !free.is_empty() {
+                let head = free.remove(sibling.unwrap_or_default());
+                chains.push([&[head], unit].concat());
+            } else if !chains.is_empty() {
+                // Every rank that has the state serves another one already.
+                let place = next % chains.len();
+                chains[place].extend(unit);
+                next += 1;
+            }
+        }
+        Self { chains }
+    }
+
+    /// What a rank does; `None`: nothing.
+    #[must_use]
+    pub fn hop(&self, rank: usize) -> Option<Hop> {
+        self.chains.iter().find_map(|chain| {
+            let place = chain.iter().position(|other| *other == rank)?;
+            Some(Hop {
+                head: *chain.first()?,
+                from: place.checked_sub(1).map(|before| chain[before]),
+                to: chain.get(place + 1).copied(),
+            })
+        })
+    }
+
+    /// Most ranks that the state passes one after the other.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        let lengths = self.chains.iter().map(|chain| chain.len().saturating_sub(1));
+        lengths.max().unwrap_or_default()
+    }
+}
+
+/// The source, then one rank of each other worker, then the rest.
+fn in_order_of_use(
+    source: usize,
+    holders: &[usize],
+    worker: impl Fn(usize) -> usize,
+) -> Vec<usize> {
+    let mut workers = vec![worker(source)];
+    let mut order = vec![source];
+    let mut rest = Vec::new();
+    for holder in holders.iter().copied().filter(|holder| *holder != source) {
+        if workers.contains(&worker(holder)) {
+            rest.push(holder);
+        } else {
+            workers.push(worker(holder));
+            order.push(holder);
+        }
+    }
+    order.extend(rest);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn chains(source: usize, holders: &[usize], lacking: &[usize], procs: usize) -> Vec<Vec<usize>> {
+        Routes::of(source, holders, lacking, procs).chains
+    }
+
+    #[test]
+    fn each_newcomer_has_a_holder_of_its_own_while_there_is_one() {
+        // One newcomer: one holder sends.
+        assert_eq!(chains(0, &[0, 1, 2], &[3], 1), [[0, 3]]);
+        assert_eq!(chains(1, &[0, 1, 2], &[3], 1), [[1, 3]]);
+        assert_eq!(chains(0, &[0, 1], &[2, 3], 1), [[0, 2], [1, 3]]);
+        // More newcomers than holders: they pass it on.
+        assert_eq!(chains(2, &[2], &[0, 1, 3], 1), [[2, 0, 1, 3]]);
+        assert_eq!(
+            chains(0, &[0, 1], &[2, 3, 4, 5, 6], 1),
+            [vec![0, 2, 4, 6], vec![1, 3, 5]]
+        );
+        assert!(chains(0, &[0, 1], &[], 1).is_empty());
+    }
+
+    #[test]
+    fn the_state_enters_a_worker_once() {
+        // Workers of two ranks; the third and the fourth have just come.
+        assert_eq!(
+            chains(0, &[0, 1, 2, 3], &[4, 5, 6, 7], 2),
+            [[0, 4, 5], [2, 6, 7]]
+        );
+        // One process of the second worker was restarted.
+        assert_eq!(chains(0, &[0, 1, 3], &[2], 2), [[3, 2]]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_rank_that_lacks_the_state_receives_it_once_from_a_rank_that_has_it_by_then(
+            has in proptest::collection::vec(any::<bool>(), 1..40),
+            first in any::<prop::sample::Index>(),
+            procs in 1_usize..5,
+        ) {
+            let mut has = has;
+            let source = first.index(has.len());
+            has[source] = true;
+            let ranks = |which: bool| -> Vec<usize> {
+                (0..has.len()).filter(|rank| has[*rank] == which).collect()
+            };
+            let (holders, lacking) = (ranks(true), ranks(false));
+            let routes = Routes::of(source, &holders, &lacking, procs);
+            for rank in 0..has.len() {
+                let hop = routes.hop(rank);
+                let from = hop.and_then(|hop| hop.from);
+                prop_assert_eq!(from.is_none(), has[rank]);
+                if let Some(from) = from {
+                    // Both agree, and the way leads to the head.
+                    prop_assert_eq!(routes.hop(from).and_then(|hop| hop.to), Some(rank));
+                    prop_assert_eq!(routes.hop(from).map(|hop| hop.head), hop.map(|hop| hop.head));
+                }
+                if let Some(to) = hop.and_then(|hop| hop.to) {
+                    prop_assert_eq!(routes.hop(to).and_then(|hop| hop.from), Some(rank));
+                }
+                if let Some(hop) = hop {
+                    prop_assert!(has[hop.head]);
+                    prop_assert!(hop.from.is_some() || hop.to.is_some());
+                }
+            }
+            let workers: std::collections::BTreeSet<_> = lacking.iter().map(|rank| rank / procs).collect();
+            let least = workers.len().div_ceil(holders.len());
+            prop_assert!(routes.longest() <= least * procs);
+            // From outside, at most one rank of a worker receives.
+            for worker in workers {
+                let entered = lacking.iter().filter(|rank| *rank / procs == worker).filter(|rank| {
+                    let from = routes.hop(**rank).and_then(|hop| hop.from);
+                    from.is_some_and(|from| from / procs != worker)
+                });
+                prop_assert!(entered.count() <= 1);
+            }
+        }
+    }
+}

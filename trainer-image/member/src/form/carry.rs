@@ -1,0 +1,229 @@
+//! The state on its way along the routes of a generation ([`Routes`](roundhouse_elastic::state::Routes)).
+//!
+//! A rank passes the last chunk on while the next one comes, and writes it to its own state meanwhile. The rank with the
+//! state packs the next chunk while the last one goes. Ranks that are on no route move nothing. They wait in the barrier
+//! that ends each round of chunks: so they know that the others move, and a peer that is lost ends their wait, too.
+
+use std::ops::Range;
+
+use roundhouse_elastic::Origin;
+use roundhouse_elastic::state::Hop;
+
+use crate::failure::Failure;
+use crate::faults::{self, Point};
+use crate::group::{Group, Rendezvous};
+use crate::member::Member;
+use crate::share::{CHUNK_BYTES, DIGEST_BYTES, Digest, Share, chunks, garbled, sum_of_words};
+use crate::world::{Agreed, World};
+
+/// Fewest chunks of a round. A slow link moves so many in the timeout of the barrier in which other ranks wait.
+const CHUNKS_OF_A_ROUND: usize = 16;
+/// The same for each rank that the state passes. All of them end a round with empty hands, and the last one begins so
+/// many chunks later than the first.
+const CHUNKS_PER_HOP: usize = 2;
+
+impl<R: Rendezvous> Member<'_, R> {
+    /// Sends the state, receives it, passes it on, or waits for the ranks that do.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when bytes cannot be copied.
+    pub(super) fn share<S: Share<R::Group>>(
+        &mut self,
+        world: &World<R::Group>,
+        agreed: &Agreed,
+        state: &mut S,
+    ) -> Result<(), Failure> {
+        let Some(group) = world.group() else {
+            return Ok(());
+        };
+        let claim = agreed.source.claim;
+        let compares = claim.origin == Origin::Fresh && self.held.claim() == claim;
+        let chunk_bytes = faults::chunk_bytes().unwrap_or(CHUNK_BYTES);
+        let chunks: Vec<_> = chunks(state.table()?.num_bytes(), chunk_bytes).collect();
+        let hop = agreed.routes.hop(world.rank() as usize).map(Link::of);
+        let mut carrier = hop.map(|link| Carrier {
+            group,
+            state,
+            link,
+            compares,
+            digest: Digest::default(),
+            last: None,
+            has_written: false,
+        });
+        let per_round = CHUNKS_OF_A_ROUND.max(CHUNKS_PER_HOP * agreed.routes.longest());
+        for (round, chunks) in chunks.chunks(per_round).enumerate() {
+            if round > 0 {
+                world.barrier()?;
+                self.round_ends();
+            }
+            let Some(carrier) = &mut carrier else {
+                continue;
+            };
+            let all = chunks.iter().cloned().map(Some).chain([None]);
+            for (index, next) in all.enumerate() {
+                let num_bytes = carrier.last_length();
+                let moved = carrier.step(next);
+                if carrier.has_written {
+                    self.held.begin_to_receive(&claim);
+                }
+                moved?;
+                self.state_moves(num_bytes);
+                if round == 0 && index == 1 {
+                    faults::point(Point::State, world.rank(), self.held.mark.step);
+                }
+            }
+        }
+        let Some(Carrier { link, digest, .. }) = carrier else {
+            return Ok(());
+        };
+        self.pass_words(group, link, digest, agreed.chain_bytes)
+    }
+
+    /// What goes with the bytes that are trained, and the digest of everything.
+    fn pass_words(
+        &mut self,
+        group: &R::Group,
+        link: Link,
+        mut digest: Digest,
+        chain_bytes: usize,
+    ) -> Result<(), Failure> {
+        let Link { from, to } = link;
+        let mut words = if from.is_some() {
+            vec![0; chain_bytes + DIGEST_BYTES]
+        } else {
+            let mut words = self.held.words();
+            digest.add(sum_of_words(&words));
+            words.extend(digest.to_bytes());
+            words
+        };
+        if let Some(from) = from {
+            group.exchange(None, Some((&mut words, from)), &mut || Ok(()))?;
+        }
+        if let Some(to) = to {
+            group.exchange(Some((&words, to)), None, &mut || Ok(()))?;
+        }
+        group.check()?;
+        if from.is_none() {
+            return Ok(());
+        }
+        let (words, sent) = words.split_at(chain_bytes);
+        digest.add(sum_of_words(words));
+        if sent != digest.to_bytes() {
+            return Err(garbled());
+        }
+        let taken = self.held.take(words);
+        taken.ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))
+    }
+
+    /// All ranks have come so far.
+    fn round_ends(&mut self) {
+        if let Some(peers) = &self.peers {
+            peers.interrupter.moves();
+        }
+        self.reporter.waits();
+    }
+
+    /// Bytes of the state that this rank has sent or received.
+    fn state_moves(&mut self, num_bytes: u64) {
+        if let Some(peers) = &self.peers {
+            peers.interrupter.state_moves(num_bytes);
+        }
+        self.reporter.state_moves(num_bytes);
+    }
+}
+
+/// The ranks before and behind this one.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    from: Option<u32>,
+    to: Option<u32>,
+}
+
+impl Link {
+    fn of(hop: Hop) -> Self {
+        // Ranks have come as 32-bit numbers.
+        let rank = |rank| u32::try_from(rank).ok();
+        Self {
+            from: hop.from.and_then(rank),
+            to: hop.to.and_then(rank),
+        }
+    }
+}
+
+/// A rank on a route, with the chunk that it has in hand.
+struct Carrier<'a, G: Group, S: Share<G>> {
+    group: &'a G,
+    state: &'a mut S,
+    link: Link,
+    compares: bool,
+    digest: Digest,
+    /// Packed or received. It is still to be passed on, and to be written if it was received.
+    last: Option<(Range<u64>, S::Parcel)>,
+    /// Whether bytes of this rank's state are others now.
+    has_written: bool,
+}
+
+impl<G: Group, S: Share<G>> Carrier<'_, G, S> {
+    fn last_length(&self) -> u64 {
+        let bytes = self.last.as_ref().map(|(bytes, _)| bytes);
+        bytes.map_or(0, |bytes| bytes.end - bytes.start)
+    }
+
+    /// Gets the next chunk, if there is one, and is done with the last one.
+    fn step(&mut self, next: Option<Range<u64>>) -> Result<(), Failure> {
+        let Self {
+            group,
+            state,
+            link: Link { from, to },
+            compares,
+            digest,
+            last,
+            has_written,
+        } = self;
+        let mut parcel = match &next {
+            Some(bytes) => Some(state.parcel(group, bytes.end - bytes.start)?),
+            None => None,
+        };
+        let send = last.as_ref().zip(*to).map(|((_, parcel), to)| (parcel, to));
+        if let Some(from) = *from {
+            let receive = parcel.as_mut().map(|parcel| (parcel, from));
+            let mut waits = last.as_ref();
+            let mut write = || {
+                let Some((bytes, parcel)) = waits.take() else {
+                    return Ok(());
+                };
+                let opened = state.open(group, parcel, bytes, *compares)?;
+                digest.add(opened.digest);
+                *has_written |= opened.has_changed;
+                Ok(())
+            };
+            let moved = move_parcels::<G, S>(group, send, receive, &mut write);
+            // What has come is written even if the peer was gone before the next move began: this rank then knows that
+            // there was a newer state than its own.
+            let written = write();
+            moved.and(written)?;
+        } else {
+            let mut pack = || {
+                if let (Some(bytes), Some(parcel)) = (&next, &mut parcel) {
+                    digest.add(state.pack(bytes, parcel)?);
+                }
+                Ok(())
+            };
+            move_parcels::<G, S>(group, send, None, &mut pack)?;
+        }
+        *last = next.zip(parcel);
+        Ok(())
+    }
+}
+
+fn move_parcels<G: Group, S: Share<G>>(
+    group: &G,
+    send: Option<(&S::Parcel, u32)>,
+    receive: Option<(&mut S::Parcel, u32)>,
+    meanwhile: &mut dyn FnMut() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if send.is_none() && receive.is_none() {
+        return meanwhile();
+    }
+    S::exchange(group, send, receive, meanwhile)
+}
