@@ -43,7 +43,7 @@ fn lose_the_sender(mut job: Job, what: &str) -> Job {
 }
 
 #[test]
-fn a_sender_killed_in_the_middle_of_the_broadcast_costs_no_step() {
+fn a_sender_killed_while_the_state_moves_costs_no_step() {
     let volume = tempfile::tempdir().unwrap();
     let checkpoint = every_steps(volume.path().to_owned(), STEP);
     let job = Job::sharing(&short(), 4, &FAULTS, Some(checkpoint));
@@ -53,13 +53,13 @@ fn a_sender_killed_in_the_middle_of_the_broadcast_costs_no_step() {
 }
 
 #[test]
-fn a_sender_killed_in_the_middle_of_the_broadcast_costs_no_step_without_a_checkpoint() {
+fn a_sender_killed_while_the_state_moves_costs_no_step_without_a_checkpoint() {
     let job = Job::sharing(&short(), 4, &FAULTS, None);
     lose_the_sender(job, "without a checkpoint");
 }
 
 #[test]
-fn a_sender_killed_in_the_middle_of_the_broadcast_costs_no_step_over_nccl() {
+fn a_sender_killed_while_the_state_moves_costs_no_step_over_nccl() {
     let job = Job::over_nccl(&short(), 4, &FAULTS, 86_400);
     job.wait_for("the lobby", |status| status.phase.is_ready());
     lose_nothing_over_nccl(job);
