@@ -84,7 +84,6 @@ def measure(size, mib):
         variables = {"LARGE": str(mib)}
         arguments = (directory, "train.py", 10_000_000, pathlib.Path(directory) / "weights")
         with harness.World(*arguments, variables=variables) as world:
-            world.slow(20)
             workers = [Worker(world, index, {}) for index in range(size)]
             world.all.extend(workers)
             world.prepared(workers)
