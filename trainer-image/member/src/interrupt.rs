@@ -10,7 +10,6 @@
 //! [`Abort::has_failed`] finds there ends that wait.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,7 +30,6 @@ pub struct Interrupter {
     watched: Arc<Mutex<Option<Watched>>>,
     /// What this training's steps have taught so far.
     learned: Arc<Mutex<Learned>>,
-    num_bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -149,17 +147,6 @@ impl Interrupter {
     /// A collective has ended on all ranks.
     pub fn moves(&self) {
         self.tell(Motion::moves);
-    }
-
-    /// This process has sent or received so many bytes of the state.
-    pub fn state_moves(&self, num_bytes: u64) {
-        self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes of the state that this process has sent or received so far, in all its generations.
-    #[must_use]
-    pub fn num_state_bytes(&self) -> u64 {
-        self.num_bytes.load(Ordering::Relaxed)
     }
 
     /// The longest step of this generation, from start to start.

@@ -67,7 +67,7 @@ impl<R: Rendezvous> Member<'_, R> {
                     self.held.begin_to_receive(&claim);
                 }
                 moved?;
-                self.state_moves(num_bytes);
+                self.reporter.state_moves(num_bytes);
                 if round == 0 && index == 1 {
                     faults::point(Point::State, world.rank(), self.held.mark.step);
                 }
@@ -121,14 +121,6 @@ impl<R: Rendezvous> Member<'_, R> {
             peers.interrupter.moves();
         }
         self.reporter.waits();
-    }
-
-    /// Bytes of the state that this rank has sent or received.
-    fn state_moves(&mut self, num_bytes: u64) {
-        if let Some(peers) = &self.peers {
-            peers.interrupter.state_moves(num_bytes);
-        }
-        self.reporter.state_moves(num_bytes);
     }
 }
 
