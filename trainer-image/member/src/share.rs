@@ -102,7 +102,8 @@ impl HostParcel {
     /// # Errors
     /// More than a process can address.
     pub fn new(length: u64) -> Result<Self, Failure> {
-        let length = usize::try_from(length).map_err(|error| Failure::Internal(error.to_string()))?;
+        let length =
+            usize::try_from(length).map_err(|error| Failure::Internal(error.to_string()))?;
         Ok(Self(vec![0; length + DIGEST_BYTES]))
     }
 
@@ -110,7 +111,11 @@ impl HostParcel {
     ///
     /// # Errors
     /// As there.
-    pub fn pack<S: State + ?Sized>(&mut self, state: &S, bytes: &Range<u64>) -> Result<u64, Failure> {
+    pub fn pack<S: State + ?Sized>(
+        &mut self,
+        state: &S,
+        bytes: &Range<u64>,
+    ) -> Result<u64, Failure> {
         let length = self.0.len() - DIGEST_BYTES;
         let (buffer, end) = self.0.split_at_mut(length);
         state.copy_out(bytes.clone(), buffer)?;

@@ -28,7 +28,12 @@ impl Routes {
     /// from a rank of the same worker if one has it, or else from a rank that serves no other worker, as long as there is
     /// one.
     #[must_use]
-    pub fn of(source: usize, holders: &[usize], lacking: &[usize], procs_per_worker: usize) -> Self {
+    pub fn of(
+        source: usize,
+        holders: &[usize],
+        lacking: &[usize],
+        procs_per_worker: usize,
+    ) -> Self {
         let worker = |rank: usize| rank / procs_per_worker.max(1);
         let mut free = in_order_of_use(source, holders, worker);
         let mut chains: Vec<Vec<usize>> = Vec::new();
@@ -65,7 +70,10 @@ impl Routes {
     /// Most ranks that the state passes one after the other.
     #[must_use]
     pub fn longest(&self) -> usize {
-        let lengths = self.chains.iter().map(|chain| chain.len().saturating_sub(1));
+        let lengths = self
+            .chains
+            .iter()
+            .map(|chain| chain.len().saturating_sub(1));
         lengths.max().unwrap_or_default()
     }
 }
@@ -97,7 +105,12 @@ mod tests {
 
     use super::*;
 
-    fn chains(source: usize, holders: &[usize], lacking: &[usize], procs: usize) -> Vec<Vec<usize>> {
+    fn chains(
+        source: usize,
+        holders: &[usize],
+        lacking: &[usize],
+        procs: usize,
+    ) -> Vec<Vec<usize>> {
         Routes::of(source, holders, lacking, procs).chains
     }
 

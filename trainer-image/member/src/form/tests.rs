@@ -10,10 +10,10 @@ use roundhouse_elastic::{
 
 use super::*;
 use crate::checkpoint::{Identity, Manifest};
+use crate::group::Meanwhile;
 use crate::group::threads::{Made, Threads};
 use crate::member::Control;
 use crate::membership::MembershipWatch;
-use crate::group::Meanwhile;
 use crate::share::{HostParcel, Opened};
 use crate::signals::LeaveRequest;
 use crate::state::tests::{Bytes, NUM_BYTES, table};

@@ -249,7 +249,10 @@ mod tests {
     #[test]
     fn the_numbers_that_ranks_exchange_belong_to_one_protocol() {
         let step = crate::world::Packing::new(0, 2).num_numbers();
-        assert_eq!((super::super::PROTOCOL, crate::world::state::OWN, step), (2, 18, 17));
+        assert_eq!(
+            (super::super::PROTOCOL, crate::world::state::OWN, step),
+            (2, 18, 17)
+        );
     }
 
     #[test]

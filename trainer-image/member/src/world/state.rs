@@ -235,7 +235,9 @@ fn routes_of(
     };
     let ranks = || 0..claims.len();
     // All ranks take over what the source knows of its last evaluation, so no other rank's word of that is sent.
-    let heads: Vec<usize> = ranks().filter(|rank| keeps(*rank) && is_as_evaluated(*rank)).collect();
+    let heads: Vec<usize> = ranks()
+        .filter(|rank| keeps(*rank) && is_as_evaluated(*rank))
+        .collect();
     let lacking: Vec<usize> = ranks().filter(|rank| !keeps(*rank)).collect();
     Routes::of(source.rank, &heads, &lacking, procs_per_worker as usize)
 }
