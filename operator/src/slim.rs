@@ -6,7 +6,7 @@ use roundhouse_contract::membership::Unread;
 use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::{Pod, PodPhase};
 
-use self::containers::{container, containers, held_up, runs, text};
+use self::containers::{container, containers, held_up, initializing, runs, text};
 
 mod containers;
 pub(crate) mod watched;
@@ -156,6 +156,7 @@ pub fn pod(full: &FullPod) -> Pod {
             .map(container)
             .map(|own| held_up(own, status))
             .unwrap_or_default(),
+        initializing: status.and_then(initializing),
         membership,
         earlier: annotation(metadata, labels::EARLIER)
             .map(earlier::parse)

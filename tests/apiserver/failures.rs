@@ -136,3 +136,52 @@ async fn bind(stage: &Stage, pod: &str, node: &str) {
     let bound: Pod = pods.get(pod).await.unwrap();
     assert_eq!(bound.spec.unwrap().node_name.as_deref(), Some(node));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_init_container_that_fails_again_and_again_is_named_and_ends_the_job() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    let mut limited = job(1);
+    limited["spec"]["failurePolicy"]["backoffLimit"] = json!(1);
+    limited["spec"]["workers"]["template"] =
+        json!({"spec": {"initContainers": [{"name": "download", "image": "i"}]}});
+    stage.create(NAMESPACE, limited).await;
+    let pods = stage.pods(NAMESPACE);
+    let made = until("the pod is made", SOON, || async {
+        Ok(pods.get_opt("digits-worker-0-0").await?)
+    })
+    .await
+    .unwrap();
+    let init = &made.spec.unwrap().init_containers.unwrap()[0];
+    let policy = init.termination_message_policy.as_deref();
+    assert_eq!(policy, Some("FallbackToLogsOnError"));
+    let fails = async |restarts: u32| {
+        let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap();
+        let common = |name: &str, restarts: u32, state: &Value| {
+            json!({"name": name, "image": "i", "imageID": "i", "ready": false,
+                "restartCount": restarts, "state": state})
+        };
+        let ended = json!({"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": now.to_string(),
+            "message": "downloading\nno such bucket\n"}});
+        let patch = Patch::Merge(json!({"status": {
+            "phase": "Pending",
+            "initContainerStatuses": [common("download", restarts, &ended)],
+            "containerStatuses": [common("trainer", 0, &json!({"waiting": {"reason": "PodInitializing"}}))],
+        }}));
+        let parameters = PatchParams::default();
+        let told = pods.patch_status("digits-worker-0-0", &parameters, &patch);
+        told.await.unwrap();
+    };
+    fails(0).await;
+    let held_up = stage.reaches(NAMESPACE, "InitContainerFailed").await;
+    let status = held_up.status.unwrap();
+    let message = &status.front().unwrap().message;
+    let expected = "(exit code 3): init container download: no such bucket";
+    assert!(message.contains(expected), "{message}");
+    fails(2).await;
+    let ended = stage.reaches(NAMESPACE, "BackoffLimitExceeded").await;
+    let status = ended.status.unwrap();
+    let message = &status.front().unwrap().message;
+    assert!(message.contains(expected), "{message}");
+    operator.stop().await;
+}

@@ -8,6 +8,9 @@ use crate::FailureAction::{self, Count, FailJob, Ignore, ReplaceAndAvoidNode};
 /// Reason of a generation that broke although none of its workers died.
 pub const PEERS_LOST: &str = "PeersLost";
 
+/// Reason of a worker whose trainer cannot start because an init container fails.
+pub const INIT_CONTAINER_FAILED: &str = "InitContainerFailed";
+
 /// Who gives a failure its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -124,13 +127,27 @@ const fn other(
 }
 
 /// Reasons that do not come from the trainer. Kubernetes has more of them; `status.lastFailure` shows each as it is.
-pub const OTHERS: [FailureReason; 12] = [
+pub const OTHERS: [FailureReason; 14] = [
     other(
         PEERS_LOST,
         Source::Operator,
         Count,
         "A generation broke although none of its workers died: a connection was cut, or a worker did not answer for longer than the others wait.",
         "Nothing if it stays a single incident. If it repeats, check the network between the nodes, and the log of each worker for a process that hangs.",
+    ),
+    other(
+        INIT_CONTAINER_FAILED,
+        Source::Operator,
+        Count,
+        "An init container of the template, or a sidecar that starts before the trainer, failed. The message has its name and last words. It belongs to no generation: its restarts are compared with `backoffLimit`.",
+        "Read its log: `kubectl logs POD -c CONTAINER`. Correct the container in `workers.template`.",
+    ),
+    other(
+        "PostStartHookError",
+        Source::Operator,
+        Count,
+        "The kubelet stopped the container because its `postStart` hook failed. The message has the kubelet's words.",
+        "Correct `lifecycle.postStart` of the container in `workers.template`.",
     ),
     other(
         "OOMKilled",

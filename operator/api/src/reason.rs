@@ -104,6 +104,10 @@ reasons! {
     ContainerCreating: [(Running, false)],
         "A pod has had a node for more than 30 s and its containers do not start. Most often a volume is missing or cannot be mounted.",
         "Run `kubectl describe pod POD` and read the events. Check the ConfigMap, claim or directory of `trainer.data` and `checkpoint`.";
+    /// An init container, or a sidecar before the trainer, fails.
+    InitContainerFailed: [(Running, false)],
+        "An init container of the template, or a sidecar that starts before the trainer, failed, and the trainer waits for it. The message has its name, exit code and last words. The kubelet starts it again; more restarts than `failurePolicy.backoffLimit` fail the job.",
+        "Read its log: `kubectl logs POD -c CONTAINER`. Correct the container in `workers.template`.";
     /// A worker ends before it is ready, again and again.
     CrashLoopBackOff: [(Running, false)],
         "A worker ends again and again, and the kubelet waits before the next start. The message has the worker's last words.",

@@ -187,6 +187,20 @@ impl Case {
         self.pod(index, &state, false, 5, &last)
     }
 
+    /// A worker whose init container has failed twice, the last time so.
+    pub(crate) fn init_fails(self, index: u32, name: &str, code: i32, words: &str) -> Self {
+        let state = json!({"waiting": {"reason": "PodInitializing"}});
+        let mut case = self.pod(index, &state, false, 0, &json!({}));
+        let status = &mut case.pods.last_mut().unwrap()["status"];
+        status["phase"] = json!("Pending");
+        status["initContainerStatuses"] = json!([{
+            "name": name, "ready": false, "restartCount": 1, "image": "i", "imageID": "i",
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+            "lastState": {"terminated": {"exitCode": code, "reason": "Error", "message": words}},
+        }]);
+        case
+    }
+
     /// A worker that the scheduler finds no node for.
     pub(crate) fn unschedulable(self, index: u32, words: &str) -> Self {
         let mut case = self.pod(index, &json!({}), false, 0, &json!({}));

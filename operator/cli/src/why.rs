@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::facts::Facts;
 
 mod ended;
+mod init;
 mod pods;
 mod spec;
 mod stopped;
@@ -67,6 +68,8 @@ pub(crate) enum Situation {
     ContainerConfigError,
     /// A pod is placed, and its containers do not start.
     ContainerCreating,
+    /// An init container, or a sidecar before the trainer, fails.
+    InitContainerFailed,
     /// A worker ends again and again before it is ready.
     CrashLoop,
     /// Kubernetes has lost touch with a node.

@@ -17,7 +17,7 @@ pub(crate) mod budget;
 mod cause;
 pub(crate) mod nodes;
 pub(crate) mod policy;
-mod words;
+pub(crate) mod words;
 
 /// Counts what is to be counted, and gives the job up if it cannot be saved.
 pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
@@ -144,18 +144,19 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionRea
         let message = format!("{} incidents; the last: {last}", incidents.total);
         return Some((ConditionReason::MaxIncidentsExceeded, message));
     }
-    // A container that fails in the lobby belongs to no generation; its restarts are the count.
+    // A container that fails in the lobby, or before it, belongs to no generation; its restarts are the count.
     let failure = failures.iter().find(|failure| {
-        let pod = failure.pod;
-        let trained = pod
-            .membership
-            .as_ref()
-            .map_or(0, |m| m.incarnation.restarts + 1);
-        let restarts = pod.container.restarts.saturating_sub(trained);
-        failure.action != FailureAction::Ignore && restarts > limit
+        failure.action != FailureAction::Ignore && failure.restarts_in_lobby() > limit
     })?;
     let (name, restarts) = (&failure.pod.name, failure.pod.container.restarts);
-    let words = sentence(&describe(failure, draft.now));
+    let restarts = failure.init.map_or(restarts, |init| init.restarts);
+    let told = describe(failure, draft.now);
+    // The kubelet says only for a moment that it stopped a container because of its hook.
+    let before = draft.status.last_failure.as_ref();
+    let is_same = |before: &&LastFailure| {
+        (&before.worker, &before.time) == (&told.worker, &told.time) && failure.init.is_none()
+    };
+    let words = sentence(before.filter(is_same).unwrap_or(&told));
     let message = format!("{name} restarted {restarts} times; {words}");
     Some((ConditionReason::BackoffLimitExceeded, message))
 }

@@ -30,8 +30,8 @@ pub mod testing;
 pub use decide::{plan, plan_rejected};
 pub use group::{ObservedGroup, PodGroup};
 pub use observed::{
-    Container, Mend, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Termination,
-    Waiting,
+    Container, InitContainer, Mend, Observed, Pod, PodPhase, Presence, Processes, ProgressSample,
+    Termination, Waiting,
 };
 pub use plan::{Action, DeleteReason, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 pub use program::{Program, Script};

@@ -169,6 +169,8 @@ pub struct Pod {
     pub sidecar_runs: bool,
     /// The trainer container, once the kubelet has told of it.
     pub container: Container,
+    /// The init container that the trainer waits for, once one has started.
+    pub initializing: Option<Box<InitContainer>>,
     /// The membership document it was given.
     pub membership: Option<Membership>,
     /// The generations before that one of which its container was a member and that may still train.
@@ -232,6 +234,17 @@ pub struct Container {
     pub waiting: Option<Waiting>,
     /// How it ended: its current termination, else the last one.
     pub termination: Option<Termination>,
+}
+
+/// An init container, or a sidecar that starts before the trainer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InitContainer {
+    /// Its name.
+    pub name: String,
+    /// How often it was restarted.
+    pub restarts: u32,
+    /// How it failed last; `None`: it has not failed.
+    pub failure: Option<Termination>,
 }
 
 /// A reason and a message, as Kubernetes gives them.

@@ -70,6 +70,7 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
             .get_or_insert_default()
             .insert(0, first);
     }
+    explain_ends(&mut spec);
     affinity::keep_from(&mut spec, place.avoid);
     affinity::prefer_others(&mut spec, place.lost);
     affinity::pack(&mut spec, job);
@@ -235,6 +236,14 @@ fn restrict(container: &mut Container) {
     let dropped = capabilities.drop.get_or_insert_default();
     if dropped.iter().all(|name| name != "ALL") {
         dropped.push("ALL".to_owned());
+    }
+}
+
+/// Has the kubelet keep the end of the log of init containers that fail, for the words of the job's status.
+fn explain_ends(spec: &mut PodSpec) {
+    for container in spec.init_containers.iter_mut().flatten() {
+        let policy = &mut container.termination_message_policy;
+        policy.get_or_insert_with(|| "FallbackToLogsOnError".to_owned());
     }
 }
 

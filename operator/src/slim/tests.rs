@@ -228,3 +228,77 @@ fn the_last_end_of_a_container_that_waits_for_its_next_start_is_that_of_its_last
         assert_eq!((end.restarts, end.exit_code), (run, 9), "{name}");
     }
 }
+
+/// A pod with these init containers, each with its count of restarts, its state and its last state, before its trainer.
+fn with_init(all: &[(&str, u32, Value, Value)], trainer: &Value) -> Pod {
+    let status = |(name, restarts, state, last): &(&str, u32, Value, Value)| {
+        json!({"name": name, "ready": false, "image": "i", "imageID": "", "restartCount": restarts,
+            "state": state, "lastState": last})
+    };
+    let init: Vec<Value> = all.iter().map(status).collect();
+    let own = ("trainer", 0, trainer.clone(), json!({}));
+    pod_of(json!({
+        "metadata": {"name": "digits-worker-1-0"},
+        "status": {"phase": "Pending", "initContainerStatuses": init, "containerStatuses": [status(&own)]},
+    }))
+}
+
+#[test]
+fn the_init_container_that_holds_the_trainer_up_is_the_last_one_that_has_started() {
+    let none = json!({});
+    let runs = json!({"running": {}});
+    let waits = |reason: &str| json!({"waiting": {"reason": reason}});
+    let ended =
+        |code: i32| json!({"terminated": {"exitCode": code, "reason": "Error", "message": "a\nb"}});
+    let (turn, back_off) = (waits("PodInitializing"), waits("CrashLoopBackOff"));
+    let first = |state: &Value, last: &Value| {
+        let later = ("later", 0, turn.clone(), none.clone());
+        with_init(&[("first", 2, state.clone(), last.clone()), later], &turn)
+    };
+    // Its name, and the exit code with which it failed, if it did.
+    let failed = |pod: &Pod| {
+        let init = pod.initializing.as_deref();
+        init.map(|init| {
+            (
+                init.name.clone(),
+                init.failure.as_ref().map(|end| end.exit_code),
+            )
+        })
+    };
+    let cases = [
+        ("has not started", first(&turn, &none), None),
+        ("runs", first(&runs, &none), Some(None)),
+        ("has failed", first(&ended(3), &none), Some(Some(3))),
+        (
+            "waits after a failure",
+            first(&back_off, &ended(3)),
+            Some(Some(3)),
+        ),
+        (
+            "runs again after a failure",
+            first(&runs, &ended(3)),
+            Some(Some(3)),
+        ),
+        ("is done", first(&ended(0), &ended(3)), None),
+        (
+            "a sidecar that ends at once",
+            first(&back_off, &ended(0)),
+            Some(Some(0)),
+        ),
+    ];
+    for (name, pod, expected) in cases {
+        let expected = expected.map(|code| ("first".to_owned(), code));
+        assert_eq!(failed(&pod), expected, "{name}");
+    }
+    let sidecar = ("sidecar", 9, runs.clone(), ended(1));
+    let next = |state: &Value| [sidecar.clone(), ("next", 0, state.clone(), none.clone())];
+    let pod = with_init(&next(&ended(4)), &turn);
+    assert_eq!(failed(&pod), Some(("next".to_owned(), Some(4))));
+    assert_eq!(failed(&with_init(&next(&ended(0)), &runs)), None);
+    assert_eq!(
+        failed(&with_init(&next(&ended(0)), &waits("ErrImagePull"))),
+        None
+    );
+    let words = with_init(&next(&ended(4)), &turn).initializing.unwrap();
+    assert_eq!(words.failure.unwrap().message.unwrap().message, "a\nb");
+}

@@ -5,6 +5,10 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondit
 use kube::ResourceExt;
 use roundhouse_contract::{Action, Membership, TerminationMessage, labels};
 
+use self::init::InitContainer;
+
+pub(crate) mod init;
+
 /// One worker.
 #[derive(Clone, Debug)]
 #[allow(
@@ -40,6 +44,8 @@ pub(crate) struct Worker {
     pub(crate) failed: Option<(String, String)>,
     /// How the trainer container ended last.
     pub(crate) end: Option<End>,
+    /// The init container or sidecar that failed, and that the trainer container waits for.
+    pub(crate) init: Option<InitContainer>,
     /// Its place in the generation that it was told last.
     pub(crate) place: Option<Membership>,
 }
@@ -108,6 +114,7 @@ impl Worker {
                 .flatten(),
             failed,
             end: trainer.and_then(end),
+            init: init::failed(&inits, trainer),
             place: place.and_then(|text| Membership::parse(text).ok().flatten()),
             phase,
         }

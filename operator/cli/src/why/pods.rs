@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Event;
 use roundhouse_api::Workers;
 
-use super::{Diagnosis, Situation, ended};
+use super::{Diagnosis, Situation, ended, init};
 use crate::facts::Facts;
 use crate::facts::worker::Worker;
 use crate::view::exit;
@@ -18,6 +18,7 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     let staying = || workers.iter().filter(|worker| !worker.is_leaving);
     staying()
         .find_map(unreachable)
+        .or_else(|| staying().find_map(init::rule))
         .or_else(|| staying().find_map(|worker| crash(facts, worker)))
         .or_else(|| staying().find_map(waiting))
         .or_else(|| unschedulable(facts, &workers))

@@ -185,6 +185,18 @@ fn while_starting() -> Vec<Row> {
             &["node-1", "describe node"],
         ),
         (
+            Situation::InitContainerFailed,
+            job()
+                .init_fails(0, "download", 3, "trying\nno such bucket\n")
+                .waits("InitContainerFailed", "0 of 2 workers ready"),
+            &[
+                "download",
+                "exit code 3",
+                "no such bucket",
+                "logs digits-worker-0-0 -c download",
+            ],
+        ),
+        (
             Situation::CrashLoop,
             job()
                 .crashes(0, 139, "Error", "Segmentation fault")

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use roundhouse_api::failures::INIT_CONTAINER_FAILED;
 use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::termination::Reason;
 
 use crate::generation::worker::end_in_place;
-use crate::observed::{Pod, PodPhase, Termination};
+use crate::observed::{InitContainer, Pod, PodPhase, Termination};
 use crate::told::status::time_left;
 use crate::validate::ValidatedJob;
 
@@ -34,6 +35,8 @@ pub(crate) struct Failure<'a> {
     pub(crate) pod: &'a Pod,
     /// How its container ended, if it ran.
     pub(crate) end: Option<&'a Termination>,
+    /// The init container that failed, so that the trainer has never started.
+    pub(crate) init: Option<&'a InitContainer>,
     /// What it costs.
     pub(crate) action: FailureAction,
     /// Which of the job's rules says so; `None`: the defaults.
@@ -48,10 +51,16 @@ impl<'a> Failure<'a> {
         // Of a container that lives, an end of its own is older.
         let end = end_in_place(pod).or(of_container);
         let has_failed = end.is_some() || pod.phase == PodPhase::Failed;
-        if !pod.ours || pod.deleting || !has_failed {
+        if !pod.ours || pod.deleting {
             return None;
         }
-        Some(Self::with(job, pod, end))
+        if has_failed {
+            return Some(Self::with(job, pod, end));
+        }
+        failed_init(pod).map(|init| Self {
+            init: Some(init),
+            ..Self::with(job, pod, None)
+        })
     }
 
     /// A failure of a pod with this end.
@@ -63,6 +72,7 @@ impl<'a> Failure<'a> {
         Self {
             pod,
             end,
+            init: None,
             action,
             rule: first,
         }
@@ -70,8 +80,19 @@ impl<'a> Failure<'a> {
 
     /// When, as far as anybody has said.
     pub(crate) fn at(&self) -> Option<Timestamp> {
-        let end = self.end.and_then(|end| end.finished_at);
+        let init = self.init.and_then(|init| init.failure.as_ref());
+        let end = self.end.or(init).and_then(|end| end.finished_at);
         end.or(self.pod.ready_at).or(self.pod.created_at)
+    }
+
+    /// How often the container that failed was restarted without having been in a generation.
+    pub(crate) fn restarts_in_lobby(&self) -> u32 {
+        if let Some(init) = self.init {
+            return init.restarts;
+        }
+        let document = self.pod.membership.as_ref();
+        let trained = document.map_or(0, |document| document.incarnation.restarts + 1);
+        self.pod.container.restarts.saturating_sub(trained)
     }
 
     /// Whether the kubelet took the pod away.
@@ -84,6 +105,15 @@ impl<'a> Failure<'a> {
     pub(crate) fn is_collateral(&self) -> bool {
         self.end.is_some_and(is_collateral)
     }
+}
+
+/// The init container that keeps a worker from its first start, if one does. In a pod that has trained, its node has started
+/// again, and only the restarts since then would count, which nothing tells.
+fn failed_init(pod: &Pod) -> Option<&InitContainer> {
+    let init = pod.initializing.as_deref();
+    let fails = |init: &&InitContainer| init.failure.is_some();
+    init.filter(|_| pod.phase == PodPhase::Pending && pod.membership.is_none())
+        .filter(fails)
 }
 
 /// Whether a pod must not train any more, because of what its node did to it.
@@ -111,7 +141,7 @@ fn default_action(pod: &Pod, end: Option<&Termination>) -> FailureAction {
         FailureAction::FailJob
     } else if is(Reason::HardwareFault.as_str()) || is(BAD_NODE) {
         FailureAction::ReplaceAndAvoidNode
-    } else if end.is_none() && !is(EVICTED) {
+    } else if end.is_none() && failed_init(pod).is_none() && !is(EVICTED) {
         // The node refused it; it never ran.
         FailureAction::Ignore
     } else {
@@ -154,11 +184,16 @@ fn is_collateral(end: &Termination) -> bool {
 
 /// Every name that the failure goes by.
 fn reasons<'a>(pod: &'a Pod, end: Option<&'a Termination>) -> impl Iterator<Item = &'a str> {
+    let init = failed_init(pod).filter(|_| end.is_none());
+    let of_init = init.and_then(|init| init.failure.as_ref());
+    let of_init = of_init.map(|end| end.reason.as_str());
+    let init = init.map(|_| INIT_CONTAINER_FAILED);
     let of_pod = pod.failed.as_ref().map(|failed| failed.reason.as_str());
     let of_container = end.map(|end| end.reason.as_str());
     let own = end.and_then(|end| end.message.as_ref());
     let own = own.map(|message| message.reason.as_str());
-    [of_pod, of_container, own].into_iter().flatten()
+    let all = [of_pod, of_container, own, init, of_init];
+    all.into_iter().flatten()
 }
 
 #[cfg(test)]

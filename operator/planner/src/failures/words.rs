@@ -4,23 +4,38 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use roundhouse_api::LastFailure;
+use roundhouse_api::failures::INIT_CONTAINER_FAILED;
+use roundhouse_contract::ExitCode;
 
 use super::policy::Failure;
+use crate::observed::{InitContainer, Pod, Termination};
 use crate::told::status::time;
 
 /// Longest reason and message, in bytes; the schema's bounds.
 const MAX_REASON_BYTES: usize = 128;
 const MAX_MESSAGE_BYTES: usize = 4_096;
+/// Most of a line of a log.
+const MAX_WORDS_BYTES: usize = 512;
+
+/// What the kubelet says of a container that it stopped because its postStart hook failed. The container itself only sees that
+/// it is asked to leave.
+pub(crate) const POST_START_HOOK_ERROR: &str = "PostStartHookError";
 
 /// What is known of a failure.
 pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
     let Failure {
         pod,
         end,
+        init,
         action: _,
         rule: _,
     } = failure;
+    if let Some(init) = init {
+        return describe_init(pod, init, failure.at().unwrap_or(now));
+    }
     let words = end.and_then(|end| end.message.as_ref());
+    let hook = pod.container.waiting.as_ref();
+    let hook = hook.filter(|waiting| waiting.reason == POST_START_HOOK_ERROR);
     // Kubernetes knows why it took a pod away, and what killed a container; the agent only sees a signal.
     let (reason, message) = match (&pod.failed, end, words) {
         (Some(failed), ..) if !failed.reason.is_empty() => {
@@ -29,6 +44,19 @@ pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
         (_, Some(end), Some(words)) if end.reason == "OOMKilled" => {
             (end.reason.clone(), words.message.clone())
         }
+        (_, Some(end), _) if has_left(end) && hook.is_some() => (
+            POST_START_HOOK_ERROR.to_owned(),
+            hook.map_or_else(String::new, |hook| hook.message.clone()),
+        ),
+        // Only an end that the operator did not ask for is a failure.
+        (_, Some(end), Some(words)) if has_left(end) => (
+            words.reason.as_str().to_owned(),
+            format!(
+                "{}; the operator did not ask it to: a postStart hook or a livenessProbe failed, or somebody stopped the \
+                 container; `kubectl describe pod {}` shows the kubelet's events",
+                words.message, pod.name
+            ),
+        ),
         (_, _, Some(words)) => (words.reason.as_str().to_owned(), words.message.clone()),
         (_, Some(end), None) => (end.reason.clone(), String::new()),
         (_, None, None) => ("Failed".to_owned(), String::new()),
@@ -49,6 +77,43 @@ pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
     }
 }
 
+fn has_left(end: &Termination) -> bool {
+    ExitCode::from_code(end.exit_code) == Some(ExitCode::Left)
+}
+
+/// What is known of an init container that failed: which one, how it ended, and its last words.
+pub(crate) fn describe_init(pod: &Pod, init: &InitContainer, at: Timestamp) -> LastFailure {
+    let InitContainer {
+        name,
+        restarts: _,
+        failure,
+    } = init;
+    let end = failure.as_ref();
+    let said = end.and_then(|end| end.message.as_ref());
+    let said = said.and_then(|said| last_line(&said.message));
+    let killed = end.filter(|end| end.reason == "OOMKilled");
+    let killed = killed.map(|_| "OOMKilled: it used more than its limits.memory".to_owned());
+    let log = || format!("its log: `kubectl logs {} -c {name}`", pod.name);
+    let words = killed.or(said).unwrap_or_else(log);
+    LastFailure {
+        time: time(at),
+        worker: pod.name.clone(),
+        rank: None,
+        node: pod.node.clone(),
+        reason: INIT_CONTAINER_FAILED.to_owned(),
+        exit_code: end.map(|end| end.exit_code),
+        step: None,
+        message: cut(format!("init container {name}: {words}"), MAX_MESSAGE_BYTES),
+    }
+}
+
+/// Of a log or a traceback, the last line says what happened.
+fn last_line(text: &str) -> Option<String> {
+    let mut lines = text.lines().map(str::trim).rev();
+    let last = lines.find(|line| !line.is_empty());
+    last.map(|line| cut(line.to_owned(), MAX_WORDS_BYTES))
+}
+
 /// The schema's bound keeps a status from growing; what is longer is cut.
 fn cut(mut text: String, bytes: usize) -> String {
     text.truncate(text.floor_char_boundary(bytes));
@@ -64,7 +129,7 @@ fn first_line(text: &str) -> String {
 }
 
 /// The failure in a sentence.
-pub(super) fn sentence(failure: &LastFailure) -> String {
+pub(crate) fn sentence(failure: &LastFailure) -> String {
     let LastFailure {
         time: _,
         worker,

@@ -5,7 +5,7 @@ use roundhouse_contract::{
 };
 
 use super::World;
-use crate::observed::{PodPhase, Processes, Termination, Waiting};
+use crate::observed::{InitContainer, PodPhase, Processes, Termination, Waiting};
 
 impl World {
     /// A pod's container is prepared.
@@ -112,6 +112,11 @@ impl World {
         self.change(at, |pod| {
             pod.container.waiting = Some(Waiting { reason, message })
         });
+    }
+
+    /// The kubelet tells of an init container of a pod that the trainer waits for.
+    pub fn initializes(&mut self, at: usize, init: InitContainer) {
+        self.change(at, |pod| pod.initializing = Some(Box::new(init)));
     }
 
     /// A pod is gone.

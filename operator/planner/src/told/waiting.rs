@@ -7,6 +7,7 @@ use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::draft::Draft;
 use crate::failures::nodes;
+use crate::failures::words::{POST_START_HOOK_ERROR, describe_init, sentence};
 use crate::generation::worker::is_preparing;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
@@ -14,7 +15,7 @@ use crate::program::Program;
 use crate::told::status::{counted, gist, time_left};
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
-const CONTAINER_TROUBLE: [(&str, ConditionReason); 8] = [
+const CONTAINER_TROUBLE: [(&str, ConditionReason); 9] = [
     ("ErrImagePull", ConditionReason::ImagePullFailed),
     ("ImagePullBackOff", ConditionReason::ImagePullFailed),
     ("ErrImageNeverPull", ConditionReason::ImagePullFailed),
@@ -29,6 +30,7 @@ const CONTAINER_TROUBLE: [(&str, ConditionReason); 8] = [
     ),
     ("RunContainerError", ConditionReason::ContainerConfigError),
     ("CrashLoopBackOff", ConditionReason::CrashLoopBackOff),
+    (POST_START_HOOK_ERROR, ConditionReason::CrashLoopBackOff),
 ];
 
 /// Longer than images that are on the node and volumes that exist take.
@@ -97,12 +99,20 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
         let mut workers = draft.members.workers.values();
         workers.find_map(|pod| stuck(pod, draft.now))
     };
+    let initializing = || {
+        let mut workers = draft.members.workers.values();
+        workers.find_map(|pod| initializing(pod).filter(|_| draft.is_starting()))
+    };
     let not_joined = || {
         let joins = matches!(draft.job.program, Program::Joining { .. });
         let mut workers = draft.members.workers.values();
         workers.find_map(|pod| not_joined(pod).filter(|_| joins && draft.is_starting()))
     };
-    match first_trouble(draft).or_else(stuck).or_else(not_joined) {
+    match first_trouble(draft)
+        .or_else(stuck)
+        .or_else(initializing)
+        .or_else(not_joined)
+    {
         Some((reason, words)) => {
             let avoided = nodes::avoided(draft).join(", ");
             let but = if avoided.is_empty() {
@@ -123,9 +133,9 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
     }
 }
 
-/// Whether it is placed and its containers have not started yet.
+/// Whether it is placed and none of its containers has started yet.
 fn is_starting(pod: &Pod) -> bool {
-    pod.phase == PodPhase::Pending && pod.node.is_some()
+    pod.phase == PodPhase::Pending && pod.node.is_some() && pod.initializing.is_none()
 }
 
 /// A pod that is placed and whose containers do not come: most often one of its volumes, of which only the
@@ -142,6 +152,13 @@ fn stuck(pod: &Pod, now: Timestamp) -> Option<(ConditionReason, String)> {
         );
         (ConditionReason::ContainerCreating, words)
     })
+}
+
+/// A pod whose init container runs: it may have much to do.
+fn initializing(pod: &Pod) -> Option<(ConditionReason, String)> {
+    let init = pod.initializing.as_ref()?;
+    let words = format!("{}: its init container {} runs", pod.name, init.name);
+    (pod.phase == PodPhase::Pending).then_some((ConditionReason::WaitingForWorkers, words))
 }
 
 /// A script that runs and is not in the lobby.
@@ -188,6 +205,20 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
             format!("{}: {words}", pod.name),
         ));
     }
+    if let Some(init) = &pod.initializing
+        && let Some(end) = &init.failure
+    {
+        let at = end.finished_at.unwrap_or_default();
+        let words = sentence(&describe_init(pod, init, at));
+        let restarts = match init.restarts {
+            0 => String::new(),
+            restarts => format!("; restarted {}", counted(restarts, "time")),
+        };
+        return Some((
+            ConditionReason::InitContainerFailed,
+            format!("{words}{restarts}"),
+        ));
+    }
     let Waiting { reason, message } = pod.container.waiting.as_ref()?;
     let (_, ours) = CONTAINER_TROUBLE
         .iter()
@@ -196,7 +227,8 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
         .container
         .termination
         .as_ref()
-        .and_then(|end| end.message.as_ref());
+        .and_then(|end| end.message.as_ref())
+        .filter(|_| reason != POST_START_HOOK_ERROR);
     let words = last.map_or(message, |last| &last.message);
     Some((*ours, format!("{}: {reason}: {words}", pod.name)))
 }

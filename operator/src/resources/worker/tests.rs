@@ -68,6 +68,19 @@ fn the_pod_bears_its_name_labels_and_owner() {
 }
 
 #[test]
+fn the_kubelet_keeps_the_end_of_the_log_of_init_containers_that_fail() {
+    let spec = &built(json!({"spec": {"initContainers": [
+        {"name": "download", "image": "a"},
+        {"name": "mine", "image": "a", "terminationMessagePolicy": "File"},
+    ]}}))["spec"];
+    let init = &spec["initContainers"];
+    let policy = "terminationMessagePolicy";
+    assert_eq!(init[0][policy], "FallbackToLogsOnError");
+    assert_eq!(init[1][policy], "File");
+    assert_eq!(spec["containers"][0].get(policy), None);
+}
+
+#[test]
 fn the_volume_with_initial_weights_is_mounted_read_only() {
     let mut raw = raw(&json!({}));
     raw["spec"]["trainer"]["model"]["initFrom"] = json!({
