@@ -29,5 +29,5 @@ pub use spec::{
 };
 pub use status::{
     AvoidedNode, CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure,
-    MembershipStatus, TrainingJobStatus, WorkersStatus,
+    MembershipStatus, Replacements, TrainingJobStatus, WorkersStatus,
 };

@@ -176,6 +176,10 @@ reasons! {
     MaxIncidentsExceeded: [(Running, false), (Failed, true)],
         "More than `failurePolicy.maxIncidents` incidents happened in all. The message has the last failure.",
         "Look up the last failure in the failure handbook. Raise or remove the limit if the job is meant to survive more.";
+    /// Too many replacements in a row without progress.
+    MaxReplacementsExceeded: [(Running, false), (Failed, true)],
+        "More than `failurePolicy.maxReplacements` pods took the place of others without a new step between them. Something takes the pods away as soon as they are made: preemption, nodes that are lost, a full disk, or a program that deletes them. The message has the last failure.",
+        "Correct that cause: look at the events of the namespace and the nodes, or at the API server's audit log for who deletes the pods. Raise `failurePolicy.maxReplacements` if the job is meant to wait out more.";
     /// Workers were not ready in time.
     StartDeadlineExceeded: [(Running, false), (Failed, true)],
         "Not enough workers were ready within `startDeadlineSeconds`. The message says what the job was waiting for.",

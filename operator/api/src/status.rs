@@ -55,6 +55,9 @@ pub struct TrainingJobStatus {
     /// Failures so far.
     #[serde(default)]
     pub incidents: Incidents,
+    /// Pods that took the place of others.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub replacements: Replacements,
     /// The newest failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
@@ -76,6 +79,18 @@ pub struct TrainingJobStatus {
 )]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature serde wants"
+)]
+const fn is_none(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_default(replacements: &Replacements) -> bool {
+    *replacements == Replacements::default()
 }
 
 /// The newest checkpoint, as rank 0 tells of it.
@@ -178,6 +193,27 @@ pub struct Incidents {
     /// Generation of the newest incident: an incident is counted once per generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_generation: Option<u64>,
+}
+
+/// Pods that took the place of others, whatever the cause.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Replacements {
+    /// Pods of workers and spares that were there, or were made, when the status was written.
+    #[serde(skip_serializing_if = "is_none")]
+    pub pods: u32,
+    /// All replacements.
+    #[serde(skip_serializing_if = "is_none")]
+    pub total: u32,
+    /// Replacements since a step was last committed.
+    #[serde(skip_serializing_if = "is_none")]
+    pub since_progress: u32,
+    /// Furthest committed step that a replacement has seen.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub last_step: u64,
+    /// The newest generation at the newest replacement.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub last_generation: u64,
 }
 
 /// The newest failure: who, where and why.

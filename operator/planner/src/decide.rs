@@ -6,7 +6,7 @@ use roundhouse_contract::labels;
 
 use crate::draft::{Draft, event};
 use crate::failures;
-use crate::failures::nodes;
+use crate::failures::{nodes, replacements};
 use crate::generation::completed;
 use crate::generation::form;
 use crate::generation::repeat;
@@ -127,6 +127,7 @@ fn describe(draft: &mut Draft<'_>) {
     draft.status.replicas = count(draft.members.num_without_spares(draft.job.spares));
     draft.status.selector = Some(format!("{}={}", labels::JOB_UID, draft.job.key.uid));
     progress::show(draft);
+    replacements::note_lost(draft);
 }
 
 fn accept(draft: &mut Draft<'_>) {

@@ -17,6 +17,7 @@ pub(crate) mod budget;
 mod cause;
 pub(crate) mod nodes;
 pub(crate) mod policy;
+pub(crate) mod replacements;
 pub(crate) mod words;
 
 /// Counts what is to be counted, and gives the job up if it cannot be saved.
@@ -143,6 +144,9 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionRea
     {
         let message = format!("{} incidents; the last: {last}", incidents.total);
         return Some((ConditionReason::MaxIncidentsExceeded, message));
+    }
+    if let Some(replaced) = replacements::too_many(draft) {
+        return Some(replaced);
     }
     // A container that fails in the lobby, or before it, belongs to no generation; its restarts are the count.
     let failure = failures.iter().find(|failure| {

@@ -31,6 +31,18 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan if its pods are not made, or not yet: its status does not count on them. Those that were made nevertheless are seen
+    /// later.
+    #[must_use]
+    pub fn without_new_pods(&self) -> Self {
+        let makes = |action: &&Action| matches!(action, Action::CreateWorker { .. });
+        let made = self.actions.iter().filter(makes).count();
+        let mut plan = self.clone();
+        let pods = &mut plan.status.replacements.pods;
+        *pods = pods.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
+        plan
+    }
+
     /// Whether it does what cannot be taken back: it deletes a pod or the job, counts an incident or ends the job.
     #[must_use]
     pub fn is_irrevocable(&self, before: &TrainingJobStatus) -> bool {

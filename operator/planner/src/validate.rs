@@ -113,6 +113,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
             FailurePolicy {
                 backoff_limit,
                 max_incidents,
+                max_replacements,
                 rules,
                 avoid_node_seconds,
             },
@@ -160,6 +161,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
         built_from: built_from(spec),
         backoff_limit: *backoff_limit,
         max_incidents: *max_incidents,
+        max_replacements: *max_replacements,
         rules: rules.clone(),
         avoid_node: Duration::from_secs(u64::from(*avoid_node_seconds)),
         start_deadline: start_deadline_seconds

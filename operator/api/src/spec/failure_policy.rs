@@ -19,6 +19,12 @@ pub struct FailurePolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_incidents: Option<u32>,
+    /// Pods that take the place of others, for whatever cause, without a newly committed step between them, until the job fails.
+    /// Disruptions, lost nodes and deletions are no incidents, so nothing else bounds them. Default: 10 for each worker and
+    /// spare, at least 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub max_replacements: Option<u32>,
     /// What to do about which failure; the first rule that matches decides. If none does: exit codes 64 and
     /// 65 fail the job; a disruption (eviction, preemption, drain, node shutdown) is ignored; exit code 77
     /// (hardware fault) and `UnexpectedAdmissionError` replace the worker on another node; everything else
@@ -36,6 +42,7 @@ impl Default for FailurePolicy {
         Self {
             backoff_limit: 6,
             max_incidents: None,
+            max_replacements: None,
             rules: Vec::new(),
             avoid_node_seconds: 1_800,
         }

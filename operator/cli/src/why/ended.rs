@@ -114,6 +114,9 @@ fn of_failure(name: &str, reason: &str, message: &str, last: Option<&LastFailure
         "BackoffLimitExceeded" | "MaxIncidentsExceeded" => failed
             .do_(format!("Correct what the last failure says. `kubectl roundhouse logs {name} --previous` shows the end of containers that were restarted, if their pods are still there."))
             .do_("If the nodes were at fault, raise spec.failurePolicy.backoffLimit or maxIncidents."),
+        "MaxReplacementsExceeded" => failed
+            .do_("See what takes the pods away: `kubectl get events`, and the nodes. Deletions by other programs are in the API server's audit log.")
+            .do_("If the job is meant to wait out more, raise spec.failurePolicy.maxReplacements."),
         "FailurePolicyRule" => {
             failed.do_("A rule of spec.failurePolicy ended the job. Change the rule if it should not.")
         }

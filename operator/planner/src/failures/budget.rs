@@ -57,7 +57,7 @@ pub(crate) fn newest_step(draft: &Draft<'_>, told: Option<u64>) -> u64 {
 }
 
 /// Whether rank 0 has told of a step of the newest generation.
-fn is_heard_of(draft: &Draft<'_>) -> bool {
+pub(super) fn is_heard_of(draft: &Draft<'_>) -> bool {
     let shown = draft.status.progress.as_ref().map(|it| &it.progress);
     let heard = draft.observed.progress.as_ref().map(|it| &it.progress);
     let mut all = shown.into_iter().chain(heard);
@@ -65,7 +65,7 @@ fn is_heard_of(draft: &Draft<'_>) -> bool {
 }
 
 /// Whether the newest generation lived long enough to have trained: from its last document to the failure, or to now.
-fn has_lived_long(draft: &Draft<'_>, failure: Option<&Failure<'_>>) -> bool {
+pub(super) fn has_lived_long(draft: &Draft<'_>, failure: Option<&Failure<'_>>) -> bool {
     let pods = draft.observed.pods.iter();
     let documents = pods.filter_map(|pod| pod.membership.as_ref());
     let newest = documents.filter(|document| document.generation == draft.members.generation);

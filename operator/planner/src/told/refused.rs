@@ -48,7 +48,7 @@ pub fn plan_refused(
     obstacle: &Obstacle,
     now: Timestamp,
 ) -> Plan {
-    let mut refused = plan.clone();
+    let mut refused = plan.without_new_pods();
     let words = obstacle.sentence();
     let told = Obstacle::told_in(before).is_some_and(|told| gist(&told.sentence()) == gist(&words));
     let kind = ConditionType::Running;

@@ -62,6 +62,8 @@ pub struct ValidatedJob {
     pub backoff_limit: u32,
     /// Incidents in all until the job fails.
     pub max_incidents: Option<u32>,
+    /// Replacements in a row until the job fails; `None`: by the number of pods.
+    pub max_replacements: Option<u32>,
     /// What to do about which failure.
     pub rules: Vec<FailureRule>,
     /// For how long a bad node is avoided.
@@ -82,7 +84,19 @@ pub struct ValidatedJob {
     pub network_policy: NetworkPolicyMode,
 }
 
+/// Replacements of each pod without a new step until the job fails, and fewest in all.
+const REPLACEMENTS_PER_POD: u32 = 10;
+const FEWEST_REPLACEMENTS: u32 = 100;
+
 impl ValidatedJob {
+    /// Most replacements without a new step between them.
+    #[must_use]
+    pub fn most_replacements(&self) -> u32 {
+        let usual = self.num_pods().saturating_mul(REPLACEMENTS_PER_POD);
+        self.max_replacements
+            .unwrap_or_else(|| usual.max(FEWEST_REPLACEMENTS))
+    }
+
     /// Pods that are wanted now: workers and spares.
     #[must_use]
     pub const fn num_pods(&self) -> u32 {

@@ -7,7 +7,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, NetworkPolicyM
 use roundhouse_contract::names;
 
 use crate::draft::{Draft, event};
-use crate::failures::nodes;
+use crate::failures::{nodes, replacements};
 use crate::life::outdated;
 use crate::observed::{Mend, Pod, Presence};
 use crate::plan::{Action, PlanReason};
@@ -208,10 +208,13 @@ fn make_workers(draft: &mut Draft<'_>) {
             trainer_image: outdated::trainer_image(draft),
         });
     }
-    let now = replaced
+    let gone: Vec<Action> = replaced
         .into_iter()
-        .filter(|(at, _)| room.is_some() || indices.contains(at));
-    draft.actions.extend(now.map(|(_, action)| action));
+        .filter(|(at, _)| room.is_some() || indices.contains(at))
+        .map(|(_, action)| action)
+        .collect();
+    replacements::note_going(draft, gone.len(), indices.len());
+    draft.actions.extend(gone);
 }
 
 /// Removes what is too much.

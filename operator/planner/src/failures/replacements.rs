@@ -1,0 +1,87 @@
+//! Pods that take the place of others. Most causes are nobody's fault and cost nothing: disruptions, lost nodes, deletions.
+//! Over weeks there may be any number of them. Without a new step between them they only cost, so they are bounded.
+
+use roundhouse_api::{ConditionReason, Replacements};
+
+use super::budget::{has_lived_long, is_heard_of, newest_step};
+use super::words::sentence;
+use crate::draft::Draft;
+use crate::told::status::counted;
+
+/// Counts workers whose pods are gone, or on their way out. The status has how many there were to be.
+pub(crate) fn note_lost(draft: &mut Draft<'_>) {
+    let now = u32::try_from(draft.members.workers.len()).unwrap_or(u32::MAX);
+    if draft.job.suspend {
+        // A job that is resumed begins with new pods.
+        draft.status.replacements.pods = 0;
+    } else if draft.rejection.is_none() {
+        let before = draft.status.replacements.pods.min(draft.job.num_pods());
+        draft.status.replacements.pods = now;
+        // The pod of a worker that has completed is not needed any more.
+        if draft.members.all_completed().is_empty() {
+            count(draft, before.saturating_sub(now));
+        }
+    }
+}
+
+/// Counts pods that this plan replaces, because they have ended or their nodes do not answer, and notes those that it makes. If
+/// these are not made, [`crate::Plan::without_new_pods`] takes them back: a creation that is refused is no loss.
+pub(crate) fn note_going(draft: &mut Draft<'_>, going: usize, made: usize) {
+    let number = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
+    let pods = &mut draft.status.replacements.pods;
+    *pods = pods
+        .saturating_sub(number(going))
+        .saturating_add(number(made));
+    count(draft, number(going));
+}
+
+fn count(draft: &mut Draft<'_>, pods: u32) {
+    if pods == 0 {
+        return;
+    }
+    let has_progressed = has_progressed(draft);
+    let step = newest_step(draft, None);
+    let generation = draft.members.generation;
+    let Replacements {
+        pods: _,
+        total,
+        since_progress,
+        last_step,
+        last_generation,
+    } = &mut draft.status.replacements;
+    let since = if has_progressed { 0 } else { *since_progress };
+    *since_progress = since.saturating_add(pods);
+    *total = total.saturating_add(pods);
+    *last_step = step.max(*last_step);
+    *last_generation = generation;
+}
+
+/// Whether a step was committed since the newest replacement. If no steps are reported, a generation that lived for long
+/// counts, once.
+fn has_progressed(draft: &Draft<'_>) -> bool {
+    let Replacements {
+        last_step,
+        last_generation,
+        ..
+    } = draft.status.replacements;
+    let is_newer = draft.members.generation > last_generation;
+    let is_silent = is_newer && !is_heard_of(draft);
+    newest_step(draft, None) > last_step || (is_silent && has_lived_long(draft, None))
+}
+
+pub(super) fn too_many(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
+    let most = draft.job.most_replacements();
+    let count = draft.status.replacements.since_progress;
+    if count <= most {
+        return None;
+    }
+    let pods = counted(count, "pod");
+    let last = draft.status.last_failure.as_ref().map_or_else(
+        || "no failure was reported, so somebody deletes them".to_owned(),
+        |last| format!("the last failure: {}", sentence(last)),
+    );
+    let message = format!(
+        "{pods} took the place of others without a new step (failurePolicy.maxReplacements: {most}); {last}"
+    );
+    Some((ConditionReason::MaxReplacementsExceeded, message))
+}

@@ -1,0 +1,259 @@
+//! Pods that are replaced without end, and those that are replaced as the job trains.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use proptest::prelude::{Strategy, prop_oneof};
+use proptest::strategy::Just;
+use proptest::test_runner::Config as ProptestConfig;
+use proptest::{collection, prop_assert, proptest};
+use roundhouse_contract::Progress;
+use roundhouse_planner::testing::{World, script_world, world};
+use roundhouse_planner::{Action, Obstacle, Plan, ProgressSample, plan_refused};
+
+const MOST: u32 = 5;
+
+/// How a pod goes; nothing of it is an incident.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Evicted,
+    Refused,
+    Deleted,
+    Vanishes,
+    NodeLost,
+}
+
+const LOSSES: [Loss; 5] = [
+    Loss::Evicted,
+    Loss::Refused,
+    Loss::Deleted,
+    Loss::Vanishes,
+    Loss::NodeLost,
+];
+
+fn lose(world: &mut World, at: usize, loss: Loss) {
+    match loss {
+        Loss::Evicted => {
+            world.fails(at, "Evicted");
+            world.observed.pods[at].disrupted = true;
+        }
+        Loss::Refused => world.fails(at, "OutOfcpu"),
+        Loss::Deleted => world.is_deleted(at),
+        Loss::Vanishes => world.vanishes(at),
+        Loss::NodeLost => world.is_unreachable(at, true),
+    }
+}
+
+fn prepare_all(world: &mut World) {
+    for at in 0..world.observed.pods.len() {
+        let pod = &world.observed.pods[at];
+        if !pod.deleting && !pod.unreachable && !pod.ready && pod.failed.is_none() {
+            world.prepared(at);
+        }
+    }
+}
+
+/// Carries out plans until they come to rest, for as long as the longest pause; returns the number of pods that were made.
+fn settles(world: &mut World) -> usize {
+    let made = |plan: &Plan| {
+        let actions = plan.actions.iter();
+        actions
+            .filter(|it| matches!(it, Action::CreateWorker { .. }))
+            .count()
+    };
+    let mut all = 0;
+    for seconds in [1, 301, 301] {
+        world.seconds_pass(seconds);
+        for _ in 0..10 {
+            let plan = world.plan();
+            all += made(&plan);
+            world.carry_out(&plan, usize::MAX);
+        }
+        // Those that were deleted have gone.
+        world.observed.pods.retain(|pod| !pod.deleting);
+    }
+    all
+}
+
+fn reaches(world: &mut World, step: u64) {
+    let progress = Progress {
+        generation: world.generation(),
+        step,
+        ..Progress::default()
+    };
+    let at = world.now;
+    world.observed.progress = Some(ProgressSample { progress, at });
+}
+
+fn limited(mut world: World) -> World {
+    world.job.max_replacements = Some(MOST);
+    world.training()
+}
+
+#[test]
+fn pods_that_are_taken_away_without_a_new_step_end_the_job_however_they_go() {
+    for loss in LOSSES {
+        let mut world = limited(world(2));
+        reaches(&mut world, 7);
+        for count in 0..=MOST {
+            assert_eq!(world.observed.status.replacements.total, count, "{loss:?}");
+            assert!(!world.observed.status.is_terminal(), "{loss:?}");
+            let last = world.observed.pods.len() - 1;
+            lose(&mut world, last, loss);
+            settles(&mut world);
+            prepare_all(&mut world);
+        }
+        settles(&mut world);
+        assert_eq!(world.state(), "MaxReplacementsExceeded", "{loss:?}");
+        let message = &world.observed.status.front().unwrap().message;
+        assert!(message.contains("maxReplacements: 5"), "{message}");
+        assert_eq!(world.observed.status.incidents.total, 0, "{loss:?}");
+    }
+}
+
+#[test]
+fn with_a_new_step_between_them_pods_may_be_taken_away_without_end() {
+    for loss in LOSSES {
+        let mut world = limited(world(2));
+        for step in 1..50 {
+            reaches(&mut world, step);
+            let last = world.observed.pods.len() - 1;
+            lose(&mut world, last, loss);
+            settles(&mut world);
+            prepare_all(&mut world);
+            settles(&mut world);
+            assert!(!world.observed.status.is_terminal(), "{loss:?} at {step}");
+        }
+        assert_eq!(world.observed.status.replacements.total, 49, "{loss:?}");
+        assert_eq!(world.observed.status.replacements.since_progress, 1);
+    }
+}
+
+#[test]
+fn generations_of_a_silent_script_that_lived_for_long_are_progress() {
+    for (seconds, is_terminal) in [(600, false), (10, true)] {
+        let mut world = limited(script_world(2));
+        for _ in 0..20 {
+            world.seconds_pass(seconds);
+            if world.observed.status.is_terminal() {
+                break;
+            }
+            world.is_deleted(1);
+            for _ in 0..3 {
+                world.settle();
+                world.observed.pods.retain(|pod| !pod.deleting);
+                prepare_all(&mut world);
+            }
+        }
+        let status = &world.observed.status;
+        assert_eq!(status.is_terminal(), is_terminal, "{seconds} s: {status:?}");
+    }
+}
+
+#[test]
+fn new_pods_of_a_start_a_scale_up_or_a_resumption_are_no_replacements() {
+    let mut world = limited(world(3));
+    world.job.replicas = 8;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 8);
+    world.job.suspend = true;
+    world.settle();
+    world.job.suspend = false;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 8);
+    (world.job.replicas, world.job.min_replicas) = (2, 2);
+    world.settle();
+    world.job.replicas = 8;
+    world.settle();
+    assert_eq!(world.observed.pods.len(), 8);
+    assert_eq!(world.observed.status.replacements.total, 0);
+}
+
+#[test]
+fn a_creation_that_is_refused_again_and_again_is_no_replacement() {
+    let mut world = limited(world(2));
+    lose(&mut world, 1, Loss::Evicted);
+    let no = Obstacle::Refused("exceeded quota".to_owned());
+    for _ in 0..3 * MOST {
+        world.seconds_pass(301);
+        let plan = world.plan();
+        let refused = plan_refused(&plan, &world.observed.status, &no, world.now);
+        // The pod that was to be replaced is deleted all the same.
+        let deletes = plan
+            .actions
+            .iter()
+            .filter(|it| matches!(it, Action::DeletePod { .. }));
+        for action in deletes {
+            assert!(world.act(action));
+        }
+        world.observed.status = refused.status;
+    }
+    assert_eq!(world.observed.pods.len(), 1);
+    assert_eq!(world.observed.status.replacements.total, 1);
+    assert_eq!(world.observed.status.replacements.pods, 1);
+}
+
+#[test]
+fn pods_that_are_deleted_as_soon_as_they_are_made_count() {
+    let mut world = limited(world(2));
+    for _ in 0..=MOST {
+        world.observed.pods.retain(|pod| pod.index != Some(1));
+        let plan = world.plan();
+        world.carry_out(&plan, usize::MAX);
+    }
+    world.settle();
+    assert_eq!(world.state(), "MaxReplacementsExceeded");
+}
+
+#[test]
+fn by_default_each_pod_may_be_replaced_ten_times() {
+    let most = |workers| world(workers).job.most_replacements();
+    assert_eq!((most(1), most(10), most(64)), (100, 100, 640));
+}
+
+#[test]
+fn a_job_that_is_left_alone_writes_no_counts() {
+    let mut world = limited(world(3));
+    world.settle();
+    for _ in 0..10 {
+        world.seconds_pass(60);
+        assert_eq!(
+            world.plan().status.replacements,
+            world.observed.status.replacements
+        );
+    }
+}
+
+fn losses() -> impl Strategy<Value = Vec<(usize, Loss)>> {
+    let loss = prop_oneof![
+        Just(Loss::Evicted),
+        Just(Loss::Refused),
+        Just(Loss::Deleted),
+        Just(Loss::Vanishes),
+        Just(Loss::NodeLost)
+    ];
+    collection::vec((0..4_usize, loss), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_happens_to_pods_the_replacements_without_a_step_are_bounded(
+        workers in 1..4_u32, losses in losses(),
+    ) {
+        let mut world = limited(world(workers));
+        let mut made = 0;
+        for (at, loss) in losses {
+            if at < world.observed.pods.len() {
+                lose(&mut world, at, loss);
+            }
+            reaches(&mut world, 7);
+            made += settles(&mut world);
+            prepare_all(&mut world);
+        }
+        let counted = world.observed.status.replacements.total;
+        prop_assert!(made <= counted as usize, "{made} pods were made and {counted} counted");
+        // One plan may replace all pods at once.
+        prop_assert!(counted <= MOST + workers);
+        prop_assert!(counted <= MOST || world.observed.status.is_terminal() || world.plan().status.is_terminal());
+    }
+}
