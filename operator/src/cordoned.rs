@@ -1,11 +1,16 @@
-//! Names of the nodes that are cordoned. Of all nodes only these are watched, and only their metadata: the
-//! API server chooses them by field. It may be empty or late: it only decides who goes first when a job
-//! is scaled down.
+//! Names of the nodes that pods have to leave: they are cordoned, or an autoscaler removes them. All nodes are watched, because the
+//! API server can choose them by neither; only these names are kept. They may be late: they only decide whose workers go first
+//! when a job is scaled down.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use kube::ResourceExt;
 use kube::runtime::watcher::Event;
+
+use self::watched::WatchedNode;
+
+pub(crate) mod watched;
 
 /// The nodes.
 #[derive(Debug, Default)]
@@ -19,25 +24,26 @@ struct State {
 }
 
 impl Cordoned {
-    /// Takes in an event of the watch, reduced to the node's name.
-    pub fn take(&self, event: Event<String>) {
+    /// Takes in an event of the watch.
+    pub(crate) fn take(&self, event: Event<WatchedNode>) {
         let mut state = self.lock();
         match event {
             Event::Init => state.fresh.clear(),
-            Event::InitApply(node) => {
-                state.fresh.insert(node);
+            Event::InitApply(node) if node.is_leaving => {
+                state.fresh.insert(node.name_any());
             }
+            Event::InitApply(_) => {}
             Event::InitDone => state.nodes = std::mem::take(&mut state.fresh),
-            Event::Apply(node) => {
-                state.nodes.insert(node);
+            Event::Apply(node) if node.is_leaving => {
+                state.nodes.insert(node.name_any());
             }
-            Event::Delete(node) => {
-                state.nodes.remove(&node);
+            Event::Apply(node) | Event::Delete(node) => {
+                state.nodes.remove(&node.name_any());
             }
         }
     }
 
-    /// Whether a node is cordoned.
+    /// Whether a node is cordoned, or an autoscaler removes it.
     #[must_use]
     pub fn contains(&self, node: &str) -> bool {
         self.lock().nodes.contains(node)
@@ -52,16 +58,33 @@ impl Cordoned {
 mod tests {
     use super::*;
 
+    fn node(name: &str, unschedulable: bool) -> WatchedNode {
+        let spec = serde_json::json!({"unschedulable": unschedulable});
+        let node = serde_json::json!({"metadata": {"name": name}, "spec": spec});
+        serde_json::from_value(node).unwrap()
+    }
+
     #[test]
     fn a_list_replaces_what_was_known() {
         let cordoned = Cordoned::default();
-        cordoned.take(Event::Apply("old".to_owned()));
+        cordoned.take(Event::Apply(node("old", true)));
         cordoned.take(Event::Init);
-        cordoned.take(Event::InitApply("new".to_owned()));
+        cordoned.take(Event::InitApply(node("new", true)));
+        cordoned.take(Event::InitApply(node("other", false)));
         assert!(cordoned.contains("old"), "until the list is complete");
         cordoned.take(Event::InitDone);
         assert!(cordoned.contains("new") && !cordoned.contains("old"));
-        cordoned.take(Event::Delete("new".to_owned()));
+        assert!(!cordoned.contains("other"));
+        cordoned.take(Event::Delete(node("new", true)));
         assert!(!cordoned.contains("new"));
+    }
+
+    #[test]
+    fn a_node_that_is_uncordoned_is_no_longer_left() {
+        let cordoned = Cordoned::default();
+        cordoned.take(Event::Apply(node("n1", true)));
+        assert!(cordoned.contains("n1"));
+        cordoned.take(Event::Apply(node("n1", false)));
+        assert!(!cordoned.contains("n1"));
     }
 }

@@ -47,7 +47,7 @@ pub struct Settings {
     /// Look after one namespace only. Default: all of them.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Watch which nodes are cordoned, so that their workers go first when a job is scaled down. Read the nodes of pods that are
+    /// Watch which nodes are cordoned or about to be removed, so that their workers go first when a job is scaled down. Read the nodes of pods that are
     /// not Ready for long, so that those of a lost node are replaced, and the labels of nodes that run workers of a job with a
     /// topology.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]

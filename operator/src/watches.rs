@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{Config as WatchConfig, Event};
@@ -21,6 +20,7 @@ use tokio::sync::mpsc::Sender;
 use crate::backoff;
 use crate::cache::{Cache, Entry};
 use crate::context::Context;
+use crate::cordoned::watched::WatchedNode;
 use crate::lane::{Cause, Wake};
 use crate::metrics::labels::Watched;
 use crate::observe::version;
@@ -173,28 +173,17 @@ pub(crate) async fn watch_network_policies(context: Arc<Context>, wake: Sender<W
     feed(events, cache, &wake, &context, resource).await;
 }
 
-/// Keeps the names of cordoned nodes until the operator stops. Nobody is woken: a cordon changes nothing by
+/// Keeps the names of nodes that pods have to leave until the operator stops. Nobody is woken: a cordon changes nothing by
 /// itself.
 pub(crate) async fn watch_nodes(context: Arc<Context>) {
-    let nodes: Api<PartialObjectMeta<Node>> = Api::all(context.watching.clone());
-    let cordoned = begin(&context, Watched::Nodes).fields("spec.unschedulable=true");
-    let events = watcher(nodes, cordoned).backoff(backoff::watch_backoff());
+    let nodes: Api<WatchedNode> = Api::all(context.watching.clone());
+    let events = watcher(nodes, begin(&context, Watched::Nodes)).backoff(backoff::watch_backoff());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => context.cordoned.take(name_of(event)),
+            Ok(event) => context.cordoned.take(event),
             Err(error) => broke(&context, Watched::Nodes, &error),
         }
-    }
-}
-
-fn name_of<K: ResourceExt>(event: Event<K>) -> Event<String> {
-    match event {
-        Event::Apply(object) => Event::Apply(object.name_any()),
-        Event::Delete(object) => Event::Delete(object.name_any()),
-        Event::Init => Event::Init,
-        Event::InitApply(object) => Event::InitApply(object.name_any()),
-        Event::InitDone => Event::InitDone,
     }
 }
 
