@@ -9,6 +9,7 @@ use roundhouse_planner::{Pod, PodPhase};
 use self::containers::{container, containers, held_up, initializing, runs, text};
 
 mod containers;
+mod fields;
 pub(crate) mod watched;
 
 /// Conditions that every pod has; they are not kept.
@@ -146,6 +147,7 @@ pub fn pod(full: &FullPod) -> Pod {
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())
             .map(|condition| condition.message.clone().unwrap_or_default()),
+        kept_from: spec.as_ref().map(fields::kept_from).unwrap_or_default(),
         failed: status
             .filter(|_| phase == PodPhase::Failed)
             .map(|status| text(status.reason.as_ref(), status.message.as_ref())),

@@ -163,6 +163,8 @@ pub struct Pod {
     pub ends_group: bool,
     /// Why the scheduler has not placed it, in the scheduler's words.
     pub unschedulable: Option<String>,
+    /// Nodes that its affinity names by the field `metadata.name` to keep it from them. Karpenter makes no node for such a pod.
+    pub kept_from: Vec<String>,
     /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).
     pub failed: Option<Waiting>,
     /// Whether a container beside the trainer runs.

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeAffinity, Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use roundhouse_api::resource_by;
 use serde::de::IgnoredAny;
@@ -43,6 +45,14 @@ struct Spec {
     /// Whether there are any is enough.
     readiness_gates: Option<Vec<IgnoredAny>>,
     scheduling_gates: Option<Vec<PodSchedulingGate>>,
+    affinity: Option<OfNodes>,
+}
+
+/// Of an affinity only what it says of nodes.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfNodes {
+    node_affinity: Option<NodeAffinity>,
 }
 
 impl<'de> Deserialize<'de> for WatchedPod {
@@ -56,6 +66,10 @@ impl<'de> Deserialize<'de> for WatchedPod {
             node_name: spec.node_name,
             readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
             scheduling_gates: spec.scheduling_gates,
+            affinity: spec.affinity.map(|affinity| Affinity {
+                node_affinity: affinity.node_affinity,
+                ..Affinity::default()
+            }),
             ..PodSpec::default()
         });
         let metadata = ObjectMeta {
@@ -102,6 +116,10 @@ mod tests {
             },
             "spec": {
                 "nodeName": "n1", "readinessGates": [{"conditionType": "a"}], "schedulingGates": [{"name": "g"}],
+                "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "preference": {"matchFields": [
+                        {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]}]}}]},
+                    "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "k"}]}},
                 "containers": [{"name": "trainer"}], "volumes": [{"name": "v", "projected": {"sources": [{}]}}],
             },
             "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [
@@ -114,6 +132,7 @@ mod tests {
         let full: FullPod = serde_json::from_str(&text).unwrap();
         let watched: WatchedPod = serde_json::from_str(&text).unwrap();
         assert_eq!(slim::pod(&watched.0), slim::pod(&full));
+        assert_eq!(slim::pod(&watched.0).kept_from, ["n2"]);
         assert_eq!(watched.meta().namespace, full.metadata.namespace);
         let WatchedPod(pod) = watched;
         assert!(pod.metadata.managed_fields.is_none());

@@ -81,6 +81,34 @@ pub(crate) fn is_one_free_again(draft: &Draft<'_>, pod: &Pod) -> bool {
     avoided.any(|node| node.until.0 <= draft.now && waits(pod, node))
 }
 
+/// Whether a pod names a node that a new pod would not name: one that was lost or avoided when it was made, and has gone or is
+/// back. Karpenter makes no node for a pod that names one. What the template names stays.
+pub(crate) fn names_in_vain(draft: &Draft<'_>, pod: &Pod) -> bool {
+    let (avoided, lost, own) = (avoided(draft), lost(draft), of_template(draft));
+    let mut named = pod.kept_from.iter();
+    named.any(|node| ![&avoided, &lost, &own].iter().any(|all| all.contains(node)))
+}
+
+/// Nodes that the template's own affinity names by a field.
+fn of_template(draft: &Draft<'_>) -> Vec<String> {
+    let spec = draft.job.template.spec.as_ref();
+    let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
+    let required = affinity.and_then(|it| {
+        it.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let required = required.iter().flat_map(|it| &it.node_selector_terms);
+    let preferred = affinity.iter().flat_map(|it| {
+        let preferred = &it.preferred_during_scheduling_ignored_during_execution;
+        preferred.iter().flatten().map(|term| &term.preference)
+    });
+    let fields = required
+        .chain(preferred)
+        .flat_map(|term| term.match_fields.iter().flatten());
+    let values = fields.flat_map(|field| field.values.iter().flatten());
+    values.cloned().collect()
+}
+
 /// The nodes that a new pod must not be placed on.
 pub(crate) fn avoided(draft: &Draft<'_>) -> Vec<String> {
     let avoided = draft.status.avoid_nodes.iter();

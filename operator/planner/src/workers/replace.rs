@@ -24,6 +24,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// A pod that lived so long has shown that it can: the next wait is none.
 const LONG_LIFE: SignedDuration = SignedDuration::from_mins(10);
 
+/// How long a pod waits for a node before it is made again without what it names in vain: most find one sooner.
+const SCALE_UP: Duration = Duration::from_secs(300);
+
 /// Several nodes that are lost at once, and are more than one in so many of the job's nodes, are an outage.
 const MANY: usize = 3;
 /// How long a worker is waited for whose node has just stopped to answer, if nothing else is set.
@@ -55,6 +58,11 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
     }
     if pod.unschedulable.is_some() && nodes::is_one_free_again(draft, pod) {
         return Fate::Goes(DeleteReason::Replaced);
+    }
+    if pod.unschedulable.is_some() && nodes::names_in_vain(draft, pod) {
+        let made = pod.created_at.filter(|at| *at <= draft.now);
+        let wait = made.and_then(|at| time_left(at, SCALE_UP, draft.now));
+        return wait.map_or(Fate::Goes(DeleteReason::Replaced), Fate::Later);
     }
     Fate::Stays
 }
