@@ -148,6 +148,10 @@ reasons! {
     Resumed: [(Suspended, false)],
         "The job is not suspended any more. The message names the step that it continues from.",
         "Nothing.";
+    /// The job is deleted and still there.
+    Deleting: [(Running, true), (Running, false)],
+        "The job is deleted and still there: a finalizer holds it, or Kubernetes deletes its pods first. The message names the finalizers. The pods stay until then; the operator neither makes nor deletes any.",
+        "Wait for the controller that owns the finalizer, or find out why it does not remove it.";
     /// Members have completed, and others still run.
     Finishing: [(Running, true)],
         "Some workers have completed, and the others still run: the message has the numbers. A worker that has completed gives its GPUs back, and is not made again unless one that still runs fails.",

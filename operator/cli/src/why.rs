@@ -20,6 +20,8 @@ mod waiting;
 pub(crate) enum Situation {
     /// Another controller looks after the job.
     NotManaged,
+    /// The job is deleted, and a finalizer holds it.
+    Deleting,
     /// The operator has not seen the job.
     Unseen,
     /// The spec cannot be run.
@@ -103,6 +105,7 @@ impl Situation {
             self,
             Self::Succeeded
                 | Self::Suspended
+                | Self::Deleting
                 | Self::Resuming
                 | Self::SchedulingGated
                 | Self::Forming

@@ -12,6 +12,7 @@ use crate::generation::form;
 use crate::generation::repeat;
 use crate::generation::worker;
 use crate::life::deadlines;
+use crate::life::deleting;
 use crate::life::finish;
 use crate::life::newer;
 use crate::life::outdated;
@@ -53,8 +54,8 @@ fn decide(
 ) -> Plan {
     let mut draft = Draft::new(job, rejection, observed, now);
     if job.deleting {
-        draft.status = observed.status.clone();
-        return draft.end(PlanReason::Deleting);
+        let reason = deleting::explain(&mut draft);
+        return draft.end(reason);
     }
     describe(&mut draft);
     let nothing_to_run =

@@ -1,6 +1,7 @@
 //! The job's life: suspension and resumption, deadlines, the end, and how long it is kept after that.
 
 pub(crate) mod deadlines;
+pub(crate) mod deleting;
 pub(crate) mod finish;
 pub(crate) mod newer;
 pub(crate) mod outdated;

@@ -145,6 +145,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
         },
         generation: metadata.generation.unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
+        finalizers: metadata.finalizers.clone().unwrap_or_default(),
         suspend: *suspend,
         replicas: *replicas,
         min_replicas: min_replicas.unwrap_or(*replicas),

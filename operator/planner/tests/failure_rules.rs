@@ -417,3 +417,17 @@ fn words_that_are_longer_than_the_schema_allows_are_cut_between_characters() {
     let told = world.observed.status.last_failure.as_ref().unwrap();
     assert_eq!((told.reason.len(), told.message.len()), (128, 4_096));
 }
+
+#[test]
+fn a_container_that_is_restarted_to_change_its_resources_costs_nothing() {
+    for (resizes, code, incidents) in [(true, 143, 0), (false, 143, 1), (true, 1, 1)] {
+        let mut world = trains();
+        if resizes {
+            world.observed.pods[1].conditions = vec!["PodResizeInProgress".to_owned()];
+        }
+        world.ends(1, code, 0);
+        world.settle();
+        let counted = world.observed.status.incidents.total;
+        assert_eq!(counted, incidents, "{resizes} {code}");
+    }
+}

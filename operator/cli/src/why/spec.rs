@@ -30,6 +30,14 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
                 .do_("An operator that is installed for certain namespaces only does not see the others: look at the values of its chart."),
         );
     }
+    if reason == "Deleting" {
+        let summary = "The job is deleted, and is still there.";
+        return Some(
+            Diagnosis::new(Situation::Deleting, summary)
+                .shown_by(message)
+                .do_("Wait for the controller that owns the finalizer, or find out why it does not remove it."),
+        );
+    }
     if reason == "InvalidSpec" {
         let summary = format!("The spec cannot be run: {message}.");
         return Some(Diagnosis::new(Situation::InvalidSpec, summary).do_(

@@ -23,6 +23,8 @@ const DISRUPTIONS: [&str; 7] = [
     "Shutdown",
     "Terminated",
 ];
+/// Condition of a pod whose resources the kubelet changes: a container with the policy `RestartContainer` is restarted for it.
+const RESIZES: &str = "PodResizeInProgress";
 /// The kubelet took the pod away. For want of something on its node it sets the condition `DisruptionTarget`, too; without that
 /// the pod has used more than its own limit of storage.
 const EVICTED: &str = "Evicted";
@@ -135,7 +137,8 @@ pub(crate) fn is_recent(failure: &Failure<'_>, avoid: Duration, now: Timestamp) 
 fn default_action(pod: &Pod, end: Option<&Termination>) -> FailureAction {
     let is = |reason: &str| reasons(pod, end).any(|found| found == reason);
     let code = end.and_then(|end| ExitCode::from_code(end.exit_code));
-    if pod.disrupted || DISRUPTIONS.into_iter().any(is) {
+    let is_resized = code == Some(ExitCode::Left) && pod.conditions.iter().any(|it| it == RESIZES);
+    if pod.disrupted || is_resized || DISRUPTIONS.into_iter().any(is) {
         FailureAction::Ignore
     } else if code.is_some_and(ExitCode::is_permanent) {
         FailureAction::FailJob

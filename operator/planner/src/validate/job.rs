@@ -30,6 +30,8 @@ pub struct ValidatedJob {
     pub generation: i64,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// Its finalizers: while it has some, it stays although it is deleted.
+    pub finalizers: Vec<String>,
     /// Whether it shall have no pods for now.
     pub suspend: bool,
     /// Number of workers wanted now.
