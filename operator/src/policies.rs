@@ -12,11 +12,13 @@ use roundhouse_planner::policy::Policy;
 use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine, gpu};
 
 use self::namespaces::Namespaces;
+use self::verdicts::Verdicts;
 use crate::settings::Settings;
 use roundhouse_api::unreadable::Guarded;
 
 mod file;
 pub(crate) mod namespaces;
+mod verdicts;
 
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,7 @@ pub struct Policies {
     gpu_resources: gpu::Listed,
     pub(crate) namespaces: Namespaces,
     jobs: OnceLock<Store<Guarded>>,
+    verdicts: Verdicts,
 }
 
 impl Policies {
@@ -133,12 +136,18 @@ impl Policies {
         let all = self.jobs.get().map(Store::state).unwrap_or_default();
         // One that is refused for another reason cannot begin. It waits for a change of its own, and not for a place. What was
         // said of it may be old.
-        let cannot_begin = |other: &Guarded| {
+        let judge = |other: &Guarded| {
             let Ok(whole) = other.whole() else {
                 return true;
             };
             let Examined { job, refusal } = examine(&whole, &self.gpu_resources);
             other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
+        };
+        let cannot_begin = |other: &Guarded| {
+            let uid = other.job.metadata.uid.as_deref().unwrap_or_default();
+            let generation = other.job.metadata.generation.unwrap_or_default();
+            let verdicts = &self.verdicts;
+            verdicts.of(uid, generation, limits, || judge(other))
         };
         let is_ahead = |other: &&Arc<Guarded>| {
             other.job.metadata.namespace == job.metadata.namespace
