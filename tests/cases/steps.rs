@@ -69,9 +69,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Once the pod is there, its kubelet starts it.
     async fn runs(&self, pod: &str) -> anyhow::Result<()> {
-        self.pod_is(pod, &Has::new()).await?;
         let container = json!({"name": "trainer", "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
             "state": {"running": {"startedAt": "NOW"}}});
         let status = json!({"phase": "Running", "podIP": "127.0.0.9",
@@ -79,7 +77,9 @@ impl<'a> Play<'a> {
         self.reports(pod, &status).await
     }
 
+    /// Once the pod is there, its kubelet reports this.
     async fn reports(&self, pod: &str, status: &Value) -> anyhow::Result<()> {
+        self.pod_is(pod, &Has::new()).await?;
         let now = Timestamp::from_second(Timestamp::now().as_second())?;
         let text = status.to_string().replace("NOW", &now.to_string());
         let status: Value = serde_json::from_str(&text)?;
