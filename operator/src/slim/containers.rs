@@ -46,10 +46,8 @@ pub(super) fn initializing(status: &PodStatus) -> Option<Box<InitContainer>> {
     if own.is_some_and(|own| waiting(own).is_none_or(|waiting| explains(&waiting))) {
         return None;
     }
-    let first = status.init_container_statuses.iter().flatten();
-    let last = first
-        .filter(|container| has_started(container))
-        .next_back()?;
+    let mut first = status.init_container_statuses.iter().flatten();
+    let last = first.rfind(|container| has_started(container))?;
     let Container {
         restarts,
         waiting,

@@ -66,10 +66,11 @@ pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
 /// # Errors
 /// The bytes are not those of such a tensor, or as [`upload`].
 pub fn upload_bytes(bytes: &[u8], sizes: &[i64], kind: Kind, device: Device) -> Result<Tensor> {
-    let wanted = sizes.iter().product::<i64>().unsigned_abs() as usize * kind.elt_size_in_bytes();
+    let length = bytes.len();
     let is_negative = sizes.iter().any(|size| *size < 0);
-    if is_negative || wanted != bytes.len() {
-        let length = bytes.len();
+    let num_elements = usize::try_from(sizes.iter().product::<i64>());
+    let wanted = num_elements.map(|number| number * kind.elt_size_in_bytes());
+    if is_negative || wanted != Ok(length) {
         return Err(Error::refused(format!(
             "{length} bytes for {sizes:?} of {kind:?}"
         )));

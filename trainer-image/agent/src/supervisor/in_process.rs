@@ -67,7 +67,8 @@ pub fn device_settings(connect_timeout_seconds: u64) -> Vec<(&'static str, Strin
 
 /// Whether the user has not set it, which `is_set` knows of each name.
 fn is_free(name: &str, is_set: impl Fn(&str) -> bool) -> bool {
-    !is_set(name) && !(name == ALLOCATOR.0 && is_set(ALLOCATOR_BEFORE))
+    let has_older_name = name == ALLOCATOR.0 && is_set(ALLOCATOR_BEFORE);
+    !is_set(name) && !has_older_name
 }
 
 fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, String> {

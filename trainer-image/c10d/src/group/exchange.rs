@@ -99,21 +99,21 @@ impl ProcessGroup {
         send: Option<(&'a Tensor, u32)>,
         receive: Option<(&'a mut Tensor, u32)>,
     ) -> Result<Exchange<'a>> {
-        let (mut sent, mut to) = (std::ptr::null(), 0);
+        let (mut outgoing, mut to) = (std::ptr::null(), 0);
         if let Some((tensor, peer)) = send {
             fit(tensor)?;
-            (sent, to) = (tensor.as_ptr(), self.peer(peer)?);
+            (outgoing, to) = (tensor.as_ptr(), self.peer(peer)?);
         }
-        let (mut received, mut from) = (std::ptr::null_mut(), 0);
+        let (mut incoming, mut from) = (std::ptr::null_mut(), 0);
         if let Some((tensor, peer)) = receive {
             fit(tensor)?;
-            (received, from) = (tensor.as_mut_ptr(), self.peer(peer)?);
+            (incoming, from) = (tensor.as_mut_ptr(), self.peer(peer)?);
         }
         let mut raw = std::ptr::null_mut();
         // SAFETY: group and tensors are live, or the pointers null; the bridge keeps handles of the tensors. `raw` is valid
         // for a write.
         self.collective(|group| unsafe {
-            ffi::rh_group_exchange(group, sent, to, received, from, &raw mut raw)
+            ffi::rh_group_exchange(group, outgoing, to, incoming, from, &raw mut raw)
         })?;
         let raw = NonNull::new(raw).ok_or_else(|| Error::refused("nothing to exchange"))?;
         Ok(Exchange { group: self, raw })

@@ -147,12 +147,11 @@ impl Appender {
     /// whose answer was lost is found by the next one.
     fn create(&mut self) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, NotFound};
-        let draft = match self.draft.take() {
-            Some(draft) => draft,
-            None => {
-                self.header.start = Some(self.start()?);
-                Draft::write(&self.directory.ledger(), &self.header.to_text())?
-            }
+        let draft = if let Some(draft) = self.draft.take() {
+            draft
+        } else {
+            self.header.start = Some(self.start()?);
+            Draft::write(&self.directory.ledger(), &self.header.to_text())?
         };
         match draft.publish(&self.path()) {
             Ok(file) => {

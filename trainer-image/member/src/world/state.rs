@@ -108,49 +108,9 @@ impl<G: Group> World<G> {
         generation: u64,
         procs_per_worker: u32,
     ) -> Result<Concluded, Failure> {
-        let Own {
-            claim:
-                Claim {
-                    origin,
-                    generation: committed_by,
-                    step,
-                    hash,
-                },
-            chain_bytes,
-            first_generation,
-            evaluated,
-            evaluation_counts,
-            learned,
-            is_live,
-            debt: (unsaved, is_owed),
-            volume,
-            is_superseded,
-        } = *own;
-        let unsaved = u64::try_from(unsaved.as_millis()).unwrap_or(u64::MAX);
-        let [answered, newest, newest_step, written] = to_numbers(&volume);
-        let [first_step, longest_step] = learned.in_world_of(self.size).to_millis();
         // Each rank has slots of its own.
         let mut values = vec![0.0; OWN * self.size as usize];
-        let numbers = [
-            origin.code(),
-            committed_by,
-            step,
-            chain_bytes as u64,
-            first_generation,
-            evaluated,
-            first_step,
-            longest_step,
-            u64::from(evaluation_counts),
-            hash,
-            answered,
-            newest,
-            newest_step,
-            written,
-            u64::from(is_superseded),
-            u64::from(is_live),
-            unsaved.min(LONGEST_MILLIS),
-            u64::from(is_owed),
-        ];
+        let numbers = self.numbers_of(own);
         let own = numbers.map(|value| value as f64);
         values[OWN * self.rank as usize..][..OWN].copy_from_slice(&own);
         let sums: Vec<u64> = self.sum(&values)?.into_iter().map(whole).collect();
@@ -211,6 +171,51 @@ impl<G: Group> World<G> {
             debt: (Duration::from_millis(highest(16)), highest(17) > 0),
             otherwise: search,
         }))
+    }
+
+    /// What a rank says of itself, in the order of its slots.
+    fn numbers_of(&self, own: &Own) -> [u64; OWN] {
+        let Own {
+            claim:
+                Claim {
+                    origin,
+                    generation: committed_by,
+                    step,
+                    hash,
+                },
+            chain_bytes,
+            first_generation,
+            evaluated,
+            evaluation_counts,
+            learned,
+            is_live,
+            debt: (unsaved, is_owed),
+            volume,
+            is_superseded,
+        } = *own;
+        let unsaved = u64::try_from(unsaved.as_millis()).unwrap_or(u64::MAX);
+        let [answered, newest, newest_step, written] = to_numbers(&volume);
+        let [first_step, longest_step] = learned.in_world_of(self.size).to_millis();
+        [
+            origin.code(),
+            committed_by,
+            step,
+            chain_bytes as u64,
+            first_generation,
+            evaluated,
+            first_step,
+            longest_step,
+            u64::from(evaluation_counts),
+            hash,
+            answered,
+            newest,
+            newest_step,
+            written,
+            u64::from(is_superseded),
+            u64::from(is_live),
+            unsaved.min(LONGEST_MILLIS),
+            u64::from(is_owed),
+        ]
     }
 }
 
