@@ -84,11 +84,11 @@ async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
         roundhouse_contract::labels::JOB_UID: space.jobs().get("digits").await.unwrap().metadata.uid,
     }}});
     let later = format!("sleep 5; {store}");
-    let (pods, patch) = (space.pods(), Patch::Merge(&member));
+    let (pods, label) = (space.pods(), Patch::Merge(&member));
     let labelled = async {
         until("the pod is there to be labelled", DEADLINE, || async {
             Ok(pods
-                .patch("member", &PatchParams::default(), &patch)
+                .patch("member", &PatchParams::default(), &label)
                 .await
                 .ok())
         })

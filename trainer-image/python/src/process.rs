@@ -127,7 +127,8 @@ impl Process {
 
     /// Settings of NCCL that the agent gives to its processes and this one lacks: with those of PyTorch, a process that has lost
     /// a peer is ended by PyTorch's watchdog.
-    fn missing_settings(&self) -> Vec<&'static str> {
+    #[staticmethod]
+    fn missing_settings() -> Vec<&'static str> {
         let settings = nccl::settings(0).into_iter().map(|(name, _)| name);
         settings
             .filter(|name| std::env::var_os(name).is_none())

@@ -116,7 +116,7 @@ impl Group for C10dGroup {
     ) -> Result<(), Failure> {
         let on_device =
             |bytes: &[u8]| Tensor::f_from_slice(bytes).and_then(|it| it.f_to_device(self.device));
-        let sent = match send {
+        let outgoing = match send {
             Some((bytes, to)) => Some((on_device(bytes).map_err(refused)?, to)),
             None => None,
         };
@@ -125,7 +125,7 @@ impl Group for C10dGroup {
             None => None,
         };
         let moving = self.group.exchange(
-            sent.as_ref().map(|(tensor, to)| (tensor, *to)),
+            outgoing.as_ref().map(|(tensor, to)| (tensor, *to)),
             received.as_mut().map(|(tensor, from)| (tensor, *from)),
         );
         let moving = moving.map_err(lost)?;

@@ -8,6 +8,7 @@ use serde::Serialize;
 /// Of an audit that has proven the ledger.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names)] // The name in the JSON.
 struct Proven {
     proven: bool,
     steps: u64,
@@ -29,6 +30,7 @@ struct NotProven<'a> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names)] // The name in the JSON.
 struct Generation {
     run: u64,
     generation: u64,

@@ -61,8 +61,8 @@ pub fn move_for_ever(group: ProcessGroup, store: &Store) {
 /// Along a chain: each rank passes on what it has while it receives.
 fn pass(group: &ProcessGroup, tensor: &mut Tensor) -> roundhouse_c10d::Result<()> {
     let (rank, last) = (group.rank(), group.world_size() - 1);
-    let sent = tensor.ones_like();
-    let send = (rank < last).then(|| (&sent, rank + 1));
+    let ones = tensor.ones_like();
+    let send = (rank < last).then(|| (&ones, rank + 1));
     let receive = (rank > 0).then(|| (tensor, rank - 1));
     group.exchange(send, receive)?.wait()
 }

@@ -72,12 +72,12 @@ pub fn exchange(group: &ProcessGroup) {
 
     // All at once around the ring, and along a chain whose ends do half of it.
     if size > 1 {
-        let sent = Tensor::from_slice(&[rank]);
-        let mut came = Tensor::from_slice(&[-1_i64]);
-        let both = group.exchange(Some((&sent, next)), Some((&mut came, before)));
+        let own = Tensor::from_slice(&[rank]);
+        let mut received = Tensor::from_slice(&[-1_i64]);
+        let both = group.exchange(Some((&own, next)), Some((&mut received, before)));
         both.unwrap().wait().unwrap();
-        assert_eq!(came.int64_value(&[0]), i64::from(before));
-        let send = (rank + 1 < size).then_some((&sent, next));
+        assert_eq!(received.int64_value(&[0]), i64::from(before));
+        let send = (rank + 1 < size).then_some((&own, next));
         let mut end = Tensor::from_slice(&[-1_i64]);
         let receive = (rank > 0).then_some((&mut end, before));
         group.exchange(send, receive).unwrap().wait().unwrap();
@@ -85,11 +85,11 @@ pub fn exchange(group: &ProcessGroup) {
         // Two ranks alone, whatever the others do.
         if rank < 2 {
             let other = group.rank() ^ 1;
-            let both = group.exchange(Some((&sent, other)), Some((&mut came, other)));
+            let both = group.exchange(Some((&own, other)), Some((&mut received, other)));
             both.unwrap().wait().unwrap();
-            assert_eq!(came.int64_value(&[0]), i64::from(other));
+            assert_eq!(received.int64_value(&[0]), i64::from(other));
         }
-        assert!(group.exchange(Some((&sent, world)), None).is_err());
+        assert!(group.exchange(Some((&own, world)), None).is_err());
     }
     println!("exchange ok");
 }

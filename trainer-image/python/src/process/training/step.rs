@@ -99,7 +99,7 @@ impl Training {
         };
         let ended = match (broke, told) {
             (Some(why), _) => Err(Failure::PeerLost(why)),
-            (None, Some(Ok(sent))) => self.end_of(sent),
+            (None, Some(Ok(sent))) => self.end_of(&sent),
             (None, Some(Err(failure))) => Err(failure),
             (None, None) => Err(internal("it has told its peers nothing")),
         };
@@ -134,11 +134,11 @@ impl Training {
         }
     }
 
-    fn end_of(&mut self, sent: Sent) -> Result<Ended, Failure> {
+    fn end_of(&mut self, sent: &Sent) -> Result<Ended, Failure> {
         let world = self.member.world()?;
         let layout = Layout::new(world.rank(), world.size());
         let read: Vec<f64> = Python::attach(|py| {
-            let read = match &sent {
+            let read = match sent {
                 Sent::ToPeers { numbers, sum, .. } => {
                     let group = world.group().map(|group| group.object(py));
                     numbers.call_method1(py, "end", (group, sum))
@@ -152,7 +152,7 @@ impl Training {
                 .map_err(|error| lost(py, &error))
         })?;
         let sums = match sent {
-            Sent::ToPeers { turn, .. } => world.hear(turn, &read)?,
+            Sent::ToPeers { turn, .. } => world.hear(*turn, &read)?,
             Sent::Alone { .. } => read,
         };
         match layout.read(&sums)? {
