@@ -75,9 +75,9 @@ fn index_is_complete() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(repository().join("tests/cases/README.md"))?;
     for folder in folders {
         let (name, case) = (name_of(&folder), Case::read(&folder)?);
-        let link = format!("[{name}]({name}/expect.yaml)");
-        let line = text.lines().find(|line| line.contains(&link));
-        let line = line.with_context(|| format!("README.md has no line with {link}"))?;
+        let target = format!("[{name}]({name}/expect.yaml)");
+        let line = text.lines().find(|line| line.contains(&target));
+        let line = line.with_context(|| format!("README.md has no line with {target}"))?;
         let failure = &case.failure;
         ensure!(line.contains(failure), "{name}: {line}\nand not: {failure}");
     }
