@@ -26,7 +26,8 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// What the agent at an address answers under a path. The nonce is that of its worker's document; empty: none is sent.
+    /// What the agent at an address answers to a request for a path. `nonce` is that of its worker's membership document; an empty
+    /// one is not sent.
     pub async fn answer(&self, address: &str, path: &str, nonce: &str) -> Option<Bytes> {
         let host = if address.contains(':') {
             format!("[{address}]")

@@ -1,6 +1,6 @@
-//! Names of the nodes that pods have to leave: they are cordoned, or an autoscaler removes them. All nodes are watched, because the
-//! API server can choose them by neither; only these names are kept. They may be late: they only decide whose workers go first
-//! when a job is scaled down.
+//! Names of the nodes that pods have to leave: they are cordoned, or an autoscaler removes them. The API
+//! server cannot select nodes by either, so all nodes are watched, and only these names are kept. They may be stale: they only
+//! decide which workers leave first on a scale-down.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -45,7 +45,7 @@ pub enum PolicyError {
 #[derive(Default)]
 pub struct Policies {
     policy: Policy,
-    /// What jobs are examined with, as the driver does.
+    /// Used to validate jobs, as the driver does.
     gpu_resources: gpu::Listed,
     pub(crate) namespaces: Namespaces,
     jobs: OnceLock<Store<Guarded>>,

@@ -35,7 +35,7 @@ struct Followed {
 #[derive(Clone, Debug, PartialEq)]
 struct Worker {
     address: String,
-    /// Of its membership document: agents tell of restarts to those that know it.
+    /// Of its membership document; agents require it for restarts.
     nonce: String,
     told: Option<ProcessRestarts>,
 }

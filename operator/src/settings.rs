@@ -47,13 +47,13 @@ pub struct Settings {
     /// Look after one namespace only. Default: all of them.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Watch which nodes are cordoned or about to be removed, so that their workers go first when a job is scaled down. Read the nodes of pods that are
-    /// not Ready for long, so that those of a lost node are replaced, and the labels of nodes that run workers of a job with a
-    /// topology.
+    /// Watch which nodes are cordoned or about to be removed, so that their workers go first when a job is scaled down. Read the
+    /// nodes of pods that are not Ready for long, so that those of a lost node are replaced, and the labels of nodes that run
+    /// workers of a job with a topology.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
-    /// Seconds after which a worker is replaced whose node has stopped to answer, while other nodes answer. A worker whose node is
-    /// back before that keeps its pod and its state.
+    /// Seconds after which a worker is replaced if its node has stopped answering, while other nodes answer. If the node is back
+    /// before that, the worker keeps its pod and its state.
     #[arg(long, env = "ROUNDHOUSE_LOST_NODE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub lost_node_seconds: u32,
     /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.
@@ -102,7 +102,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// How long a worker is waited for whose node has stopped to answer.
+    /// How long the operator waits for a worker whose node has stopped answering.
     #[must_use]
     pub fn lost_node_grace(&self) -> Duration {
         Duration::from_secs(self.lost_node_seconds.into())

@@ -173,7 +173,7 @@ pub(crate) async fn watch_network_policies(context: Arc<Context>, wake: Sender<W
     feed(events, cache, &wake, &context, resource).await;
 }
 
-/// Keeps the names of nodes that pods have to leave until the operator stops. Nobody is woken: a cordon changes nothing by
+/// Keeps the names of nodes that pods have to leave, until the operator stops. It wakes no job: a cordon changes nothing by
 /// itself.
 pub(crate) async fn watch_nodes(context: Arc<Context>) {
     let nodes: Api<WatchedNode> = Api::all(context.watching.clone());

@@ -55,7 +55,7 @@ impl ControlPlane {
     }
 
     fn running(&self) -> anyhow::Result<Arc<Running>> {
-        // Whoever comes while it is started waits; after a start that failed, the next case shows why, too.
+        // Cases that come while it is being started wait. After a failed start, the next case shows the error, too.
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = &*running {
             return Ok(Arc::clone(running));

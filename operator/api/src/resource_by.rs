@@ -1,4 +1,4 @@
-//! Types that the API server knows as another one: what `kube` asks of them is that of a field.
+//! Wrapper types that `kube` treats as the resource in one of their fields.
 
 /// Implements [`kube::Resource`] for a type by a field of it: `resource_by!(Guarded, TrainingJob, job)`.
 #[macro_export]

@@ -135,8 +135,8 @@ impl Cluster {
         Ok(first(&self.pods(job).await?))
     }
 
-    /// What an agent answers, through the API server; `None` if it cannot be reached now, or refuses. The nonce is that of the
-    /// worker's document; empty: none is sent.
+    /// What an agent answers, through the API server. `None`: it cannot be reached now, or it refuses. `nonce` is that of the
+    /// worker's membership document; an empty one is not sent.
     pub(crate) async fn ask(&self, pod: &str, path: &str, nonce: &str) -> Option<String> {
         let port = ports::AGENT_HTTP;
         let path = format!(

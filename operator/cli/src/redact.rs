@@ -52,7 +52,7 @@ const NAMES: [&str; 7] = [
     "token",
     "apikey",
     "accesskey",
-    // Of a generation: agents take it as a proof that a client may read the job.
+    // Of a generation: agents accept it as proof that a client may read the job.
     "nonce",
 ];
 
@@ -209,7 +209,7 @@ fn learn(object: &Value, names: &mut BTreeSet<String>, values: &mut BTreeSet<Str
             map.values().for_each(|value| learn(value, names, values));
         }
         Value::Array(items) => items.iter().for_each(|item| learn(item, names, values)),
-        // Annotations are documents, too.
+        // Some annotations are JSON documents.
         Value::String(text) if text.starts_with('{') => {
             if let Ok(document) = serde_json::from_str(text) {
                 learn(&document, names, values);

@@ -187,7 +187,7 @@ impl Case {
         self.pod(index, &state, false, 5, &last)
     }
 
-    /// A worker whose init container has failed twice, the last time so.
+    /// A worker whose init container has failed twice; exit code and words are those of the last failure.
     pub(crate) fn init_fails(self, index: u32, name: &str, code: i32, words: &str) -> Self {
         let state = json!({"waiting": {"reason": "PodInitializing"}});
         let mut case = self.pod(index, &state, false, 0, &json!({}));

@@ -109,9 +109,9 @@ pub struct Membership {
     pub master: Master,
     /// Fingerprint of all members' incarnations, by UID: equal for all members.
     pub members: String,
-    /// 128 random bits in hexadecimal, drawn when the generation was raised: equal for all members, and unknown to whoever may
-    /// not read the job or its pods. So the agent takes it as a proof that a client may ask for more than metrics
-    /// ([`crate::ports::NONCE_HEADER`]). Empty: an operator raised it that drew none.
+    /// 128 random bits in hexadecimal, drawn when the generation was issued: equal for all members, and unknown to clients that
+    /// may not read the job or its pods. So the agent accepts it as proof that a client may read more than metrics
+    /// ([`crate::ports::NONCE_HEADER`]). Empty: the operator that issued the generation draws none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
     /// The incarnation this document was written for.

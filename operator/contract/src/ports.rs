@@ -30,14 +30,14 @@ pub const PROGRESS_PATH: &str = "/progress";
 /// it the answer is 403.
 pub const NONCE_HEADER: &str = "roundhouse-nonce";
 
-/// [`crate::ProcessRestarts`] as JSON. Asks for [`NONCE_HEADER`].
+/// [`crate::ProcessRestarts`] as JSON. Requires [`NONCE_HEADER`].
 pub const RESTARTS_PATH: &str = "/restarts";
 /// The last lines of the ledger, one JSON document per line: 404 if there is none, 503 while the volume does not answer.
-/// Asks for [`NONCE_HEADER`].
+/// Requires [`NONCE_HEADER`].
 pub const LEDGER_PATH: &str = "/ledger";
 /// With `?steps=5`, asks the worker's first process for a trace of its next steps: 202, 409 while there is a request, 429
 /// within a minute after the last one. Without a query, the last trace as JSON that Perfetto opens: 503 while it is being
-/// made, 404 if there is none. Always 404 if the processes are those of a script. Asks for [`NONCE_HEADER`].
+/// made, 404 if there is none. Always 404 if the processes are those of a script. Requires [`NONCE_HEADER`].
 pub const TRACE_PATH: &str = "/trace";
 /// 200 while the agent runs.
 pub const HEALTHZ_PATH: &str = "/healthz";

@@ -84,8 +84,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// With the repeated steps of earlier progress, if that knew of more: a rank that has just become rank 0 does not know
-    /// them yet.
+    /// This progress with the repeated steps of an earlier one if that has more: a rank that has just become rank 0 does not
+    /// know them yet.
     #[must_use]
     pub fn with_repeats_of(self, before: Option<&Self>) -> Self {
         match before {

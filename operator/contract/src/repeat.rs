@@ -38,7 +38,7 @@ pub enum RepeatSource {
 }
 
 impl Repeat {
-    /// So many steps, which, and why, as a sentence without its full stop.
+    /// How many steps were repeated, which, and why: a sentence without its full stop.
     #[must_use]
     pub fn words(&self, num_steps: u64) -> String {
         let Self {

@@ -155,7 +155,7 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionRea
     let (name, restarts) = (&failure.pod.name, failure.pod.container.restarts);
     let restarts = failure.init.map_or(restarts, |init| init.restarts);
     let told = describe(failure, draft.now);
-    // The kubelet says only for a moment that it stopped a container because of its hook.
+    // The kubelet reports only briefly that it stopped a container because of its hook.
     let before = draft.status.last_failure.as_ref();
     let is_same = |before: &&LastFailure| {
         (&before.worker, &before.time) == (&told.worker, &told.time) && failure.init.is_none()

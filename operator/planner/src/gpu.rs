@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// Whole GPUs, unless the administrator lists others.
 pub const RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 
-/// The resources of which a worker has one process each: whole GPUs, by the names that they have in this cluster.
+/// The resources that are whole GPUs, by their names in this cluster: a worker has one process for each GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed(Vec<String>);
 
@@ -63,7 +63,7 @@ pub fn is_unusable(resource: &str) -> bool {
     beginnings.any(|beginning| resource.starts_with(beginning))
 }
 
-/// Whether a resource is devices whose number does not tell how many processes a worker has.
+/// Whether the number of these devices does not say how many processes a worker has.
 #[must_use]
 pub fn has_unknown_processes(resource: &str) -> bool {
     let mut others = OTHERS.iter();

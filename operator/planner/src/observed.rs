@@ -34,7 +34,7 @@ pub struct Observed {
     pub formed: Option<u64>,
     /// How often the status shows progress that is not urgent, with as many jobs as train. `None`: every 10 s.
     pub progress_interval: Option<Duration>,
-    /// How long a worker is waited for whose node has stopped to answer, before it is replaced. `None`: 60 s.
+    /// How long the operator waits for a worker whose node has stopped answering before it replaces the worker. `None`: 60 s.
     pub lost_node_grace: Option<Duration>,
     /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
     /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
@@ -163,7 +163,7 @@ pub struct Pod {
     pub ends_group: bool,
     /// Why the scheduler has not placed it, in the scheduler's words.
     pub unschedulable: Option<String>,
-    /// Nodes that its affinity names by the field `metadata.name` to keep it from them. Karpenter makes no node for such a pod.
+    /// Nodes that its affinity excludes by the field `metadata.name`. Karpenter creates no node for such a pod.
     pub kept_from: Vec<String>,
     /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).
     pub failed: Option<Waiting>,

@@ -31,8 +31,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan if its pods are not made, or not yet: its status does not count on them. Those that were made nevertheless are seen
-    /// later.
+    /// The plan for the case that its pods are not created, or not yet: its status does not count them. Pods that were created all
+    /// the same are counted when they are observed.
     #[must_use]
     pub fn without_new_pods(&self) -> Self {
         let makes = |action: &&Action| matches!(action, Action::CreateWorker { .. });

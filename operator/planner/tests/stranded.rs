@@ -171,7 +171,7 @@ fn completes(world: &mut World) {
     progresses(world, 100, 100);
 }
 
-/// What rank 0 tells.
+/// What rank 0 reports.
 fn progresses(world: &mut World, step: u64, total_steps: u64) {
     let progress = Progress {
         generation: 1,

@@ -48,8 +48,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Questions<K> {
         }
     }
 
-    /// Asks the agent at an address, unless the last question to it is under way. The nonce is empty for paths that do not ask
-    /// for one.
+    /// Polls the agent at an address, unless the last request to it is still under way. `nonce` is empty for paths that require
+    /// none.
     pub(crate) fn ask(&mut self, whom: K, address: String, path: &'static str, nonce: String) {
         if !self.asked.insert(whom.clone()) {
             return;

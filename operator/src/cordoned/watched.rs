@@ -1,5 +1,5 @@
-//! A node as it is watched: of it only its name, whether it is cordoned, and its taints are parsed. The images and the volumes
-//! that a node lists take a hundred times as much.
+//! A node as the watch parses it: its name, whether it is cordoned, and its taints. The images and volumes that a node lists take
+//! a hundred times as much memory.
 
 use std::borrow::Cow;
 
@@ -134,7 +134,7 @@ mod tests {
             (taint("DeletionCandidateOfClusterAutoscaler"), true),
             (taint("aws-node-termination-handler/spot-itn"), true),
             (taint("cloud.google.com/impending-node-termination"), true),
-            // Kubernetes itself tells of these by the node's readiness.
+            // Kubernetes itself reports these by the node's readiness.
             (taint("node.kubernetes.io/unreachable"), false),
         ];
         for (spec, expected) in cases {

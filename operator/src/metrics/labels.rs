@@ -63,7 +63,7 @@ pub enum Watched {
     VolcanoGroups,
     /// Their `PodGroups` of Kubernetes itself, if a job has that gang scheduler.
     KubernetesGroups,
-    /// Nodes: which are cordoned, or are removed by an autoscaler.
+    /// Nodes, to know which are cordoned or about to be removed by an autoscaler.
     Nodes,
     /// Namespaces, if the policy chooses by their labels.
     Namespaces,

@@ -1,5 +1,5 @@
-//! Whether a refused job can begin, remembered for as long as neither its spec nor its limits change. Each job that waits for a
-//! place looks at all refused ones of its namespace that are older, and reading a spec takes milliseconds.
+//! Whether a refused job can begin, remembered for as long as neither its spec nor its limits change. A job that waits for a
+//! place checks all older refused jobs of its namespace, and parsing a spec takes milliseconds.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,13 +16,13 @@ pub(super) struct Verdicts(Mutex<HashMap<String, Verdict>>);
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     generation: i64,
-    /// Where the limits are: they do not change or move while the operator runs.
+    /// Address of the limits, which neither change nor move while the operator runs.
     limits: usize,
     cannot_begin: bool,
 }
 
 impl Verdicts {
-    /// Whether the job of this UID cannot begin; `judge` says so if it is not known of this generation of its spec.
+    /// Whether the job of this UID cannot begin. Calls `judge` if that is not known yet for this generation of its spec.
     pub(super) fn of(
         &self,
         uid: &str,

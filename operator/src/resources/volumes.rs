@@ -76,7 +76,7 @@ pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
     all
 }
 
-/// PyTorch needs a directory for temporary files. An image that is writable has one; what a template mounts at `/tmp` stays.
+/// PyTorch needs a directory for temporary files. A writable image has one. A mount of the template at `/tmp` stays.
 fn script_needs_tmp(job: &ValidatedJob) -> bool {
     let spec = job.template.spec.iter();
     let mut containers = spec.flat_map(|spec| &spec.containers);

@@ -174,7 +174,7 @@ fn keep_to_architecture(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>
     let mut containers = spec.containers.iter();
     let trainer = containers.find(|container| container.name == labels::TRAINER_CONTAINER);
     let has_our_image = trainer.is_some_and(|trainer| trainer.image.is_none());
-    // Into another image the init container brings the agent of ours.
+    // The init container copies our agent into a container of another image.
     let has_our_agent = job.program.own_command().is_some();
     if !place.architecture.is_empty() && (has_our_image || has_our_agent) {
         let selector = spec.node_selector.get_or_insert_default();
@@ -239,7 +239,7 @@ fn restrict(container: &mut Container) {
     }
 }
 
-/// Has the kubelet keep the end of the log of init containers that fail, for the words of the job's status.
+/// Makes the kubelet keep the last log lines of init containers that fail, for the job's status.
 fn explain_ends(spec: &mut PodSpec) {
     for container in spec.init_containers.iter_mut().flatten() {
         let policy = &mut container.termination_message_policy;

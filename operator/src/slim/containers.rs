@@ -20,7 +20,7 @@ pub(super) fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &Co
     })
 }
 
-/// Whether a container waits for more than its turn.
+/// Whether the reason for the wait is more than that the container's turn has not come.
 fn explains(waiting: &Waiting) -> bool {
     !matches!(
         waiting.reason.as_str(),

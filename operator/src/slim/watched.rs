@@ -48,7 +48,7 @@ struct Spec {
     affinity: Option<OfNodes>,
 }
 
-/// Of an affinity only what it says of nodes.
+/// The part of an affinity that selects nodes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OfNodes {

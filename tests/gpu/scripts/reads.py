@@ -11,7 +11,7 @@ NAMES = {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "cpu"}
 
 
 class Reads(torch.overrides.TorchFunctionMode):
-    """Where there is no GPU that could tell."""
+    """Counts reads by their functions, where there is no GPU whose driver reports them."""
 
     count = 0
 

@@ -1,8 +1,8 @@
 //! HTTP of the worker: health, readiness, metrics, progress, restarts, the ledger, traces. Reads files, and writes
 //! nothing but the request for a trace.
 //!
-//! The port is open to scrapers, which often means to all pods of the cluster. What is neither health nor numbers is for
-//! clients that know the generation's nonce: see [`nonce`].
+//! The port is open to scrapers, which often means to all pods of the cluster. Everything but health, metrics and progress
+//! requires the generation's nonce: see [`nonce`].
 //!
 //! It runs in a thread of its own (see [`server`]), so a handler may block for a file of the run directory, which is
 //! memory. A shared volume may not answer for minutes: see [`ledger`].

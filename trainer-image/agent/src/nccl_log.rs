@@ -1,5 +1,5 @@
-//! Bounds what NCCL writes of itself. The file lies in the run directory, which may be memory. A communicator that is
-//! aborted at a bad moment gets a warning for each poll of the thread that waits for it, some 100 MB a second.
+//! Bounds the size of NCCL's log. The file is in the run directory, which may be in memory. If a communicator is aborted at a bad
+//! moment, the thread that waits for it polls it, and NCCL writes a warning for each poll: about 100 MB per second.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Unit of [`MetadataExt::blocks`].
 const BLOCK_BYTES: u64 = 512;
 
-/// Empties the file of each process that has become too large. NCCL continues at its own offset, behind a hole.
+/// Empties the log of each process if it has become too large. NCCL continues to write at its own offset, which leaves a hole.
 pub(crate) fn keep_small(run_dir: &Path, local_ranks: impl Iterator<Item = u32>) {
     for local_rank in local_ranks {
         let path = paths::rank_nccl_log(run_dir, local_rank);
@@ -26,7 +26,7 @@ pub(crate) fn keep_small(run_dir: &Path, local_ranks: impl Iterator<Item = u32>)
     }
 }
 
-/// Whether the file was emptied. One that is not there is small.
+/// Whether the file was emptied. A missing file counts as small.
 fn keep_below(path: &Path, most: u64) -> bool {
     let Ok(metadata) = std::fs::metadata(path) else {
         return false;

@@ -31,7 +31,7 @@ pub struct Ballot<'a> {
     pub values: &'a Tensor,
     /// If an element of it is not finite on one rank, the agreement is not good on any.
     pub finite: Option<&'a Tensor>,
-    /// What must be the same on all ranks: i64, one dimension. Say the digests of what they hold.
+    /// What must be the same on all ranks: i64, one dimension. For example digests of what the ranks hold.
     pub equal: Option<&'a Tensor>,
     /// What is not summed, and comes to the host with the sums: f64, one dimension.
     pub aside: Option<&'a Tensor>,
@@ -48,7 +48,7 @@ pub struct Agreed {
     pub is_right: bool,
     /// [`Ballot::equal`] is the same on all ranks.
     pub is_same: bool,
-    /// Both, and nothing that must be finite was not. Else an update under [`Agreement::found_inf`] was not made.
+    /// Both, and all that must be finite is. Else an update under [`Agreement::found_inf`] was not made.
     pub is_good: bool,
 }
 

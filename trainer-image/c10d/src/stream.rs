@@ -105,11 +105,11 @@ fn index(device: Device) -> Result<c_int> {
     }
 }
 
-/// How long a thread sleeps before it looks again for what it waits for.
+/// How long a waiting thread sleeps between two polls.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Looks again and again until it is so. CUDA's own wait for an event spins: it takes a core from the threads that decode the
-/// next batch, which in a pod of eight GPUs and eight cores are short of them.
+/// Polls until it is so. CUDA's own wait for an event spins: it takes a core from the threads that decode the next batch, and a
+/// pod with eight GPUs and eight cores has none to spare.
 fn wait_until(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     while !is_so()? {
         std::thread::sleep(LOOK_INTERVAL);
@@ -281,7 +281,7 @@ impl Event {
         Ok(passed)
     }
 
-    /// Waits for it, and leaves the core to others meanwhile.
+    /// Waits for the event, and leaves the core to other threads meanwhile.
     ///
     /// # Errors
     /// The work before it has failed.

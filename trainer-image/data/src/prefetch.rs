@@ -1,7 +1,8 @@
 //! Batches decoded ahead by threads. The caller says which batches come; the threads work on the oldest first.
 //!
-//! Memory is bounded: at most `num_ahead` batches beside the one that is waited for, or so many small ones that each
-//! thread has [`SAMPLES_PER_THREAD`] samples, and one record and image per thread. A batch does not depend on the number of threads or on how far ahead they are.
+//! Memory is bounded: at most `num_ahead` batches beside the one that is waited for, or enough small ones that each thread
+//! has [`SAMPLES_PER_THREAD`] samples, and one record and image per thread. A batch does not depend on the number of threads
+//! or on how far ahead they are.
 
 use std::collections::VecDeque;
 use std::ops::Range;

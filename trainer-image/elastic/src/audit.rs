@@ -1,9 +1,9 @@
 //! Proves from a ledger that every sample was used exactly once per epoch, in order.
 //!
-//! The chain is followed backwards from the line that the newest generation has committed; whatever it does not pass
-//! belongs to superseded branches. A generation that committed nothing supersedes nothing: its state is not newer than
-//! the one that it began with. Then the lines are recomputed forwards: hashes, steps, cursors,
-//! and for each epoch that the order of its samples names none of them twice.
+//! The chain is followed backwards from the last line of the newest generation that committed a step; whatever it does not
+//! pass belongs to superseded branches. A generation that committed nothing supersedes nothing: its state is not newer than
+//! the one that it began with. Then the lines are recomputed forwards: hashes, steps, cursors, and for each epoch that the
+//! order of its samples names none of them twice.
 
 use crate::ledger::{Head, Line, Terms};
 

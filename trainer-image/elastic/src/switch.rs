@@ -38,7 +38,7 @@ const STEPS_UNTIL_KNOWN: u32 = 20;
 /// What the ranks of a world do together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
-    /// They send the state to the ranks that lack it. Each chunk counts as a move.
+    /// They send the state to the ranks that lack it. Each round of chunks counts as a move.
     Sharing,
     /// Steps, at the end of each of which they can leave.
     #[default]
@@ -85,7 +85,7 @@ pub struct Motion {
     known_since: Option<Instant>,
     /// Last sign that its collectives move.
     moved_at: Instant,
-    /// Longest time between two chunks of the state; `None` before the first one.
+    /// Longest time between two rounds of chunks of the state; `None` before the first one.
     longest_chunk: Option<Duration>,
     /// When the step at hand, or the last one, began.
     step_began: Option<Instant>,

@@ -118,7 +118,7 @@ pub enum Failure {
         /// Where the state after that step is.
         kept: Kept,
     },
-    /// This rank's state is not that of the others, or no rank can tell whose is right.
+    /// This rank's state is not that of the others, or no rank can know whose state is right.
     #[error(
         "{0}; a device computes wrong, unless the workers have other kinds of processors or numbers of threads: their \
          replicas differ by rounding ({COMPARE_REPLICAS}=false allows it)"

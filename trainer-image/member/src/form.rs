@@ -186,7 +186,7 @@ impl<R: Rendezvous> Member<'_, R> {
         self.held
             .go_live(agreed.first_generation + place.generation);
         if agreed.source.must_send {
-            // The others wait here for those that receive. Whoever has come so far has the whole state.
+            // The others wait here for the ranks that receive. A rank that gets here has the whole state.
             world.barrier()?;
         }
         Ok(agreed.source.claim.origin)

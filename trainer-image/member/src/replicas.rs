@@ -28,7 +28,7 @@ pub struct Difference {
     pub name: String,
     /// A rank that the others are compared with: of most ranks, or rank 0 if no state is that of more than half of them.
     pub reference: u32,
-    /// The ranks whose state is another one.
+    /// The ranks whose state differs from it.
     pub ranks: Vec<u32>,
     /// Whether more than half of the ranks have the state of the reference.
     pub has_majority: bool,
@@ -36,7 +36,7 @@ pub struct Difference {
 
 impl Difference {
     /// What it means for a rank. If more than half of the ranks agree, they continue without the others. Else all
-    /// continue from the newest checkpoint: no rank can tell who is right.
+    /// continue from the newest checkpoint: no rank can know whose state is right.
     #[must_use]
     pub fn failure_of(self, rank: u32) -> Failure {
         if self.has_majority && !self.ranks.contains(&rank) {
@@ -74,7 +74,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The number of a tensor of which [`sum_of_words`](crate::share::sum_of_words) is this.
+/// The number of a tensor with this [`sum_of_words`](crate::share::sum_of_words).
 #[must_use]
 pub fn digest(sum_of_words: u64) -> u32 {
     let rest = sum_of_words.cast_signed().rem_euclid(PRIME);
@@ -138,7 +138,7 @@ fn num_equal(all: &[f64], own: f64) -> usize {
     all.iter().filter(|it| is_equal(**it, own)).count()
 }
 
-/// The ranks that have another number than one of them.
+/// The ranks whose number differs from that of the reference.
 fn others(all: &[f64], reference: u32) -> Vec<u32> {
     let Some(its) = all.get(reference as usize) else {
         return Vec::new();

@@ -60,7 +60,7 @@ pub trait Share<G: Group>: State {
         meanwhile: Meanwhile<'_>,
     ) -> Result<(), Failure>;
 
-    /// Overwrites bytes of the row with those of a parcel that was received; if `compares`, only where they are others.
+    /// Overwrites bytes of the row with those of a parcel that was received; if `compares`, only where they differ.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when it is not sealed for this place, or the group is being aborted: then nothing was written.

@@ -54,7 +54,7 @@ pub trait State {
     /// They are not in the row, or the device refuses: they may be overwritten in part then.
     fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// A number for each view, which is another one if one bit of the view is: [`replicas::digest`]. A state on a device
+    /// A number for each view, which changes with each single bit of the view: [`replicas::digest`]. A state on a device
     /// computes it there.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ pub trait State {
         digests_in_host_memory(self)
     }
 
-    /// What it means for a rank that the states of the ranks differ.
+    /// How a rank fails if the states of the ranks differ.
     fn differs(&self, difference: Difference, rank: u32) -> Failure {
         difference.failure_of(rank)
     }

@@ -1,4 +1,4 @@
-"""Numbers that are other ones if a bit of a tensor is: what ranks compare in place of the bytes."""
+"""Digests of tensors, which change with each single bit: ranks compare them in place of the bytes."""
 
 from __future__ import annotations
 

@@ -196,8 +196,8 @@ class OpenStep:
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
 
     def _digest(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> Number:
-        """A number for the bits of the summed gradients. If a collective was cut off, or a device computes wrong, it is another
-        one on some rank: then no rank may commit the step."""
+        """A number for the bits of the summed gradients. If a collective was cut off, or a device computes wrong, it
+        differs between ranks: then no rank may commit the step."""
         gradients = self._gradients
         if self._generations.group is None or gradients.broken is not None:
             return 0.0

@@ -38,12 +38,12 @@ class Staging:
             at += length
 
     def flush(self) -> None:
-        """All bytes are where they should be."""
+        """Waits until all bytes are where they should be."""
         self._swap()
         self._swap()
 
     def _swap(self) -> None:
-        """The buffer that is filled is on its way; the other one is emptied, and filled next."""
+        """Notes when the filled buffer will have arrived, and empties the other one, which is filled next."""
         if self._is_cuda and self._filled:
             self._events[self._turn] = torch.cuda.current_stream(self._device).record_event()
         self._turn, self._filled = 1 - self._turn, 0

@@ -241,7 +241,7 @@ class Row:
             at += high - low
 
     def digests(self) -> list[int]:
-        """A number of 32 bits for each view, which is another one if a bit of the view is. On a GPU it waits once."""
+        """A number of 32 bits for each view, which changes with each single bit of the view. On a GPU it waits once."""
         self.settle()
         sums = [sum_of_words(view.read()) for view in self.views]
         return [number % _PRIME for number in torch.stack([one.to(sums[0].device) for one in sums]).tolist()]

@@ -84,7 +84,7 @@ class Waits:
         return done
 
     def begin(self, aborted: Callable[[], None]) -> int:
-        """A wait begins, which the abort ends by a call of ``aborted``. Returns its number; 0: it is aborted."""
+        """Begins a wait, which an abort ends by calling ``aborted``. Returns its number; 0: the abort came before."""
         with self._lock:
             self._last += 1
             if not self._is_aborted:

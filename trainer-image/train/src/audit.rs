@@ -96,8 +96,8 @@ fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), Unproven> {
     Ok((files, heads))
 }
 
-/// The end of the ledger that a process saved which left alone. No file has it before a generation continues from the
-/// checkpoint, so it counts as a file of the generation that committed it.
+/// The end of the ledger that the last process saved in its checkpoint when it left alone. No file has it before a generation
+/// continues from the checkpoint, so it counts as a file of the generation that committed it.
 fn tail(manifest: &Manifest) -> Option<File> {
     let Tail { after, lines } = manifest.tail.as_ref()?;
     let header = Header {
@@ -192,7 +192,7 @@ fn counted(num_steps: u64) -> String {
     }
 }
 
-/// Steps of the whole training. If the batch follows the workers nobody knows how many there will be.
+/// Steps of the whole training. If the batch follows the workers, their number is not known before the end.
 const fn total_steps(proof: &Proof) -> u64 {
     match proof.terms.reference_replicas {
         None => proof.terms.total_steps,

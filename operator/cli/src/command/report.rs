@@ -205,7 +205,7 @@ mod tests {
         "eyJhbGciOiJSUzI1NiJ9",
         "hunter2hunter2",
         "arg-secret-9",
-        // Nonces of the status and of a pod that is a generation behind. Words of letters alone pass as no random ones.
+        // The nonces of the status, and of a pod that is one generation behind. A word of letters alone does not count as random.
         "feedfacefeedfacefeedfacefeedface",
         "deadbeefdeadbeefdeadbeefdeadbeef",
     ];

@@ -64,7 +64,7 @@ pub(crate) struct End {
 }
 
 impl Worker {
-    /// The nonce of its place, which its agent wants of those that ask for more than metrics; empty: it has none.
+    /// The nonce of its membership document, which its agent requires for more than metrics. Empty: it has none.
     pub(crate) fn nonce(&self) -> &str {
         self.place.as_ref().map_or("", |place| &place.nonce)
     }

@@ -81,8 +81,8 @@ pub(crate) fn is_one_free_again(draft: &Draft<'_>, pod: &Pod) -> bool {
     avoided.any(|node| node.until.0 <= draft.now && waits(pod, node))
 }
 
-/// Whether a pod names a node that a new pod would not name: one that was lost or avoided when it was made, and has gone or is
-/// back. Karpenter makes no node for a pod that names one. What the template names stays.
+/// Whether a pod names a node that a new pod would not name: the node was lost or avoided when the pod was created, and is gone
+/// or back. Karpenter creates no node for such a pod. Nodes that the template names do not count.
 pub(crate) fn names_in_vain(draft: &Draft<'_>, pod: &Pod) -> bool {
     let (avoided, lost, own) = (avoided(draft), lost(draft), of_template(draft));
     let mut named = pod.kept_from.iter();

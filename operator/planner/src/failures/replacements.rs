@@ -1,5 +1,6 @@
-//! Pods that take the place of others. Most causes are nobody's fault and cost nothing: disruptions, lost nodes, deletions.
-//! Over weeks there may be any number of them. Without a new step between them they only cost, so they are bounded.
+//! Pods that take the place of others. Most causes are no failure of the job and are no incidents: disruptions, lost nodes,
+//! deletions. Over weeks there may be any number of them. Without a new step between them the job gets nowhere, so they are
+//! bounded.
 
 use roundhouse_api::{ConditionReason, Replacements};
 
@@ -8,7 +9,7 @@ use super::words::sentence;
 use crate::draft::Draft;
 use crate::told::status::counted;
 
-/// Counts workers whose pods are gone, or on their way out. The status has how many there were to be.
+/// Counts workers whose pods are gone or terminating: the status has how many pods there should be.
 pub(crate) fn note_lost(draft: &mut Draft<'_>) {
     let now = u32::try_from(draft.members.workers.len()).unwrap_or(u32::MAX);
     if draft.job.suspend {
@@ -24,8 +25,8 @@ pub(crate) fn note_lost(draft: &mut Draft<'_>) {
     }
 }
 
-/// Counts pods that this plan replaces, because they have ended or their nodes do not answer, and notes those that it makes. If
-/// these are not made, [`crate::Plan::without_new_pods`] takes them back: a creation that is refused is no loss.
+/// Counts pods that this plan replaces, because they have ended or their nodes do not answer, and notes those that it
+/// creates. If these are not created, [`crate::Plan::without_new_pods`] subtracts them: a refused creation is no lost pod.
 pub(crate) fn note_going(draft: &mut Draft<'_>, going: usize, made: usize) {
     let number = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
     let pods = &mut draft.status.replacements.pods;

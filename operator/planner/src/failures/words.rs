@@ -14,11 +14,11 @@ use crate::told::status::time;
 /// Longest reason and message, in bytes; the schema's bounds.
 const MAX_REASON_BYTES: usize = 128;
 const MAX_MESSAGE_BYTES: usize = 4_096;
-/// Most of a line of a log.
+/// Longest part of a log line that is shown, in bytes.
 const MAX_WORDS_BYTES: usize = 512;
 
-/// What the kubelet says of a container that it stopped because its postStart hook failed. The container itself only sees that
-/// it is asked to leave.
+/// The kubelet's reason for a container that it stopped because its postStart hook failed. The container itself only receives
+/// SIGTERM.
 pub(crate) const POST_START_HOOK_ERROR: &str = "PostStartHookError";
 
 /// What is known of a failure.

@@ -120,8 +120,8 @@ pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
     }
 }
 
-/// The members that the others have waited for: those that have not lost their peers. If there are many, the others may have
-/// noticed sooner.
+/// The members that the others have probably waited for: those that are still Ready. `None` if there are many: then the others
+/// may only have noticed the loss sooner.
 fn suspects(draft: &Draft<'_>) -> Option<String> {
     let members = draft.members.that_live();
     let (ready, lost): (Vec<&Pod>, Vec<&Pod>) = members

@@ -1,5 +1,5 @@
-//! A job that is deleted and is still there: somebody's finalizer holds it, or Kubernetes deletes its pods first. The operator makes,
-//! forms and deletes nothing more.
+//! A job that is deleted and still there: a finalizer holds it, or Kubernetes deletes its pods first. The operator creates and
+//! deletes nothing more, and forms no generation.
 
 use roundhouse_api::{ConditionReason, ConditionType};
 
@@ -9,7 +9,7 @@ use crate::plan::PlanReason;
 /// Kubernetes' own finalizer: it deletes what the job owns before the job.
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// Says what holds the job, which is all that is done.
+/// Reports what holds the job, and does nothing else.
 pub(crate) fn explain(draft: &mut Draft<'_>) -> PlanReason {
     draft.status = draft.observed.status.clone();
     if !draft.status.is_terminal() {

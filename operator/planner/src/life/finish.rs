@@ -156,8 +156,8 @@ fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
     PlanReason::Succeeded
 }
 
-/// Whether all steps had been done before this job's first: its checkpoints are those of a job of its name that has ended. A
-/// process that commits a step reports a loss. After the first generation another process may have done so.
+/// Whether an earlier job of this name had done all steps: this job continued from that job's last checkpoint. A process that
+/// commits a step reports a loss, so there was none. In later generations a process that is gone may have committed a step.
 fn has_made_no_step(draft: &Draft<'_>) -> bool {
     let generation = draft.status.membership.as_ref().map(|m| m.generation);
     let progress = draft.status.progress.as_ref().map(|shown| &shown.progress);

@@ -114,7 +114,7 @@ impl World {
         });
     }
 
-    /// The kubelet tells of an init container of a pod that the trainer waits for.
+    /// The kubelet reports an init container that the pod's trainer waits for.
     pub fn initializes(&mut self, at: usize, init: InitContainer) {
         self.change(at, |pod| pod.initializing = Some(Box::new(init)));
     }

@@ -33,7 +33,7 @@ pub(crate) fn show(draft: &mut Draft<'_>) {
     }
 }
 
-/// Whether progress tells of trouble with checkpoints, or of repeated steps, that the status does not have.
+/// Whether progress reports a checkpoint error or repeated steps that the status does not have.
 #[must_use]
 pub fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
     checkpoint::is_in_new_trouble(status, progress) || repeats::are_new(status, progress)
@@ -55,7 +55,7 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
     });
-    // All have come as far as each other; only rank 0 knows of checkpoints, and of repeated steps.
+    // All ranks are at the same step; only rank 0 knows the checkpoints and the repeated steps.
     let told = told
         .max_by_key(|it| {
             let of_rank_0 = (it.checkpoint_step, it.checkpoint_error.is_some());

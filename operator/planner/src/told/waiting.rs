@@ -133,7 +133,7 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
     }
 }
 
-/// Whether it is placed and none of its containers has started yet.
+/// Whether the pod is placed and none of its containers has started yet.
 fn is_starting(pod: &Pod) -> bool {
     pod.phase == PodPhase::Pending && pod.node.is_some() && pod.initializing.is_none()
 }
@@ -154,7 +154,7 @@ fn stuck(pod: &Pod, now: Timestamp) -> Option<(ConditionReason, String)> {
     })
 }
 
-/// A pod whose init container runs: it may have much to do.
+/// A pod whose init container runs, which may take long.
 fn initializing(pod: &Pod) -> Option<(ConditionReason, String)> {
     let init = pod.initializing.as_ref()?;
     let words = format!("{}: its init container {} runs", pod.name, init.name);

@@ -86,7 +86,7 @@ pub struct ValidatedJob {
     pub network_policy: NetworkPolicyMode,
 }
 
-/// Replacements of each pod without a new step until the job fails, and fewest in all.
+/// Default limit of replacements without a new step, for each pod, and the least limit in all.
 const REPLACEMENTS_PER_POD: u32 = 10;
 const FEWEST_REPLACEMENTS: u32 = 100;
 

@@ -24,12 +24,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// A pod that lived so long has shown that it can: the next wait is none.
 const LONG_LIFE: SignedDuration = SignedDuration::from_mins(10);
 
-/// How long a pod waits for a node before it is made again without what it names in vain: most find one sooner.
+/// How long a pod waits for a node before it is created again without the nodes that it names in vain: most pods find one sooner.
 const SCALE_UP: Duration = Duration::from_secs(300);
 
 /// Several nodes that are lost at once, and are more than one in so many of the job's nodes, are an outage.
 const MANY: usize = 3;
-/// How long a worker is waited for whose node has just stopped to answer, if nothing else is set.
+/// How long the operator waits for a worker whose node has stopped answering, unless `nodes.lostSeconds` is set.
 const SILENT: Duration = Duration::from_secs(60);
 
 /// What becomes of a worker's pod.

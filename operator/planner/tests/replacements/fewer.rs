@@ -15,7 +15,7 @@ fn indices(world: &World) -> Vec<u32> {
     indices
 }
 
-/// Rank 0 tells of a worker that the others of a generation wait for.
+/// Rank 0 reports a worker that the others of a generation wait for.
 fn straggles(world: &mut World, generation: u64, node_rank: u32) {
     let progress = Progress {
         generation,

@@ -62,7 +62,7 @@ fn a_worker_that_prepares_on_a_lost_node_is_replaced_like_one_that_trains() {
     }
 }
 
-/// Nodes of these workers are lost, as the node lifecycle controller tells it.
+/// Nodes of these workers are lost, as the node lifecycle controller reports it.
 fn nodes_are_lost(world: &mut World, workers: impl IntoIterator<Item = usize>) {
     for at in workers {
         world.is_unreachable(at, true);

@@ -137,7 +137,7 @@ impl Series {
                 .with_label_values(&[namespace, job, node.as_str()])
                 .inc_by(*number);
         }
-        // From 0 on, so that the first increase is one.
+        // The series starts at 0, so that Prometheus sees the first increase.
         self.repeated_steps
             .with_label_values(&[namespace, job])
             .inc_by(record.repeated_steps);

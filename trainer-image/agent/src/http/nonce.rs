@@ -1,5 +1,5 @@
-//! Lets requests through that bear the nonce of this worker's generation. The operator writes the nonce into the job's status
-//! and into the membership document, so it is known to clients that may read the job or its pods, and to no other pod.
+//! Accepts only requests with the nonce of this worker's generation. The operator writes the nonce into the job's status and into
+//! the membership document, so only clients that may read the job or its pods know it.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -12,9 +12,9 @@ use super::Shared;
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// Nobody can know the nonce yet, or an operator that draws none raised the generation.
+    /// This worker has no generation yet, or the operator that issued it draws no nonce.
     NoNonce,
-    /// It bears none, or another one.
+    /// The request has no nonce, or another one.
     OtherNonce,
 }
 
@@ -24,7 +24,7 @@ pub(super) async fn is_known(
     request: Request,
     next: Next,
 ) -> Response {
-    // The kubelet replaces the file with each generation. It lies in memory.
+    // The kubelet replaces the file with each generation. It is in memory, so reading it is cheap.
     let document = std::fs::read_to_string(&shared.options.membership_file).unwrap_or_default();
     let given = request.headers().get(ports::NONCE_HEADER);
     match refusal(&document, given.map(axum::http::HeaderValue::as_bytes)) {

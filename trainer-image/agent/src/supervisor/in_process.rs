@@ -51,8 +51,8 @@ pub(crate) async fn run(
 /// (`trainer.deterministic`). It has to be set before the first one.
 const WORKSPACE: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
 
-/// Segments of the allocator's memory that grow: other batch sizes after each change of the workers would otherwise leave it in
-/// pieces that fit nothing.
+/// Lets the segments of the allocator grow. Otherwise the batch sizes, which change with the number of workers, fragment its
+/// memory.
 const ALLOCATOR: (&str, &str) = ("PYTORCH_ALLOC_CONF", "expandable_segments:True");
 /// Its name before PyTorch 2.9, which is still read if the other one is not set.
 const ALLOCATOR_BEFORE: &str = "PYTORCH_CUDA_ALLOC_CONF";
@@ -65,7 +65,7 @@ pub fn device_settings(connect_timeout_seconds: u64) -> Vec<(&'static str, Strin
     nccl.into_iter().chain(others).collect()
 }
 
-/// Whether the user has not set it, which `is_set` knows of each name.
+/// Whether the user has not set it; `is_set` says so for each name.
 fn is_free(name: &str, is_set: impl Fn(&str) -> bool) -> bool {
     let has_older_name = name == ALLOCATOR.0 && is_set(ALLOCATOR_BEFORE);
     !is_set(name) && !has_older_name

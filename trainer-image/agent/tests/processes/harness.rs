@@ -101,12 +101,12 @@ impl Agent {
         std::fs::rename(partial, file).unwrap();
     }
 
-    /// As a client asks that knows nothing of the job.
+    /// The request of a client that knows nothing of the job.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.send(path, "")
     }
 
-    /// As a client asks that may read the job.
+    /// The request of a client that may read the job.
     pub(crate) fn get_as_reader(&self, path: &str) -> (u16, String) {
         self.send(path, &format!("{NONCE_HEADER}: {NONCE}\r\n"))
     }

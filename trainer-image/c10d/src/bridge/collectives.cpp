@@ -16,8 +16,8 @@ void finish(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-// What ranks send to each other, as one launch. NCCL's own exchange of 2.11 looks for errors of the communicator without the
-// lock that its watchdog holds meanwhile.
+// What ranks send to each other, as one launch. The all_to_all of PyTorch 2.11 reads the communicator's error without the lock
+// that the watchdog holds meanwhile.
 void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, const std::vector<at::Tensor>& go) {
   const auto device = go.at(0).device().type();
   const int rank = group.getRank();
@@ -34,7 +34,7 @@ void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, co
     try {
       group.endCoalescing(device);
     } catch (const std::exception&) {
-      // The first one says more.
+      // The first error says more.
     }
     throw;
   }
@@ -113,7 +113,7 @@ int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* in
 }
 
 // Begins to send to one rank and to receive from another; either tensor may be null. Both move at once: over NCCL as one
-// group of operations on the communicator of the group, for apart they would wait for each other.
+// group of operations on the communicator of the group, because two operations would wait for each other.
 int rh_group_exchange(const RhGroup* group, const at::Tensor* sent, int to, at::Tensor* received, int from, RhExchange** out) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
@@ -132,7 +132,7 @@ int rh_group_exchange(const RhGroup* group, const at::Tensor* sent, int to, at::
         try {
           backend->endCoalescing();
         } catch (const std::exception&) {
-          // The first one says more.
+          // The first error says more.
         }
         throw;
       }
@@ -144,7 +144,7 @@ int rh_group_exchange(const RhGroup* group, const at::Tensor* sent, int to, at::
   });
 }
 
-// Waits for it, as for a collective.
+// Waits for the exchange, as for a collective.
 int rh_exchange_wait(RhExchange* exchange) {
   return rh_guard([&] {
     for (const auto& work : exchange->works) finish(work);

@@ -1,9 +1,9 @@
 // A backend whose abort does not fall into the launch of a collective.
 //
-// NCCL that does not block has a thread of its own launch each collective, and the caller polls until that is done. If the
-// communicator is aborted meanwhile, 2.11 polls a communicator that is none, until TORCH_NCCL_NONBLOCKING_TIMEOUT, and NCCL
-// writes a warning for each poll. So launches are counted: an abort lets no other one begin, and waits for those that have,
-// but not for long, for a launch may itself hang.
+// If a communicator does not block, NCCL launches each collective in another thread, and the caller polls until that is done. If
+// the communicator is aborted meanwhile, PyTorch 2.11 polls one that no longer exists until TORCH_NCCL_NONBLOCKING_TIMEOUT, and
+// NCCL writes a warning for each poll. So launches are counted: an abort lets no other launch begin, and waits for those that
+// have begun, but not for long, because a launch may itself hang.
 #pragma once
 #include <c10/util/Exception.h>
 

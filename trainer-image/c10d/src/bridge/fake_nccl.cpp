@@ -73,7 +73,7 @@ struct Collective {
   std::function<Ptr<c10d::Work>(c10d::Backend&)> start; // on `copies`
   Tensors results, copies;
   bool keeps_input; // the root of a broadcast only reads its own
-  bool errs; // one bit of the result is another one
+  bool errs; // one bit of the result is flipped
   Future future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   steady_clock::time_point since = steady_clock::now();
 

@@ -28,7 +28,7 @@ class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::
   // Bytes that this rank has given to sums in the last pass that began.
   int64_t payload_bytes() const { return payload_bytes_; }
 
-  // Of the sums of the last pass as they came; undefined if it compressed nothing.
+  // The digest of the last pass's sums as they came; undefined if it compressed nothing.
   at::Tensor digest() const;
 
  private:

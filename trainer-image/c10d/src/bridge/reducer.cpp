@@ -68,7 +68,7 @@ class TimedReducer : public c10d::Reducer {
     return layout;
   }
 
-  // Of the buckets as the last pass has left them.
+  // The digest of the buckets as the last pass has left them.
   at::Tensor digest() const {
     std::vector<at::Tensor> reduced;
     for (const auto& bucket : buckets_) reduced.push_back(bucket.gradients);
@@ -210,8 +210,8 @@ int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_
   });
 }
 
-// Of what came of the sums of the last pass, which has the same bits on all ranks. What PowerSGD computes of that may
-// differ where the ranks have devices of different models, so there it is what was summed.
+// The digest of what the sums of the last pass have left, which has the same bits on all ranks. With PowerSGD it is that of the
+// summed factors: the gradients that each rank computes from them may differ between models of devices.
 int rh_reducer_digest(const RhReducer* reducer, at::Tensor** out) {
   return rh_guard([&] {
     const auto of_hook = reducer->power_sgd ? reducer->power_sgd->digest() : at::Tensor();

@@ -24,9 +24,9 @@ impl Routes {
     /// Routes from ranks that have the state to those that lack it; both in order of rank. `source` is one of the
     /// former, and is used first. A worker has `procs_per_worker` ranks that follow each other.
     ///
-    /// The state enters a worker once, however many of its ranks lack it, because they share its network link. It comes
-    /// from a rank of the same worker if one has it, or else from a rank that serves no other worker, as long as there is
-    /// one.
+    /// The state enters a worker once, however many of its ranks lack it, because they share its network link. Workers are
+    /// served in order of rank. The state comes from a rank of the same worker if one has it and serves no worker yet, or
+    /// else from a rank that serves no other worker, as long as there is one.
     #[must_use]
     pub fn of(
         source: usize,

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::trouble::is_refusal;
 
-/// A file without its name. What is left of it goes with it.
+/// A file that does not have its name yet. What is left of it is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Draft {
     path: PathBuf,
@@ -115,7 +115,7 @@ impl Drop for Draft {
     }
 }
 
-/// Nobody else's: pods have the same process ids, and share the volume. The host's name is for people.
+/// A name that no other process uses: pods have the same process ids, and share the volume. The host's name is for people.
 pub(super) fn draft_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     // The standard library's hashers have random keys.

@@ -44,7 +44,7 @@ fn read(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Writes the number if nobody has.
+/// Writes the number, unless another process has written one.
 fn settle(file: &Path, first: u64) -> io::Result<()> {
     let folder = file.parent().unwrap_or(file);
     let draft = Draft::write(folder, &format!("{first}\n"))?;

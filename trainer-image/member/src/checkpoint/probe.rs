@@ -9,8 +9,8 @@ use super::draft::{Draft, draft_name};
 use super::trouble::Operation;
 use super::{Directory, Pulse, Reason, Trouble};
 
-/// Tries each operation once, in a directory of its own that is removed. `None`: the file system can do them all, or other
-/// trouble came first, of which each save will say what it is.
+/// Tries each operation once, in a directory that it creates and removes. `None`: the file system can do them all, or another
+/// error came first, which each save will report.
 pub(super) fn probe(directory: &Directory) -> Option<Trouble> {
     let root = directory.root();
     let name = format!(".probe{}", draft_name());

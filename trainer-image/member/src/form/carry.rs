@@ -18,8 +18,8 @@ use crate::world::{Agreed, World};
 
 /// Fewest chunks of a round. A slow link moves so many in the timeout of the barrier in which other ranks wait.
 const CHUNKS_OF_A_ROUND: usize = 16;
-/// The same for each rank that the state passes. All of them end a round with empty hands, and the last one begins so
-/// many chunks later than the first.
+/// The same for each rank of the longest chain. No rank has a chunk in hand at the end of a round, and each rank of a chain
+/// begins a chunk later than the one before it.
 const CHUNKS_PER_HOP: usize = 2;
 
 impl<R: Rendezvous> Member<'_, R> {
@@ -79,7 +79,7 @@ impl<R: Rendezvous> Member<'_, R> {
         self.pass_words(group, link, digest, agreed.chain_bytes)
     }
 
-    /// What goes with the bytes that are trained, and the digest of everything.
+    /// Passes on the words that belong to the state, and the digest of everything.
     fn pass_words(
         &mut self,
         group: &R::Group,
@@ -115,7 +115,7 @@ impl<R: Rendezvous> Member<'_, R> {
         taken.ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))
     }
 
-    /// All ranks have come so far.
+    /// All ranks have ended the round.
     fn round_ends(&mut self) {
         if let Some(peers) = &self.peers {
             peers.interrupter.moves();
@@ -133,7 +133,7 @@ struct Link {
 
 impl Link {
     fn of(hop: Hop) -> Self {
-        // Ranks have come as 32-bit numbers.
+        // Ranks are 32-bit numbers elsewhere.
         let rank = |rank| u32::try_from(rank).ok();
         Self {
             from: hop.from.and_then(rank),
@@ -151,7 +151,7 @@ struct Carrier<'a, G: Group, S: Share<G>> {
     digest: Digest,
     /// Packed or received. It is still to be passed on, and to be written if it was received.
     last: Option<(Range<u64>, S::Parcel)>,
-    /// Whether bytes of this rank's state are others now.
+    /// Whether bytes of this rank's state were overwritten.
     has_written: bool,
 }
 

@@ -92,7 +92,7 @@ impl<N: Network> Gathering<N> {
     fn gather(&self, root: &N::Store, store: &N::Store, caller: &Caller) -> Result<bool, Failure> {
         let world_size = i64::from(self.world_size);
         let pause = pause_between_looks(self.world_size);
-        // Before the word that this rank has come, on which the others act.
+        // Before this rank counts as arrived, because the others act on that.
         store.add(&protocol_of(self.rank), self.protocol.into())?;
         let protocol = i64::from(self.protocol);
         store.add(SQUARES, protocol * protocol)?;

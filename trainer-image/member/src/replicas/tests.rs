@@ -16,7 +16,7 @@ fn found(size: u32, flips: &[(u32, usize, u8)]) -> Vec<Option<Difference>> {
                     }
                     let world = World::of(group);
                     let found = compare(&world, &state, 40);
-                    // Nobody leaves before the others are done.
+                    // No rank leaves before the others are done.
                     world.barrier().unwrap();
                     found.unwrap()
                 })

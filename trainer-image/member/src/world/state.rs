@@ -173,7 +173,7 @@ impl<G: Group> World<G> {
         }))
     }
 
-    /// What a rank says of itself, in the order of its slots.
+    /// What a rank reports of itself, in the order of its slots.
     fn numbers_of(&self, own: &Own) -> [u64; OWN] {
         let Own {
             claim:
@@ -239,7 +239,7 @@ fn routes_of(
         rank == source.rank || has_it && (!evaluations.count || is_as_evaluated(rank))
     };
     let ranks = || 0..claims.len();
-    // All ranks take over what the source knows of its last evaluation, so no other rank's word of that is sent.
+    // All ranks take over the source's last evaluation, so a rank with another one does not send its state.
     let heads: Vec<usize> = ranks()
         .filter(|rank| keeps(*rank) && is_as_evaluated(*rank))
         .collect();

@@ -32,7 +32,7 @@ pub struct DdpOptions {
     pub group_size: u64,
     /// How many numbers each rank tells the others at the end of a step with its gradients; 0: none.
     pub num_numbers: usize,
-    /// Who commits steps.
+    /// Whether the host or the device commits steps.
     pub commit: Commit,
 }
 
@@ -222,7 +222,7 @@ impl Sync for Ddp {
             numbers,
             loss_sum: None,
             digest: match self.options.commit {
-                // Its numbers have come with the gradients, over a library that tells its failures.
+                // Its numbers have come with the gradients, over a library that reports its failures.
                 Commit::Host => None,
                 Commit::Device => Some(self.reducer.digest()?),
             },

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::sync::explain;
 
-/// What a rank tells. Tensors are on the device; all but flag and digest are f64, one dimension.
+/// What a rank sends. Tensors are on the device; all but flag and digest are f64, one dimension.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     /// What the host knows.

@@ -29,7 +29,7 @@ fn pods_with_programs_of_our_image_go_to_nodes_of_its_architecture_unless_the_te
         (json!({}), "amd64", json!({"kubernetes.io/arch": "amd64"})),
         (json!({}), "", Value::Null),
         (arm.clone(), "amd64", arm["nodeSelector"].clone()),
-        // Whoever builds an image knows where it runs.
+        // The user who builds an image knows its architecture.
         (own, "amd64", Value::Null),
     ] {
         let place = Place {
@@ -43,7 +43,7 @@ fn pods_with_programs_of_our_image_go_to_nodes_of_its_architecture_unless_the_te
             "{spec} {architecture}"
         );
     }
-    // The image of a script's is another one, and the agent is ours.
+    // A script has an image of its own, but our agent.
     let pod = script::of_mode("Restart", json!({}));
     let selector = &pod["spec"]["nodeSelector"];
     assert_eq!(selector, &json!({"kubernetes.io/arch": "amd64"}));

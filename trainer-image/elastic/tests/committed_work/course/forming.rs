@@ -53,7 +53,7 @@ impl Course {
                     return Ok(());
                 }
                 Plan::Fenced(newer) => {
-                    // They end, and the operator hears the number.
+                    // They end, and the operator learns the number.
                     for index in members {
                         self.processes[*index].is_alive = false;
                     }

@@ -39,7 +39,7 @@ impl Course {
             hash: digest(self.num_commits),
         };
         let earlier = self.committed.insert((generation, head.step), head.hash);
-        // Beside a silent volume nothing tells two worlds of one number apart. Their checkpoints are told apart.
+        // While the volume is silent, nothing distinguishes two worlds of one number, but their checkpoints can be distinguished.
         if earlier.is_some() && !self.was_restored {
             return Err(Violation::TwoContents);
         }

@@ -23,7 +23,7 @@ pub(super) enum Read<'a> {
     Sums(&'a [f64], f64),
     /// The ranks do not have the same gradients, in words.
     Differ(String),
-    /// A rank has no weight.
+    /// A rank has an invalid weight.
     NoWeight,
 }
 
@@ -43,8 +43,8 @@ impl Layout {
         numbers
     }
 
-    /// Where goes what the device knows: flags for a loss that is not finite, a loss or a norm that is not, and a weight that is
-    /// none; then the loss, the weight and the digest.
+    /// Places of what the device knows: flags for a loss that is not finite, for a loss or a norm that is not finite, and for an
+    /// invalid weight; then the loss, the weight and the digest.
     pub(super) const fn places(&self) -> [usize; 6] {
         let others = self.packing.num_numbers();
         let loss = self.packing.place_of_loss();

@@ -26,7 +26,7 @@ pub(in crate::process) struct Told {
     pub(in crate::process) spent: [f64; 5],
 }
 
-/// What a rank has told the others at the end of a step. `numbers` is a `roundhouse.step_numbers.StepNumbers`.
+/// What a rank has sent to the others at the end of a step. `numbers` is a `roundhouse.step_numbers.StepNumbers`.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// Their sum, the one of this number, is on its way.
@@ -42,11 +42,11 @@ pub(super) enum Sent {
 /// What came of the end of a step.
 #[derive(Debug)]
 enum Ended {
-    /// What all ranks have told, and what their losses weigh together.
+    /// What all ranks have sent, and what their losses weigh together.
     Agreed(StepEnd, f64),
     /// Their gradients differ, in words.
     Differ(String),
-    /// A rank has no weight: its script gets an error.
+    /// A rank has an invalid weight: its script gets an error.
     NoWeight,
 }
 
