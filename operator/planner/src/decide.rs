@@ -106,7 +106,7 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
     }
 }
 
-/// The parts of the status that only describe.
+/// The parts of the status that only describe, and the number of pods that were lost.
 fn describe(draft: &mut Draft<'_>) {
     let spares = draft.members.num_spares();
     let ready = draft.members.num_ready().saturating_sub(spares);

@@ -286,7 +286,7 @@ impl Event {
     /// # Errors
     /// The work before it has failed.
     pub fn wait(&self) -> Result<()> {
-        // SAFETY: counts.
+        // SAFETY: it only increments a counter.
         unsafe { ffi::rh_count_host_sync() };
         wait_until(|| self.has_passed())
     }
