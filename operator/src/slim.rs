@@ -9,6 +9,7 @@ use roundhouse_planner::{Pod, PodPhase};
 use self::containers::{container, containers, held_up, initializing, runs, text};
 
 mod containers;
+mod few;
 mod fields;
 pub(crate) mod watched;
 

@@ -1,20 +1,37 @@
-//! The nodes that a pod's affinity names by a field.
+//! The nodes that a pod's affinity names by a field. Whoever may create pods in one namespace chooses how many terms and names
+//! there are, so they are read one after the other, and only a bounded number is kept.
 
-use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorTerm, PodSpec};
+use std::fmt;
+use std::marker::PhantomData;
+
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
+    PreferredSchedulingTerm,
+};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// The field of a node's name.
 const NAME: &str = "metadata.name";
+const NOT_IN: &str = "NotIn";
+/// Most names that are kept of a pod. A pod with more is kept from nodes by something else than this operator.
+const MAX_NAMES: usize = 256;
+/// Longest name of a node.
+const MAX_NAME_BYTES: usize = 253;
 
-/// Nodes that a pod is kept from by their names.
+/// Nodes that a pod is kept from by their names; none if they are too many.
 pub(super) fn kept_from(spec: &PodSpec) -> Vec<String> {
     let affinity = spec.affinity.as_ref();
     let Some(affinity) = affinity.and_then(|affinity| affinity.node_affinity.as_ref()) else {
         return Vec::new();
     };
     let fields = terms(affinity).flat_map(|term| term.match_fields.iter().flatten());
-    let not_in = fields.filter(|field| field.key == NAME && field.operator == "NotIn");
+    let not_in = fields.filter(|field| field.key == NAME && field.operator == NOT_IN);
     let names = not_in.flat_map(|field| field.values.iter().flatten());
-    let mut names: Vec<String> = names.cloned().collect();
+    let mut names: Vec<String> = names.take(MAX_NAMES + 1).cloned().collect();
+    if names.len() > MAX_NAMES {
+        return Vec::new();
+    }
     names.sort_unstable();
     names.dedup();
     names
@@ -28,4 +45,213 @@ fn terms(affinity: &NodeAffinity) -> impl Iterator<Item = &NodeSelectorTerm> {
     let preferred = preferred.iter().flatten().map(|term| &term.preference);
     let required = required.iter().flat_map(|it| &it.node_selector_terms);
     preferred.chain(required)
+}
+
+/// What [`kept_from`] reads of an affinity.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct OfNodes {
+    node_affinity: Option<Terms>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terms {
+    preferred_during_scheduling_ignored_during_execution: Option<Names<Preferred>>,
+    required_during_scheduling_ignored_during_execution: Option<Required>,
+}
+
+#[derive(Deserialize)]
+struct Preferred {
+    preference: Option<Term>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Required {
+    node_selector_terms: Option<Names<Term>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Term {
+    match_fields: Option<Names<Field>>,
+}
+
+#[derive(Deserialize)]
+struct Field {
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
+    operator: String,
+    values: Option<Names<String>>,
+}
+
+impl OfNodes {
+    /// An affinity of which [`kept_from`] says the same.
+    pub(super) fn into_affinity(self) -> Option<Affinity> {
+        let terms = self.node_affinity?;
+        let preferred = terms.preferred_during_scheduling_ignored_during_execution;
+        let required = terms.required_during_scheduling_ignored_during_execution;
+        let required = required.and_then(|it| it.node_selector_terms);
+        let mut names = preferred.map_or_else(Vec::new, |it| it.names);
+        names.extend(required.map_or_else(Vec::new, |it| it.names));
+        if names.is_empty() {
+            return None;
+        }
+        let field = NodeSelectorRequirement {
+            key: NAME.to_owned(),
+            operator: NOT_IN.to_owned(),
+            values: Some(names),
+        };
+        let preference = NodeSelectorTerm {
+            match_fields: Some(vec![field]),
+            match_expressions: None,
+        };
+        let weight = 1;
+        let preferred = vec![PreferredSchedulingTerm { preference, weight }];
+        Some(Affinity {
+            node_affinity: Some(NodeAffinity {
+                preferred_during_scheduling_ignored_during_execution: Some(preferred),
+                ..NodeAffinity::default()
+            }),
+            ..Affinity::default()
+        })
+    }
+}
+
+/// What names nodes.
+trait Naming {
+    fn names(self) -> Vec<String>;
+}
+
+impl Naming for String {
+    fn names(self) -> Vec<String> {
+        let is_name = self.len() <= MAX_NAME_BYTES;
+        Some(self).filter(|_| is_name).into_iter().collect()
+    }
+}
+
+impl Naming for Field {
+    fn names(self) -> Vec<String> {
+        let values = self.values.map_or_else(Vec::new, |it| it.names);
+        let is_name = self.key == NAME && self.operator == NOT_IN;
+        Some(values).filter(|_| is_name).unwrap_or_default()
+    }
+}
+
+impl Naming for Term {
+    fn names(self) -> Vec<String> {
+        self.match_fields.map_or_else(Vec::new, |it| it.names)
+    }
+}
+
+impl Naming for Preferred {
+    fn names(self) -> Vec<String> {
+        self.preference.map_or_else(Vec::new, Term::names)
+    }
+}
+
+/// The names of all items of a list, without the list; one more than the most at most, which tells that there are too many.
+struct Names<T> {
+    names: Vec<String>,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: Naming + Deserialize<'de>> Deserialize<'de> for Names<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Self {
+            names: Vec::new(),
+            of: PhantomData,
+        })
+    }
+}
+
+impl<'de, T: Naming + Deserialize<'de>> Visitor<'de> for Names<T> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Self, A::Error> {
+        while self.names.len() <= MAX_NAMES {
+            let Some(item) = seq.next_element::<T>()? else {
+                return Ok(self);
+            };
+            self.names.extend(item.names());
+            self.names.truncate(MAX_NAMES + 1);
+        }
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(affinity: &Value) -> Vec<String> {
+        let read: OfNodes = serde_json::from_str(&affinity.to_string()).unwrap();
+        let spec = PodSpec {
+            affinity: read.into_affinity(),
+            ..PodSpec::default()
+        };
+        kept_from(&spec)
+    }
+
+    fn whole(affinity: &Value) -> Vec<String> {
+        let spec = PodSpec {
+            affinity: serde_json::from_value(affinity.clone()).unwrap(),
+            ..PodSpec::default()
+        };
+        kept_from(&spec)
+    }
+
+    fn names(number: usize) -> Value {
+        let names: Vec<String> = (0..number).map(|at| format!("n{at:03}")).collect();
+        json!({"nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {
+                "matchFields": [{"key": NAME, "operator": NOT_IN, "values": names}]}}],
+        }})
+    }
+
+    #[test]
+    fn the_names_of_an_affinity_are_those_of_all_its_terms() {
+        let field = |operator: &str, name: &str| json!({"key": NAME, "operator": operator, "values": [name]});
+        let affinity = json!({
+            "podAffinity": {"a": 1},
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "preference": {"matchFields": [field(NOT_IN, "c"), field("In", "x")]}},
+                    {"weight": 1, "preference": {"matchExpressions": [field(NOT_IN, "y")]}},
+                ],
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {}, {"matchFields": [field(NOT_IN, "a")]}, {"matchFields": [field(NOT_IN, "c")]},
+                ]},
+            },
+        });
+        assert_eq!(of(&affinity), ["a", "c"]);
+        let mut affinity = affinity;
+        affinity["podAffinity"] = Value::Null;
+        assert_eq!(whole(&affinity), ["a", "c"]);
+        assert!(of(&json!({"nodeAffinity": null})).is_empty());
+    }
+
+    #[test]
+    fn of_too_many_names_or_terms_nothing_is_kept() {
+        assert_eq!(of(&names(MAX_NAMES)).len(), MAX_NAMES);
+        for too_many in [MAX_NAMES + 1, 50_000] {
+            assert!(of(&names(too_many)).is_empty());
+            assert!(whole(&names(too_many)).is_empty());
+        }
+        let terms = vec![json!({}); 400_000];
+        let required = json!({"nodeSelectorTerms": terms});
+        let affinity =
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+        let read: OfNodes = serde_json::from_str(&affinity.to_string()).unwrap();
+        assert!(read.into_affinity().is_none());
+    }
 }

@@ -2,15 +2,14 @@
 //! operator's labels and a spec of 1.4 MiB, which takes hundreds of MiB as Rust structs. Of any pod, most are its managed
 //! fields.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{
-    Affinity, NodeAffinity, Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus,
-};
+use k8s_openapi::api::core::v1::{Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use roundhouse_api::resource_by;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
+
+use super::few::Few;
+use super::fields::OfNodes;
 
 /// A pod of which only what [`super::pod`] reads is there.
 #[derive(Clone, Debug)]
@@ -33,8 +32,8 @@ struct Metadata {
     resource_version: Option<String>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
+    labels: Option<Few>,
+    annotations: Option<Few>,
     owner_references: Option<Vec<OwnerReference>>,
 }
 
@@ -48,13 +47,6 @@ struct Spec {
     affinity: Option<OfNodes>,
 }
 
-/// The part of an affinity that selects nodes.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OfNodes {
-    node_affinity: Option<NodeAffinity>,
-}
-
 impl<'de> Deserialize<'de> for WatchedPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Parts {
@@ -66,10 +58,7 @@ impl<'de> Deserialize<'de> for WatchedPod {
             node_name: spec.node_name,
             readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
             scheduling_gates: spec.scheduling_gates,
-            affinity: spec.affinity.map(|affinity| Affinity {
-                node_affinity: affinity.node_affinity,
-                ..Affinity::default()
-            }),
+            affinity: spec.affinity.and_then(OfNodes::into_affinity),
             ..PodSpec::default()
         });
         let metadata = ObjectMeta {
@@ -79,8 +68,8 @@ impl<'de> Deserialize<'de> for WatchedPod {
             resource_version: metadata.resource_version,
             creation_timestamp: metadata.creation_timestamp,
             deletion_timestamp: metadata.deletion_timestamp,
-            labels: metadata.labels,
-            annotations: metadata.annotations,
+            labels: metadata.labels.map(|few| few.0),
+            annotations: metadata.annotations.map(|few| few.0),
             owner_references: metadata.owner_references,
             ..ObjectMeta::default()
         };

@@ -28,14 +28,25 @@ const METADATA: [&str; 7] = [
     "deletionTimestamp",
 ];
 
+/// Kept, too, if the list is small: who holds a job that is deleted.
+const FINALIZERS: &str = "finalizers";
+
 /// A JSON object whose values have not been parsed.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// The spec of a job, which has not been parsed.
+/// What may be large of a job, before it is parsed.
 #[derive(Deserialize)]
-struct SpecOf<'a> {
+struct Large<'a> {
     #[serde(borrow, default)]
     spec: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    metadata: Option<LargeOfMetadata<'a>>,
+}
+
+#[derive(Deserialize)]
+struct LargeOfMetadata<'a> {
+    #[serde(borrow, default)]
+    labels: Option<&'a RawValue>,
 }
 
 /// Of a job that is too large: what is kept, and the words that say so. `None`: it is not too large.
@@ -43,15 +54,36 @@ struct SpecOf<'a> {
 /// # Errors
 /// The text is no JSON object.
 pub(super) fn cut(text: &str) -> Result<Option<(Value, Unreadable)>, serde_json::Error> {
-    let SpecOf { spec } = serde_json::from_str(text)?;
-    let Some(spec) = spec.map(RawValue::get) else {
+    let Large { spec, metadata } = serde_json::from_str(text)?;
+    let spec = spec.and_then(|spec| excess_of_spec(spec.get()));
+    let labels = metadata.and_then(|metadata| metadata.labels);
+    let is_spec = spec.is_some();
+    let Some(too_large) = spec.or_else(|| excess_of_labels(labels?.get())) else {
         return Ok(None);
     };
+    let mut object = Map::new();
+    for (name, value) in serde_json::from_str::<Fields>(text)? {
+        let kept = match &*name {
+            "spec" if is_spec => small_fields(value)?,
+            "metadata" => {
+                let fields: Fields = serde_json::from_str(value.get())?;
+                parsed(fields, |name, value| {
+                    METADATA.contains(&name) || (name == FINALIZERS && is_small(value))
+                })?
+            }
+            _ => serde_json::from_str(value.get())?,
+        };
+        object.insert(name, kept);
+    }
+    Ok(Some((Value::Object(object), too_large)))
+}
+
+fn excess_of_spec(spec: &str) -> Option<Unreadable> {
     let num_values = num_values(spec);
     if spec.len() <= MAX_SPEC_BYTES && num_values <= MAX_SPEC_VALUES {
-        return Ok(None);
+        return None;
     }
-    let too_large = Unreadable {
+    Some(Unreadable {
         field: "spec".to_owned(),
         message: format!(
             "it has {} KiB of JSON and {num_values} values, and the operator manages jobs of at most {} KiB and {MAX_SPEC_VALUES} \
@@ -60,20 +92,18 @@ pub(super) fn cut(text: &str) -> Result<Option<(Value, Unreadable)>, serde_json:
             spec.len().div_ceil(1024),
             MAX_SPEC_BYTES / 1024
         ),
-    };
-    let mut object = Map::new();
-    for (name, value) in serde_json::from_str::<Fields>(text)? {
-        let kept = match &*name {
-            "spec" => small_fields(value)?,
-            "metadata" => {
-                let fields: Fields = serde_json::from_str(value.get())?;
-                parsed(fields, |name, _| METADATA.contains(&name))?
-            }
-            _ => serde_json::from_str(value.get())?,
-        };
-        object.insert(name, kept);
-    }
-    Ok(Some((Value::Object(object), too_large)))
+    })
+}
+
+fn excess_of_labels(labels: &str) -> Option<Unreadable> {
+    let num_values = num_values(labels);
+    (num_values > MAX_FIELD_VALUES).then(|| Unreadable {
+        field: "metadata.labels".to_owned(),
+        message: format!(
+            "there are about {num_values}, and the operator manages jobs with at most {MAX_FIELD_VALUES}; remove those that \
+             nobody selects by"
+        ),
+    })
 }
 
 /// The fields of the spec that are small. Of the workers, their numbers are always needed.
@@ -127,7 +157,30 @@ fn num_values(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_job_with_thousands_of_labels_keeps_its_spec_and_what_says_which_job_it_is() {
+        let job = |number: usize| {
+            let labels: Map<String, Value> = (0..number)
+                .map(|at| (format!("a{at}"), json!("")))
+                .collect();
+            let metadata = json!({"name": "digits", "labels": labels, "finalizers": ["a/b"]});
+            json!({"metadata": metadata, "spec": {"workers": {"replicas": 2}}})
+        };
+        assert!(
+            cut(&job(MAX_FIELD_VALUES / 2).to_string())
+                .unwrap()
+                .is_none()
+        );
+        let (kept, too_large) = cut(&job(60_000).to_string()).unwrap().unwrap();
+        assert_eq!(too_large.field, "metadata.labels");
+        let metadata = json!({"name": "digits", "finalizers": ["a/b"]});
+        assert_eq!(kept["metadata"], metadata);
+        assert_eq!(kept["spec"], job(0)["spec"]);
+    }
 
     #[test]
     fn values_are_counted_at_all_depths_and_not_in_strings() {
