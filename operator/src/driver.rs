@@ -204,7 +204,7 @@ async fn carry_out(
                     report(context, key, job, &refused).await
                 }
                 None if error.is_making() || error.is_pending() => {
-                    report(context, key, job, &plan.without_new_pods()).await
+                    report(context, key, job, &plan.without_replacements()).await
                 }
                 None => Ok(Reported::Stored),
             };

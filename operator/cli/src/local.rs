@@ -240,6 +240,7 @@ impl Run {
                 requeue_after,
                 reason: _,
                 events,
+                seen_replacements: _,
                 needs_fresh: _,
             } = plan(&self.valid, &with_progress, Timestamp::now());
             self.wake_at = requeue_after.map(|after| Instant::now() + after);

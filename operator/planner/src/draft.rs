@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobStatus};
+use roundhouse_api::{
+    ConditionReason, ConditionType, EventReason, Replacements, TrainingJobStatus,
+};
 
 use crate::generation::members::Members;
 use crate::observed::Observed;
@@ -26,6 +28,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) requeue_after: Option<Duration>,
     /// Whether something was noted that must be stored before what it was seen by is replaced.
     pub(crate) recorded: bool,
+    /// The count of replacements without those of this plan, if it makes some.
+    pub(crate) seen_replacements: Option<Replacements>,
     /// Whether the job would end now if what was observed were known to be fresh.
     pub(crate) needs_fresh: bool,
 }
@@ -48,6 +52,7 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             requeue_after: None,
             recorded: false,
+            seen_replacements: None,
             needs_fresh: false,
         }
     }
@@ -58,6 +63,7 @@ impl<'a> Draft<'a> {
             mut status,
             events,
             requeue_after,
+            seen_replacements,
             needs_fresh,
             ..
         } = self;
@@ -69,6 +75,7 @@ impl<'a> Draft<'a> {
             requeue_after,
             reason,
             events,
+            seen_replacements,
             needs_fresh,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roundhouse_api::{Gang, TrainingJobStatus};
+use roundhouse_api::{Gang, Replacements, TrainingJobStatus};
 use roundhouse_contract::Membership;
 use roundhouse_contract::earlier::Earlier;
 
@@ -25,21 +25,22 @@ pub struct Plan {
     pub reason: PlanReason,
     /// Told after the status is written.
     pub events: Vec<Event>,
+    /// The count of replacements without those of this plan, if it makes some.
+    pub seen_replacements: Option<Replacements>,
     /// Whether the job would be ended or deleted, because its time is over, if what was observed were known to be fresh. Confirm
     /// that ([`crate::Observed::fresh`]) and plan again.
     pub needs_fresh: bool,
 }
 
 impl Plan {
-    /// The plan for the case that its pods are not created, or not yet: its status does not count them. Pods that were created all
-    /// the same are counted when they are observed.
+    /// The plan for the case that its writes are not done, or not yet: its status counts no replacement of this plan, or each try
+    /// would count the same pods once more. What was done all the same is seen later.
     #[must_use]
-    pub fn without_new_pods(&self) -> Self {
-        let makes = |action: &&Action| matches!(action, Action::CreateWorker { .. });
-        let made = self.actions.iter().filter(makes).count();
+    pub fn without_replacements(&self) -> Self {
         let mut plan = self.clone();
-        let pods = &mut plan.status.replacements.pods;
-        *pods = pods.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
+        if let Some(seen) = plan.seen_replacements.take() {
+            plan.status.replacements = seen;
+        }
         plan
     }
 

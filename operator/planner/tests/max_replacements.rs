@@ -192,6 +192,72 @@ fn a_creation_that_is_refused_again_and_again_is_no_replacement() {
 }
 
 #[test]
+fn writes_that_are_refused_again_and_again_are_no_replacements() {
+    for workers in [2, 64] {
+        let mut world = limited(world(workers));
+        for at in 1..workers as usize {
+            lose(&mut world, at, Loss::Evicted);
+        }
+        let no = Obstacle::Refused("the webhook does not answer".to_owned());
+        for _ in 0..200 {
+            world.seconds_pass(1);
+            let plan = world.plan();
+            let refused = plan_refused(&plan, &world.observed.status, &no, world.now);
+            for stored in [plan.without_replacements().status, refused.status] {
+                world.observed.status = stored;
+                assert!(!world.observed.status.is_terminal());
+                assert_eq!(world.observed.status.replacements.total, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn steps_since_the_newest_replacement_count_when_the_limit_becomes_lower() {
+    let mut world = limited(world(3));
+    world.job.max_replacements = Some(100);
+    reaches(&mut world, 7);
+    for _ in 0..10 {
+        lose(&mut world, 2, Loss::Evicted);
+        settles(&mut world);
+        prepare_all(&mut world);
+    }
+    world.settle();
+    assert!(world.observed.status.replacements.since_progress > MOST);
+    reaches(&mut world, 8);
+    world.job.max_replacements = Some(MOST);
+    world.settle();
+    assert!(
+        !world.observed.status.is_terminal(),
+        "{:?}",
+        world.observed.status
+    );
+}
+
+#[test]
+fn a_run_that_begins_has_no_replacements_before_it() {
+    let mut world = limited(world(2));
+    reaches(&mut world, 1_000);
+    for _ in 0..MOST {
+        lose(&mut world, 1, Loss::Evicted);
+        settles(&mut world);
+        prepare_all(&mut world);
+    }
+    world.job.suspend = true;
+    world.settle();
+    world.observed.pods.clear();
+    world.observed.progress = None;
+    world.settle();
+    world.job.suspend = false;
+    world.settle();
+    let replacements = &world.observed.status.replacements;
+    assert_eq!(
+        (replacements.since_progress, replacements.last_step),
+        (0, 0)
+    );
+}
+
+#[test]
 fn pods_that_are_deleted_as_soon_as_they_are_made_count() {
     let mut world = limited(world(2));
     for _ in 0..=MOST {

@@ -25,15 +25,33 @@ pub(crate) fn note_lost(draft: &mut Draft<'_>) {
     }
 }
 
-/// Counts pods that this plan replaces, because they have ended or their nodes do not answer, and notes those that it
-/// creates. If these are not created, [`crate::Plan::without_new_pods`] subtracts them: a refused creation is no lost pod.
+/// Counts pods that this plan replaces, because they have ended or their nodes do not answer, and notes those that it makes.
+/// [`crate::Plan::without_replacements`] takes both back.
 pub(crate) fn note_going(draft: &mut Draft<'_>, going: usize, made: usize) {
+    if going == 0 && made == 0 {
+        return;
+    }
+    draft.seen_replacements = Some(draft.status.replacements.clone());
     let number = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
     let pods = &mut draft.status.replacements.pods;
     *pods = pods
         .saturating_sub(number(going))
         .saturating_add(number(made));
     count(draft, number(going));
+}
+
+/// A run that begins owes nothing. If it does not continue from a checkpoint, its steps begin at 0.
+pub(crate) fn begin_run(draft: &mut Draft<'_>, starts_over: bool) {
+    let replacements = &mut draft.status.replacements;
+    replacements.since_progress = 0;
+    if starts_over {
+        replacements.last_step = 0;
+    }
+}
+
+/// The operator itself asks all pods to leave: none of them is lost.
+pub(crate) fn expect_none(draft: &mut Draft<'_>) {
+    draft.status.replacements.pods = 0;
 }
 
 fn count(draft: &mut Draft<'_>, pods: u32) {
@@ -73,12 +91,13 @@ fn has_progressed(draft: &Draft<'_>) -> bool {
 pub(super) fn too_many(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let most = draft.job.most_replacements();
     let count = draft.status.replacements.since_progress;
-    if count <= most {
+    // The count is reset with the next replacement, and the limit may be lower by now.
+    if count <= most || has_progressed(draft) {
         return None;
     }
     let pods = counted(count, "pod");
     let last = draft.status.last_failure.as_ref().map_or_else(
-        || "no failure was reported, so somebody deletes them".to_owned(),
+        || "no failure of a pod was reported".to_owned(),
         |last| format!("the last failure: {}", sentence(last)),
     );
     let message = format!(

@@ -5,6 +5,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason};
 use roundhouse_contract::BuiltFrom;
 
 use crate::draft::{Draft, event};
+use crate::failures::replacements;
 use crate::life::suspend;
 use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
@@ -34,6 +35,7 @@ pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
     for pod in &asked {
         draft.actions.push(delete(pod, DeleteReason::Outdated));
     }
+    replacements::expect_none(draft);
     // As for a suspension: some of what it says cannot be edited.
     group::remove(draft);
     let workers = counted(asked.len() + leaving, "worker");

@@ -8,6 +8,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason};
 use roundhouse_contract::Mode;
 
 use crate::draft::{Draft, event};
+use crate::failures::replacements;
 use crate::generation::worker::may_hold_resources;
 use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
@@ -71,7 +72,9 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
         // All of them are needed again.
         membership.completed.clear();
     }
-    if starts_over(draft) {
+    let is_new = starts_over(draft);
+    replacements::begin_run(draft, is_new);
+    if is_new {
         draft.status.incidents.last_step = 0;
         draft.status.progress = None;
     }

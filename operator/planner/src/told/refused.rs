@@ -48,7 +48,7 @@ pub fn plan_refused(
     obstacle: &Obstacle,
     now: Timestamp,
 ) -> Plan {
-    let mut refused = plan.without_new_pods();
+    let mut refused = plan.without_replacements();
     let words = obstacle.sentence();
     let told = Obstacle::told_in(before).is_some_and(|told| gist(&told.sentence()) == gist(&words));
     let kind = ConditionType::Running;
@@ -108,6 +108,7 @@ mod tests {
             requeue_after: None,
             reason: PlanReason::Training,
             events,
+            seen_replacements: None,
             needs_fresh: false,
         }
     }

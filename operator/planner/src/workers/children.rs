@@ -10,7 +10,7 @@ use crate::draft::{Draft, event};
 use crate::failures::{nodes, replacements};
 use crate::life::outdated;
 use crate::observed::{Mend, Pod, Presence};
-use crate::plan::{Action, PlanReason};
+use crate::plan::{Action, MAX_ACTIONS, PlanReason};
 use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
 use crate::workers::{group, kueue};
@@ -208,11 +208,12 @@ fn make_workers(draft: &mut Draft<'_>) {
             trainer_image: outdated::trainer_image(draft),
         });
     }
-    let gone: Vec<Action> = replaced
+    let mut gone: Vec<Action> = replaced
         .into_iter()
         .filter(|(at, _)| room.is_some() || indices.contains(at))
         .map(|(_, action)| action)
         .collect();
+    gone.truncate(MAX_ACTIONS.saturating_sub(draft.actions.len()));
     replacements::note_going(draft, gone.len(), indices.len());
     draft.actions.extend(gone);
 }
