@@ -169,18 +169,33 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
 }
 
 /// Keeps a pod that runs programs of our image from nodes on which they cannot start (`exec format error`), unless the
-/// template's `nodeSelector` chooses the architecture.
+/// template chooses the architecture.
 fn keep_to_architecture(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
     let mut containers = spec.containers.iter();
     let trainer = containers.find(|container| container.name == labels::TRAINER_CONTAINER);
     let has_our_image = trainer.is_some_and(|trainer| trainer.image.is_none());
     // The init container copies our agent into a container of another image.
     let has_our_agent = job.program.own_command().is_some();
-    if !place.architecture.is_empty() && (has_our_image || has_our_agent) {
+    let is_needed = !place.architecture.is_empty() && (has_our_image || has_our_agent);
+    if is_needed && !chooses_architecture(spec) {
         let selector = spec.node_selector.get_or_insert_default();
         let chosen = selector.entry(ARCHITECTURE.to_owned());
         chosen.or_insert_with(|| place.architecture.to_owned());
     }
+}
+
+/// Whether an affinity of the template chooses the architecture.
+fn chooses_architecture(spec: &PodSpec) -> bool {
+    let affinity = spec.affinity.as_ref();
+    let nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = nodes.and_then(|nodes| {
+        nodes
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let terms = required.iter().flat_map(|it| &it.node_selector_terms);
+    let mut rules = terms.flat_map(|term| term.match_expressions.iter().flatten());
+    rules.any(|rule| rule.key == ARCHITECTURE)
 }
 
 /// What belongs to the trainer container.

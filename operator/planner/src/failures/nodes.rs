@@ -1,6 +1,6 @@
 //! Nodes that are avoided for a while, since a worker failed there for a reason that is the node's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{AvoidedNode, FailureAction};
@@ -84,9 +84,15 @@ pub(crate) fn is_one_free_again(draft: &Draft<'_>, pod: &Pod) -> bool {
 /// Whether a pod names a node that a new pod would not name: the node was lost or avoided when the pod was created, and is gone
 /// or back. Karpenter creates no node for such a pod. Nodes that the template names do not count.
 pub(crate) fn names_in_vain(draft: &Draft<'_>, pod: &Pod) -> bool {
-    let (avoided, lost, own) = (avoided(draft), lost(draft), of_template(draft));
-    let mut named = pod.kept_from.iter();
-    named.any(|node| ![&avoided, &lost, &own].iter().any(|all| all.contains(node)))
+    if pod.kept_from.is_empty() {
+        return false;
+    }
+    let needed: HashSet<String> = avoided(draft)
+        .into_iter()
+        .chain(lost(draft))
+        .chain(of_template(draft))
+        .collect();
+    pod.kept_from.iter().any(|node| !needed.contains(node))
 }
 
 /// Nodes that the template's own affinity names by a field.

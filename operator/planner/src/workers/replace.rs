@@ -60,8 +60,9 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
         return Fate::Goes(DeleteReason::Replaced);
     }
     if pod.unschedulable.is_some() && nodes::names_in_vain(draft, pod) {
-        let made = pod.created_at.filter(|at| *at <= draft.now);
-        let wait = made.and_then(|at| time_left(at, SCALE_UP, draft.now));
+        // By another clock, which may be ahead.
+        let made = pod.created_at.map_or(draft.now, |at| at.min(draft.now));
+        let wait = time_left(made, SCALE_UP, draft.now);
         return wait.map_or(Fate::Goes(DeleteReason::Replaced), Fate::Later);
     }
     Fate::Stays

@@ -25,10 +25,14 @@ fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
 fn pods_with_programs_of_our_image_go_to_nodes_of_its_architecture_unless_the_template_chooses() {
     let arm = json!({"nodeSelector": {"kubernetes.io/arch": "arm64", "pool": "a"}});
     let own = json!({"containers": [{"name": "trainer", "image": "mine:1"}]});
+    let rule = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
+    let by_affinity = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [rule]}]}}}});
     for (spec, architecture, expected) in [
         (json!({}), "amd64", json!({"kubernetes.io/arch": "amd64"})),
         (json!({}), "", Value::Null),
         (arm.clone(), "amd64", arm["nodeSelector"].clone()),
+        (by_affinity, "amd64", Value::Null),
         // The user who builds an image knows its architecture.
         (own, "amd64", Value::Null),
     ] {
