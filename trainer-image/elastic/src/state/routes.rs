@@ -24,9 +24,9 @@ impl Routes {
     /// Routes from ranks that have the state to those that lack it; both in order of rank. `source` is one of the
     /// former, and is used first. A worker has `procs_per_worker` ranks that follow each other.
     ///
-    /// The state enters a worker once, however many of its ranks lack it, because they share its network link. Workers are
-    /// served in order of rank. The state comes from a rank of the same worker if one has it and serves no worker yet, or
-    /// else from a rank that serves no other worker, as long as there is one.
+    /// The state enters a worker once, however many of its ranks lack it, because they share its network link. Workers in
+    /// which a rank has it come first, and receive it from that rank. The others follow in order of rank. Each receives it
+    /// from a rank that serves no other worker, as long as there is one.
     #[must_use]
     pub fn of(
         source: usize,
@@ -38,8 +38,14 @@ impl Routes {
         let mut free = in_order_of_use(source, holders, worker);
         let mut chains: Vec<Vec<usize>> = Vec::new();
         let mut next = 0;
-        for unit in lacking.chunk_by(|one, other| worker(*one) == worker(*other)) {
-            let home = unit.first().map(|rank| worker(*rank));
+        let home = |unit: &[usize]| unit.first().map(|rank| worker(*rank));
+        let mut units: Vec<&[usize]> = lacking
+            .chunk_by(|one, other| worker(*one) == worker(*other))
+            .collect();
+        // Else another worker takes its holder, and the state may come back over the network.
+        units.sort_by_key(|unit| !free.iter().any(|head| Some(worker(*head)) == home(unit)));
+        for unit in units {
+            let home = home(unit);
             let sibling = free.iter().position(|head| Some(worker(*head)) == home);
             if sibling.is_some() || !free.is_empty() {
                 let head = free.remove(sibling.unwrap_or_default());
@@ -138,6 +144,8 @@ mod tests {
         );
         // One process of the second worker was restarted.
         assert_eq!(chains(0, &[0, 1, 3], &[2], 2), [[3, 2]]);
+        // The only rank that has the state serves its own worker first.
+        assert_eq!(chains(2, &[2], &[0, 1, 3], 2), [[2, 3, 0, 1]]);
     }
 
     proptest! {
@@ -175,13 +183,14 @@ mod tests {
             let workers: std::collections::BTreeSet<_> = lacking.iter().map(|rank| rank / procs).collect();
             let least = workers.len().div_ceil(holders.len());
             prop_assert!(routes.longest() <= least * procs);
-            // From outside, at most one rank of a worker receives.
+            // From outside, at most one rank of a worker receives, and none if a rank of it has the state.
             for worker in workers {
                 let entered = lacking.iter().filter(|rank| *rank / procs == worker).filter(|rank| {
                     let from = routes.hop(**rank).and_then(|hop| hop.from);
                     from.is_some_and(|from| from / procs != worker)
                 });
-                prop_assert!(entered.count() <= 1);
+                let has_it = holders.iter().any(|rank| rank / procs == worker);
+                prop_assert!(entered.count() <= usize::from(!has_it));
             }
         }
     }

@@ -24,7 +24,7 @@ pub(crate) struct Draft {
 /// How a file gets a name that no other file has. File systems that refuse one way may know another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// At once or not at all. It may be tried again after an error: a link whose answer was lost is found.
+    /// At once or not at all.
     Link,
     /// At once or not at all.
     Rename,
@@ -55,7 +55,13 @@ impl Draft {
     /// # Errors
     /// `AlreadyExists` when another file has the name, and whatever the volume refuses.
     pub(crate) fn publish(&self, name: &Path) -> io::Result<File> {
-        self.publish_by(Way::Link, name)
+        match self.publish_by(Way::Link, name) {
+            // An earlier try may have done it, although its answer was lost. After a rename the draft is gone.
+            Err(error) if is_done_or_taken(&error) && self.has(name).unwrap_or_default() => {
+                self.file.try_clone()
+            }
+            result => result,
+        }
     }
 
     fn publish_by(&self, way: Way, name: &Path) -> io::Result<File> {
@@ -76,12 +82,8 @@ impl Draft {
         let own = || self.file.try_clone();
         match way {
             Way::Link => {
-                match std::fs::hard_link(&self.path, name) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                        if self.has(name)? { own() } else { Err(error) }
-                    }
-                    result => result.and_then(|()| own()),
-                }
+                std::fs::hard_link(&self.path, name)?;
+                own()
             }
             Way::Rename => {
                 renameat_with(CWD, &self.path, CWD, name, RenameFlags::NOREPLACE)?;
@@ -101,6 +103,12 @@ impl Draft {
         let id = |of: Metadata| (of.dev(), of.ino());
         Ok(id(std::fs::metadata(name)?) == id(self.file.metadata()?))
     }
+}
+
+/// Whether the draft is gone, or its name is there.
+fn is_done_or_taken(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, NotFound};
+    matches!(error.kind(), AlreadyExists | NotFound)
 }
 
 /// Whether a file system does not know the flag of a rename.
@@ -158,6 +166,18 @@ mod tests {
         drop((own, other));
         assert_eq!(names(&folder), ["name"], "no draft stays");
         assert_eq!(std::fs::read_to_string(&name).unwrap(), "own");
+    }
+
+    #[test]
+    fn a_rename_whose_answer_was_lost_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let (own, name) = (
+            Draft::write(root.path(), "own").unwrap(),
+            root.path().join("name"),
+        );
+        std::fs::rename(&own.path, &name).unwrap();
+        own.publish(&name).unwrap();
+        assert_eq!(names(root.path()), ["name"]);
     }
 
     #[test]

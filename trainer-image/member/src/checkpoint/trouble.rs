@@ -123,10 +123,11 @@ impl std::fmt::Display for Operation {
 }
 
 impl Reason {
-    /// Why an operation has failed. Mounts of object stores refuse what they cannot do, each with another error; of the
-    /// rename of a directory gcsfuse says "too many open files".
+    /// Why an operation has failed. Mounts of object stores refuse what they cannot do, each with another error. For the
+    /// rename of a directory gcsfuse says "too many open files", which elsewhere says that of this process.
     pub(super) fn of(operation: Operation, error: io::Error) -> Self {
-        if is_refusal(&error) {
+        let too_many_files = Errno::from_io_error(&error) == Some(Errno::MFILE);
+        if is_refusal(&error) && (!too_many_files || operation == Operation::RenameDirectory) {
             return Self::Refused(operation, error);
         }
         error.into()
