@@ -77,7 +77,7 @@ pub const fn of_trainer(reason: Reason) -> FailureReason {
         Reason::HardwareFault => (
             Some(ReplaceAndAvoidNode),
             "A GPU failed, a GPU that the pod asks for cannot be used, or the worker's weights are not those of the other workers. The worker is replaced on another node.",
-            "Look at the node in `status.lastFailure.node`. The message has the words of CUDA and its driver.",
+            "Look at the node in `status.lastFailure.node`. The message has the words of CUDA and its driver, or names the ranks that differ.",
         ),
         Reason::Left => (
             Some(Count),

@@ -144,8 +144,8 @@ pub struct MembershipStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub order: String,
-    /// Random, drawn for this generation. Its members tell each other by it from processes of other jobs and generations, and
-    /// agents send traces and ledgers to clients that know it.
+    /// Random, drawn for this generation. By it, its members refuse processes of other jobs and generations, and agents
+    /// refuse clients that may not read the job.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub nonce: String,

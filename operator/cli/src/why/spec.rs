@@ -32,11 +32,13 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     }
     if reason == "Deleting" {
         let summary = "The job is deleted, and is still there.";
-        return Some(
-            Diagnosis::new(Situation::Deleting, summary)
-                .shown_by(message)
-                .do_("Wait for the controller that owns the finalizer, or find out why it does not remove it."),
-        );
+        let is_held = message.contains("finalizers");
+        let diagnosis = Diagnosis::new(Situation::Deleting, summary).shown_by(message);
+        return Some(if is_held {
+            diagnosis.do_("Wait for the controller that owns the finalizer, or find out why it does not remove it.")
+        } else {
+            diagnosis.do_("Wait until its pods have left.")
+        });
     }
     if reason == "InvalidSpec" {
         let summary = format!("The spec cannot be run: {message}.");

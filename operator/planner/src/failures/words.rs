@@ -52,7 +52,7 @@ pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
         (_, Some(end), Some(words)) if has_left(end) => (
             words.reason.as_str().to_owned(),
             format!(
-                "{}; the operator did not ask it to: a postStart hook or a livenessProbe failed, or somebody stopped the \
+                "{}; the operator did not ask it to: a postStart hook or a livenessProbe failed, or a person stopped the \
                  container; `kubectl describe pod {}` shows the kubelet's events",
                 words.message, pod.name
             ),

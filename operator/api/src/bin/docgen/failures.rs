@@ -54,7 +54,7 @@ The first rule of `failurePolicy.rules` that matches decides. If none matches, t
 
 More than `backoffLimit` incidents in a row without a new step fail the job. So do more than `maxIncidents` incidents in all, if you
 set that limit. More than `maxReplacements` pods that take the place of others without a new step fail the job, whatever the cause; the
-default is 10 for each worker, at least 100. Several workers that fail before the next generation trains are one incident.
+default is 10 for each worker and spare, at least 100. Several workers that fail before the next generation trains are one incident.
 
 ## Trouble with checkpoints
 
