@@ -131,6 +131,23 @@ fn a_worker_that_is_dismissed_while_it_waits_saves_before_it_leaves() {
 }
 
 #[test]
+fn a_state_that_all_ranks_together_could_not_save_is_named_in_the_last_words_of_each() {
+    for nodes in [1, 2] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut job = Job::leaving(&endless(), nodes, file.path(), GRACE_SECONDS);
+        job.issue_when_ready(1);
+        job.wait_for("committed steps", |status| status.step > 20);
+        (0..nodes as usize).for_each(|node| job.signal(node, "-TERM"));
+        for node in 0..nodes {
+            assert_eq!(job.exit_code(node as usize), Some(143), "{}", job.logs());
+            let message = job.failure(node, 0).message;
+            assert!(message.contains("no checkpoint holds"), "{message}");
+            assert!(message.contains("Not a directory"), "{message}");
+        }
+    }
+}
+
+#[test]
 fn a_state_that_cannot_be_saved_is_named_in_the_last_words() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let on_file = Job::leaving(&endless(), 2, file.path(), GRACE_SECONDS);

@@ -36,7 +36,8 @@ struct Tries {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// All leave, so that the state is nowhere but on the volume. If a peer is lost meanwhile, this process saves it alone.
+    /// All leave, so that the state is nowhere but on the volume. If a peer is lost meanwhile, or the save of one rank fails, each
+    /// process saves it alone: the volume may be in order for one of them.
     ///
     /// # Errors
     /// [`Failure::State`] when the state cannot be copied, [`Failure::Fenced`].
@@ -45,7 +46,12 @@ impl<R: Rendezvous> Member<'_, R> {
         self.enter(Phase::Saving);
         match self.save_now(Purpose::Leaving, state) {
             Ok(()) => {
-                self.kept = self.keeping.as_ref().map(|_| Kept::Checkpoint);
+                if self.is_saved_by_all() {
+                    self.kept = self.keeping.as_ref().map(|_| Kept::Checkpoint);
+                } else {
+                    let reason = self.reporter.checkpoint_trouble();
+                    say_error(&format!("no checkpoint of the last step: {reason}"));
+                }
                 Ok(())
             }
             // The process saves its state alone.
@@ -61,6 +67,17 @@ impl<R: Rendezvous> Member<'_, R> {
             }
             result => result,
         }
+    }
+
+    /// Whether each rank knows of a checkpoint of this step: only rank 0 notices that its name could not be given. All ranks ask at
+    /// the same time. No, if a peer is lost meanwhile.
+    fn is_saved_by_all(&self) -> bool {
+        let Some(keeping) = &self.keeping else {
+            return true;
+        };
+        let lacks = f64::from(u8::from(!keeping.saver.has(self.held.mark.step)));
+        let sum = self.world().and_then(|world| world.sum(&[lacks]));
+        sum.is_ok_and(|lacking| lacking == [0.0])
     }
 
     /// Training is complete. No rank ends before its state is saved.
