@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 
+use jiff::SignedDuration;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
+use roundhouse_api::{Checkpoint, CheckpointVolume};
 use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{PlanReason, Pod, PodPhase};
@@ -109,6 +111,56 @@ fn a_member_with_the_only_state_stays_and_one_whose_generation_never_formed_goes
         formed.observed.pods[0].deleting,
         "the others hold a newer one"
     );
+}
+
+/// Two members train, and so many of them are asked to leave within a minute. Their replacements are prepared.
+fn drained(leaving: usize, has_checkpoint: bool) -> World {
+    let mut world = world(2).training();
+    world.job.checkpoint = has_checkpoint.then(|| Checkpoint {
+        volume: CheckpointVolume::default(),
+        every_steps: None,
+        every_seconds: None,
+        keep: 3,
+        best: None,
+    });
+    world.observed.formed = Some(1);
+    world.settle();
+    for at in 0..leaving {
+        world.is_deleted(at);
+        world.observed.pods[at].gone_by = Some(world.now + SignedDuration::from_secs(60));
+    }
+    world.settle();
+    for at in 2..world.observed.pods.len() {
+        world.prepared(at);
+    }
+    world
+}
+
+#[test]
+fn newcomers_wait_for_those_that_leave_with_the_only_state_and_save_it() {
+    let mut world = drained(2, true);
+    let plan = world.settle();
+    assert_eq!(world.generation(), 1, "{plan:?}");
+    assert!(plan.requeue_after.is_some_and(|it| it.as_secs() <= 60));
+    let mut gone = world.clone();
+    for _ in 0..2 {
+        gone.vanishes(0);
+    }
+    gone.settle();
+    assert_eq!(gone.generation(), 2);
+    // Longer than their grace nobody waits.
+    world.seconds_pass(61);
+    world.settle();
+    assert_eq!(world.generation(), 2);
+}
+
+#[test]
+fn newcomers_do_not_wait_for_leavers_if_a_member_stays_or_nothing_can_be_saved() {
+    for (leaving, has_checkpoint) in [(1, true), (2, false)] {
+        let mut world = drained(leaving, has_checkpoint);
+        world.settle();
+        assert_eq!(world.generation(), 2, "{leaving} {has_checkpoint}");
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use roundhouse_contract::earlier::{Earlier, MAX_EARLIER};
 
 use crate::draft::Draft;
-use crate::generation::worker::{is_alive, is_member_of_any};
+use crate::generation::worker::{is_alive, is_member_of_any, is_survivor};
+use crate::life::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
 use crate::told::status::time_left;
 
@@ -83,6 +84,18 @@ pub(crate) fn left(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
     let beside = all.into_values();
     let beside = beside.filter(|it| !it.continues && it.found >= it.nodes);
     beside.map(|it| it.left).max()
+}
+
+/// How long those that hold the newest state and are on their way out may still save it, if no member of the next generation
+/// holds a state: a checkpoint that is complete after the next generation has begun is not used any more. `None`: nobody saves.
+pub(crate) fn saving(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
+    if draft.job.checkpoint.is_none() || next.iter().any(|pod| is_survivor(pod)) {
+        return None;
+    }
+    let pods = draft.observed.pods.iter().filter(|pod| is_alive(pod));
+    let holders = pods.filter(|pod| formed_with(pod, draft.members.formed).is_some());
+    let left = holders.filter_map(|pod| still_leaves(pod, draft.now));
+    left.max()
 }
 
 /// A generation as its members' pods tell of it.

@@ -59,9 +59,9 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     waiting::explain(draft, able.len())
 }
 
-/// Raises the next generation, unless one that it has no member of may still train.
+/// Raises the next generation, unless one that it has no member of may still train, or saves its state.
 fn next(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
-    match beside::left(draft, members) {
+    match beside::left(draft, members).max(beside::saving(draft, members)) {
         None => raise(draft, members),
         Some(left) => {
             if left < Duration::MAX {

@@ -91,8 +91,12 @@ impl Draft {
             }
             Way::Create => {
                 let mut file = File::create_new(name)?;
-                file.write_all(self.text.as_bytes())?;
-                file.sync_all()?;
+                let written = file.write_all(self.text.as_bytes());
+                if let Err(error) = written.and_then(|()| file.sync_all()) {
+                    // Else the next try, on a volume that has room again, takes it for another process' file.
+                    let _ = std::fs::remove_file(name);
+                    return Err(error);
+                }
                 Ok(file)
             }
         }

@@ -41,13 +41,13 @@ fn read_from_end(
     let path = directory.ledger().join(ledger::file_name(generation));
     let damaged = |reason: String| io::Error::new(io::ErrorKind::InvalidData, about(&path, reason));
     let file = File::open(&path)?;
-    let length = file.metadata()?.len();
     let mut text = String::new();
     BufReader::new(&file).read_line(&mut text)?;
     if !text.ends_with('\n') {
         return Ok(None);
     }
     let header = text.len() as u64;
+    let length = file.metadata()?.len().max(header);
     let mut num_bytes = first_bytes;
     let lines = loop {
         let start = length.saturating_sub(num_bytes).max(header);
