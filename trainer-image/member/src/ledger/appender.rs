@@ -45,6 +45,8 @@ pub(super) struct Appender {
     num_written: usize,
     /// Whether somebody else has written this generation's file.
     is_taken: bool,
+    /// An error of a moment delays the file. One that lasts must not keep it from being written.
+    could_not_count: bool,
 }
 
 impl Appender {
@@ -67,6 +69,7 @@ impl Appender {
             durable_length: 0,
             num_written: 0,
             is_taken: false,
+            could_not_count: false,
         }
     }
 
@@ -169,7 +172,7 @@ impl Appender {
     }
 
     /// With what state the generation begins, and how many steps it does again.
-    fn start(&self) -> io::Result<Start> {
+    fn start(&mut self) -> io::Result<Start> {
         let Beginning {
             generation,
             head,
@@ -183,13 +186,17 @@ impl Appender {
         let carried = self.chain.lines().iter();
         let carried = carried.take_while(|line| line.step <= head.step);
         let repeats = match repeats::count(&self.beginning, carried, &generations, read) {
-            Err(error) if older::is_unreadable(&error) => {
+            Err(error) if self.could_not_count || older::is_unreadable(&error) => {
                 say_error(&format!(
                     "the steps that were repeated are not counted: {error}"
                 ));
                 None
             }
-            repeats => repeats?,
+            Err(error) => {
+                self.could_not_count = true;
+                return Err(error);
+            }
+            Ok(repeats) => repeats,
         };
         Ok(Start {
             head,
@@ -294,5 +301,17 @@ mod tests {
         assert!(other_world.write().is_err() && other_world.is_taken);
         let files = std::fs::read_dir(directory.ledger()).unwrap();
         assert_eq!(files.count(), 1, "no draft stays");
+    }
+
+    #[test]
+    fn a_ledger_is_begun_although_an_older_one_can_never_be_read() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        // Reading it is an error that is neither damage nor a missing right.
+        std::fs::create_dir_all(directory.ledger().join(ledger::file_name(1))).unwrap();
+        let mut own = appender(&directory);
+        assert!(own.write().is_err(), "it may be one of a moment");
+        own.write().unwrap();
+        assert_eq!(own.header.start.as_ref().unwrap().repeats, None);
     }
 }
