@@ -148,7 +148,8 @@ pub fn pod(full: &FullPod) -> Pod {
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())
             .map(|condition| condition.message.clone().unwrap_or_default()),
-        kept_from: spec.as_ref().map(fields::kept_from).unwrap_or_default(),
+        // Read beside the other fields: see `watched`.
+        kept_from: Vec::new(),
         failed: status
             .filter(|_| phase == PodPhase::Failed)
             .map(|status| text(status.reason.as_ref(), status.message.as_ref())),

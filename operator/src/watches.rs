@@ -141,8 +141,8 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
     let events = watcher(api, ours)
         .backoff(backoff::watch_backoff())
         .map_ok(|event| {
-            map_event(event, |WatchedPod(pod): &WatchedPod| {
-                (slim::pod(pod), identity(&pod.metadata))
+            map_event(event, |watched: &WatchedPod| {
+                (watched.slim(), identity(&watched.pod.metadata))
             })
         });
     feed(events, &context.pods, &wake, &context, Watched::Pods).await;

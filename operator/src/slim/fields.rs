@@ -4,10 +4,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use k8s_openapi::api::core::v1::{
-    Affinity, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
-    PreferredSchedulingTerm,
-};
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -19,35 +15,7 @@ const MAX_NAMES: usize = 256;
 /// Longest name of a node.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Nodes that a pod is kept from by their names; none if they are too many.
-pub(super) fn kept_from(spec: &PodSpec) -> Vec<String> {
-    let affinity = spec.affinity.as_ref();
-    let Some(affinity) = affinity.and_then(|affinity| affinity.node_affinity.as_ref()) else {
-        return Vec::new();
-    };
-    let fields = terms(affinity).flat_map(|term| term.match_fields.iter().flatten());
-    let not_in = fields.filter(|field| field.key == NAME && field.operator == NOT_IN);
-    let names = not_in.flat_map(|field| field.values.iter().flatten());
-    let mut names: Vec<String> = names.take(MAX_NAMES + 1).cloned().collect();
-    if names.len() > MAX_NAMES {
-        return Vec::new();
-    }
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
-fn terms(affinity: &NodeAffinity) -> impl Iterator<Item = &NodeSelectorTerm> {
-    let NodeAffinity {
-        preferred_during_scheduling_ignored_during_execution: preferred,
-        required_during_scheduling_ignored_during_execution: required,
-    } = affinity;
-    let preferred = preferred.iter().flatten().map(|term| &term.preference);
-    let required = required.iter().flat_map(|it| &it.node_selector_terms);
-    preferred.chain(required)
-}
-
-/// What [`kept_from`] reads of an affinity.
+/// The names that an affinity keeps a pod from.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct OfNodes {
@@ -88,35 +56,24 @@ struct Field {
 }
 
 impl OfNodes {
-    /// An affinity of which [`kept_from`] says the same.
-    pub(super) fn into_affinity(self) -> Option<Affinity> {
-        let terms = self.node_affinity?;
-        let preferred = terms.preferred_during_scheduling_ignored_during_execution;
-        let required = terms.required_during_scheduling_ignored_during_execution;
+    /// Nodes that a pod is kept from by their names; none if they are too many.
+    pub(super) fn kept_from(self) -> Vec<String> {
+        let Some(Terms {
+            preferred_during_scheduling_ignored_during_execution: preferred,
+            required_during_scheduling_ignored_during_execution: required,
+        }) = self.node_affinity
+        else {
+            return Vec::new();
+        };
         let required = required.and_then(|it| it.node_selector_terms);
         let mut names = preferred.map_or_else(Vec::new, |it| it.names);
         names.extend(required.map_or_else(Vec::new, |it| it.names));
-        if names.is_empty() {
-            return None;
+        if names.len() > MAX_NAMES {
+            return Vec::new();
         }
-        let field = NodeSelectorRequirement {
-            key: NAME.to_owned(),
-            operator: NOT_IN.to_owned(),
-            values: Some(names),
-        };
-        let preference = NodeSelectorTerm {
-            match_fields: Some(vec![field]),
-            match_expressions: None,
-        };
-        let weight = 1;
-        let preferred = vec![PreferredSchedulingTerm { preference, weight }];
-        Some(Affinity {
-            node_affinity: Some(NodeAffinity {
-                preferred_during_scheduling_ignored_during_execution: Some(preferred),
-                ..NodeAffinity::default()
-            }),
-            ..Affinity::default()
-        })
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 }
 
@@ -195,19 +152,7 @@ mod tests {
 
     fn of(affinity: &Value) -> Vec<String> {
         let read: OfNodes = serde_json::from_str(&affinity.to_string()).unwrap();
-        let spec = PodSpec {
-            affinity: read.into_affinity(),
-            ..PodSpec::default()
-        };
-        kept_from(&spec)
-    }
-
-    fn whole(affinity: &Value) -> Vec<String> {
-        let spec = PodSpec {
-            affinity: serde_json::from_value(affinity.clone()).unwrap(),
-            ..PodSpec::default()
-        };
-        kept_from(&spec)
+        read.kept_from()
     }
 
     fn names(number: usize) -> Value {
@@ -234,9 +179,6 @@ mod tests {
             },
         });
         assert_eq!(of(&affinity), ["a", "c"]);
-        let mut affinity = affinity;
-        affinity["podAffinity"] = Value::Null;
-        assert_eq!(whole(&affinity), ["a", "c"]);
         assert!(of(&json!({"nodeAffinity": null})).is_empty());
     }
 
@@ -245,13 +187,11 @@ mod tests {
         assert_eq!(of(&names(MAX_NAMES)).len(), MAX_NAMES);
         for too_many in [MAX_NAMES + 1, 50_000] {
             assert!(of(&names(too_many)).is_empty());
-            assert!(whole(&names(too_many)).is_empty());
         }
         let terms = vec![json!({}); 400_000];
         let required = json!({"nodeSelectorTerms": terms});
         let affinity =
             json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
-        let read: OfNodes = serde_json::from_str(&affinity.to_string()).unwrap();
-        assert!(read.into_affinity().is_none());
+        assert!(of(&affinity).is_empty());
     }
 }

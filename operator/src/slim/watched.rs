@@ -5,15 +5,30 @@
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use roundhouse_api::resource_by;
+use roundhouse_planner::Pod;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::few::Few;
 use super::fields::OfNodes;
 
-/// A pod of which only what [`super::pod`] reads is there.
+/// A pod of which only what is kept of it is there.
 #[derive(Clone, Debug)]
-pub(crate) struct WatchedPod(pub(crate) FullPod);
+pub(crate) struct WatchedPod {
+    /// What [`super::pod`] reads.
+    pub(crate) pod: FullPod,
+    /// [`Pod::kept_from`].
+    kept_from: Vec<String>,
+}
+
+impl WatchedPod {
+    pub(crate) fn slim(&self) -> Pod {
+        Pod {
+            kept_from: self.kept_from.clone(),
+            ..super::pod(&self.pod)
+        }
+    }
+}
 
 #[derive(Deserialize)]
 struct Parts {
@@ -54,12 +69,15 @@ impl<'de> Deserialize<'de> for WatchedPod {
             spec,
             status,
         } = Parts::deserialize(deserializer)?;
-        let spec = spec.map(|spec| PodSpec {
-            node_name: spec.node_name,
-            readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
-            scheduling_gates: spec.scheduling_gates,
-            affinity: spec.affinity.and_then(OfNodes::into_affinity),
-            ..PodSpec::default()
+        let mut kept_from = Vec::new();
+        let spec = spec.map(|spec| {
+            kept_from = spec.affinity.map_or_else(Vec::new, OfNodes::kept_from);
+            PodSpec {
+                node_name: spec.node_name,
+                readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
+                scheduling_gates: spec.scheduling_gates,
+                ..PodSpec::default()
+            }
         });
         let metadata = ObjectMeta {
             name: metadata.name,
@@ -73,15 +91,18 @@ impl<'de> Deserialize<'de> for WatchedPod {
             owner_references: metadata.owner_references,
             ..ObjectMeta::default()
         };
-        Ok(Self(FullPod {
-            metadata,
-            spec,
-            status,
-        }))
+        Ok(Self {
+            pod: FullPod {
+                metadata,
+                spec,
+                status,
+            },
+            kept_from,
+        })
     }
 }
 
-resource_by!(WatchedPod, FullPod, 0);
+resource_by!(WatchedPod, FullPod, pod);
 
 #[cfg(test)]
 mod tests {
@@ -120,10 +141,10 @@ mod tests {
         .to_string();
         let full: FullPod = serde_json::from_str(&text).unwrap();
         let watched: WatchedPod = serde_json::from_str(&text).unwrap();
-        assert_eq!(slim::pod(&watched.0), slim::pod(&full));
-        assert_eq!(slim::pod(&watched.0).kept_from, ["n2"]);
+        assert_eq!(slim::pod(&watched.pod), slim::pod(&full));
+        assert_eq!(watched.slim().kept_from, ["n2"]);
         assert_eq!(watched.meta().namespace, full.metadata.namespace);
-        let WatchedPod(pod) = watched;
+        let WatchedPod { pod, .. } = watched;
         assert!(pod.metadata.managed_fields.is_none());
         assert!(pod.spec.unwrap().volumes.is_none());
     }
