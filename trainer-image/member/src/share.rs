@@ -32,7 +32,7 @@ pub struct Opened {
 
 /// A state that can go from rank to rank of a group.
 ///
-/// [`HostParcel`] does it for any state and any group. A state on a device does it there.
+/// A [`HostState`] does it for any group. A state on a device does it there.
 pub trait Share<G: Group>: State {
     /// Memory for a chunk and its [`seal`], from where the group can send it.
     type Parcel;
@@ -74,6 +74,43 @@ pub trait Share<G: Group>: State {
     ) -> Result<Opened, Failure>;
 }
 
+/// A state that goes from rank to rank through host memory, over any group.
+pub trait HostState: State {}
+
+impl<G: Group, S: HostState> Share<G> for S {
+    type Parcel = HostParcel;
+
+    fn parcel(&self, _: &G, length: u64) -> Result<HostParcel, Failure> {
+        HostParcel::new(length)
+    }
+
+    fn pack(&self, bytes: &Range<u64>, parcel: &mut HostParcel) -> Result<u64, Failure> {
+        parcel.pack(self, bytes)
+    }
+
+    fn exchange(
+        group: &G,
+        send: Option<(&HostParcel, u32)>,
+        receive: Option<(&mut HostParcel, u32)>,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Failure> {
+        let send = send.map(|(parcel, to)| (parcel.0.as_slice(), to));
+        let receive = receive.map(|(parcel, from)| (parcel.0.as_mut_slice(), from));
+        group.exchange(send, receive, meanwhile)
+    }
+
+    fn open(
+        &mut self,
+        group: &G,
+        parcel: &HostParcel,
+        bytes: &Range<u64>,
+        compares: bool,
+    ) -> Result<Opened, Failure> {
+        group.check()?;
+        parcel.open(self, bytes, compares)
+    }
+}
+
 /// What a chunk ends with: a function of the [`sum_of_words`] of its bytes and of where they lie. Zeros are not
 /// sealed, and neither is what is left of another chunk.
 #[must_use]
@@ -97,25 +134,13 @@ pub fn garbled() -> Failure {
 pub struct HostParcel(Vec<u8>);
 
 impl HostParcel {
-    /// See [`Share::parcel`].
-    ///
-    /// # Errors
-    /// More than a process can address.
-    pub fn new(length: u64) -> Result<Self, Failure> {
+    fn new(length: u64) -> Result<Self, Failure> {
         let length =
             usize::try_from(length).map_err(|error| Failure::Internal(error.to_string()))?;
         Ok(Self(vec![0; length + DIGEST_BYTES]))
     }
 
-    /// See [`Share::pack`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn pack<S: State + ?Sized>(
-        &mut self,
-        state: &S,
-        bytes: &Range<u64>,
-    ) -> Result<u64, Failure> {
+    fn pack(&mut self, state: &impl State, bytes: &Range<u64>) -> Result<u64, Failure> {
         let length = self.0.len() - DIGEST_BYTES;
         let (buffer, end) = self.0.split_at_mut(length);
         state.copy_out(bytes.clone(), buffer)?;
@@ -124,33 +149,12 @@ impl HostParcel {
         Ok(digest)
     }
 
-    /// See [`Share::exchange`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn exchange<G: Group>(
-        group: &G,
-        send: Option<(&Self, u32)>,
-        receive: Option<(&mut Self, u32)>,
-        meanwhile: Meanwhile<'_>,
-    ) -> Result<(), Failure> {
-        let send = send.map(|(parcel, to)| (parcel.0.as_slice(), to));
-        let receive = receive.map(|(parcel, from)| (parcel.0.as_mut_slice(), from));
-        group.exchange(send, receive, meanwhile)
-    }
-
-    /// See [`Share::open`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn open<S: State + ?Sized, G: Group>(
+    fn open(
         &self,
-        state: &mut S,
-        group: &G,
+        state: &mut impl State,
         bytes: &Range<u64>,
         compares: bool,
     ) -> Result<Opened, Failure> {
-        group.check()?;
         let (buffer, end) = self.0.split_at(self.0.len() - DIGEST_BYTES);
         let digest = sum_of_words(buffer);
         if end != seal(digest, bytes.start).to_le_bytes() {
@@ -257,10 +261,11 @@ mod tests {
         for garbage in [0, 7, 0xff] {
             for compares in [false, true] {
                 let (mut state, bytes) = (Bytes::filled(3), 0..NUM_BYTES);
-                let mut parcel = HostParcel::new(NUM_BYTES).unwrap();
-                let (group, receive) = (Delivers(garbage), Some((&mut parcel, 0)));
-                HostParcel::exchange(&group, None, receive, &mut || Ok(())).unwrap();
-                let opened = parcel.open(&mut state, &group, &bytes, compares);
+                let group = Delivers(garbage);
+                let mut parcel = state.parcel(&group, NUM_BYTES).unwrap();
+                let receive = Some((&mut parcel, 0));
+                Bytes::exchange(&group, None, receive, &mut || Ok(())).unwrap();
+                let opened = state.open(&group, &parcel, &bytes, compares);
                 assert!(matches!(opened, Err(Failure::PeerLost(_))), "{garbage}");
                 assert_eq!(state, Bytes::filled(3));
             }

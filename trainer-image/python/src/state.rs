@@ -4,14 +4,12 @@ use std::ops::Range;
 
 use pyo3::prelude::*;
 use roundhouse_member::failure::Failure;
-use roundhouse_member::group::Meanwhile;
 use roundhouse_member::replicas::Difference;
-use roundhouse_member::share::{HostParcel, Opened, Share};
+use roundhouse_member::share::HostState;
 use roundhouse_member::state::{Record, State, Table};
 use safetensors::Dtype;
 
 use crate::failure::refused;
-use crate::group::PyGroup;
 
 /// A `roundhouse.state.Row` and what it consists of.
 #[derive(Debug)]
@@ -97,36 +95,7 @@ impl State for PyState {
     }
 }
 
-impl Share<PyGroup> for PyState {
-    type Parcel = HostParcel;
-
-    fn parcel(&self, _: &PyGroup, length: u64) -> Result<HostParcel, Failure> {
-        HostParcel::new(length)
-    }
-
-    fn pack(&self, bytes: &Range<u64>, parcel: &mut HostParcel) -> Result<u64, Failure> {
-        parcel.pack(self, bytes)
-    }
-
-    fn exchange(
-        group: &PyGroup,
-        send: Option<(&HostParcel, u32)>,
-        receive: Option<(&mut HostParcel, u32)>,
-        meanwhile: Meanwhile<'_>,
-    ) -> Result<(), Failure> {
-        HostParcel::exchange(group, send, receive, meanwhile)
-    }
-
-    fn open(
-        &mut self,
-        group: &PyGroup,
-        parcel: &HostParcel,
-        bytes: &Range<u64>,
-        compares: bool,
-    ) -> Result<Opened, Failure> {
-        parcel.open(self, group, bytes, compares)
-    }
-}
+impl HostState for PyState {}
 
 fn dtype_of(name: &str) -> Option<Dtype> {
     Some(match name {

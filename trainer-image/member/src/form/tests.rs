@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use roundhouse_contract::Master;
 use roundhouse_contract::environment::CheckpointEnvironment;
@@ -10,45 +9,12 @@ use roundhouse_elastic::{
 
 use super::*;
 use crate::checkpoint::{Identity, Manifest};
-use crate::group::Meanwhile;
 use crate::group::threads::{Made, Threads};
 use crate::member::Control;
 use crate::membership::MembershipWatch;
-use crate::share::{HostParcel, Opened};
 use crate::signals::LeaveRequest;
 use crate::state::tests::{Bytes, NUM_BYTES, table};
 use crate::{Held, Keeping, Launch};
-
-impl Share<Threads> for Bytes {
-    type Parcel = HostParcel;
-
-    fn parcel(&self, _: &Threads, length: u64) -> Result<HostParcel, Failure> {
-        HostParcel::new(length)
-    }
-
-    fn pack(&self, bytes: &Range<u64>, parcel: &mut HostParcel) -> Result<u64, Failure> {
-        parcel.pack(self, bytes)
-    }
-
-    fn exchange(
-        group: &Threads,
-        send: Option<(&HostParcel, u32)>,
-        receive: Option<(&mut HostParcel, u32)>,
-        meanwhile: Meanwhile<'_>,
-    ) -> Result<(), Failure> {
-        HostParcel::exchange(group, send, receive, meanwhile)
-    }
-
-    fn open(
-        &mut self,
-        group: &Threads,
-        parcel: &HostParcel,
-        bytes: &Range<u64>,
-        compares: bool,
-    ) -> Result<Opened, Failure> {
-        parcel.open(self, group, bytes, compares)
-    }
-}
 
 mod resume;
 

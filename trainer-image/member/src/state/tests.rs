@@ -6,6 +6,8 @@ pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 pub(crate) const NUM_BYTES: u64 = 29;
 
+impl share::HostState for Bytes {}
+
 impl Bytes {
     pub(crate) fn filled(with: u8) -> Self {
         Self(vec![with; usize::try_from(NUM_BYTES).unwrap()])
