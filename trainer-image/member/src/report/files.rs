@@ -90,12 +90,13 @@ pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use roundhouse_contract::Phase;
 
     use super::*;
 
-    fn status(step: u64) -> RankStatus {
+    /// Of a process that has made so many steps.
+    pub(in crate::report) fn status(step: u64) -> RankStatus {
         RankStatus {
             phase: Phase::Training,
             rank: Some(0),

@@ -59,8 +59,11 @@ impl StatusFile {
 
     /// Writes it when it is due, unless something newer is written before.
     pub(super) fn write_at(&mut self, due: Instant, status: RankStatus) {
-        self.shared.lock().pending = Some((status, due));
-        self.shared.changed.notify_one();
+        let before = self.shared.lock().pending.replace((status, due));
+        if before.is_none_or(|(_, before)| due < before) {
+            // Else the thread wakes at that time anyway.
+            self.shared.changed.notify_one();
+        }
         if !std::mem::replace(&mut self.has_thread, true) {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("status".to_owned());
@@ -114,24 +117,10 @@ fn write(path: &Path, status: &RankStatus) -> io::Result<()> {
 mod tests {
     use std::time::Duration;
 
-    use roundhouse_contract::Phase;
-
     use super::*;
+    use crate::report::files::tests::status;
 
     const DEADLINE: Duration = Duration::from_secs(20);
-
-    fn status(step: u64) -> RankStatus {
-        RankStatus {
-            phase: Phase::Training,
-            rank: Some(0),
-            generation: 1,
-            step,
-            forming: 0,
-            volume_moves: 0,
-            patience_seconds: 0,
-            progress: None,
-        }
-    }
 
     fn step_in(file: &StatusFile) -> Option<u64> {
         let text = std::fs::read_to_string(file.path()).ok()?;
