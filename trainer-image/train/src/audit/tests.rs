@@ -75,6 +75,19 @@ fn grow(chain: &mut Chain, generation: u64, to: u64) {
     }
 }
 
+/// A directory, and the chain of a first generation that has committed so many steps. No file has them yet.
+fn committed(num_steps: u64) -> (tempfile::TempDir, Directory, Chain) {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut chain = Chain::from(Head::start(&terms()));
+    grow(&mut chain, 1, num_steps);
+    (root, directory, chain)
+}
+
+fn lines_of(chain: &Chain) -> Vec<Line> {
+    chain.lines().iter().copied().collect()
+}
+
 /// Writes a generation's file of the ledger.
 fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: &[Line]) {
     let header = Header {
@@ -115,7 +128,7 @@ fn save_alone(directory: &Directory, chain: &Chain) {
         ledger: head,
         tail: Some(Tail {
             after: chain.durable(),
-            lines: chain.lines().iter().copied().collect(),
+            lines: lines_of(chain),
         }),
         tensors: Table::default(),
         shards: Vec::new(),
@@ -136,12 +149,8 @@ fn num_lost(proof: &Proof) -> u64 {
 
 #[test]
 fn the_last_steps_of_a_job_that_was_saved_alone_are_proven_before_and_after_its_resume() {
-    let root = tempfile::tempdir().unwrap();
-    let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&terms()));
-    grow(&mut chain, 1, 4);
-    let lines: Vec<Line> = chain.lines().iter().copied().collect();
-    write(&directory, 1, None, &lines);
+    let (_root, directory, mut chain) = committed(4);
+    write(&directory, 1, None, &lines_of(&chain));
     // Two lines are in the file, and the ranks do not know it; two more are in no file.
     chain.forget_through(2);
     grow(&mut chain, 1, 6);
@@ -152,7 +161,7 @@ fn the_last_steps_of_a_job_that_was_saved_alone_are_proven_before_and_after_its_
     // A generation continues from the checkpoint: first it only writes a part of the tail, then a step of its own.
     let after = chain.durable();
     grow(&mut chain, 2, 7);
-    let lines: Vec<Line> = chain.lines().iter().copied().collect();
+    let lines = lines_of(&chain);
     for (num_written, num_steps) in [(3, 6), (5, 7)] {
         write(&directory, 2, Some(after), &lines[..num_written]);
         let found = proof(&directory);
@@ -162,19 +171,14 @@ fn the_last_steps_of_a_job_that_was_saved_alone_are_proven_before_and_after_its_
 
 #[test]
 fn a_tail_that_no_generation_continued_from_is_lost_and_done_again() {
-    let root = tempfile::tempdir().unwrap();
-    let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&terms()));
-    grow(&mut chain, 1, 4);
-    let lines: Vec<Line> = chain.lines().iter().copied().collect();
-    write(&directory, 1, None, &lines);
+    let (_root, directory, mut chain) = committed(4);
+    write(&directory, 1, None, &lines_of(&chain));
     let mut other = Chain::from(chain.head());
     chain.forget_through(4);
     grow(&mut chain, 1, 6);
     save_alone(&directory, &chain);
     grow(&mut other, 2, 7);
-    let lines: Vec<Line> = other.lines().iter().copied().collect();
-    write(&directory, 2, Some(other.durable()), &lines);
+    write(&directory, 2, Some(other.durable()), &lines_of(&other));
     let found = proof(&directory);
     assert_eq!((found.num_steps, num_lost(&found)), (7, 2));
     assert_eq!(found.rows[0].superseded, Some((5, 6)));
@@ -182,10 +186,7 @@ fn a_tail_that_no_generation_continued_from_is_lost_and_done_again() {
 
 #[test]
 fn a_job_that_was_saved_alone_before_any_file_of_its_ledger_was_begun_is_proven() {
-    let root = tempfile::tempdir().unwrap();
-    let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&terms()));
-    grow(&mut chain, 1, 3);
+    let (_root, directory, chain) = committed(3);
     save_alone(&directory, &chain);
     assert_eq!(proof(&directory).num_steps, 3);
 }
@@ -194,7 +195,7 @@ fn a_job_that_was_saved_alone_before_any_file_of_its_ledger_was_begun_is_proven(
 fn repeated(directory: &Directory, source: Source) {
     let mut chain = Chain::from(Head::start(&terms()));
     grow(&mut chain, 1, 5);
-    let lines: Vec<Line> = chain.lines().iter().copied().collect();
+    let lines = lines_of(&chain);
     write(directory, 1, None, &lines);
     let head = lines[2].head();
     let mut other = Chain::from(head);
