@@ -58,6 +58,7 @@ fn decide(
         return draft.end(reason);
     }
     describe(&mut draft);
+    replacements::note_lost(&mut draft);
     let nothing_to_run =
         finish::after_the_end(&mut draft).or_else(|| newer::leave_alone(&mut draft));
     if let Some(reason) = nothing_to_run {
@@ -106,7 +107,7 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
     }
 }
 
-/// The parts of the status that only describe, and the number of pods that were lost.
+/// The parts of the status that only describe.
 fn describe(draft: &mut Draft<'_>) {
     let spares = draft.members.num_spares();
     let ready = draft.members.num_ready().saturating_sub(spares);
@@ -128,7 +129,6 @@ fn describe(draft: &mut Draft<'_>) {
     draft.status.replicas = count(draft.members.num_without_spares(draft.job.spares));
     draft.status.selector = Some(format!("{}={}", labels::JOB_UID, draft.job.key.uid));
     progress::show(draft);
-    replacements::note_lost(draft);
 }
 
 fn accept(draft: &mut Draft<'_>) {
