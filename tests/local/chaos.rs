@@ -7,14 +7,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fastrand::Rng;
 use roundhouse_tests::local::{LocalRun, Program, job};
-use roundhouse_tests::processes::send;
 use roundhouse_tests::weights::difference;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::python;
+
+mod faults;
+
+use faults::Chaos;
 
 const EVENTS: u64 = 100;
 const MOST_WORKERS: u32 = 4;
@@ -32,92 +33,11 @@ const TOLERANCE: f32 = 1e-6;
 const TOLERANCE_OF_SCRIPT: f32 = 1e-7;
 /// As many as there are workers at most.
 const SLICES: u32 = MOST_WORKERS;
-/// A silent peer is given up soon.
-const VARIABLES: [(&str, &str); 1] = [("ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS", "3")];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Event {
-    KillRank,
-    KillAgent,
-    Drain,
-    Stop,
-    Scale,
-}
-
-const EVENTS_BY_WEIGHT: [Event; 8] = [
-    Event::KillRank,
-    Event::KillRank,
-    Event::KillAgent,
-    Event::Drain,
-    Event::Stop,
-    Event::Stop,
-    Event::Scale,
-    Event::Scale,
+/// A silent peer is given up soon, and a state is sent in hundreds of chunks, so that faults find it on its way.
+const VARIABLES: [(&str, &str); 2] = [
+    ("ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS", "3"),
+    ("ROUNDHOUSE_FAULT_CHUNK_BYTES", "64"),
 ];
-
-struct Chaos {
-    rng: Rng,
-    run: LocalRun,
-    stopped: Vec<(u32, Instant)>,
-    counts: std::collections::BTreeMap<Event, u64>,
-}
-
-impl Chaos {
-    /// Draws an event; whether it could happen.
-    fn strike(&mut self) -> bool {
-        let event = self.rng.choice(EVENTS_BY_WEIGHT).unwrap();
-        let happens = self.happens(event);
-        *self.counts.entry(event).or_default() += u64::from(happens);
-        happens
-    }
-
-    fn happens(&mut self, event: Event) -> bool {
-        let agents = self.run.agents();
-        let Some(agent) = self.rng.choice(&agents) else {
-            return false;
-        };
-        // A worker that dies before it is prepared is started again after 10 s, 20 s, 40 s: nothing would happen then.
-        let ends = matches!(event, Event::KillRank | Event::KillAgent | Event::Drain);
-        if ends && !agent.is_prepared {
-            return false;
-        }
-        match (event, agent.ranks.first()) {
-            (Event::KillRank, Some(rank)) => send(*rank, Signal::KILL),
-            (Event::KillAgent, _) => send(agent.pid, Signal::KILL),
-            (Event::Drain, _) => send(agent.pid, Signal::TERM),
-            (Event::Stop, Some(rank)) => {
-                // Now and then for longer than its peers wait.
-                let longest = if self.rng.u8(..10) == 0 { 4_000 } else { 400 };
-                let pause = Duration::from_millis(self.rng.u64(10..longest));
-                self.stopped.push((*rank, Instant::now() + pause));
-                send(*rank, Signal::STOP)
-            }
-            (Event::Scale, _) => {
-                let workers = self.rng.u32(1..=MOST_WORKERS);
-                self.run.scale(workers).is_ok()
-            }
-            (Event::KillRank | Event::Stop, None) => false,
-        }
-    }
-
-    /// Lets time pass, and those continue whose pause is over.
-    fn pause(&mut self, pause: Duration) {
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            let now = Instant::now();
-            self.stopped.retain(|(pid, until)| {
-                let over = *until <= now;
-                let _ = over && send(*pid, Signal::CONT);
-                !over
-            });
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn total(&self) -> u64 {
-        self.counts.values().sum()
-    }
-}
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -216,13 +136,9 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
 
     let mut wanted = wanted(3, steps, promise)?;
     wanted["spec"]["elastic"]["joinWindowSeconds"] = 0.into();
-    wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 1_000});
-    let mut chaos = Chaos {
-        rng: Rng::with_seed(seed),
-        run: LocalRun::start_program(program, &wanted, &VARIABLES)?,
-        stopped: Vec::new(),
-        counts: std::collections::BTreeMap::new(),
-    };
+    wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 10_000});
+    let run = LocalRun::start_program(program, &wanted, &VARIABLES)?;
+    let mut chaos = Chaos::of(run, seed);
     chaos.run.slow_down(PAUSE)?;
     let begun = Instant::now();
     chaos.run.wait_for("steps", |run| run.step() > 5)?;
@@ -250,13 +166,15 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
     }
     let step = chaos.run.step();
     println!(
-        "{:?} in {:.0?}, at step {step}",
-        chaos.counts,
+        "{} in {:.0?}, at step {step}",
+        chaos.counts(),
         begun.elapsed()
     );
     assert!(step < steps, "all events must find the job training");
     chaos.pause(Duration::from_secs(4));
-    chaos.run.scale(2)?;
+    chaos
+        .run
+        .edit(|spec| spec["workers"] = json!({"replicas": 2, "minReplicas": 1}))?;
     chaos.run.slow_down(0)?;
     let status = chaos
         .run

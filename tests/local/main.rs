@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod chaos;
+mod deaths;
 mod endings;
 mod examples;
 mod executor;

@@ -91,6 +91,8 @@ pub struct Agent {
     pub ranks: Vec<u32>,
     /// Whether they have loaded what they need: a worker that dies before is started again less and less often.
     pub is_prepared: bool,
+    /// The generation in which all of them train; 0 if they do not.
+    pub generation: u64,
 }
 
 impl LocalRun {

@@ -95,10 +95,21 @@ impl LocalRun {
         };
         let agents = children(self.child.id()).into_iter();
         agents
-            .map(|pid| Agent {
-                pid,
-                ranks: children(pid),
-                is_prepared: is_prepared(pid),
+            .map(|pid| {
+                let statuses = statuses_under(pid);
+                Agent {
+                    pid,
+                    ranks: children(pid),
+                    is_prepared: statuses.iter().all(|it| {
+                        it.as_ref()
+                            .is_some_and(|status| status.phase != Phase::Preparing)
+                    }),
+                    generation: statuses
+                        .iter()
+                        .map(|it| trained(it.as_ref()))
+                        .min()
+                        .unwrap_or(0),
+                }
             })
             .collect()
     }
@@ -176,15 +187,19 @@ fn variable_of(pid: u32, name: &str) -> Option<String> {
     found.map(|(_, value)| value.to_owned())
 }
 
-/// Whether all processes of a worker's agent, of which there is one at least, can train.
-fn is_prepared(agent: u32) -> bool {
-    let of_rank = |directory: &Path, rank| -> Option<RankStatus> {
-        serde_json::from_str(&read(&paths::rank_status(directory, rank))).ok()
-    };
+/// The last status of each process of a worker's agent, of which there is one at least.
+fn statuses_under(agent: u32) -> Vec<Option<RankStatus>> {
     let directory = variable_of(agent, environment::RUN_DIR).unwrap_or_default();
     let procs = variable_of(agent, environment::PROCS_PER_WORKER);
     let procs = procs.and_then(|procs| procs.parse().ok()).unwrap_or(1);
-    (0..procs).all(|rank| {
-        of_rank(Path::new(&directory), rank).is_some_and(|status| status.phase != Phase::Preparing)
-    })
+    let files = (0..procs).map(|rank| paths::rank_status(Path::new(&directory), rank));
+    files
+        .map(|file| serde_json::from_str(&read(&file)).ok())
+        .collect()
+}
+
+/// The generation in which a process trains; 0 if it does not.
+fn trained(status: Option<&RankStatus>) -> u64 {
+    let training = status.filter(|it| it.phase == Phase::Training);
+    training.map_or(0, |it| it.generation)
 }
