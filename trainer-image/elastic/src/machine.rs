@@ -6,7 +6,7 @@
 //! ranks agree. A generation that breaks costs nobody the process: it waits for the next one, with
 //! its state. The machine holds no clock, no file and no group.
 //!
-//! A process that has trained and is to leave does so in one of two ways. If all ranks of its generation agree on a
+//! A process that has a state and is to leave does so in one of two ways. If all ranks of its generation agree on a
 //! newer one, the ranks that stay have its state, and it ends at once. In every other case it saves its state first,
 //! alone: it may be the last process that has it.
 
@@ -42,8 +42,9 @@ pub struct Machine {
     newest_generation: u64,
     summons: Option<Summons>,
     leave_requested: bool,
-    /// Whether it was a member of a generation that formed, so that it has a state that others may not have.
-    has_trained: bool,
+    /// Whether it has a state that others may not have. It may have come from ranks that are gone, and the generation in
+    /// which it came need not have formed.
+    has_state: bool,
 }
 
 impl Machine {
@@ -57,7 +58,7 @@ impl Machine {
             newest_generation: seen_at_start,
             summons: None,
             leave_requested: false,
-            has_trained: false,
+            has_state: false,
         }
     }
 
@@ -137,8 +138,9 @@ impl Machine {
                 self.leave_alone();
             }
             (Event::LeaveRequested, State::Training(_)) => self.leave_requested = true,
+            (Event::HasState, State::Forming(_)) => self.has_state = true,
             (Event::Formed, State::Forming(place)) => {
-                self.has_trained = true;
+                self.has_state = true;
                 self.state = State::Training(place.clone());
             }
             (
@@ -166,7 +168,7 @@ impl Machine {
             (_, State::Ended(_) | State::SavingAlone)
             | (Event::SavedAlone, State::Lobby | State::Forming(_) | State::Training(_))
             | (Event::Fault { .. }, State::Lobby)
-            | (Event::Formed, State::Lobby | State::Training(_))
+            | (Event::HasState | Event::Formed, State::Lobby | State::Training(_))
             | (Event::Boundary { .. } | Event::Finished, State::Lobby | State::Forming(_)) => {}
         }
     }
@@ -202,7 +204,7 @@ impl Machine {
 
     /// No peer is known to have the state of this process.
     fn leave_alone(&mut self) {
-        if self.has_trained {
+        if self.has_state {
             self.state = State::SavingAlone;
         } else {
             self.end(Outcome::Left);

@@ -34,6 +34,9 @@ pub enum Point {
     Share,
     /// After the first chunk of the state was sent, or has come; the step is the process' own.
     State,
+    /// When the process has the state and those that lacked it have received it, before all ranks know; the step is the
+    /// state's.
+    Received,
     /// When half of a checkpoint's part is written; the step is the checkpoint's.
     Checkpoint,
     /// When all parts and the manifest of a checkpoint are written, before it gets its name: rank 0.

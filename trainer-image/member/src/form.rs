@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::ledger::Source;
-use roundhouse_elastic::{Lost, Origin, Place, StateSource};
+use roundhouse_elastic::{Event, Lost, Origin, Place, StateSource};
 
 use crate::failure::Failure;
 use crate::faults::{self, Point};
@@ -185,7 +185,11 @@ impl<R: Rendezvous> Member<'_, R> {
         self.held.evaluated = agreed.evaluated;
         self.held
             .go_live(agreed.first_generation + place.generation);
+        // The ranks that it came from may be gone before the generation has formed.
+        self.machine.apply(Event::HasState);
+        self.reporter.has_state(self.held.mark.step);
         if agreed.source.must_send {
+            faults::point(Point::Received, world.rank(), self.held.mark.step);
             // The others wait here for the ranks that receive. A rank that gets here has the whole state.
             world.barrier()?;
         }

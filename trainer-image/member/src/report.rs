@@ -211,6 +211,12 @@ impl Reporter {
         self.status.patience_seconds = span.as_secs();
     }
 
+    /// The process has the state after `step`, in a generation that may never form.
+    pub fn has_state(&mut self, step: u64) {
+        self.status.step = step;
+        self.progress.step = step;
+    }
+
     /// This process has a place in a generation; its state is `step` committed steps old.
     pub fn join(&mut self, place: &Place, step: u64) {
         let Place {

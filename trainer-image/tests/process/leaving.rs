@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::checkpoints::{beyond, checkpoints, endless, everything, start, step_of};
 use crate::elastic::{assert_same, undisturbed};
-use crate::harness::{Job, assert_proven};
+use crate::harness::{Job, assert_proven, every_steps};
 
 /// Leaves a process 4 s until the end of its step, and 4 s to save.
 const GRACE_SECONDS: u64 = 12;
@@ -128,6 +128,22 @@ fn a_worker_that_is_dismissed_while_it_waits_saves_before_it_leaves() {
     wait_alone(&job, &[0]);
     job.dismiss(2, 0);
     assert_saved(&mut job, &[0], volume.path());
+}
+
+#[test]
+fn a_worker_that_has_received_the_state_of_one_that_then_died_saves_it_before_it_leaves() {
+    let volume = tempfile::tempdir().unwrap();
+    let never = every_steps(volume.path().to_owned(), u64::MAX);
+    // Worker 1 dies after step 20, and worker 0 when the third one has the state after that step.
+    let faults = [(0, "0:20:Received"), (1, "1:21:Forward")];
+    let mut job = Job::sharing(&endless(), 3, &faults, Some(never));
+    job.issue_to(1, &[0, 1]);
+    assert_eq!(job.exit_code(1), None, "{}", job.logs());
+    job.issue_to(2, &[0, 2]);
+    assert_eq!(job.exit_code(0), None, "{}", job.logs());
+    wait_alone(&job, &[2]);
+    job.signal(2, "-TERM");
+    assert_saved(&mut job, &[2], volume.path());
 }
 
 #[test]

@@ -241,7 +241,25 @@ fn a_process_with_a_state_that_leaves_without_peers_saves_it_first() {
 }
 
 #[test]
-fn a_process_that_has_not_trained_leaves_at_once() {
+fn a_process_that_has_received_the_state_saves_it_though_its_generation_never_formed() {
+    let received = || {
+        let mut machine = Machine::new(1, 0);
+        machine.see(&document(1));
+        machine.apply(Event::HasState);
+        machine
+    };
+    let mut asked = received();
+    asked.apply(Event::LeaveRequested);
+    assert_eq!(asked.next(), Action::SaveAlone);
+    let mut in_the_lobby = received();
+    in_the_lobby.apply(fault(1));
+    assert_eq!(in_the_lobby.next(), Action::Wait);
+    in_the_lobby.see(&leave(2));
+    assert_eq!(in_the_lobby.next(), Action::SaveAlone);
+}
+
+#[test]
+fn a_process_that_has_no_state_leaves_at_once() {
     for is_forming in [false, true] {
         let mut machine = Machine::new(1, 0);
         if is_forming {
@@ -308,6 +326,7 @@ fn input() -> impl Strategy<Value = Input> {
         3 => Just(Input::Happens(Event::Formed)),
         4 => (0_u64..8).prop_map(|generation| Input::Happens(committed(generation))),
         1 => (0_u64..8).prop_map(|generation| Input::Happens(fault(generation))),
+        2 => Just(Input::Happens(Event::HasState)),
         1 => Just(Input::Happens(Event::LeaveRequested)),
         1 => Just(Input::Happens(Event::Finished)),
         1 => Just(Input::Happens(Event::SavedAlone)),
@@ -357,20 +376,20 @@ proptest! {
         }
     }
 
-    /// A process that has trained is left by its state in one of three ways: a checkpoint is tried first, the ranks
+    /// The state of a process remains in one of three ways: a checkpoint is tried first, the ranks
     /// that stay have it, or training is complete.
     #[test]
     fn no_process_leaves_with_a_state_that_it_did_not_try_to_save(
         inputs in proptest::collection::vec(input(), 0..40),
     ) {
         let mut machine = Machine::new(1, 0);
-        let mut has_trained = false;
+        let mut has_state = false;
         for input in inputs {
             let before = machine.clone();
             take(&mut machine, &input);
             let has_left = machine.next() == Action::Exit(Outcome::Left)
                 && before.next() != Action::Exit(Outcome::Left);
-            if has_left && has_trained {
+            if has_left && has_state {
                 let saves = before.next() == Action::SaveAlone;
                 let is_whole = matches!(
                     (&input, before.current_generation()),
@@ -381,7 +400,8 @@ proptest! {
                 );
                 prop_assert!(saves || is_whole, "{before:?} and {input:?}");
             }
-            has_trained |= machine.current_generation().is_some();
+            has_state |= machine.current_generation().is_some()
+                || matches!(&input, Input::Happens(Event::HasState)) && forming_generation(&before).is_some();
         }
     }
 }

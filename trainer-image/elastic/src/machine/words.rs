@@ -48,6 +48,8 @@ pub enum Action<'machine> {
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The process has the state that the generation continues from. Other ranks may lack it still.
+    HasState,
     /// The process group stands and the state is equal on all ranks.
     Formed,
     /// A step is committed, or an evaluation has ended; all ranks had seen this generation, or a newer one, when
