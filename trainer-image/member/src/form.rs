@@ -14,7 +14,7 @@ use crate::member::Member;
 use crate::report::say_error;
 use crate::share::Share;
 use crate::state::State;
-use crate::world::{Concluded, Own, World};
+use crate::world::{Concluded, Own, SinceCommit, World};
 
 mod carry;
 mod look;
@@ -210,8 +210,11 @@ impl<R: Rendezvous> Member<'_, R> {
             debt: keeping.map_or_else(Default::default, |keeping| keeping.saver.debt()),
             chain_bytes: self.held.words().len(),
             first_generation: keeping.map_or(0, crate::Keeping::first_generation),
-            evaluated: self.held.evaluated,
-            evaluation_counts: self.held.evaluation_counts,
+            since_commit: SinceCommit {
+                evaluated: self.held.evaluated,
+                evaluation_counts: self.held.evaluation_counts,
+                is_cut_short: self.held.is_cut_short,
+            },
             learned: self
                 .peers
                 .as_ref()

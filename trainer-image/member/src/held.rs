@@ -14,6 +14,9 @@ pub struct Held {
     pub evaluated: u64,
     /// Whether an evaluation changes the state, so that of two equal ones that which was evaluated is the better.
     pub evaluation_counts: bool,
+    /// Whether the last committed step was cut short after its commit, by a peer that was lost: what the rest of a script's
+    /// body does to the state was done in part, so another rank that has committed the step can have another state.
+    pub is_cut_short: bool,
     /// What the last evaluation found, and of which step.
     pub(crate) scores: Option<(u64, Scores)>,
     /// The end of the ledger, with the lines that may not be durable.
@@ -33,6 +36,7 @@ impl Held {
             mark,
             evaluated: 0,
             evaluation_counts: false,
+            is_cut_short: false,
             scores: None,
             chain,
             origin: Origin::Fresh,
@@ -88,6 +92,7 @@ impl Held {
         self.origin = Origin::Live;
         self.generation = generation;
         self.torn = None;
+        self.is_cut_short = false;
     }
 
     /// What goes with the bytes that are trained, for a rank that lacks it.

@@ -32,8 +32,9 @@ use patience::{Patience, Told};
 /// each of them has, and how the state moves. It is raised with each change of these, so that ranks of different images do
 /// not meet in a collective. The protocol of the membership document, between the operator and an image, is another one.
 ///
-/// 1: the state goes to all ranks in broadcasts. 2: along the routes from ranks that have it to those that lack it.
-pub(crate) const PROTOCOL: u32 = 2;
+/// 1: the state goes to all ranks in broadcasts. 2: along the routes from ranks that have it to those that lack it. 3: a rank
+/// says whether its last step was cut short.
+pub(crate) const PROTOCOL: u32 = 3;
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 

@@ -20,7 +20,7 @@ mod witness;
 
 pub use packing::Packing;
 pub use saving::{Saving, SavingSum};
-pub use state::{Agreed, Concluded, Own, Search};
+pub use state::{Agreed, Concluded, Own, Search, SinceCommit};
 pub use step::{Standing, StepEnd};
 
 /// How long a process waits at its end for peers that are in their last collective. Without one they need a second.

@@ -77,6 +77,15 @@ def test_gradients_that_differ_in_one_bit_after_their_sum_are_committed_by_no_ra
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
 
 
+def test_a_rank_whose_step_was_cut_short_after_its_commit_gets_the_state_of_one_whose_step_was_not(tmp_path):
+    with World(tmp_path, "cut.py", STEPS, tmp_path / "bodies", variables={"CUT_AT": "31"}) as world:
+        workers = world.begin(3)
+        until("a rank is killed", workers[2].is_gone)
+        world.form(workers[:2])
+        world.ends(workers[:2])
+    assert [(tmp_path / f"bodies-{rank}").read_text() for rank in (0, 1)] == [str(STEPS)] * 2
+
+
 def test_a_rank_that_is_slower_than_the_others_is_told(tmp_path):
     own_pace = tmp_path / "own-pace"
     own_pace.write_text("60")

@@ -240,6 +240,22 @@ fn of_equal_states_that_which_was_evaluated_is_sent_if_evaluations_change_the_st
 }
 
 #[test]
+fn of_states_after_one_step_that_whose_step_was_not_cut_short_is_sent() {
+    // If all were, each may have been at another point.
+    for (cut, expected) in [([true, false, false], 2), ([true, true, true], 1)] {
+        let ranks = [1, 2, 2].into_iter().zip(cut).map(|(byte, is_cut_short)| {
+            let mut held = live(4, 3);
+            held.is_cut_short = is_cut_short;
+            process(held, byte)
+        });
+        for one in form(ranks.collect(), &[]) {
+            assert_eq!(one.bytes, Bytes::filled(expected), "{cut:?}");
+            assert!(!one.held.is_cut_short);
+        }
+    }
+}
+
+#[test]
 fn a_sender_that_is_lost_while_the_state_moves_costs_no_holder_its_state() {
     // In the chunk, and in the words after it.
     for (call, torn) in [(2, false), (3, true)] {

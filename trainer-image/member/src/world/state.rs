@@ -24,16 +24,25 @@ pub struct Own {
     pub chain_bytes: usize,
     /// What it adds to the job's generations.
     pub first_generation: u64,
-    /// Committed samples at its last evaluation.
-    pub evaluated: u64,
-    /// Whether an evaluation changes the state.
-    pub evaluation_counts: bool,
+    /// What it has done with its state since its last commit.
+    pub since_commit: SinceCommit,
     /// What it knows of steps.
     pub learned: Learned,
     /// What it knows of the volume. Only rank 0 looks, so from the others it says whether they have one.
     pub volume: Volume,
     /// Whether it has heard of a newer generation, or leaves.
     pub is_superseded: bool,
+}
+
+/// What a rank has done with its state since it committed its last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SinceCommit {
+    /// Committed samples at its last evaluation.
+    pub evaluated: u64,
+    /// Whether an evaluation changes the state.
+    pub evaluation_counts: bool,
+    /// Whether the rest of the step was cut short. See [`crate::Held::is_cut_short`].
+    pub is_cut_short: bool,
 }
 
 /// What the ranks of a new generation conclude from a round.
@@ -91,7 +100,7 @@ pub struct Agreed {
 }
 
 /// Numbers that an [`Own`] takes.
-pub(crate) const OWN: usize = 18;
+pub(crate) const OWN: usize = 19;
 /// A number that a sum carries exactly.
 const LONGEST_MILLIS: u64 = 1 << 52;
 
@@ -147,18 +156,13 @@ impl<G: Group> World<G> {
                 });
             }
         };
-        let evaluation_counts = highest(8) > 0;
-        let evaluated: Vec<u64> = slots_of(&sums, 5).collect();
-        let source = if evaluation_counts {
-            of_evaluated(source, &claims, &evaluated)
-        } else {
-            source
+        let since = SinceCommits {
+            evaluated: slots_of(&sums, 5).collect(),
+            evaluation_counts: highest(8) > 0,
+            is_cut_short: slots_of(&sums, 18).map(|it| it > 0).collect(),
         };
-        let evaluations = Evaluations {
-            at: &evaluated,
-            count: evaluation_counts,
-        };
-        let routes = routes_of(source, &claims, &evaluations, procs_per_worker);
+        let source = since.furthest(source, &claims);
+        let routes = routes_of(source, &claims, &since, procs_per_worker);
         let head = routes.hop(self.rank as usize);
         let head = head.map_or(source.rank, |hop| hop.head);
         Ok(Concluded::Continue(Agreed {
@@ -166,7 +170,7 @@ impl<G: Group> World<G> {
             routes,
             chain_bytes: usize::try_from(sums[OWN * head + 3]).unwrap_or_default(),
             first_generation,
-            evaluated: evaluated[source.rank],
+            evaluated: since.evaluated[source.rank],
             learned: Learned::of_millis([highest(6), highest(7)], self.size),
             debt: (Duration::from_millis(highest(16)), highest(17) > 0),
             otherwise: search,
@@ -185,8 +189,12 @@ impl<G: Group> World<G> {
                 },
             chain_bytes,
             first_generation,
-            evaluated,
-            evaluation_counts,
+            since_commit:
+                SinceCommit {
+                    evaluated,
+                    evaluation_counts,
+                    is_cut_short,
+                },
             learned,
             is_live,
             debt: (unsaved, is_owed),
@@ -215,14 +223,52 @@ impl<G: Group> World<G> {
             u64::from(is_live),
             unsaved.min(LONGEST_MILLIS),
             u64::from(is_owed),
+            u64::from(is_cut_short),
         ]
     }
 }
 
-/// Committed samples at the last evaluation of each rank, and whether evaluations change the state.
-struct Evaluations<'a> {
-    at: &'a [u64],
-    count: bool,
+/// The [`SinceCommit`] of each rank. A collective can succeed on one rank and fail on another, so ranks that have committed the same
+/// step can have different states.
+struct SinceCommits {
+    /// Committed samples at its last evaluation.
+    evaluated: Vec<u64>,
+    /// Whether evaluations change the state.
+    evaluation_counts: bool,
+    /// Whether the rest of that step was cut short, at a point that the others do not know.
+    is_cut_short: Vec<bool>,
+}
+
+impl SinceCommits {
+    /// Whether two ranks with the same claim have the same state.
+    fn is_same(&self, one: usize, other: usize) -> bool {
+        let are_whole = !self.is_cut_short[one] && !self.is_cut_short[other];
+        let is_evaluated_alike = self.evaluated[one] == self.evaluated[other];
+        one == other || are_whole && (!self.evaluation_counts || is_evaluated_alike)
+    }
+
+    /// Of the ranks that have the best claim, one that has done most with its state.
+    fn furthest(&self, source: StateSource, claims: &[Claim]) -> StateSource {
+        let holders = || (0..claims.len()).filter(|rank| claims[*rank] == source.claim);
+        if holders().all(|rank| self.is_same(rank, source.rank)) {
+            return source;
+        }
+        let done = |rank: usize| {
+            let evaluated = if self.evaluation_counts {
+                self.evaluated[rank]
+            } else {
+                0
+            };
+            (evaluated, !self.is_cut_short[rank])
+        };
+        let most = holders().map(done).max();
+        let furthest = holders().find(|rank| Some(done(*rank)) == most);
+        StateSource {
+            rank: furthest.unwrap_or(source.rank),
+            must_send: true,
+            ..source
+        }
+    }
 }
 
 /// A live state is the same wherever it is. Initial weights of other ranks are compared with those of the source, since
@@ -230,13 +276,13 @@ struct Evaluations<'a> {
 fn routes_of(
     source: StateSource,
     claims: &[Claim],
-    evaluations: &Evaluations<'_>,
+    since: &SinceCommits,
     procs_per_worker: u32,
 ) -> Routes {
-    let is_as_evaluated = |rank: usize| evaluations.at[rank] == evaluations.at[source.rank];
+    let is_as_evaluated = |rank: usize| since.evaluated[rank] == since.evaluated[source.rank];
     let keeps = |rank: usize| {
         let has_it = source.claim.origin == Origin::Live && claims[rank] == source.claim;
-        rank == source.rank || has_it && (!evaluations.count || is_as_evaluated(rank))
+        rank == source.rank || has_it && since.is_same(rank, source.rank)
     };
     let ranks = || 0..claims.len();
     // All ranks take over the source's last evaluation, so a rank with another one does not send its state.
@@ -280,22 +326,5 @@ fn from_numbers([code, newest, step, generation]: [u64; 4]) -> Volume {
             checkpoint: (code == 3).then_some(id),
             generation,
         }),
-    }
-}
-
-/// Of the ranks that have the best state, one that was evaluated last: a collective can succeed on one rank and fail on another, so
-/// an evaluation can have changed the state of some of them alone.
-fn of_evaluated(source: StateSource, claims: &[Claim], evaluated: &[u64]) -> StateSource {
-    let holders = || {
-        let all = claims.iter().zip(evaluated).enumerate();
-        all.filter(|(_, (claim, _))| **claim == source.claim)
-    };
-    let last = holders().map(|(_, (_, at))| *at).max();
-    let of_last = holders().find(|(_, (_, at))| Some(**at) == last);
-    let differ = holders().any(|(_, (_, at))| Some(*at) != last);
-    StateSource {
-        rank: of_last.map_or(source.rank, |(rank, _)| rank),
-        must_send: source.must_send || differ,
-        ..source
     }
 }

@@ -50,8 +50,11 @@ fn a_world_of_one_agrees_with_itself() {
         claim,
         chain_bytes: 48,
         first_generation: 9,
-        evaluated: 64,
-        evaluation_counts: false,
+        since_commit: SinceCommit {
+            evaluated: 64,
+            evaluation_counts: false,
+            is_cut_short: false,
+        },
         learned: Learned::of_millis([5_000, 0], 1),
         is_live: true,
         debt: (Duration::from_secs(9), true),

@@ -248,7 +248,8 @@ impl Training {
         self.begun = None;
         self.told = None;
         self.agreed = None;
-        self.ended_step = None;
+        // The body of a step that has committed, and whose end was not reached.
+        self.member.held.is_cut_short |= self.ended_step.take().is_some();
         self.member.reporter.is_patient(Duration::ZERO);
         self.member.lose(why);
     }
