@@ -25,6 +25,8 @@ pub enum EventReason {
     GenerationIssued,
     /// A worker failed.
     WorkerFailed,
+    /// The job trains without a worker that fails again and again before it trains.
+    WorkerLeftOut,
     /// A checkpoint could not be saved.
     CheckpointFailed,
     /// Committed steps were lost and repeated.
@@ -41,7 +43,7 @@ pub enum EventReason {
 
 impl EventReason {
     /// Every reason, in the order of a job's life.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Accepted,
         Self::InvalidSpec,
         Self::ForbiddenByPolicy,
@@ -53,6 +55,7 @@ impl EventReason {
         Self::RepairReverted,
         Self::GenerationIssued,
         Self::WorkerFailed,
+        Self::WorkerLeftOut,
         Self::CheckpointFailed,
         Self::StepsRepeated,
         Self::Suspended,
@@ -76,6 +79,7 @@ impl EventReason {
             Self::RepairReverted => "RepairReverted",
             Self::GenerationIssued => "GenerationIssued",
             Self::WorkerFailed => "WorkerFailed",
+            Self::WorkerLeftOut => "WorkerLeftOut",
             Self::CheckpointFailed => "CheckpointFailed",
             Self::StepsRepeated => "StepsRepeated",
             Self::Suspended => "Suspended",
@@ -98,6 +102,7 @@ impl EventReason {
             | Self::Refused
             | Self::RepairReverted
             | Self::WorkerFailed
+            | Self::WorkerLeftOut
             | Self::CheckpointFailed
             | Self::StepsRepeated
             | Self::Failed => true,
@@ -141,6 +146,9 @@ impl EventReason {
             Self::GenerationIssued => "All members of a new generation train.",
             Self::WorkerFailed => {
                 "A worker failed. The message is that of `status.lastFailure`, with pod, rank, node and cause."
+            }
+            Self::WorkerLeftOut => {
+                "A worker fails again and again before it trains, and enough others train without it. The kubelet starts its container again after pauses of up to 5 min. The message names pod, node, container and cause."
             }
             Self::CheckpointFailed => {
                 "A checkpoint could not be saved. Training continues. The message has the path and the cause."

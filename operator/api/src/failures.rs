@@ -139,7 +139,7 @@ pub const OTHERS: [FailureReason; 14] = [
         INIT_CONTAINER_FAILED,
         Source::Operator,
         Count,
-        "An init container of the template, or a sidecar that starts before the trainer, failed. The message has its name and last words. It belongs to no generation: its restarts are compared with `backoffLimit`.",
+        "An init container of the template, or a sidecar that starts before the trainer, failed. The message has its name and last words. It belongs to no generation: its restarts are compared with `backoffLimit`, and more of them fail a job that cannot train without this worker.",
         "Read its log: `kubectl logs POD -c CONTAINER`. Correct the container in `workers.template`.",
     ),
     other(

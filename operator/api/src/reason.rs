@@ -106,7 +106,7 @@ reasons! {
         "Run `kubectl describe pod POD` and read the events. Check the ConfigMap, claim or directory of `trainer.data` and `checkpoint`.";
     /// An init container, or a sidecar before the trainer, fails.
     InitContainerFailed: [(Running, false)],
-        "An init container of the template, or a sidecar that starts before the trainer, failed, and the trainer waits for it. The message has its name, exit code and last words. The kubelet starts it again; more restarts than `failurePolicy.backoffLimit` fail the job.",
+        "An init container of the template, or a sidecar that starts before the trainer, failed, and the trainer waits for it. The message has its name, exit code and last words. The kubelet starts it again; more restarts than `failurePolicy.backoffLimit` fail a job that cannot train without this worker.",
         "Read its log: `kubectl logs POD -c CONTAINER`. Correct the container in `workers.template`.";
     /// A worker ends before it is ready, again and again.
     CrashLoopBackOff: [(Running, false)],
@@ -174,7 +174,7 @@ reasons! {
         "Correct the cause, or change the rule in the job that you apply next.";
     /// Too many incidents in a row without progress.
     BackoffLimitExceeded: [(Running, false), (Failed, true)],
-        "More than `failurePolicy.backoffLimit` incidents happened in a row without a new step, or a container restarted that often before it was ready. The message has the last failure.",
+        "More than `failurePolicy.backoffLimit` incidents happened in a row without a new step, or a container restarted that often before it was ready and the job could not train without that worker. The message has the last failure.",
         "Look up the last failure in the failure handbook.";
     /// Too many incidents in all.
     MaxIncidentsExceeded: [(Running, false), (Failed, true)],

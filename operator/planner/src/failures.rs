@@ -15,6 +15,7 @@ use crate::plan::PlanReason;
 
 pub(crate) mod budget;
 mod cause;
+pub(crate) mod newcomers;
 pub(crate) mod nodes;
 pub(crate) mod policy;
 pub(crate) mod replacements;
@@ -36,8 +37,10 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
 
 /// A failure after which running it again ends the same way, or that the user will not have.
 fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionReason, String)> {
-    let fails = |failure: &&Failure<'_>| failure.action == FailureAction::FailJob;
-    let failure = failures.iter().find(fails)?;
+    let mut failing = failures
+        .iter()
+        .filter(|failure| failure.action == FailureAction::FailJob);
+    let failure = failing.find(|it| !newcomers::ends_itself_alone(draft, failures, it))?;
     let told = describe(failure, draft.now);
     let words = sentence(&told);
     draft.status.last_failure = Some(told);
@@ -148,19 +151,5 @@ fn too_many(draft: &Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionRea
     if let Some(replaced) = replacements::too_many(draft) {
         return Some(replaced);
     }
-    // A container that fails in the lobby, or before it, belongs to no generation; its restarts are the count.
-    let failure = failures.iter().find(|failure| {
-        failure.action != FailureAction::Ignore && failure.restarts_in_lobby() > limit
-    })?;
-    let (name, restarts) = (&failure.pod.name, failure.pod.container.restarts);
-    let restarts = failure.init.map_or(restarts, |init| init.restarts);
-    let told = describe(failure, draft.now);
-    // The kubelet reports only briefly that it stopped a container because of its hook.
-    let before = draft.status.last_failure.as_ref();
-    let is_same = |before: &&LastFailure| {
-        (&before.worker, &before.time) == (&told.worker, &told.time) && failure.init.is_none()
-    };
-    let words = sentence(before.filter(is_same).unwrap_or(&told));
-    let message = format!("{name} restarted {restarts} times; {words}");
-    Some((ConditionReason::BackoffLimitExceeded, message))
+    newcomers::too_many(draft, failures)
 }

@@ -76,7 +76,7 @@ fn count(draft: &mut Draft<'_>, pods: u32) {
 }
 
 /// Whether a step was committed since the newest replacement. If no steps are reported, a generation that lived for long
-/// counts, once.
+/// counts: once, or for as long as all of its members live. Who is replaced meanwhile is none of them.
 fn has_progressed(draft: &Draft<'_>) -> bool {
     let Replacements {
         last_step,
@@ -84,15 +84,16 @@ fn has_progressed(draft: &Draft<'_>) -> bool {
         ..
     } = draft.status.replacements;
     let is_newer = draft.members.generation > last_generation;
-    let is_silent = is_newer && !is_heard_of(draft);
+    let is_silent = !is_heard_of(draft) && (is_newer || draft.members.are_whole());
     newest_step(draft, None) > last_step || (is_silent && has_lived_long(draft, None))
 }
 
 pub(super) fn too_many(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let most = draft.job.most_replacements();
     let count = draft.status.replacements.since_progress;
-    // The count is reset with the next replacement, and the limit may be lower by now.
-    if count <= most || has_progressed(draft) {
+    // The count is reset with the next replacement, and the limit may be lower by now. Whether members that live make steps is
+    // for their watchdogs to judge: who was replaced beside them ends nothing.
+    if count <= most || has_progressed(draft) || draft.members.are_whole() {
         return None;
     }
     let pods = counted(count, "pod");

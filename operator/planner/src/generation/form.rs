@@ -11,6 +11,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, MembershipStat
 use roundhouse_contract::{Action as Instruction, Master, Membership, ports};
 
 use crate::draft::{Draft, event};
+use crate::failures::newcomers;
 use crate::generation::beside;
 use crate::generation::members::{fingerprint, order};
 use crate::generation::stranded;
@@ -187,14 +188,17 @@ fn document(
 
 fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     let mut message = sentence(draft, draft.members.generation, count(members));
-    if members < draft.job.replicas as usize
-        && let Some((_, trouble)) = waiting::first_trouble(draft)
+    let missing = if members < draft.job.replicas as usize {
+        Some("more are wanted")
+    } else if draft.members.num_spares() < draft.job.spares as usize {
+        Some("a spare is missing")
+    } else {
+        None
+    };
+    if let Some(missing) = missing
+        && let Some(trouble) = trouble(draft)
     {
-        message = format!("{message}; more are wanted: {trouble}");
-    } else if draft.members.num_spares() < draft.job.spares as usize
-        && let Some((_, trouble)) = waiting::first_trouble(draft)
-    {
-        message = format!("{message}; a spare is missing: {trouble}");
+        message = format!("{message}; {missing}: {trouble}");
     }
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {
@@ -203,6 +207,12 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     }
     draft.running(true, ConditionReason::Training, message);
     PlanReason::Training
+}
+
+/// Why a worker that is wanted is not there.
+fn trouble(draft: &mut Draft<'_>) -> Option<String> {
+    let left_out = newcomers::left_out(draft);
+    left_out.or_else(|| waiting::first_trouble(draft).map(|(_, trouble)| trouble))
 }
 
 fn sentence(draft: &Draft<'_>, generation: u64, nodes: u32) -> String {

@@ -1,0 +1,121 @@
+//! Workers that fail before they train. The kubelet starts their containers again, less and less often. They end a job that
+//! cannot train without them, and no other: a node on which nothing starts is no reason to stop those that train elsewhere.
+
+use std::collections::BTreeSet;
+
+use roundhouse_api::{ConditionReason, ConditionType, EventReason, FailureAction};
+use roundhouse_contract::labels::TRAINER_CONTAINER;
+
+use super::policy::Failure;
+use super::words::{describe, sentence};
+use crate::draft::{Draft, event};
+use crate::observed::Pod;
+use crate::told::status::counted;
+
+/// What the job does although such a worker fails.
+const WITHOUT: &str = "the others train without it";
+
+/// Whether it failed in the lobby, or before: in no generation.
+fn is_outside(failure: &Failure<'_>) -> bool {
+    let document = failure.pod.membership.as_ref();
+    document.is_none_or(|document| {
+        let restarts = document.incarnation.restarts;
+        failure.end.is_some_and(|end| end.restarts > restarts)
+    })
+}
+
+/// Whether a worker that has not trained says that running it again ends the same way. The others were started with the same
+/// words, so its node may be the reason.
+fn is_permanent(failure: &Failure<'_>) -> bool {
+    let is_default = failure.rule.is_none() && failure.action == FailureAction::FailJob;
+    is_default && is_outside(failure)
+}
+
+/// Whether nothing more is expected of a worker.
+fn is_hopeless(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
+    let counts = failure.action != FailureAction::Ignore;
+    is_permanent(failure) || (counts && failure.restarts_in_lobby() > draft.job.backoff_limit)
+}
+
+/// Whether enough workers train, or may yet, without those of which nothing more is expected. Before the first generation nobody
+/// knows that a worker without a node will ever have one.
+fn are_dispensable(draft: &Draft<'_>, failures: &[Failure<'_>]) -> bool {
+    let hopeless = failures.iter().filter(|it| is_hopeless(draft, it));
+    let hopeless: BTreeSet<&str> = hopeless.map(|it| it.pod.uid.as_str()).collect();
+    let able = draft.members.able_and_spares();
+    let able: BTreeSet<&str> = able.iter().map(|pod| pod.uid.as_str()).collect();
+    let is_starting = draft.is_starting();
+    let may_train = |pod: &&&Pod| {
+        let comes = !hopeless.contains(pod.uid.as_str()) && (!is_starting || pod.node.is_some());
+        able.contains(pod.uid.as_str()) || comes
+    };
+    let others = draft.members.workers.values().filter(may_train).count();
+    others as u64 >= u64::from(draft.job.min_replicas)
+}
+
+/// Whether a failure is permanent, and ends only the worker: the job has trained, and does so without it.
+pub(super) fn ends_itself_alone(
+    draft: &Draft<'_>,
+    failures: &[Failure<'_>],
+    failure: &Failure<'_>,
+) -> bool {
+    is_permanent(failure) && !draft.is_starting() && are_dispensable(draft, failures)
+}
+
+/// A container that fails in the lobby, or before it, belongs to no generation; its restarts are the count.
+pub(super) fn too_many(
+    draft: &Draft<'_>,
+    failures: &[Failure<'_>],
+) -> Option<(ConditionReason, String)> {
+    let limit = draft.job.backoff_limit;
+    let failure = failures.iter().find(|failure| {
+        failure.action != FailureAction::Ignore && failure.restarts_in_lobby() > limit
+    })?;
+    if are_dispensable(draft, failures) {
+        return None;
+    }
+    let (name, restarts) = (&failure.pod.name, restarts(failure));
+    let words = words(draft, failure);
+    let message = format!("{name} restarted {restarts} times; {words}");
+    Some((ConditionReason::BackoffLimitExceeded, message))
+}
+
+fn restarts(failure: &Failure<'_>) -> u32 {
+    let own = failure.pod.container.restarts;
+    failure.init.map_or(own, |init| init.restarts)
+}
+
+fn words(draft: &Draft<'_>, failure: &Failure<'_>) -> String {
+    let told = describe(failure, draft.now);
+    // The kubelet reports only briefly that it stopped a container because of its hook.
+    let before = draft.status.last_failure.as_ref().filter(|before| {
+        (&before.worker, &before.time) == (&told.worker, &told.time) && failure.init.is_none()
+    });
+    sentence(before.unwrap_or(&told))
+}
+
+/// Why a job that trains has fewer workers than it wants, if one of them fails again and again. An event says so once.
+pub(crate) fn left_out(draft: &mut Draft<'_>) -> Option<String> {
+    let able = draft.members.able_and_spares();
+    let workers = draft.members.workers.values();
+    let failures = workers.filter_map(|pod| Failure::of(draft.job, pod));
+    let failure = failures.into_iter().find(|failure| {
+        let is_able = able.iter().any(|pod| pod.uid == failure.pod.uid);
+        !is_able && is_hopeless(draft, failure)
+    })?;
+    let container = failure.init.map_or(TRAINER_CONTAINER, |init| &init.name);
+    let message = format!(
+        "{}; container {container} was restarted {}; {WITHOUT}",
+        words(draft, &failure),
+        counted(restarts(&failure), "time")
+    );
+    let before = draft.observed.status.condition(ConditionType::Running);
+    let is_said = before.is_some_and(|before| {
+        before.message.contains(WITHOUT) && before.message.contains(&failure.pod.name)
+    });
+    if !is_said {
+        let reason = EventReason::WorkerLeftOut;
+        draft.events.push(event(reason, message.clone()));
+    }
+    Some(message)
+}
