@@ -178,23 +178,40 @@ fn base<E>(
             // the line, too.
             if let Some(place) = file.position_of(&head).filter(|_| is_whole(&file)) {
                 // A file of an earlier version does not have the count.
-                let repeats = file.header.start.and_then(|start| start.repeats);
+                let repeats = repeats_of(&file).unwrap_or_default();
+                let after = file.lines[place + 1..].to_vec();
                 return Ok(Some(Base {
                     generation: *generation,
-                    repeats: repeats.unwrap_or_default(),
-                    after: file.lines[place + 1..].to_vec(),
+                    repeats,
+                    after,
                     beside,
                 }));
             }
         }
+        let Some(file) = read(*generation, 0)? else {
+            continue;
+        };
+        // Another file that begins with the first line has counted those before it.
+        let begins = previous.is_none() && file.header.previous.is_none() && is_whole(&file);
+        if let Some(repeats) = repeats_of(&file).filter(|_| begins) {
+            return Ok(Some(Base {
+                generation: *generation,
+                repeats,
+                after: file.lines,
+                beside,
+            }));
+        }
         // All of its lines lead elsewhere.
-        let file = read(*generation, 0)?;
-        beside.extend(file.into_iter().flat_map(|file| file.lines));
+        beside.extend(file.lines);
     }
     Ok(previous.is_none().then(|| Base {
         beside,
         ..Base::default()
     }))
+}
+
+fn repeats_of(file: &File) -> Option<Repeats> {
+    file.header.start.and_then(|start| start.repeats)
 }
 
 /// Whether a file has all lines of the state that its generation began with.

@@ -139,6 +139,26 @@ fn steps_after_the_state_that_a_generation_begins_with_are_counted_and_named() {
 }
 
 #[test]
+fn what_was_lost_before_training_began_again_is_named_once() {
+    let mut ledger = Ledger::default();
+    ledger.form(&[], 0, 7, ALL);
+    let repeats = ledger.form(&[], 0, 5, ALL).unwrap();
+    assert_eq!(
+        repeats.newest.map(|it| (it.generation, it.num_steps)),
+        Some((2, 7))
+    );
+    // A rank that joined continues, and knows of no durable line.
+    let newest = ledger.newest();
+    assert_eq!(ledger.form(&newest, ALL, 1, ALL), Some(repeats));
+    let repeats = ledger.form(&[], 0, 5, ALL).unwrap();
+    let named = repeats
+        .newest
+        .map(|it| (it.generation, it.num_steps, it.last));
+    assert_eq!((repeats.total, named), (13, Some((4, 6, 6))));
+    assert_eq!(ledger.audited(), 13);
+}
+
+#[test]
 fn lines_that_the_next_generation_writes_again_are_not_repeated_steps() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 10, ALL);
