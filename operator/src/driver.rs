@@ -134,7 +134,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let Examined {
         job: examined,
         refusal,
-    } = examine(job, &context.settings.gpu_resources);
+    } = examine(job, &context.settings.gpu_resources, &observed.pods);
     let unreadable = unreadable.as_ref().map(Rejection::from);
     let rejection = unreadable
         .or_else(|| refusal.map(Rejection::from))

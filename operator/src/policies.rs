@@ -140,7 +140,7 @@ impl Policies {
             let Ok(whole) = other.whole() else {
                 return true;
             };
-            let Examined { job, refusal } = examine(&whole, &self.gpu_resources);
+            let Examined { job, refusal } = examine(&whole, &self.gpu_resources, &[]);
             other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
         };
         let cannot_begin = |other: &Guarded| {

@@ -19,6 +19,18 @@ pub struct BuiltFrom {
     pub spec_version: u32,
     /// The operator's trainer image: that of a template which names none, and where the agent of other images comes from.
     pub trainer_image: String,
+    /// Processes of the worker: which resources are GPUs is a setting of the operator. Older operators did not say this and what follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub procs_per_worker: Option<u32>,
+    /// What they compute on, as `ROUNDHOUSE_EXPECTED_DEVICE` says it; empty: whatever can be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_device: Option<String>,
+    /// Architecture of the nodes that the trainer image runs on; empty: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer_architecture: Option<String>,
+    /// Whether containers of the trainer image have its user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed_users: Option<bool>,
 }
 
 /// Of documents that do not say it.
@@ -52,12 +64,17 @@ mod tests {
 
     #[test]
     fn a_document_of_a_newer_operator_is_read() {
-        let text = r#"{"jobGeneration":3,"spec":"abc","specVersion":2,"trainerImage":"trainer:1","color":"green"}"#;
+        let text = r#"{"jobGeneration":3,"spec":"abc","specVersion":2,"trainerImage":"trainer:1",
+            "procsPerWorker":8,"expectedDevice":"cuda*8","trainerArchitecture":"arm64","fixedUsers":false,"color":"green"}"#;
         let expected = BuiltFrom {
             job_generation: 3,
             spec: "abc".to_owned(),
             spec_version: 2,
             trainer_image: "trainer:1".to_owned(),
+            procs_per_worker: Some(8),
+            expected_device: Some("cuda*8".to_owned()),
+            trainer_architecture: Some("arm64".to_owned()),
+            fixed_users: Some(false),
         };
         assert_eq!(BuiltFrom::parse(text), Some(expected.clone()));
         assert_eq!(
@@ -66,6 +83,8 @@ mod tests {
         );
         assert_eq!(BuiltFrom::parse("somebody's"), None);
         let older = r#"{"jobGeneration":3,"spec":"abc","trainerImage":"trainer:1"}"#;
-        assert_eq!(BuiltFrom::parse(older).unwrap().spec_version, 1);
+        let older = BuiltFrom::parse(older).unwrap();
+        assert_eq!((older.spec_version, older.procs_per_worker), (1, None));
+        assert!(!older.to_json().unwrap().contains("procsPerWorker"));
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use roundhouse_api::{Gang, Replacements, TrainingJobStatus};
-use roundhouse_contract::Membership;
 use roundhouse_contract::earlier::Earlier;
+use roundhouse_contract::{BuiltFrom, Membership};
 
 use crate::group::PodGroup;
 
@@ -97,8 +97,9 @@ pub enum Action {
         avoid: Vec<String>,
         /// Nodes that do not answer: it is placed on others if they have room.
         lost: Vec<String>,
-        /// The operator's trainer image with which the job's other pods were built; `None`: today's.
-        trainer_image: Option<String>,
+        /// What the job's other pods were built from: it has the settings of the operator that they were built with. `None`: it has
+        /// today's.
+        like: Option<BuiltFrom>,
     },
     /// Give a pod its place, if it is still the pod that was observed.
     IssueMembership {

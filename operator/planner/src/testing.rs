@@ -201,8 +201,8 @@ impl World {
                 attempt,
                 avoid: _,
                 lost: _,
-                trainer_image,
-            } => return self.create(*index, *attempt, trainer_image.as_ref()),
+                like,
+            } => return self.create(*index, *attempt, like.as_ref()),
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -288,7 +288,7 @@ impl World {
         true
     }
 
-    fn create(&mut self, index: u32, attempt: u32, trainer_image: Option<&String>) -> bool {
+    fn create(&mut self, index: u32, attempt: u32, like: Option<&BuiltFrom>) -> bool {
         let name = names::worker_pod(&self.job.key.name, index, attempt);
         if self.observed.pods.iter().any(|pod| pod.name == name) {
             return false;
@@ -307,7 +307,17 @@ impl World {
                 job_generation: self.job.generation,
                 spec: self.job.built_from.clone(),
                 spec_version: BuiltFrom::SPEC_VERSION,
-                trainer_image: trainer_image.unwrap_or(&self.trainer_image).clone(),
+                trainer_image: like
+                    .map_or(&self.trainer_image, |like| &like.trainer_image)
+                    .clone(),
+                procs_per_worker: Some(self.job.procs_per_worker),
+                expected_device: Some(
+                    self.job
+                        .expected_device
+                        .map_or_else(String::new, |device| device.to_string()),
+                ),
+                trainer_architecture: None,
+                fixed_users: None,
             }),
             ..Pod::default()
         };

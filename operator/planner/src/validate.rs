@@ -18,6 +18,8 @@ use self::template::{
 use crate::gpu;
 pub use crate::invalid::InvalidSpec;
 use crate::invalid::invalid;
+use crate::life::outdated;
+use crate::observed::Pod;
 use crate::program::{self, Program};
 
 mod checks;
@@ -80,14 +82,14 @@ pub struct Examined {
 /// # Errors
 /// The first thing in the spec that cannot be run.
 pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
-    let Examined { job, refusal } = examine(job, &gpu::Listed::default());
+    let Examined { job, refusal } = examine(job, &gpu::Listed::default(), &[]);
     refusal.map_or(Ok(job), Err)
 }
 
 /// Turns the raw object into a job that can be managed, and says whether it can be run. A worker has a process for each of the
-/// listed GPUs.
+/// listed GPUs; those of a run that has pods have as many as these.
 #[must_use]
-pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
+pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examined {
     let TrainingJob {
         metadata,
         spec,
@@ -128,9 +130,14 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
     let name = metadata.name.clone().unwrap_or_default();
     let mut template = template.clone().unwrap_or_default();
     placement::complete(&mut template, scheduling);
-    let (runs, refusal) = match Runs::of(&name, spec, &mut template, listed) {
+    let built_from = built_from(spec);
+    let generation = metadata.generation.unwrap_or_default();
+    let devices = outdated::devices(pods, &built_from, generation);
+    let procs = devices.procs_per_worker;
+    let procs = procs.filter(|procs| (1..=MAX_PROCS).contains(procs));
+    let (runs, refusal) = match Runs::of(&name, spec, &mut template, (listed, procs)) {
         Ok(runs) => (runs, None),
-        Err(refusal) => (Runs::as_before(spec, status.as_ref()), Some(refusal)),
+        Err(refusal) => (Runs::as_before(spec, status.as_ref(), procs), Some(refusal)),
     };
     let Runs {
         program,
@@ -143,7 +150,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
             name,
             uid: metadata.uid.clone().unwrap_or_default(),
         },
-        generation: metadata.generation.unwrap_or_default(),
+        generation,
         deleting: metadata.deletion_timestamp.is_some(),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
         suspend: *suspend,
@@ -153,13 +160,16 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed) -> Examined {
         spares: *spares,
         join_window: Duration::from_secs(u64::from(elastic.join_window_seconds)),
         procs_per_worker,
-        expected_device: expected_device(&template, num_gpus),
+        expected_device: devices.expected_device.map_or_else(
+            || expected_device(&template, num_gpus),
+            |text| text.parse().ok(),
+        ),
         grace: grace(&template, &program),
         program,
         checkpoint: checkpoint.clone(),
         scheduling: scheduling.clone(),
         template,
-        built_from: built_from(spec),
+        built_from,
         backoff_limit: *backoff_limit,
         max_incidents: *max_incidents,
         max_replacements: *max_replacements,
@@ -187,14 +197,15 @@ struct Runs {
 }
 
 impl Runs {
-    /// As the spec says. The template then has a container named `trainer`.
+    /// As the spec says. The template then has a container named `trainer`. `running`: the processes of each worker that there is.
     fn of(
         name: &str,
         spec: &TrainingJobSpec,
         template: &mut PodTemplateSpec,
-        listed: &gpu::Listed,
+        (listed, running): (&gpu::Listed, Option<u32>),
     ) -> Result<Self, InvalidSpec> {
         let workers = &spec.workers;
+        let procs = workers.procs_per_worker.or(running);
         checks::name(name)?;
         checks::replicas(workers.replicas, workers.min_replicas, workers.max_replicas)?;
         checks::spares(workers.spares)?;
@@ -208,9 +219,9 @@ impl Runs {
         let program = program::of(spec.trainer.as_ref(), &spec.elastic, template)?;
         checks::kept(spec.checkpoint.as_ref(), program.trainer())?;
         let num_gpus = gpus(template, listed)?;
-        refuse_claims_without_processes(template, workers.procs_per_worker)?;
-        refuse_unused_devices(template, &program, workers.procs_per_worker, listed)?;
-        let procs_per_worker = workers.procs_per_worker.unwrap_or(num_gpus.max(1));
+        refuse_claims_without_processes(template, procs)?;
+        refuse_unused_devices(template, &program, procs, listed)?;
+        let procs_per_worker = procs.unwrap_or(num_gpus.max(1));
         if !(1..=MAX_PROCS).contains(&procs_per_worker) {
             let message = format!("must be between 1 and {MAX_PROCS}");
             return invalid("spec.workers.procsPerWorker", message);
@@ -223,12 +234,16 @@ impl Runs {
     }
 
     /// As the newest generation runs it, whatever the spec says now.
-    fn as_before(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>) -> Self {
+    fn as_before(
+        spec: &TrainingJobSpec,
+        status: Option<&TrainingJobStatus>,
+        running: Option<u32>,
+    ) -> Self {
         let membership = status.and_then(|status| status.membership.as_ref());
         let told = membership.and_then(|it| it.world_size.checked_div(it.nodes));
         Self {
             program: program::as_it_runs(spec.trainer.as_ref(), &spec.elastic),
-            procs_per_worker: told.unwrap_or(1).clamp(1, MAX_PROCS),
+            procs_per_worker: running.or(told).unwrap_or(1).clamp(1, MAX_PROCS),
             num_gpus: 0,
         }
     }

@@ -356,7 +356,7 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         change(&mut job);
         let error = validate(&job).unwrap_err();
         assert_eq!(error.field, field);
-        let managed = examine(&job, &gpu::Listed::default());
+        let managed = examine(&job, &gpu::Listed::default(), &[]);
         assert_eq!(managed.refusal.as_ref(), Some(&error));
         let rejection = Rejection::from(error);
         let (mut observed, now) = (Observed::default(), jiff::Timestamp::UNIX_EPOCH);

@@ -199,7 +199,7 @@ fn a_spec_that_cannot_be_run_is_managed_as_what_it_ran() {
             membership.world_size = 8;
         }
         change(&mut job);
-        let examined = examine(&job, &gpu::Listed::default());
+        let examined = examine(&job, &gpu::Listed::default(), &[]);
         assert!(examined.refusal.is_some());
         examined.job
     };

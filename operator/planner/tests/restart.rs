@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Container;
 use roundhouse_api::{SuccessPolicy, TrainingJob};
 use roundhouse_contract::Mode;
-use roundhouse_planner::testing::{TRAINER_IMAGE, raw_job, raw_script_job, script_world};
+use roundhouse_planner::testing::{raw_job, raw_script_job, script_world};
 use roundhouse_planner::{Action, PlanReason, PodPhase, validate};
 
 fn container(job: &mut TrainingJob) -> &mut Container {
@@ -165,7 +165,7 @@ fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
         attempt: 1,
         avoid: Vec::new(),
         lost: Vec::new(),
-        trainer_image: Some(TRAINER_IMAGE.to_owned()),
+        like: world.observed.pods[0].built_from.clone(),
     };
     assert!(world.plan().actions.contains(&anew));
     world.settle();

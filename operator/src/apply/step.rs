@@ -99,9 +99,9 @@ impl Step<'_> {
                 attempt,
                 avoid,
                 lost,
-                trainer_image,
+                like,
             } => {
-                let settings = &self.context.settings;
+                let (settings, like) = (&self.context.settings, like.as_ref());
                 let (avoid, lost) = (
                     references(self.context, avoid).await,
                     references(self.context, lost).await,
@@ -111,10 +111,14 @@ impl Step<'_> {
                     attempt: *attempt,
                     avoid: &avoid,
                     lost: &lost,
-                    trainer_image: trainer_image.as_ref().unwrap_or(&settings.trainer_image),
+                    trainer_image: like.map_or(&settings.trainer_image, |like| &like.trainer_image),
                     pull_policy: &settings.trainer_pull_policy,
-                    architecture: &settings.trainer_architecture,
-                    fixed_users: settings.fixed_users,
+                    architecture: like
+                        .and_then(|like| like.trainer_architecture.as_ref())
+                        .unwrap_or(&settings.trainer_architecture),
+                    fixed_users: like
+                        .and_then(|like| like.fixed_users)
+                        .unwrap_or(settings.fixed_users),
                 };
                 self.create_pod(worker::build(self.job, place)?).await
             }

@@ -124,6 +124,10 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
         spec: job.built_from.clone(),
         spec_version: BuiltFrom::SPEC_VERSION,
         trainer_image: place.trainer_image.to_owned(),
+        procs_per_worker: Some(job.procs_per_worker),
+        expected_device: Some(environment::device(job)),
+        trainer_architecture: Some(place.architecture.to_owned()),
+        fixed_users: Some(place.fixed_users),
     };
     annotations.insert(labels::BUILT_FROM.to_owned(), built_from.to_json()?);
     meta.labels = Some(all_labels);

@@ -124,7 +124,7 @@ impl World {
             ..Observed::default()
         };
         let plan = plan(
-            &examine(&self.job, &gpu::Listed::default()).job,
+            &examine(&self.job, &gpu::Listed::default(), &[]).job,
             &observed,
             jiff::Timestamp::now(),
         );

@@ -109,7 +109,7 @@ impl Executor {
                     avoid: _,
                     lost: _,
                     // All run the programs of this machine.
-                    trainer_image: _,
+                    like: _,
                 } => {
                     let name = names::worker_pod(&self.job_name, *index, *attempt);
                     let number = self.num_started + 1;

@@ -277,7 +277,7 @@ mod tests {
             let containers = json!([{"name": "trainer", "resources": limits}]);
             let template = json!({"spec": {"containers": containers}});
             job.spec.workers.template = Some(serde_json::from_value(template).unwrap());
-            let Examined { job, refusal } = examine(&job, &listed);
+            let Examined { job, refusal } = examine(&job, &listed, &[]);
             assert_eq!(refusal, None, "{resource}");
             (job.expected_device, job.procs_per_worker)
         };

@@ -205,7 +205,7 @@ fn make_workers(draft: &mut Draft<'_>) {
             attempt: next_attempt(draft, *index, &in_use),
             avoid: nodes::avoided(draft),
             lost: nodes::lost(draft),
-            trainer_image: outdated::trainer_image(draft),
+            like: outdated::of_this_run(draft),
         });
     }
     let mut gone: Vec<Action> = replaced

@@ -47,7 +47,7 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
         Program::Joining { .. } => {}
         Program::Script(script) => all.extend(script::settings(script)),
     }
-    let device = job.expected_device.map(|device| device.to_string());
+    let device = Some(device(job)).filter(|device| !device.is_empty());
     all.extend(device.map(|device| value(environment::EXPECTED_DEVICE, device)));
     let stall = job.stall_timeout_seconds.map(|seconds| seconds.to_string());
     all.extend(stall.map(|seconds| value(environment::STALL_TIMEOUT_SECONDS, seconds)));
@@ -55,6 +55,12 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
         all.extend(checkpoints(job, checkpoint));
     }
     all
+}
+
+/// What the processes are to compute on; empty: nothing is said.
+pub(super) fn device(job: &ValidatedJob) -> String {
+    job.expected_device
+        .map_or_else(String::new, |device| device.to_string())
 }
 
 /// The directory bears the job's namespace and name, not its UID: a job that is deleted and applied again
