@@ -96,8 +96,11 @@ pub fn compare<G: Group, S: State>(
     let digests = state.digests()?;
     let bytes: Vec<u8> = digests.iter().flat_map(|it| it.to_le_bytes()).collect();
     let all = world.of_each(Digest::of(&[&bytes]).number() as f64)?;
-    let (reference, has_majority) = reference(&all);
-    let ranks = others(&all, reference);
+    let Compared {
+        reference,
+        has_majority,
+        ranks,
+    } = Compared::of(&all);
     if ranks.is_empty() {
         return Ok(None);
     }
@@ -126,12 +129,30 @@ pub fn compare<G: Group, S: State>(
     }))
 }
 
-/// The rank that the others are compared with, and whether more than half of them have what it has.
-fn reference(all: &[f64]) -> (u32, bool) {
-    let is_most = |own: &f64| 2 * num_equal(all, *own) > all.len();
-    let most = all.iter().position(is_most);
-    let place = u32::try_from(most.unwrap_or_default()).unwrap_or_default();
-    (place, most.is_some())
+/// Numbers of all ranks that should be the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// A rank that the others are compared with: of most ranks, or rank 0 if more than half of them do not agree.
+    pub reference: u32,
+    /// Whether more than half of the ranks have its number.
+    pub has_majority: bool,
+    /// The ranks that have another number.
+    pub ranks: Vec<u32>,
+}
+
+impl Compared {
+    /// Compares whole numbers, one for each rank.
+    #[must_use]
+    pub fn of(all: &[f64]) -> Self {
+        let is_most = |own: &f64| 2 * num_equal(all, *own) > all.len();
+        let most = all.iter().position(is_most);
+        let reference = u32::try_from(most.unwrap_or_default()).unwrap_or_default();
+        Self {
+            reference,
+            has_majority: most.is_some(),
+            ranks: others(all, reference),
+        }
+    }
 }
 
 fn num_equal(all: &[f64], own: f64) -> usize {

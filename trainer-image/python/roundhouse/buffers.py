@@ -74,10 +74,11 @@ class Buffers:
             owner[key] = buffer
 
     @torch.no_grad()
-    def share(self, group: Group, source: int, gradients: Gradients) -> None:
-        """Copies those of rank ``source`` to all others, as DDP does; an error drops the step."""
+    def share(self, group: Group, source: int, gradients: Gradients) -> torch.Tensor | None:
+        """Copies those of rank ``source`` to all others, as DDP does; an error drops the step. Returns the bytes that moved, which
+        are the same on all ranks."""
         if not self._places or gradients.broken is not None:
-            return
+            return None
         there = torch.tensor([place.buffer() is not None for place in self._others], dtype=torch.uint8)
         parts = [place.bytes() for place in self._places]
         row = torch.cat([there.to(parts[0].device), *parts])
@@ -85,9 +86,9 @@ class Buffers:
             group.begin_broadcast(row, source).wait()
         except RuntimeError as error:
             gradients.broke(error)
-            return
+            return None
         if group.rank == source:
-            return
+            return row
         # Only if there are such: on a GPU this waits for the broadcast.
         is_there = dict(zip(self._others, row[: len(self._others)].tolist() if self._others else []))
         at = len(self._others)
@@ -98,3 +99,4 @@ class Buffers:
             if buffer is not None and is_there.get(place, True):
                 # A copy begins where its type may begin; a piece may not.
                 buffer.copy_(piece.clone().view(place.dtype).reshape(place.shape))
+        return row

@@ -6,6 +6,7 @@ before :meth:`Group.become_default`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import sys
@@ -83,6 +84,7 @@ class Exchange(NamedTuple):
     work: Any
     receive: Piece | None
     received: torch.Tensor
+    sent: torch.Tensor
 
 
 class Group:
@@ -109,6 +111,8 @@ class Group:
         self._parts: list[Any] = []
         self._indices: dict[tuple[int, ...], torch.Tensor] = {}
         self._is_aborted = False
+        # 1 from the begin of an abort on, in memory that the device reads: see StepNumbers.begin.
+        self._is_cut_off = torch.zeros(1, dtype=torch.float64, pin_memory=device.type == "cuda")
         self._is_over = threading.Event()
         # Over Gloo: NCCL's collectives make the device wait, and its abort ends them.
         self.waits = None if wires is None else Waits()
@@ -138,6 +142,10 @@ class Group:
         is_cuda = self.device.type == "cuda"
         return torch.tensor(values, dtype=torch.float64, pin_memory=is_cuda).to(self.device, non_blocking=True)
 
+    def is_cut_off(self) -> torch.Tensor:
+        """1 if an abort of this rank has begun when the device gets here, else 0; on the device."""
+        return self._is_cut_off.to(self.device, non_blocking=True, copy=True)
+
     def index_of(self, places: tuple[int, ...]) -> torch.Tensor:
         """Indices on the device; the same ones in each step."""
         if places not in self._indices:
@@ -163,16 +171,21 @@ class Group:
         received = self._moved(receive) if receive else self._nothing()
         if self.waits is None:
             # Over NCCL what moves to and from a rank at once is one group of operations on the generation's communicator.
-            # That is what this collective is to the ranks with nothing to send to each other, which need not call it.
-            come, go = [0] * self.size, [0] * self.size
-            if receive:
-                come[receive[2]] = received.numel()
-            if send:
-                go[send[2]] = sent.numel()
-            return Exchange(self.backend.alltoall_base(received, sent, come, go), receive, received)
+            self.backend._start_coalescing()
+            try:
+                self._begin_moves(send, receive, sent, received)
+            except BaseException:
+                # The error that came first says more.
+                with contextlib.suppress(RuntimeError):
+                    self.backend._end_coalescing()
+                raise
+            return Exchange(self.backend._end_coalescing(), receive, received, sent)
+        works = self._begin_moves(send, receive, sent, received)
+        return Exchange(Apart(self.waits, works, (sent, received)), receive, received, sent)
+
+    def _begin_moves(self, send: Piece | None, receive: Piece | None, sent: torch.Tensor, received: torch.Tensor) -> list[Any]:
         works = [self.backend.recv([received], receive[2], 0)] if receive else []
-        works += [self.backend.send([sent], send[2], 0)] if send else []
-        return Exchange(Apart(self.waits, works, (sent, received)), receive, received)
+        return works + ([self.backend.send([sent], send[2], 0)] if send else [])
 
     def end_exchange(self, exchange: Exchange) -> None:
         """Waits until the bytes have moved, and copies in those that were received."""
@@ -226,6 +239,7 @@ class Group:
     def abort(self) -> None:
         """Makes all collectives that wait end, and all later ones fail, also on other ranks."""
         self._is_aborted = True
+        self._is_cut_off.fill_(1.0)
         self._is_over.set()
         if self._wires is None:
             _abort(self.backend)

@@ -116,14 +116,15 @@ class OpenStep:
         reduction = self._generations.sampler.reduction
         own_weight = weight_of(weight, step, reduction, is_manual=self._is_manual)
         total = loss_sum(loss, step, reduction)
-        digest = self._digest(optimizers, trained)
+        digest = self._digest(optimizers, trained, self._share_buffers(step))
         # All that can fail on one rank alone comes first: what it has told is what the others commit. The norm of summed
         # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
         # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
         # cannot be done again. No number is read from the device before all have agreed: see StepNumbers.
         norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
         numbers = StepNumbers(self._generations.device, total, own_weight, norm if scaler is None else 0.0, digest)
-        self._tell(step, numbers)
+        if gradients.broken is None:
+            self._process.tell(numbers)
         numbers.norm = norm if self._is_manual else gradient_norm(trained, clipped_to)
         if scaler is not None:
             numbers.scale = scaler.get_scale() if scaler._scale is None else scaler._scale
@@ -195,9 +196,11 @@ class OpenStep:
         self._generations.steps_done = step.number
         self._process.conclude(skipped=skipped, gradient_norm=norm, learning_rate=rate, spent=spent)
 
-    def _digest(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> Number:
-        """A number for the bits of the summed gradients. If a collective was cut off, or a device computes wrong, it
-        differs between ranks: then no rank may commit the step."""
+    def _digest(
+        self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor], shared: torch.Tensor | None
+    ) -> Number:
+        """A number for the bits of the summed gradients and of the buffers that the ranks share. If a collective was cut off, or a
+        device computes wrong, it differs between ranks: then no rank may commit the step."""
         gradients = self._gradients
         if self._generations.group is None or gradients.broken is not None:
             return 0.0
@@ -205,17 +208,16 @@ class OpenStep:
         if self._is_manual:
             # A script that changes its tensors itself may sum something else.
             summed = portions([p.grad for p in trained if p.grad is not None]) if optimizers else ()
-        return digest_of(summed, self._generations.device)
+        return digest_of([*summed, *([] if shared is None else [shared])], self._generations.device)
 
-    def _tell(self, step: Step, numbers: StepNumbers) -> None:
-        """Begins what the ranks send each other at the end of a step."""
-        gradients, group = self._gradients, self._generations.group
-        if group is not None:
-            # Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples.
-            source = 0 if step.global_size >= step.world_size else step.world_size - 1
-            self._buffers.share(group, source, gradients)
-        if gradients.broken is None:
-            self._process.tell(numbers)
+    def _share_buffers(self, step: Step) -> torch.Tensor | None:
+        """The bytes of the buffers that all ranks have from now on."""
+        group = self._generations.group
+        if group is None:
+            return None
+        # Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples.
+        source = 0 if step.global_size >= step.world_size else step.world_size - 1
+        return self._buffers.share(group, source, self._gradients)
 
     def drop(self) -> None:
         """The step is as if it had not been, and the generation is over."""

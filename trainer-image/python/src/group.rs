@@ -1,6 +1,7 @@
 //! The process group of a generation, which is the user's PyTorch's.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -16,7 +17,9 @@ pub(crate) struct PyGroup {
     rank: u32,
     size: u32,
     tells_lost_peers: bool,
-    aborted: OnceLock<()>,
+    /// From the begin of its abort on: what collectives have left by then may be garbage.
+    is_aborted: AtomicBool,
+    abort: Once,
     /// What it was told last.
     timeout: Mutex<Option<Duration>>,
 }
@@ -35,7 +38,8 @@ impl PyGroup {
             rank: bound.getattr("rank")?.extract()?,
             size: bound.getattr("size")?.extract()?,
             tells_lost_peers: bound.getattr("tells_lost_peers")?.extract()?,
-            aborted: OnceLock::new(),
+            is_aborted: AtomicBool::new(false),
+            abort: Once::new(),
             timeout: Mutex::new(None),
             group,
         })
@@ -97,7 +101,8 @@ fn tell(call: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>>) {
 
 impl Abort for PyGroup {
     fn abort(&self) {
-        self.aborted.get_or_init(|| {
+        self.is_aborted.store(true, Ordering::SeqCst);
+        self.abort.call_once(|| {
             // It is over, whatever the library says.
             tell(|py| self.group.call_method0(py, "abort"));
         });
@@ -163,10 +168,10 @@ impl Group for PyGroup {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        match self.aborted.get() {
-            None => Ok(()),
-            Some(()) => Err(Failure::PeerLost("the group was aborted".to_owned())),
+        if self.is_aborted.load(Ordering::SeqCst) {
+            return Err(Failure::PeerLost("the group was aborted".to_owned()));
         }
+        Ok(())
     }
 
     fn tells_lost_peers(&self) -> bool {

@@ -63,14 +63,17 @@ def test_a_rank_that_is_killed_while_a_large_state_moves_holds_nobody(tmp_path, 
         until("the others are free", lambda: all(worker.status().get("phase") in ("Stranded", "Training") for worker in others), 40)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_gradients_that_differ_in_one_bit_after_their_sum_are_committed_by_no_rank(tmp_path, undisturbed, rank):
+@pytest.mark.parametrize(
+    ("workers", "rank", "whose"),
+    [(2, 1, "rank 1 are not those of rank 0"), (3, 0, "rank 0 are not those of rank 1 and of most ranks")],
+)
+def test_gradients_that_differ_in_one_bit_after_their_sum_are_committed_by_no_rank(tmp_path, undisturbed, workers, rank, whose):
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"CUT_OFF_AT": f"{rank}:1:31"}) as world:
-        workers = world.begin(2)
+        workers = world.begin(workers)
         for worker in workers:
             until("the generation is lost", lambda worker=worker: worker.status().get("phase") == "Stranded")
             assert world.step(worker) == 30
-            words = "after their sum the gradients of rank 1 are not those of rank 0: a collective was cut off, or a device computes wrong"
+            words = f"after their sum the gradients of {whose}: a collective was cut off, or a device computes wrong"
             assert words in worker.log.read_text()
         world.form(workers)
         world.ends(workers)

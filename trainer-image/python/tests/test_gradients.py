@@ -1,6 +1,7 @@
 """What a step does to gradients and buffers, in a group whose ranks are in this process."""
 
 import concurrent.futures
+import contextlib
 import weakref
 
 import pytest
@@ -9,7 +10,9 @@ from roundhouse import errors
 from roundhouse.buffers import Buffers
 from roundhouse.data import Step
 from roundhouse.gradients import Gradients, Model
+from roundhouse.groups import Group
 from roundhouse.network import Network
+from roundhouse.step_numbers import StepNumbers
 
 
 @pytest.fixture
@@ -229,3 +232,62 @@ def test_buffers_that_were_replaced_are_those_of_one_rank_on_all_others():
         buffers[1].share(groups[1], 0, Gradients())
     for group in groups:
         group.close()
+
+
+def test_a_rank_whose_abort_has_begun_brings_another_digest():
+    network = Network(torch.device("cpu"), {}, [])
+    store = network.host("127.0.0.1", 0, 30.0)
+    stores = [store, network.dial("127.0.0.1", store.port, 30.0)]
+
+    def digests(rank):
+        numbers = StepNumbers(groups[rank].device, 1.0, 1.0, 1.0, 7.0)
+        # What the host knows and its witnesses; each rank's digest has a place of its own.
+        begun = numbers.begin(groups[rank], 7 * [0.0] + 7 * [1.0], [0, 1, 2, 3, 4, 5 + rank])
+        return numbers.end(groups[rank], begun)[5:7]
+
+    with concurrent.futures.ThreadPoolExecutor() as ranks:
+        groups = list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 30.0, "127.0.0.1", None), range(2)))
+        assert list(ranks.map(digests, range(2))) == [[7.0, 7.0]] * 2
+        # As Group.abort does first. Over NCCL the sums may be right after that.
+        groups[0]._is_cut_off.fill_(1.0)
+        assert list(ranks.map(digests, range(2))) == [[8.0, 7.0]] * 2
+    for group in groups:
+        group.abort()
+        assert group.is_cut_off().item() == 1
+        group.close()
+
+
+class Recorded:
+    """Stands for NCCL's group, of which a CPU has none: what it is asked for."""
+
+    def __init__(self, fails):
+        self.calls, self._fails = [], fails
+
+    def _start_coalescing(self):
+        self.calls.append("start")
+
+    def _end_coalescing(self):
+        self.calls.append("end")
+        return self
+
+    def recv(self, tensors, source, tag):
+        self.calls.append(f"from {source}")
+        if self._fails:
+            raise RuntimeError("no such rank")
+
+    def send(self, tensors, to, tag):
+        self.calls.append(f"to {to}")
+
+    def wait(self):
+        pass
+
+
+def test_over_nccl_what_moves_at_once_is_one_group_of_operations_and_is_closed_after_an_error():
+    sent, received = torch.ones(4, dtype=torch.uint8), torch.zeros(4, dtype=torch.uint8)
+    pieces = (sent.data_ptr(), 4, 2), (received.data_ptr(), 4, 1)
+    for fails, expected in [(False, ["start", "from 1", "to 2", "end"]), (True, ["start", "from 1", "end"])]:
+        backend = Recorded(fails)
+        group = Group(backend, None, torch.device("cpu"), (1, 0, 3), 30.0, None)
+        with contextlib.nullcontext() if not fails else pytest.raises(RuntimeError, match="no such rank"):
+            group.end_exchange(group.begin_exchange(*pieces))
+        assert backend.calls == expected

@@ -6,6 +6,7 @@
 //! may leave garbage on one rank while the sum that follows it is right.
 
 use roundhouse_member::Failure;
+use roundhouse_member::replicas::Compared;
 use roundhouse_member::world::{Packing, Standing, not_of_all_ranks};
 
 /// Where they lie.
@@ -75,16 +76,24 @@ impl Layout {
 
 /// `None`: all ranks have the same digest.
 fn words_of_difference(digests: &[f64]) -> Option<String> {
-    let first = digests.first()?;
-    let has_another = |digest: &f64| (digest - first).abs() >= 0.5;
-    let others = (0..).zip(digests).filter(|(_, own)| has_another(own));
-    let others: Vec<String> = others.map(|(rank, _): (u32, _)| rank.to_string()).collect();
+    let Compared {
+        reference,
+        has_majority,
+        ranks: others,
+    } = Compared::of(digests);
     if others.is_empty() {
         return None;
     }
     let ranks = if others.len() == 1 { "rank" } else { "ranks" };
+    let others: Vec<String> = others.iter().map(u32::to_string).collect();
+    let most = if has_majority {
+        " and of most ranks"
+    } else {
+        ""
+    };
     Some(format!(
-        "after their sum the gradients of {ranks} {} are not those of rank 0: a collective was cut off, or a device computes wrong",
+        "after their sum the gradients of {ranks} {} are not those of rank {reference}{most}: a collective was cut off, or a device \
+         computes wrong",
         others.join(", ")
     ))
 }
