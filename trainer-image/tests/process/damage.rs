@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use roundhouse_contract::Reason;
 use serde_json::json;
@@ -39,6 +40,27 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
         assert!(job.logs().contains("is passed over"), "{}", job.logs());
         assert_same(&job, &undisturbed(&config), damage);
         assert_proven(volume.path(), config["steps"].as_u64().unwrap());
+    }
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_read_for_a_moment_is_not_passed_over() {
+    for name in ["manifest.json", "shard-00001-of-00002.safetensors"] {
+        let volume = tempfile::tempdir().unwrap();
+        train_and_kill(2, volume.path(), 1);
+        let newest = checkpoints(volume.path()).pop().unwrap();
+        // A link to itself gives an error other than that nothing is there, as a stale handle of NFS does.
+        let (file, aside) = (newest.join(name), newest.join("aside"));
+        std::fs::rename(&file, &aside).unwrap();
+        std::os::unix::fs::symlink(name, &file).unwrap();
+        let config = beyond(volume.path());
+        let mut job = Job::keeping(&config, 2, every_steps(volume.path().to_owned(), EVERY));
+        std::thread::sleep(Duration::from_secs(1));
+        std::fs::rename(&aside, &file).unwrap();
+        job.issue_when_ready(3);
+        job.complete();
+        assert!(!job.logs().contains("is passed over"), "{}", job.logs());
+        assert_same(&job, &undisturbed(&config), name);
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 use roundhouse_elastic::CheckpointId;
 
@@ -15,6 +16,12 @@ use crate::failure::Failure;
 use crate::faults;
 use crate::report::say_error;
 use crate::state::Table;
+
+/// How long an error is waited out that may pass. One that lasts is taken for damage: training can continue from an older
+/// checkpoint, and this one stays on the volume.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Checkpoints whose bytes were found to be damaged, and what was wrong.
 pub type Damaged = BTreeMap<CheckpointId, String>;
@@ -97,14 +104,27 @@ fn look(
 ) -> Result<Result<Manifest, Trouble>, Failure> {
     faults::volume();
     let path = directory.checkpoint(id);
-    let manifest = match Manifest::read(&path) {
+    let manifest = match steadily(|| Manifest::read(&path)) {
         Ok(manifest) => manifest,
         Err(reason) => return Ok(Err(reason)),
     };
     if let Some(difference) = manifest.difference(training, table) {
         return Err(Failure::OtherTraining { path, difference });
     }
-    Ok(whole(&path, id, manifest))
+    Ok(steadily(|| whole(&path, id, &manifest)).map(|()| manifest))
+}
+
+/// Tries again while an error may pass. To pass over a checkpoint for it would lose the steps since the one before.
+fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(trouble) if trouble.may_pass() && Instant::now() < end => {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// The manifest of a checkpoint of whatever training, if it fits together and all files have their sizes.
@@ -113,15 +133,15 @@ fn look(
 /// Why it cannot be used.
 pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
     let path = directory.checkpoint(id);
-    whole(&path, id, Manifest::read(&path)?)
+    let manifest = Manifest::read(&path)?;
+    whole(&path, id, &manifest)?;
+    Ok(manifest)
 }
 
-fn whole(path: &Path, id: CheckpointId, manifest: Manifest) -> Result<Manifest, Trouble> {
+fn whole(path: &Path, id: CheckpointId, manifest: &Manifest) -> Result<(), Trouble> {
     let has_size = |shard| complete::check_size(path, &manifest.tensors, shard);
-    let is_whole =
-        check(&manifest, id).and_then(|()| manifest.shards.iter().try_for_each(has_size));
-    is_whole.map_err(Trouble::with(path))?;
-    Ok(manifest)
+    let is_whole = check(manifest, id).and_then(|()| manifest.shards.iter().try_for_each(has_size));
+    is_whole.map_err(Trouble::with(path))
 }
 
 /// Reads a checkpoint in a thread, piece after piece. Each part's checksum is known when its last piece was sent, so
@@ -135,15 +155,21 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
     let directory = directory.clone();
     let work = move || {
         let path = directory.checkpoint(manifest.id());
-        let mut offset = 0;
+        let mut begin = 0;
         for part in &manifest.shards {
-            let send = |bytes: Vec<u8>| {
-                let at = offset;
-                offset += bytes.len() as u64;
-                let sent = pieces.send(Message::Piece { offset: at, bytes });
-                sent.map_or(ControlFlow::Break(()), ControlFlow::Continue)
-            };
-            match shard::read(&path, part, directory.pulse(), send) {
+            let mut offset = begin;
+            let result = steadily(|| {
+                // A part that is read again overwrites what it gave before.
+                offset = begin;
+                shard::read(&path, part, directory.pulse(), |bytes| {
+                    let at = offset;
+                    offset += bytes.len() as u64;
+                    let sent = pieces.send(Message::Piece { offset: at, bytes });
+                    sent.map_or(ControlFlow::Break(()), ControlFlow::Continue)
+                })
+            });
+            begin = offset;
+            match result {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => return,
                 Err(trouble) => {

@@ -160,6 +160,31 @@ impl Trouble {
         matches!(&self.reason, Reason::Io(error) if !is_absence(error))
     }
 
+    /// Whether the same may succeed in a moment: a server that answers again, a handle that has become stale.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        const PASSING: [Errno; 14] = [
+            Errno::AGAIN,
+            Errno::BUSY,
+            Errno::CONNRESET,
+            Errno::HOSTDOWN,
+            Errno::HOSTUNREACH,
+            Errno::INTR,
+            Errno::IO,
+            Errno::LOOP,
+            Errno::NETDOWN,
+            Errno::NETUNREACH,
+            Errno::NOTCONN,
+            Errno::SHUTDOWN,
+            Errno::STALE,
+            Errno::TIMEDOUT,
+        ];
+        let Reason::Io(error) = &self.reason else {
+            return false;
+        };
+        Errno::from_io_error(error).is_some_and(|errno| PASSING.contains(&errno))
+    }
+
     /// Trouble with a path, for `map_err`.
     pub fn with<E: Into<Reason>>(path: &Path) -> impl Fn(E) -> Self {
         move |reason| Self {
