@@ -30,7 +30,16 @@ def membership():
             [query(f"sum by (reason) ({incidents})", "{{reason}}")],
             "none",
             stacked=True,
-            width=8,
+            width=6,
+        ),
+        timeseries(
+            "Repeated steps",
+            "Committed steps that were lost with all processes that had their state, and that the job trained again. "
+            "The event StepsRepeated names them.",
+            [query(f"sum by ({EACH_JOB}) ({of('roundhouse_job_repeated_steps_total', JOB)})", "steps")],
+            "none",
+            width=6,
+            thresholds=steps((None, GREEN), (1, RED)),
         ),
         timeseries(
             "Processes",
@@ -40,7 +49,7 @@ def membership():
                 query(f"sum by ({EACH_JOB}) ({of('roundhouse_agent_process_restarts_total', JOB)})", "started again"),
             ],
             "none",
-            width=8,
+            width=6,
         ),
         timeseries(
             "Nodes avoided in the namespace",
@@ -49,7 +58,7 @@ def membership():
             [query(f"sum by (job, node) ({avoided})", "{{node}} ({{job}})")],
             "none",
             stacked=True,
-            width=8,
+            width=6,
         ),
     ]
 
