@@ -10,7 +10,6 @@ use self::containers::{container, containers, held_up, initializing, runs, text}
 
 mod containers;
 mod few;
-mod fields;
 pub(crate) mod watched;
 
 /// Conditions that every pod has; they are not kept.
@@ -148,8 +147,6 @@ pub fn pod(full: &FullPod) -> Pod {
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())
             .map(|condition| condition.message.clone().unwrap_or_default()),
-        // Read beside the other fields: see `watched`.
-        kept_from: Vec::new(),
         failed: status
             .filter(|_| phase == PodPhase::Failed)
             .map(|status| text(status.reason.as_ref(), status.message.as_ref())),

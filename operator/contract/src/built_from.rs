@@ -31,6 +31,10 @@ pub struct BuiltFrom {
     /// Whether containers of the trainer image have its user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed_users: Option<bool>,
+    /// Nodes that the operator keeps the pod from by their names, because they have no label `kubernetes.io/hostname`. What the
+    /// template or a webhook names is not among them. Karpenter makes no node for a pod that names one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub named_nodes: Vec<String>,
 }
 
 /// Of documents that do not say it.
@@ -43,10 +47,17 @@ impl BuiltFrom {
     /// added that has a default, say.
     pub const SPEC_VERSION: u32 = 1;
 
+    /// Most names of nodes that are kept. Whoever may create pods in one namespace chooses how many there are.
+    pub const MAX_NAMED_NODES: usize = 256;
+
     /// Reads what [`Self::to_json`] wrote; `None` for what somebody else wrote.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        let mut read: Self = serde_json::from_str(text).ok()?;
+        if read.named_nodes.len() > Self::MAX_NAMED_NODES {
+            read.named_nodes = Vec::new();
+        }
+        Some(read)
     }
 
     /// The document as compact JSON.
@@ -65,7 +76,7 @@ mod tests {
     #[test]
     fn a_document_of_a_newer_operator_is_read() {
         let text = r#"{"jobGeneration":3,"spec":"abc","specVersion":2,"trainerImage":"trainer:1",
-            "procsPerWorker":8,"expectedDevice":"cuda*8","trainerArchitecture":"arm64","fixedUsers":false,"color":"green"}"#;
+            "procsPerWorker":8,"expectedDevice":"cuda*8","trainerArchitecture":"arm64","fixedUsers":false,"namedNodes":["n1"],"color":"green"}"#;
         let expected = BuiltFrom {
             job_generation: 3,
             spec: "abc".to_owned(),
@@ -75,6 +86,7 @@ mod tests {
             expected_device: Some("cuda*8".to_owned()),
             trainer_architecture: Some("arm64".to_owned()),
             fixed_users: Some(false),
+            named_nodes: vec!["n1".to_owned()],
         };
         assert_eq!(BuiltFrom::parse(text), Some(expected.clone()));
         assert_eq!(
@@ -86,5 +98,17 @@ mod tests {
         let older = BuiltFrom::parse(older).unwrap();
         assert_eq!((older.spec_version, older.procs_per_worker), (1, None));
         assert!(!older.to_json().unwrap().contains("procsPerWorker"));
+    }
+
+    #[test]
+    fn of_too_many_names_of_nodes_none_is_kept() {
+        for (number, kept) in [(256, 256), (257, 0), (60_000, 0)] {
+            let all = BuiltFrom {
+                named_nodes: vec!["n".to_owned(); number],
+                ..BuiltFrom::default()
+            };
+            let read = BuiltFrom::parse(&all.to_json().unwrap()).unwrap();
+            assert_eq!(read.named_nodes.len(), kept);
+        }
     }
 }

@@ -163,8 +163,6 @@ pub struct Pod {
     pub ends_group: bool,
     /// Why the scheduler has not placed it, in the scheduler's words.
     pub unschedulable: Option<String>,
-    /// Nodes that its affinity excludes by the field `metadata.name`. Karpenter creates no node for such a pod.
-    pub kept_from: Vec<String>,
     /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).
     pub failed: Option<Waiting>,
     /// Whether a container beside the trainer runs.

@@ -318,6 +318,7 @@ impl World {
                 ),
                 trainer_architecture: None,
                 fixed_users: None,
+                named_nodes: Vec::new(),
             }),
             ..Pod::default()
         };

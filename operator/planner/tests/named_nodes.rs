@@ -1,9 +1,8 @@
 //! Pods that name nodes which are gone, or are back: Karpenter makes no node for a pod that names one.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use roundhouse_planner::testing::{World, raw_job, world, world_of};
-use roundhouse_planner::{Action, DeleteReason, Plan};
-use serde_json::json;
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{Action, DeleteReason, Plan, Pod};
 
 /// Two workers train; the replacement of the second one names its lost node, and the scheduler finds no node for it.
 fn waits() -> World {
@@ -19,9 +18,15 @@ fn waits() -> World {
     world.settle();
     let replacement = world.observed.pods.last_mut().unwrap();
     assert_eq!(replacement.attempt, 1);
-    replacement.kept_from = vec!["n1".to_owned()];
+    names(replacement, &["n1"]);
     replacement.unschedulable = Some("0/1 nodes are available".to_owned());
     world
+}
+
+/// The operator has kept a pod from nodes by their names.
+fn names(pod: &mut Pod, nodes: &[&str]) {
+    let built_from = pod.built_from.as_mut().unwrap();
+    built_from.named_nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
 }
 
 fn replaces(plan: &Plan) -> bool {
@@ -42,7 +47,7 @@ fn a_pod_that_names_a_node_in_vain_is_made_again_without_it() {
     assert!(replaces(&plan), "{:?}", plan.actions);
     world.carry_out(&plan, usize::MAX);
     let made = world.observed.pods.last().unwrap();
-    assert_eq!((made.attempt, made.kept_from.len()), (2, 0));
+    assert_eq!(made.attempt, 2);
     world.settle();
 }
 
@@ -59,18 +64,11 @@ fn it_is_given_the_time_in_which_an_autoscaler_makes_a_node() {
 }
 
 #[test]
-fn nodes_that_the_template_names_stay_named() {
-    let mut raw = raw_job(1);
-    let template = json!({"spec": {"affinity": {"nodeAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [
-            {"key": "metadata.name", "operator": "NotIn", "values": ["n7"]}]}]}}}}});
-    raw.spec.workers.template = Some(serde_json::from_value(template).unwrap());
-    let mut world = world_of(&raw);
-    world.settle();
-    let pod = &mut world.observed.pods[0];
-    pod.kept_from = vec!["n7".to_owned()];
-    pod.unschedulable = Some("0/1 nodes are available".to_owned());
+fn a_pod_that_others_keep_from_nodes_is_not_made_again() {
+    // The template and webhooks name nodes in each pod, also in one that is made again.
+    let mut world = waits();
+    world.observed.pods.retain(|pod| !pod.unreachable);
+    names(world.observed.pods.last_mut().unwrap(), &[]);
     world.seconds_pass(3_600);
-    let plan = world.plan();
-    assert!(plan.actions.is_empty(), "{:?}", plan.actions);
+    assert!(!replaces(&world.plan()));
 }

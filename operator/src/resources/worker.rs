@@ -128,6 +128,7 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
         expected_device: Some(environment::device(job)),
         trainer_architecture: Some(place.architecture.to_owned()),
         fixed_users: Some(place.fixed_users),
+        named_nodes: affinity::named(place.avoid.iter().chain(place.lost)),
     };
     annotations.insert(labels::BUILT_FROM.to_owned(), built_from.to_json()?);
     meta.labels = Some(all_labels);

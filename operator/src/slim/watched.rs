@@ -10,23 +10,16 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::few::Few;
-use super::fields::OfNodes;
 
-/// A pod of which only what is kept of it is there.
+/// A pod of which only what is kept of it is there: what [`super::pod`] reads.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedPod {
-    /// What [`super::pod`] reads.
     pub(crate) pod: FullPod,
-    /// [`Pod::kept_from`].
-    kept_from: Vec<String>,
 }
 
 impl WatchedPod {
     pub(crate) fn slim(&self) -> Pod {
-        Pod {
-            kept_from: self.kept_from.clone(),
-            ..super::pod(&self.pod)
-        }
+        super::pod(&self.pod)
     }
 }
 
@@ -59,7 +52,6 @@ struct Spec {
     /// Whether there are any is enough.
     readiness_gates: Option<Vec<IgnoredAny>>,
     scheduling_gates: Option<Vec<PodSchedulingGate>>,
-    affinity: Option<OfNodes>,
 }
 
 impl<'de> Deserialize<'de> for WatchedPod {
@@ -69,15 +61,11 @@ impl<'de> Deserialize<'de> for WatchedPod {
             spec,
             status,
         } = Parts::deserialize(deserializer)?;
-        let mut kept_from = Vec::new();
-        let spec = spec.map(|spec| {
-            kept_from = spec.affinity.map_or_else(Vec::new, OfNodes::kept_from);
-            PodSpec {
-                node_name: spec.node_name,
-                readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
-                scheduling_gates: spec.scheduling_gates,
-                ..PodSpec::default()
-            }
+        let spec = spec.map(|spec| PodSpec {
+            node_name: spec.node_name,
+            readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
+            scheduling_gates: spec.scheduling_gates,
+            ..PodSpec::default()
         });
         let metadata = ObjectMeta {
             name: metadata.name,
@@ -97,7 +85,6 @@ impl<'de> Deserialize<'de> for WatchedPod {
                 spec,
                 status,
             },
-            kept_from,
         })
     }
 }
@@ -142,10 +129,11 @@ mod tests {
         let full: FullPod = serde_json::from_str(&text).unwrap();
         let watched: WatchedPod = serde_json::from_str(&text).unwrap();
         assert_eq!(slim::pod(&watched.pod), slim::pod(&full));
-        assert_eq!(watched.slim().kept_from, ["n2"]);
+        assert_eq!(watched.slim(), slim::pod(&full));
         assert_eq!(watched.meta().namespace, full.metadata.namespace);
         let WatchedPod { pod, .. } = watched;
         assert!(pod.metadata.managed_fields.is_none());
-        assert!(pod.spec.unwrap().volumes.is_none());
+        let spec = pod.spec.unwrap();
+        assert!(spec.volumes.is_none() && spec.affinity.is_none());
     }
 }

@@ -81,38 +81,19 @@ pub(crate) fn is_one_free_again(draft: &Draft<'_>, pod: &Pod) -> bool {
     avoided.any(|node| node.until.0 <= draft.now && waits(pod, node))
 }
 
-/// Whether a pod names a node that a new pod would not name: the node was lost or avoided when the pod was created, and is gone
-/// or back. Karpenter creates no node for such a pod. Nodes that the template names do not count.
+/// Whether the operator named a node in a pod that it would not name in a new one: the node was lost or avoided when the pod was
+/// created, and is gone or back. Karpenter creates no node for such a pod. What the template or a webhook names does not count:
+/// a new pod would name it again.
 pub(crate) fn names_in_vain(draft: &Draft<'_>, pod: &Pod) -> bool {
-    if pod.kept_from.is_empty() {
+    let Some(built_from) = &pod.built_from else {
+        return false;
+    };
+    if built_from.named_nodes.is_empty() {
         return false;
     }
-    let needed: HashSet<String> = avoided(draft)
-        .into_iter()
-        .chain(lost(draft))
-        .chain(of_template(draft))
-        .collect();
-    pod.kept_from.iter().any(|node| !needed.contains(node))
-}
-
-/// Nodes that the template's own affinity names by a field.
-fn of_template(draft: &Draft<'_>) -> Vec<String> {
-    let spec = draft.job.template.spec.as_ref();
-    let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
-    let required = affinity.and_then(|it| {
-        it.required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    let required = required.iter().flat_map(|it| &it.node_selector_terms);
-    let preferred = affinity.iter().flat_map(|it| {
-        let preferred = &it.preferred_during_scheduling_ignored_during_execution;
-        preferred.iter().flatten().map(|term| &term.preference)
-    });
-    let fields = required
-        .chain(preferred)
-        .flat_map(|term| term.match_fields.iter().flatten());
-    let values = fields.flat_map(|field| field.values.iter().flatten());
-    values.cloned().collect()
+    let needed: HashSet<String> = avoided(draft).into_iter().chain(lost(draft)).collect();
+    let mut named = built_from.named_nodes.iter();
+    named.any(|node| !needed.contains(node))
 }
 
 /// The nodes that a new pod must not be placed on.

@@ -1,11 +1,14 @@
 //! Nodes that a pod is kept from, or drawn to, beside what the template says of nodes.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
     PreferredSchedulingTerm, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use roundhouse_api::TopologyMode;
+use roundhouse_contract::BuiltFrom;
 use roundhouse_planner::ValidatedJob;
 
 use super::NodeRef;
@@ -14,6 +17,16 @@ use crate::topology::HOSTNAME;
 
 /// As much as a preference can weigh.
 const MOST: i32 = 100;
+
+/// The nodes among these that the affinity names, in order.
+pub(super) fn named<'a>(nodes: impl Iterator<Item = &'a NodeRef>) -> Vec<String> {
+    let names = nodes.filter_map(|node| match node {
+        NodeRef::Name(name) => Some(name.clone()),
+        NodeRef::Hostname(_) => None,
+    });
+    let names: BTreeSet<String> = names.collect();
+    names.into_iter().take(BuiltFrom::MAX_NAMED_NODES).collect()
+}
 
 /// Keeps a pod from nodes. Terms of a selector are alternatives, so each of them has to say it.
 pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[NodeRef]) {

@@ -81,6 +81,23 @@ fn no_field_is_named_if_each_node_has_the_label_which_autoscalers_understand() {
 }
 
 #[test]
+fn a_pod_says_which_nodes_the_operator_named_in_it() {
+    let named = |avoid: &[NodeRef], lost: &[NodeRef]| {
+        let kept = Place {
+            avoid,
+            lost,
+            ..place(0, 0)
+        };
+        let pod = build(&job(&json!({})), kept).unwrap();
+        let text = &pod.metadata.annotations.unwrap()[labels::BUILT_FROM];
+        BuiltFrom::parse(text).unwrap().named_nodes
+    };
+    let other = [NodeRef::Name("n0".to_owned())];
+    assert_eq!(named(&nodes(), &other), ["n0", "n3"]);
+    assert!(named(&nodes()[..2], &[]).is_empty());
+}
+
+#[test]
 fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
     let zone = |zone: &str| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
     let cases = [
