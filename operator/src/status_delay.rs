@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_the_number_by_which_replacements_count_is_written_at_once() {
+        // Another operator would count by the old number.
+        let (delay, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
+        let before = TrainingJobStatus::default();
+        let mut after = before.clone();
+        after.replacements.pods = 3;
+        assert_eq!(delay.wait(&job, &before, &after), None);
+    }
+
+    #[test]
     fn counts_that_change_for_long_are_written_less_and_less_often() {
         let (delay, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
         let status = TrainingJobStatus::default();

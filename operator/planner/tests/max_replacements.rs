@@ -168,6 +168,25 @@ fn new_pods_of_a_start_a_scale_up_or_a_resumption_are_no_replacements() {
 }
 
 #[test]
+fn workers_that_leave_while_as_many_spares_come_are_no_replacements() {
+    for (replicas, spares) in [(2, 2), (3, 4), (1, 3)] {
+        let mut world = limited(world(4));
+        (world.job.replicas, world.job.min_replicas) = (replicas, replicas);
+        world.job.spares = spares;
+        world.settle();
+        prepare_all(&mut world);
+        world.settle();
+        let pods = replicas + spares;
+        let replacements = &world.observed.status.replacements;
+        assert_eq!((replacements.total, replacements.pods), (0, pods));
+        // One that is lost counts as ever.
+        world.vanishes(0);
+        world.settle();
+        assert_eq!(world.observed.status.replacements.total, 1);
+    }
+}
+
+#[test]
 fn a_creation_that_is_refused_again_and_again_is_no_replacement() {
     let mut world = limited(world(2));
     lose(&mut world, 1, Loss::Evicted);

@@ -7,16 +7,22 @@ use roundhouse_api::{ConditionReason, Replacements};
 use super::budget::{has_lived_long, is_heard_of, newest_step};
 use super::words::sentence;
 use crate::draft::Draft;
+use crate::plan::DeleteReason;
 use crate::told::status::counted;
 
 /// Counts workers whose pods are gone or terminating: the status has how many pods there should be.
 pub(crate) fn note_lost(draft: &mut Draft<'_>) {
-    let now = u32::try_from(draft.members.workers.len()).unwrap_or(u32::MAX);
+    let now = number(draft.members.workers.len());
     if draft.job.suspend {
         // A job that is resumed begins with new pods.
         draft.status.replacements.pods = 0;
     } else if draft.rejection.is_none() {
-        let before = draft.status.replacements.pods.min(draft.job.num_pods());
+        // Members that are too many leave, also if spares are wanted in the same moment: nobody takes their places.
+        let surplus = draft.members.surplus.iter();
+        let dismissed = surplus.filter(|(_, reason)| *reason == DeleteReason::ScaledDown);
+        let before = draft.status.replacements.pods;
+        let before = before.saturating_sub(number(dismissed.count()));
+        let before = before.min(draft.job.num_pods());
         draft.status.replacements.pods = now;
         // The pod of a worker that has completed is not needed any more.
         if draft.members.all_completed().is_empty() {
@@ -32,7 +38,6 @@ pub(crate) fn note_going(draft: &mut Draft<'_>, going: usize, made: usize) {
         return;
     }
     draft.seen_replacements = Some(draft.status.replacements.clone());
-    let number = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
     let pods = &mut draft.status.replacements.pods;
     *pods = pods
         .saturating_sub(number(going))
@@ -52,6 +57,10 @@ pub(crate) fn begin_run(draft: &mut Draft<'_>, starts_over: bool) {
 /// The operator itself asks all pods to leave: none of them is lost.
 pub(crate) fn expect_none(draft: &mut Draft<'_>) {
     draft.status.replacements.pods = 0;
+}
+
+fn number(pods: usize) -> u32 {
+    u32::try_from(pods).unwrap_or(u32::MAX)
 }
 
 fn count(draft: &mut Draft<'_>, pods: u32) {
