@@ -11,6 +11,7 @@ use crate::generation::members::Members;
 use crate::observed::Observed;
 use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 use crate::rejection::Rejection;
+use crate::told::progress;
 use crate::told::status::{set_condition, tell_state, time};
 use crate::validate::ValidatedJob;
 
@@ -112,6 +113,8 @@ impl<'a> Draft<'a> {
     /// Gives the job up. Pods are deleted by later plans, once this one's status is stored: the reason
     /// must not be lost with them.
     pub(crate) fn fail(&mut self, reason: ConditionReason, message: String) -> PlanReason {
+        // The status of a job that has ended does not change any more.
+        progress::show_last(self);
         self.running(false, reason, message.clone());
         self.complete(ConditionType::Failed, reason, message.clone());
         self.events.push(event(EventReason::Failed, message));

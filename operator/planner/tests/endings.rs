@@ -6,7 +6,7 @@ use std::time::Duration;
 use roundhouse_api::{CleanPodPolicy, ConditionType};
 use roundhouse_contract::Progress;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Obstacle, PlanReason, Waiting, plan_refused};
+use roundhouse_planner::{Obstacle, PlanReason, ProgressSample, Waiting, plan_refused};
 
 #[test]
 fn a_failure_is_one_incident_however_many_lose_their_peer() {
@@ -60,6 +60,42 @@ fn the_failure_that_explains_the_others_takes_the_place_of_a_lost_peer() {
     world.settle();
     assert_eq!(code(&world), Some(137));
     assert_eq!(world.observed.status.incidents.total, 1);
+}
+
+/// What rank 0 tells at a step.
+fn at_step(world: &World, step: u64) -> Progress {
+    Progress {
+        generation: world.generation(),
+        step,
+        repeated_steps: step / 10,
+        ..Progress::default()
+    }
+}
+
+#[test]
+fn a_job_that_fails_shows_the_last_step_that_anybody_told_of() {
+    for (heard, told) in [(7, None), (7, Some(9)), (9, Some(7))] {
+        let mut world = world(2).training();
+        let sample = |world: &World, step| ProgressSample {
+            progress: at_step(world, step),
+            at: world.now,
+        };
+        world.observed.progress = Some(sample(&world, 5));
+        world.settle();
+        // Too soon after the last one to be shown while the job trains.
+        world.seconds_pass(1);
+        world.observed.progress = Some(sample(&world, heard));
+        world.ends(0, 64, 7);
+        if let Some(step) = told {
+            let words = at_step(&world, step);
+            world.has_told(0, &words);
+        }
+        world.settle();
+        assert_eq!(world.state(), "ConfigInvalid");
+        let shown = world.observed.status.progress.as_ref().unwrap();
+        let last = told.unwrap_or(0).max(heard);
+        assert_eq!(shown.progress.step, last, "{heard} {told:?}");
+    }
 }
 
 #[test]

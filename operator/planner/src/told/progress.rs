@@ -48,15 +48,21 @@ pub(crate) fn is_complete(draft: &Draft<'_>) -> bool {
     })
 }
 
-/// Shows the last progress. A worker that has ended may have left it in its termination message.
+/// Shows the last progress. A worker that has ended may have left it in its termination message, and what rank 0 told last may have
+/// been too new to be shown.
 pub(crate) fn show_last(draft: &mut Draft<'_>) {
     let before = draft.status.progress.as_ref();
+    let heard = draft.observed.progress.as_ref().map(|it| &it.progress);
+    let heard = heard.filter(|it| it.generation == draft.members.generation);
     let told = draft.observed.pods.iter().filter_map(|pod| {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
     });
     // All ranks are at the same step; only rank 0 knows the checkpoints and the repeated steps.
-    let told = told
+    let told = heard
+        .cloned()
+        .into_iter()
+        .chain(told)
         .max_by_key(|it| {
             let of_rank_0 = (it.checkpoint_step, it.checkpoint_error.is_some());
             (it.step, of_rank_0, it.repeated_steps)
