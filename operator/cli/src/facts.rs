@@ -95,8 +95,14 @@ impl Facts {
 
     /// Processes of each worker.
     pub(crate) fn procs(&self) -> u32 {
-        let valid = roundhouse_planner::validate(&self.job);
-        valid.map_or(1, |job| job.procs_per_worker)
+        // The job was started with these. What counts as a GPU is a setting of the operator.
+        let status = self.job.status.as_ref();
+        let membership = status.and_then(|status| status.membership.as_ref());
+        let started = membership.and_then(|it| it.world_size.checked_div(it.nodes));
+        started.unwrap_or_else(|| {
+            let valid = roundhouse_planner::validate(&self.job);
+            valid.map_or(1, |job| job.procs_per_worker)
+        })
     }
 }
 
@@ -109,5 +115,20 @@ fn merged(newest: Progress, stored: Option<Progress>) -> Progress {
         eval_loss: newest.eval_loss.or(stored.eval_loss),
         eval_perplexity: newest.eval_perplexity.or(stored.eval_perplexity),
         ..newest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::testing::job;
+
+    #[test]
+    fn the_processes_of_a_job_are_those_that_it_was_started_with() {
+        let case = job()
+            .trains(2)
+            .with("status/membership/worldSize", json!(8));
+        assert_eq!(case.facts().procs(), 4);
     }
 }

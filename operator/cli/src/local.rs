@@ -10,12 +10,11 @@ use jiff::Timestamp;
 use roundhouse_api::{Scheduling, TrainingJob};
 use roundhouse_contract::Progress;
 use roundhouse_planner::status::counted;
-use roundhouse_planner::{
-    InvalidSpec, Observed, Plan, ProgressSample, ValidatedJob, is_in_new_trouble, plan, validate,
-};
+use roundhouse_planner::{Observed, Plan, ProgressSample, ValidatedJob, is_in_new_trouble, plan};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::command::INTERRUPTED;
+use crate::gpus::GpuNames;
 use crate::out::plain;
 use crate::random;
 use crate::render::View;
@@ -71,6 +70,8 @@ pub(crate) struct Options {
     /// Write the final weights here, as safetensors.
     #[arg(long, value_name = "FILE")]
     save_weights: Option<PathBuf>,
+    #[command(flatten)]
+    gpus: GpuNames,
     /// The agent's program. Default: `roundhouse-agent` beside this program, else on the PATH.
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
@@ -88,7 +89,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let mut manifest = Manifest::read(&options.file, options.name.as_deref())?;
     setting::keep_state(&mut manifest.job, options);
-    let job = validated(&manifest.job)?;
+    let job = validated(&manifest.job, &options.gpus)?;
     capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
     let setting = setting::of(options, &manifest, &job, home.path())?;
@@ -142,10 +143,10 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 /// The job as it runs here: its processes are on this machine, so nobody places them.
-fn validated(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
+fn validated(job: &TrainingJob, gpus: &GpuNames) -> anyhow::Result<ValidatedJob> {
     Ok(ValidatedJob {
         scheduling: Scheduling::default(),
-        ..validate(job)?
+        ..gpus.validate(job)?
     })
 }
 
@@ -170,7 +171,7 @@ impl Run {
         loop {
             self.executor.tend()?;
             if let Some(job) = self.edits.look(&self.job, &self.screen) {
-                self.valid = validated(&job)?;
+                self.valid = validated(&job, self.edits.gpus())?;
                 self.job = job;
                 self.last = None;
             }

@@ -5,6 +5,7 @@ mod cluster;
 mod command;
 mod convert;
 mod facts;
+mod gpus;
 mod local;
 mod logs;
 mod out;

@@ -11,6 +11,7 @@ use roundhouse_api::{TrainingJob, TrainingJobStatus};
 
 use super::Outcome;
 use crate::cluster::{Cluster, DryRun};
+use crate::gpus::GpuNames;
 use crate::out::{self, Format, plain};
 use crate::strict::{self, Kind};
 use crate::watch;
@@ -29,6 +30,8 @@ pub(crate) struct Options {
     timeout: u64,
     #[command(flatten)]
     dry_run: DryRun,
+    #[command(flatten)]
+    gpus: GpuNames,
     /// Set fields that another tool has set to another value, such as the number of workers by an autoscaler.
     #[arg(long)]
     force_conflicts: bool,
@@ -40,7 +43,7 @@ pub(crate) struct Options {
 pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let text = read(&options.file)?;
     let shown = options.file.display();
-    let documents = check(&text).with_context(|| format!("in {shown}"))?;
+    let documents = check(&text, &options.gpus).with_context(|| format!("in {shown}"))?;
     let mut applied = Vec::new();
     for document in documents {
         let object = cluster
@@ -122,7 +125,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// The objects of a text. Jobs are checked as the operator does it, before anything is applied.
-fn check(text: &str) -> anyhow::Result<Vec<DynamicObject>> {
+fn check(text: &str, gpus: &GpuNames) -> anyhow::Result<Vec<DynamicObject>> {
     let mut objects = Vec::new();
     for document in strict::documents(text)? {
         if strict::kind(&document)? == Kind::TrainingJob {
@@ -131,7 +134,7 @@ fn check(text: &str) -> anyhow::Result<Vec<DynamicObject>> {
             job.metadata
                 .namespace
                 .get_or_insert_with(|| "default".to_owned());
-            roundhouse_planner::validate(&job).context("the TrainingJob")?;
+            gpus.validate(&job).context("the TrainingJob")?;
         }
         let object: DynamicObject = strict_object(document)?;
         objects.push(object);
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn all_objects_of_a_file_are_taken_in_order() {
         let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: data}}\n---\n{JOB}");
-        let objects = check(&text).unwrap();
+        let objects = check(&text, &GpuNames::default()).unwrap();
         let names: Vec<_> = objects
             .iter()
             .map(|it| it.metadata.name.clone().unwrap())
@@ -201,11 +204,12 @@ mod tests {
             ("{name: a}", "{}", "metadata.name"),
             ("kind: TrainingJob", "kind: TrainJob", "TrainingJob"),
         ] {
-            let error = format!("{:#}", check(&JOB.replace(from, to)).unwrap_err());
+            let text = JOB.replace(from, to);
+            let error = format!("{:#}", check(&text, &GpuNames::default()).unwrap_err());
             assert!(error.contains(told), "{error}");
         }
         assert!(
-            check("---\n")
+            check("---\n", &GpuNames::default())
                 .unwrap_err()
                 .to_string()
                 .contains("no object")

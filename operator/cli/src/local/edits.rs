@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use roundhouse_api::TrainingJob;
-use roundhouse_planner::validate;
 
 use super::capacity;
 use super::manifest::Manifest;
 use super::{Options, setting};
+use crate::gpus::GpuNames;
 use crate::screen::Screen;
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -28,6 +28,10 @@ impl Edits {
             written_at: written_at(&options.file),
             looked_at: Instant::now(),
         }
+    }
+
+    pub(crate) const fn gpus(&self) -> &GpuNames {
+        &self.options.gpus
     }
 
     /// The job as it is wanted now, if that has changed. A file that cannot be used changes nothing.
@@ -54,7 +58,7 @@ impl Edits {
         let Options { file, name, .. } = &self.options;
         let mut wanted = Manifest::read(file, name.as_deref())?.job;
         setting::keep_state(&mut wanted, &self.options);
-        merge(current, wanted)
+        merge(current, wanted, &self.options.gpus)
     }
 }
 
@@ -63,7 +67,11 @@ fn written_at(file: &Path) -> Option<SystemTime> {
 }
 
 /// The current job with the wanted spec, where it may change.
-fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJob> {
+fn merge(
+    current: &TrainingJob,
+    wanted: TrainingJob,
+    gpus: &GpuNames,
+) -> anyhow::Result<TrainingJob> {
     let (old, new) = (&current.spec, &wanted.spec);
     let (elastic, was) = (&new.elastic, &old.elastic);
     for (is_same, field) in [
@@ -110,7 +118,7 @@ fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJ
     let mut job = current.clone();
     job.spec = wanted.spec;
     job.metadata.generation = Some(job.metadata.generation.unwrap_or(1) + 1);
-    capacity::check(&validate(&job)?)?;
+    capacity::check(&gpus.validate(&job)?)?;
     Ok(job)
 }
 
@@ -141,7 +149,8 @@ mod tests {
 
     fn merged(suspend: bool, path: &str, value: &Value) -> Result<TrainingJob, String> {
         let current = job(suspend, "", &Value::Null);
-        merge(&current, job(suspend, path, value)).map_err(|error| error.to_string())
+        let wanted = job(suspend, path, value);
+        merge(&current, wanted, &GpuNames::default()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -134,7 +134,8 @@ pub(super) fn refuse_unused_devices(
                 return invalid(
                     "spec.workers.procsPerWorker",
                     format!(
-                        "give it: how many processes share {} {resource} is not known",
+                        "give it: how many processes share {} {resource} is not known, because gpuResources of the chart \
+                         does not list this name",
                         quantity.0
                     ),
                 );

@@ -1,0 +1,84 @@
+//! What counts as a GPU: a setting of the operator, which its users cannot read in general.
+
+use anyhow::Context;
+use roundhouse_api::TrainingJob;
+use roundhouse_planner::{Examined, ValidatedJob, examine, gpu};
+
+/// The field that a job must give if its devices do not tell the number of its processes.
+const PROCS: &str = "spec.workers.procsPerWorker";
+
+/// Names of the resources that are GPUs.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct GpuNames {
+    /// Extended resources that are whole GPUs, with commas between them, as the chart's value `gpuResources` lists them in the
+    /// cluster: a worker has one process for each. The job is checked here with these names; the operator goes by its own.
+    #[arg(
+        long = "gpu-resources",
+        value_name = "NAMES",
+        env = "ROUNDHOUSE_GPU_RESOURCES",
+        default_value = "nvidia.com/gpu,amd.com/gpu"
+    )]
+    listed: gpu::Listed,
+}
+
+impl GpuNames {
+    /// The job, if it can be run where these are the GPUs.
+    pub(crate) fn validate(&self, job: &TrainingJob) -> anyhow::Result<ValidatedJob> {
+        let Examined { job, refusal } = examine(job, &self.listed, &[]);
+        let Some(refusal) = refusal else {
+            return Ok(job);
+        };
+        let names: Vec<&str> = self.listed.names().collect();
+        let depends = refusal.field == PROCS;
+        let refused = Err(anyhow::Error::from(refusal));
+        if depends {
+            let names = names.join(" and ");
+            return refused.with_context(|| {
+                format!(
+                    "GPUs are {names} here; if the chart's gpuResources lists others in the cluster, give these with --gpu-resources"
+                )
+            });
+        }
+        refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn job(workers: u32, limits: &Value) -> TrainingJob {
+        let containers = json!([{"name": "trainer", "resources": {"limits": limits}}]);
+        let trainer = json!({
+            "model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 8, "epochs": 1,
+        });
+        let template = json!({"spec": {"containers": containers}});
+        serde_json::from_value(json!({
+            "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {"name": "digits", "namespace": "ml"},
+            "spec": {"workers": {"replicas": workers, "template": template}, "trainer": trainer},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_job_is_checked_with_the_names_of_gpus_that_the_cluster_has() {
+        let job = job(2, &json!({"nvidia.com/gpu.shared": "4"}));
+        let told = format!("{:#}", GpuNames::default().validate(&job).unwrap_err());
+        assert!(told.contains("--gpu-resources"), "{told}");
+        assert!(told.contains("spec.workers.procsPerWorker"), "{told}");
+        let listed = "nvidia.com/gpu.shared".parse().unwrap();
+        let valid = GpuNames { listed }.validate(&job).unwrap();
+        assert_eq!(valid.procs_per_worker, 4);
+    }
+
+    #[test]
+    fn another_mistake_is_told_without_gpus() {
+        let told = GpuNames::default()
+            .validate(&job(0, &json!({})))
+            .unwrap_err();
+        assert!(!told.to_string().contains("gpu"), "{told}");
+    }
+}
