@@ -3,6 +3,8 @@
 //! A save is in one of its stages on every rank. No collective of its own is needed: the counts ride
 //! in the step's, and every rank draws the same conclusion from them.
 
+use crate::state::{Claim, Origin};
+
 /// How far a rank is with the save in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
@@ -76,6 +78,33 @@ pub const fn decide(stages: &Stages, world_size: u64, is_due: bool) -> Decision 
     } else {
         Decision::Begin
     }
+}
+
+/// The save that a rank has in flight when a new generation forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The generation that began it.
+    pub writer: u64,
+    /// The state that is saved: [`Claim::hash`].
+    pub hash: u64,
+    /// How many ranks have a part of it that is not known to be durable; 0: all parts are.
+    pub num_parts: u32,
+}
+
+/// Which save the ranks of a new generation continue: that of their rank 0, which completes it, if all ranks that write a
+/// part of it are there and the state from which training continues comes after the one that is saved. It does if rank 0
+/// had a state of the same generation in memory: a generation commits one row of steps, and it continued this save when
+/// it formed, or began it.
+///
+/// `carried`: what each rank has in flight; `first`: the claim of rank 0; `agreed`: that of the state that all continue
+/// with.
+#[must_use]
+pub fn continued(carried: &[Option<Carried>], first: &Claim, agreed: &Claim) -> Option<Carried> {
+    let save = (*carried.first()?)?;
+    let with_it = carried.iter().filter(|of_rank| **of_rank == Some(save));
+    let are_live = [first, agreed].map(|claim| claim.origin == Origin::Live);
+    let is_before = are_live == [true; 2] && first.generation == agreed.generation;
+    (is_before && with_it.count() >= save.num_parts as usize).then_some(save)
 }
 
 /// Whether a rank that has nothing left to write waits for others that write: `num_stuck` of the ranks have not
@@ -164,6 +193,45 @@ mod tests {
             ("it writes itself", Busy, one_writes, 0, false),
         ] {
             assert_eq!(others_move(own, &stages, num_stuck), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_save_is_continued_if_all_its_ranks_are_there_and_training_continues_after_its_state() {
+        let live = |generation, step| Claim {
+            origin: Origin::Live,
+            generation,
+            step,
+            hash: 0,
+        };
+        let of = |writer, num_parts| {
+            Some(Carried {
+                writer,
+                hash: 7,
+                num_parts,
+            })
+        };
+        let (two, own) = (of(3, 2), live(3, 40));
+        let other = two.map(|two| Carried { hash: 8, ..two });
+        let loaded = Claim {
+            origin: Origin::Loaded,
+            ..own
+        };
+        for (what, carried, first, agreed, expected) in [
+            ("both are there", vec![two, two], own, own, two),
+            ("a worker joins", vec![two, None, two], own, own, two),
+            ("a rank is gone", vec![two, None], own, own, None),
+            ("it is another save", vec![two, of(2, 2)], own, own, None),
+            ("of another state", vec![two, other], own, own, None),
+            ("rank 0 has no part", vec![None, two, two], own, own, None),
+            ("all are behind", vec![two, two], own, live(3, 41), two),
+            ("another history", vec![two, two], own, live(4, 9), None),
+            ("from a checkpoint", vec![two, two], own, loaded, None),
+            ("rank 0 lost it", vec![two, two], own.torn(), own, None),
+            ("all is durable", vec![of(3, 0), None], own, own, of(3, 0)),
+            ("nothing is saved", vec![None, None], own, own, None),
+        ] {
+            assert_eq!(continued(&carried, &first, &agreed), expected, "{what}");
         }
     }
 

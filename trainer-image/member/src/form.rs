@@ -174,6 +174,7 @@ impl<R: Rendezvous> Member<'_, R> {
         if let Some(keeping) = &mut self.keeping {
             keeping.count_from(agreed.first_generation);
             keeping.continue_from(source(&agreed.source));
+            keeping.continue_save(agreed.continued);
             keeping.saver.take_over(agreed.debt);
         }
         if let Some(peers) = &self.peers {
@@ -208,6 +209,7 @@ impl<R: Rendezvous> Member<'_, R> {
             claim: looking.claim_of(&self.held),
             is_live: self.held.claim().origin == Origin::Live,
             debt: keeping.map_or_else(Default::default, |keeping| keeping.saver.debt()),
+            carried: keeping.and_then(|keeping| keeping.saver.carried()),
             chain_bytes: self.held.words().len(),
             first_generation: keeping.map_or(0, crate::Keeping::first_generation),
             since_commit: SinceCommit {

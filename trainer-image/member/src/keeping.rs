@@ -199,13 +199,8 @@ impl Keeping {
         self.source = source;
     }
 
-    /// The generation is over.
+    /// The generation is over. The next one decides on the save in flight.
     pub(crate) fn leave(&mut self) {
-        let abandoned = self.saver.abandon();
-        if abandoned.is_some() && self.saved.is_some_and(|saved| saved.is_best) {
-            self.unsaved_best = abandoned;
-        }
-        self.saved = None;
         self.ledger = None;
         self.has_committed = false;
         self.stuck_since = None;
@@ -233,6 +228,9 @@ impl Keeping {
                 News::Fenced(found) => newer = Some(found),
                 news => reporter.checkpoint(&news),
             }
+        }
+        if newer.is_none() && self.saver.is_ready() {
+            self.complete(generation);
         }
         reporter.ledger(self.trouble_with_ledger());
         if let Some(ledger) = &self.ledger {

@@ -27,6 +27,7 @@ mod look;
 mod mount;
 mod nccl;
 mod not_finite;
+mod overtaken;
 mod parity;
 mod power_sgd;
 mod recompute;

@@ -1,7 +1,8 @@
 //! One random course: what happens, and how it ends. What comes of it is in the modules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use roundhouse_elastic::saving::Carried;
 use roundhouse_elastic::{CheckpointId, Digest, Head, splitmix};
 
 use crate::Rule;
@@ -28,16 +29,20 @@ pub(crate) enum Violation {
     TornWithoutAByte,
     /// Two states have one name.
     TwoContents,
+    /// A save is continued whose state is not one that training continues from.
+    OtherHistory,
     /// Retention has deleted the newest checkpoint, or one with more steps.
     Deleted,
     /// No step is committed although everything is back.
     NoProgress,
 }
 
-/// A save whose parts are durable, and that has no name yet.
+/// A save that has no name yet.
 #[derive(Clone, Copy, Debug)]
 struct Late {
-    writer: u64,
+    save: Carried,
+    /// The generation that completes it: the one that began it, or that has continued it.
+    generation: u64,
     nonce: u64,
     head: Head,
 }
@@ -64,6 +69,8 @@ pub(crate) struct Course {
     /// The state after each committed step of each generation.
     committed: BTreeMap<(u64, u64), Digest>,
     num_commits: u64,
+    /// The state before each committed step, by the state after it.
+    former: HashMap<Digest, Digest>,
 }
 
 impl Course {
@@ -83,6 +90,7 @@ impl Course {
             is_repaired: false,
             committed: BTreeMap::new(),
             num_commits: 0,
+            former: HashMap::new(),
         };
         course.processes = (0..NUM_PROCESSES).map(|_| course.started()).collect();
         course

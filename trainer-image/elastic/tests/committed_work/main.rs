@@ -27,9 +27,11 @@ enum Rule {
     Torn,
     /// A checkpoint has the name of its state, not that of the generation that saves it.
     Name,
+    /// A generation continues a save only if its own state comes after the one that is saved.
+    History,
 }
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     Rule::Order,
     Rule::Head,
     Rule::Look,
@@ -37,6 +39,7 @@ const RULES: [Rule; 7] = [
     Rule::Wait,
     Rule::Torn,
     Rule::Name,
+    Rule::History,
 ];
 
 fn courses() -> u64 {

@@ -1,5 +1,6 @@
 //! One process: what it holds, as `Held` and the sharing of states in the member crate keep it.
 
+use roundhouse_elastic::saving::Carried;
 use roundhouse_elastic::{Claim, Head, Origin};
 
 /// A process, or the place of one that is dead.
@@ -14,6 +15,8 @@ pub(crate) struct Process {
     pub(crate) torn: Option<Claim>,
     /// The last generation that it was a member of.
     pub(crate) generation: u64,
+    /// The save of which it has a part.
+    pub(crate) carried: Option<Carried>,
 }
 
 impl Process {
@@ -26,6 +29,7 @@ impl Process {
             head: found.unwrap_or(start),
             torn: None,
             generation: found.map_or(0, |head| head.generation),
+            carried: None,
         }
     }
 

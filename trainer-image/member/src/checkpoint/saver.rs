@@ -5,25 +5,24 @@ use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_contract::{BestCheckpoint, BestMetric};
-use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::saving::Stage;
 use roundhouse_elastic::shard::shard;
+use roundhouse_elastic::{CheckpointId, Head};
 
 use super::Directory;
 use super::complete::Retention;
-use super::manifest::Manifest;
 use super::pulse::{Pulse, Standstill};
 use super::writer::{self, Done, Job};
 use crate::failure::Failure;
-use crate::ledger::Progress;
 use crate::state::{Snapshot, State, Table};
 
+mod in_flight;
 mod judging;
 mod news;
 
 pub use news::News;
 
-/// One is written while the other takes the next: a save that a new generation has overtaken may
+/// One is written while the other takes the next: a save that a new generation has abandoned may
 /// still be held up by the volume.
 const NUM_BUFFERS: usize = 2;
 
@@ -32,12 +31,18 @@ const NUM_BUFFERS: usize = 2;
 struct Flight {
     save: u64,
     id: CheckpointId,
-    /// The generation that writes it.
+    /// Of the state that is saved.
+    hash: u64,
+    /// The generation that began it.
     writer: u64,
+    /// Ranks that write a part of it.
+    num_parts: u32,
     stage: Stage,
     begun: Instant,
     has_skipped: bool,
-    /// Whether this rank, rank 0, completes it already.
+    /// Whether this rank, rank 0, is to complete it: all parts are durable.
+    has_all_parts: bool,
+    /// Whether it does so.
     is_completing: bool,
 }
 
@@ -55,6 +60,8 @@ pub struct Saver {
     buffers: Vec<Option<Box<dyn Snapshot>>>,
     num_begun: u64,
     flight: Option<Flight>,
+    /// Whether other ranks have a save of an earlier generation in flight, of which this one has no part.
+    is_bystander: bool,
     /// When this generation's last save began.
     begun_at: Option<Instant>,
     /// How long no checkpoint had been completed, and when that was known; `None` before the first generation.
@@ -96,6 +103,7 @@ impl Saver {
             buffers: (0..NUM_BUFFERS).map(|_| None).collect(),
             num_begun: 0,
             flight: None,
+            is_bystander: false,
             begun_at: None,
             unsaved: None,
             is_owed: false,
@@ -115,21 +123,13 @@ impl Saver {
     /// This rank has a place in a generation; `saved_step` is that of the checkpoint its state was
     /// loaded from, if it was.
     pub fn enter(&mut self, generation: u64, rank: u32, saved_step: Option<u64>) {
-        self.flight = None;
-        self.begun_at = None;
+        let flight = self.flight.as_ref();
+        self.begun_at = flight.map(|flight| flight.begun);
+        self.newest_step = flight.map(|flight| flight.id.step).or(saved_step);
         self.unsaved.get_or_insert((Duration::ZERO, Instant::now()));
-        self.newest_step = saved_step;
         if rank == 0 {
             self.give(Job::Survey(generation));
         }
-    }
-
-    /// The generation is over: what it has in flight, it will not complete. What rank 0 completes already is good, and
-    /// becomes complete. Returns the step of the save that nobody completes, as far as this rank knows.
-    pub fn abandon(&mut self) -> Option<u64> {
-        let flight = self.flight.take()?;
-        self.is_owed |= !flight.is_completing;
-        (!flight.is_completing).then_some(flight.id.step)
     }
 
     /// How long no checkpoint has been completed, as far as this rank knows; nothing before its first generation. And
@@ -158,6 +158,7 @@ impl Saver {
     pub fn stage(&self) -> Stage {
         match &self.flight {
             Some(flight) => flight.stage,
+            None if self.is_bystander => Stage::Durable,
             None if self.is_discarding || self.buffers.is_empty() => Stage::Busy,
             None => Stage::Idle,
         }
@@ -200,14 +201,14 @@ impl Saver {
         self.standstill.look(&self.pulse)
     }
 
-    /// Begins a copy of this rank's part of the state and has it written by the generation `writer`. When it returns, the
-    /// state may change.
+    /// Begins a copy of this rank's part of the state whose ledger ends with `head`, and has it written by the generation
+    /// `writer`. When it returns, the state may change.
     ///
     /// # Errors
     /// The device refused the copy.
     pub fn begin(
         &mut self,
-        id: CheckpointId,
+        head: &Head,
         writer: u64,
         rank: u32,
         world_size: u32,
@@ -216,7 +217,7 @@ impl Saver {
         let Some(former) = self.buffers.pop() else {
             return Err(Failure::Internal("a save without a buffer".to_owned()));
         };
-        let begun = Instant::now();
+        let (id, begun) = (CheckpointId::of(head), Instant::now());
         let part = shard(&(0..self.table.num_bytes()), rank, world_size);
         let snapshot = state.snapshot(part, former)?;
         self.num_begun += 1;
@@ -226,10 +227,13 @@ impl Saver {
         self.flight = Some(Flight {
             save: self.num_begun,
             id,
+            hash: head.hash.number(),
             writer,
+            num_parts: world_size,
             stage: Stage::Busy,
             begun,
             has_skipped: false,
+            has_all_parts: false,
             is_completing: false,
         });
         self.give(Job::Write {
@@ -241,45 +245,6 @@ impl Saver {
             snapshot,
         });
         Ok(())
-    }
-
-    /// All parts are durable. Rank 0 gives the manifest that is to be written; the others are done.
-    pub fn complete(
-        &mut self,
-        manifest: impl FnOnce(CheckpointId) -> Option<(Manifest, Progress)>,
-    ) {
-        let Some(flight) = &mut self.flight else {
-            return;
-        };
-        let Some((manifest, ledger)) = manifest(flight.id) else {
-            // Rank 0 completes it.
-            self.unsaved = Some((Duration::ZERO, flight.begun));
-            self.flight = None;
-            return;
-        };
-        flight.stage = Stage::Busy;
-        flight.is_completing = true;
-        self.standstill = Standstill::new(&self.pulse);
-        let (save, writer) = (flight.save, flight.writer);
-        self.give(Job::Complete {
-            save,
-            writer,
-            manifest: Box::new(manifest),
-            ledger,
-        });
-    }
-
-    /// Some parts could not be written; whether this rank's is among them. Rank 0 removes the others.
-    pub fn give_up(&mut self, rank: u32) -> bool {
-        self.newest_step = None;
-        let Some(flight) = self.flight.take() else {
-            return false;
-        };
-        if rank == 0 {
-            self.is_discarding = true;
-            self.give(Job::Discard(flight.id, flight.writer));
-        }
-        flight.stage == Stage::Failed
     }
 
     #[cfg(test)]

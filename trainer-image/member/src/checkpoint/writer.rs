@@ -37,9 +37,11 @@ pub(super) enum Job {
     Complete {
         /// Number of the save.
         save: u64,
+        /// The generation in which it is completed.
+        generation: u64,
         /// Lacks the parts.
         manifest: Box<Manifest>,
-        /// The generation that has written them.
+        /// The generation that began to write them.
         writer: u64,
         /// The ledger.
         ledger: Progress,
@@ -90,6 +92,14 @@ pub(super) enum Incomplete {
     /// It cannot be given its name.
     #[error(transparent)]
     Volume(#[from] Trouble),
+}
+
+impl Incomplete {
+    /// Whether a newer generation has written. The parts stay: if this process is its rank 0, it completes
+    /// the checkpoint there.
+    const fn is_fenced(&self) -> bool {
+        matches!(self, Self::Ledger(Unwritten::Fenced(_)))
+    }
 }
 
 /// Starts the thread. It ends when nobody can give it a job any more.
@@ -163,10 +173,27 @@ impl Thread {
             }
             Job::Complete {
                 save,
+                generation,
                 manifest,
                 writer,
                 ledger,
-            } => self.complete(save, *manifest, writer, &ledger),
+            } => {
+                let started = Instant::now();
+                let id = manifest.id();
+                let result = self.complete(generation, *manifest, writer, &ledger);
+                let is_complete = result.is_ok();
+                if result.as_ref().is_err_and(|error| !error.is_fenced()) {
+                    // Before it is told: the next save may begin at once.
+                    complete::make_room(&self.directory, id, writer, self.retention);
+                }
+                let result = result.map(|manifest| (Box::new(manifest), started.elapsed()));
+                self.tell(Done::Completed { save, result });
+                if is_complete
+                    && let Err(reason) = complete::delete_old(&self.directory, id, self.retention)
+                {
+                    self.tell(Done::NotTidied(reason));
+                }
+            }
             Job::Discard(id, writer) => {
                 complete::make_room(&self.directory, id, writer, self.retention);
                 self.tell(Done::Discarded);
@@ -175,30 +202,19 @@ impl Thread {
         }
     }
 
-    fn complete(&self, save: u64, manifest: Manifest, writer: u64, ledger: &Progress) {
-        let started = Instant::now();
-        let id = manifest.id();
-        if self.is_fenced(writer) {
-            return;
+    fn complete(
+        &self,
+        generation: u64,
+        manifest: Manifest,
+        writer: u64,
+        ledger: &Progress,
+    ) -> Result<Manifest, Incomplete> {
+        let newest = self.directory.newest_generation();
+        if newest > generation {
+            return Err(Incomplete::Ledger(Unwritten::Fenced(newest)));
         }
-        let result = ledger
-            .wait_for(id.step)
-            .map_err(Incomplete::from)
-            .and_then(|()| Ok(complete::complete(&self.directory, manifest, writer)?));
-        let is_complete = result.is_ok();
-        if !is_complete {
-            // Before it is told: the next save may begin at once.
-            complete::make_room(&self.directory, id, writer, self.retention);
-        }
-        self.tell(Done::Completed {
-            save,
-            result: result.map(|manifest| (Box::new(manifest), started.elapsed())),
-        });
-        if is_complete
-            && let Err(reason) = complete::delete_old(&self.directory, id, self.retention)
-        {
-            self.tell(Done::NotTidied(reason));
-        }
+        ledger.wait_for(manifest.step)?;
+        Ok(complete::complete(&self.directory, manifest, writer)?)
     }
 
     fn survey(&self, generation: u64) {

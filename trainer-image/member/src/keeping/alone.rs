@@ -62,6 +62,7 @@ impl<R: Rendezvous> Member<'_, R> {
             return Kept::Nowhere("there is no spec.checkpoint".to_owned());
         };
         keeping.leave();
+        keeping.abandon_save();
         self.reporter.enter(Phase::Saving);
         let id = CheckpointId {
             generation: head.generation,

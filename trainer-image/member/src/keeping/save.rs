@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use roundhouse_elastic::saving::{self, Decision};
+use roundhouse_elastic::saving::{self, Carried, Decision};
 use roundhouse_elastic::{Batch, CheckpointId, Origin, Place};
 
 use super::{Keeping, Saved};
@@ -110,6 +110,7 @@ impl<R: Rendezvous> Member<'_, R> {
         if decision == Decision::Begin {
             self.compare_replicas(state)?;
         }
+        let writer = self.held.generation();
         let Some(keeping) = &mut self.keeping else {
             return Ok(());
         };
@@ -125,15 +126,19 @@ impl<R: Rendezvous> Member<'_, R> {
                     is_best: false,
                 });
                 let started = Instant::now();
-                let writer = self.held.generation();
-                keeping.saver.begin(id, writer, rank, world_size, state)?;
+                keeping
+                    .saver
+                    .begin(&ledger, writer, rank, world_size, state)?;
                 self.reporter.checkpoint_begun(started.elapsed());
             }
             Decision::Skip => {
                 keeping.saver.skip();
                 self.reporter.checkpoint_skipped();
             }
-            Decision::Complete => keeping.complete(rank, world_size),
+            Decision::Complete => {
+                keeping.saver.has_all_parts(rank == 0);
+                keeping.complete(writer);
+            }
             Decision::GiveUp(num_failed) => {
                 if !keeping.saver.give_up(rank) {
                     self.reporter.checkpoint_given_up(num_failed, world_size);
@@ -159,7 +164,26 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl Keeping {
-    fn complete(&mut self, rank: u32, world_size: u32) {
+    /// A generation forms, and continues this save of an earlier one.
+    pub(crate) fn continue_save(&mut self, continued: Option<Carried>) {
+        match continued {
+            Some(save) if self.saver.continue_with(save) => {}
+            Some(_) => self.saved = None,
+            None => self.abandon_save(),
+        }
+    }
+
+    /// This rank completes no save of an earlier generation.
+    pub(crate) fn abandon_save(&mut self) {
+        let abandoned = self.saver.abandon();
+        if abandoned.is_some() && self.saved.is_some_and(|saved| saved.is_best) {
+            self.unsaved_best = abandoned;
+        }
+        self.saved = None;
+    }
+
+    /// Rank 0 completes the save whose parts are all durable, in this generation.
+    pub(super) fn complete(&mut self, generation: u64) {
         let Self {
             saver,
             ledger,
@@ -168,10 +192,11 @@ impl Keeping {
             table,
             ..
         } = self;
-        let ledger = ledger.as_ref().map(Ledger::progress);
-        saver.complete(|id| {
-            let manifest = manifest(id, &(*saved)?, world_size, identity, table);
-            Some((manifest, ledger.filter(|_| rank == 0)?))
+        let Some((saved, ledger)) = saved.as_ref().zip(ledger.as_ref()) else {
+            return;
+        };
+        saver.complete(generation, ledger.progress(), |id, num_parts| {
+            manifest(id, saved, num_parts, identity, table)
         });
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::saving::{Carried, continued};
 use roundhouse_elastic::state::plan::finder;
 use roundhouse_elastic::state::{Lost, Names, Plan, Routes, StateSource, Volume};
 use roundhouse_elastic::{Claim, Learned, Origin};
@@ -20,6 +21,8 @@ pub struct Own {
     pub is_live: bool,
     /// How long no checkpoint has been completed, and whether a save was abandoned.
     pub debt: (Duration, bool),
+    /// The save that it has in flight.
+    pub carried: Option<Carried>,
     /// Bytes of unwritten ledger that go with it.
     pub chain_bytes: usize,
     /// What it adds to the job's generations.
@@ -95,12 +98,14 @@ pub struct Agreed {
     /// How long no checkpoint has been completed, by the rank that knows the longest time, and whether a save of any rank
     /// was abandoned.
     pub debt: (Duration, bool),
+    /// The save in flight that the generation continues.
+    pub continued: Option<Carried>,
     /// What to do if the state is a checkpoint that turns out to be damaged.
     pub otherwise: Search,
 }
 
 /// Numbers that an [`Own`] takes.
-pub(crate) const OWN: usize = 19;
+pub(crate) const OWN: usize = 22;
 /// A number that a sum carries exactly.
 const LONGEST_MILLIS: u64 = 1 << 52;
 
@@ -163,6 +168,9 @@ impl<G: Group> World<G> {
         };
         let source = since.furthest(source, &claims);
         let routes = routes_of(source, &claims, &since, procs_per_worker);
+        let carried: Vec<_> = sums.chunks_exact(OWN).map(carried_of).collect();
+        let continued = continued(&carried, &claims[0], &source.claim);
+        let is_abandoned = continued.is_none() && carried.iter().any(Option::is_some);
         let head = routes.hop(self.rank as usize);
         let head = head.map_or(source.rank, |hop| hop.head);
         Ok(Concluded::Continue(Agreed {
@@ -172,7 +180,11 @@ impl<G: Group> World<G> {
             first_generation,
             evaluated: since.evaluated[source.rank],
             learned: Learned::of_millis([highest(6), highest(7)], self.size),
-            debt: (Duration::from_millis(highest(16)), highest(17) > 0),
+            debt: (
+                Duration::from_millis(highest(16)),
+                highest(17) > 0 || is_abandoned,
+            ),
+            continued,
             otherwise: search,
         }))
     }
@@ -198,6 +210,7 @@ impl<G: Group> World<G> {
             learned,
             is_live,
             debt: (unsaved, is_owed),
+            carried,
             volume,
             is_superseded,
         } = *own;
@@ -224,6 +237,9 @@ impl<G: Group> World<G> {
             unsaved.min(LONGEST_MILLIS),
             u64::from(is_owed),
             u64::from(is_cut_short),
+            carried.map_or(0, |save| save.writer),
+            carried.map_or(0, |save| save.hash),
+            carried.map_or(0, |save| u64::from(save.num_parts)),
         ]
     }
 }
@@ -296,6 +312,15 @@ fn routes_of(
 /// One number of each rank.
 fn slots_of(sums: &[u64], place: usize) -> impl Iterator<Item = u64> {
     sums.iter().skip(place).step_by(OWN).copied()
+}
+
+/// No generation has the number 0.
+fn carried_of(slots: &[u64]) -> Option<Carried> {
+    (slots[19] > 0).then(|| Carried {
+        writer: slots[19],
+        hash: slots[20],
+        num_parts: u32::try_from(slots[21]).unwrap_or(u32::MAX),
+    })
 }
 
 const fn to_numbers(volume: &Volume) -> [u64; 4] {

@@ -58,6 +58,7 @@ fn a_world_of_one_agrees_with_itself() {
         learned: Learned::of_millis([5_000, 0], 1),
         is_live: true,
         debt: (Duration::from_secs(9), true),
+        carried: None,
         volume: Volume::Silent,
         is_superseded: false,
     };

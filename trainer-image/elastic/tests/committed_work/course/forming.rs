@@ -19,10 +19,10 @@ impl Course {
         let generation = self.generation;
         let mut offers: Vec<Option<Claim>> = vec![None; members.len()];
         let mut has_searched = false;
-        let source = loop {
+        let (source, claims) = loop {
             let claims = self.claims(members, &offers);
             match self.plan(&claims, has_searched, generation) {
-                Plan::Continue(source) => break source,
+                Plan::Continue(source) => break (source, claims),
                 Plan::Search => {
                     has_searched = true;
                     let live: Vec<bool> = members
@@ -63,7 +63,7 @@ impl Course {
             }
         };
         self.check(members, &source)?;
-        self.share(members, &source, generation)
+        self.share(members, &source, &claims, generation)
     }
 
     fn claims(&self, members: &[usize], offers: &[Option<Claim>]) -> Vec<Claim> {

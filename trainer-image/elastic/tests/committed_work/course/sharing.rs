@@ -1,7 +1,8 @@
 //! The state goes to the members that lack it, unless the sender or a connection is lost.
 
-use roundhouse_elastic::Origin;
+use roundhouse_elastic::saving::continued;
 use roundhouse_elastic::state::StateSource;
+use roundhouse_elastic::{Claim, Digest, Head, Origin};
 
 use super::{Course, Violation};
 use crate::Rule;
@@ -12,9 +13,11 @@ impl Course {
         &mut self,
         members: &[usize],
         source: &StateSource,
+        claims: &[Claim],
         generation: u64,
     ) -> Result<(), Violation> {
         let head = self.head_of(members, source);
+        self.continue_save(members, claims, &source.claim, head, generation)?;
         let sender = members[source.rank];
         let claim = source.claim;
         if claim.origin == Origin::Loaded {
@@ -77,5 +80,50 @@ impl Course {
             self.ledgers.insert(generation, self.nonce);
         }
         Ok(())
+    }
+
+    /// The members' saves in flight become this generation's, or are abandoned.
+    fn continue_save(
+        &mut self,
+        members: &[usize],
+        claims: &[Claim],
+        agreed: &Claim,
+        head: Head,
+        generation: u64,
+    ) -> Result<(), Violation> {
+        let carried: Vec<_> = members
+            .iter()
+            .map(|index| self.processes[*index].carried)
+            .collect();
+        let agreed = if self.has(Rule::History) {
+            *agreed
+        } else {
+            Claim {
+                generation: claims[0].generation,
+                ..*agreed
+            }
+        };
+        let continued = continued(&carried, &claims[0], &agreed);
+        for index in members {
+            let own = &mut self.processes[*index].carried;
+            *own = own.filter(|own| Some(*own) == continued);
+        }
+        let nonce = self.nonce;
+        let late = self.late.iter_mut();
+        let Some(late) = late.rev().find(|late| Some(late.save) == continued) else {
+            return Ok(());
+        };
+        (late.generation, late.nonce) = (generation, nonce);
+        let saved = late.head.hash;
+        if self.was_restored || self.comes_after(saved, head) {
+            return Ok(());
+        }
+        Err(Violation::OtherHistory)
+    }
+
+    /// Whether a state is this one or comes after it.
+    fn comes_after(&self, saved: Digest, head: Head) -> bool {
+        let mut states = std::iter::successors(Some(head.hash), |at| self.former.get(at).copied());
+        states.any(|state| state == saved)
     }
 }

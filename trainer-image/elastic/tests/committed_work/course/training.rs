@@ -38,6 +38,7 @@ impl Course {
             step: former.step + 1,
             hash: digest(self.num_commits),
         };
+        self.former.insert(head.hash, former.hash);
         let earlier = self.committed.insert((generation, head.step), head.hash);
         // While the volume is silent, nothing distinguishes two worlds of one number, but their checkpoints can be distinguished.
         if earlier.is_some() && !self.was_restored {

@@ -2,6 +2,7 @@
 
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::checkpoint::superfluous;
+use roundhouse_elastic::saving::Carried;
 
 use super::{Course, KEEP, Late, Violation};
 use crate::Rule;
@@ -19,8 +20,17 @@ impl Course {
                 head, generation, ..
             } = self.processes[*first];
             if head.step > 0 {
-                self.late.push(Late {
+                let save = Carried {
                     writer: generation,
+                    hash: head.hash.number(),
+                    num_parts: u32::try_from(self.world.len()).unwrap_or_default(),
+                };
+                for index in &self.world {
+                    self.processes[*index].carried = Some(save);
+                }
+                self.late.push(Late {
+                    save,
+                    generation,
                     nonce: self.nonce,
                     head,
                 });
@@ -34,22 +44,23 @@ impl Course {
             return Ok(());
         }
         let Some(Late {
-            writer,
+            save,
+            generation,
             nonce,
             head,
         }) = self.late.pop()
         else {
             return Ok(());
         };
-        if self.is_fenced(writer, nonce) {
+        if self.is_fenced(generation, nonce) {
             return Ok(());
         }
-        self.ledgers.insert(writer, nonce);
+        self.ledgers.insert(generation, nonce);
         let id = if self.has(Rule::Name) {
             CheckpointId::of(&head)
         } else {
             CheckpointId {
-                generation: writer,
+                generation: save.writer,
                 step: head.step,
             }
         };

@@ -6,7 +6,8 @@ use roundhouse_contract::BestCheckpoint;
 use roundhouse_elastic::saving::Stage;
 
 use super::Saver;
-use crate::checkpoint::writer::Done;
+use crate::checkpoint::writer::{Done, Incomplete};
+use crate::ledger::Unwritten;
 
 /// What there is to report.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +73,17 @@ impl Saver {
                 result
                     .err()
                     .map(|trouble| News::Failed(trouble.to_string()))
+            }
+            // A newer generation has written. A rank 0 that is its rank 0, too, tries again there.
+            Done::Completed {
+                save,
+                result: Err(Incomplete::Ledger(Unwritten::Fenced(newer))),
+            } => {
+                let flight = self.flight.as_mut().filter(|flight| flight.save == save);
+                if let Some(flight) = flight {
+                    flight.is_completing = false;
+                }
+                Some(News::Fenced(newer))
             }
             Done::Completed { save, result } => {
                 let flight = self.flight.take_if(|flight| flight.save == save);

@@ -1,5 +1,7 @@
+use roundhouse_elastic::CheckpointId;
+
 use super::*;
-use crate::checkpoint::{Directory, complete};
+use crate::checkpoint::{Directory, News, complete};
 use crate::group::threads::Threads;
 use trainee::{Trainee, loss, next_group, own, train};
 
@@ -62,6 +64,7 @@ fn the_save_of_the_best_state_begins_again_if_the_next_generation_forms_before_a
             // Rank 0 alone decides: another rank may have lost its peers before it knew the result.
             trainee.member.held.scores = None;
         }
+        trainee.lose_save_on(1);
         trainee.join(2, own(&second, trainee));
         let begun = trainee.in_flight();
         let member = &mut trainee.member;
@@ -84,6 +87,7 @@ fn one_rank_says_that_the_best_state_was_not_saved_if_steps_were_committed_since
         trainee.step();
         trainee.evaluate(0.5);
         trainee.step_while_parts_are_written();
+        trainee.lose_save_on(1);
         trainee.form(2, own(&second, trainee));
         let told = trainee.member.lost_best().unwrap();
         (told, trainee.member.lost_best().unwrap())
@@ -92,19 +96,66 @@ fn one_rank_says_that_the_best_state_was_not_saved_if_steps_were_committed_since
 }
 
 #[test]
-fn a_save_that_a_new_generation_has_overtaken_begins_again_with_its_first_step() {
+fn a_save_of_which_a_rank_is_gone_begins_again_with_the_first_step_of_the_next_generation() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
     let begun = train(volume.path(), 2, |trainee| {
         trainee.step();
         trainee.evaluate(0.5);
         trainee.step_while_parts_are_written();
+        trainee.lose_save_on(1);
         trainee.join(2, own(&second, trainee));
         let before = trainee.in_flight();
         trainee.step();
         (before, trainee.in_flight())
     });
     assert_eq!(begun, [(None, Some(3)), (None, Some(3))]);
+}
+
+#[test]
+fn a_save_whose_ranks_meet_again_is_completed_by_the_next_generation() {
+    let volume = tempfile::tempdir().unwrap();
+    let second = next_group(2);
+    let in_flight = train(volume.path(), 2, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        trainee.step_while_parts_are_written();
+        trainee.join(2, own(&second, trainee));
+        let continued = trainee.in_flight();
+        trainee.wait_until_durable();
+        // Its end is the word to complete the save.
+        trainee.step();
+        trainee.wait_until_idle();
+        (continued, trainee.in_flight())
+    });
+    assert_eq!(in_flight, [(Some(1), None), (Some(1), None)]);
+    let directory = Directory::new(volume.path().to_owned());
+    let best = complete::best(&directory, BestMetric::Loss).unwrap();
+    let (id, best) = best.unwrap();
+    assert_eq!((id.generation, best.step, best.value), (1, 1, 0.5));
+}
+
+#[test]
+fn a_checkpoint_that_a_new_generation_fences_off_is_completed_in_that_generation() {
+    let volume = tempfile::tempdir().unwrap();
+    let directory = Directory::new(volume.path().to_owned());
+    let id = |generation, step| CheckpointId { generation, step };
+    train(volume.path(), 1, |trainee| {
+        trainee.step();
+        trainee.evaluate(0.5);
+        trainee.wait_until_durable();
+        // The next generation has written before the thread begins to complete it.
+        let newer = directory.checkpoint(id(2, 9));
+        std::fs::create_dir_all(&newer).unwrap();
+        trainee.step();
+        while trainee.keeping().saver.poll() != [News::Fenced(2)] {
+            std::thread::yield_now();
+        }
+        std::fs::remove_dir(newer).unwrap();
+        trainee.join(2, Threads::group(1, &[]).remove(0));
+        trainee.wait_until_idle();
+    });
+    assert_eq!(directory.list().unwrap(), [id(1, 1)]);
 }
 
 #[test]

@@ -113,6 +113,21 @@ impl Trainee<'_> {
         self.keeping().saver.in_flight().map(|(step, ..)| step)
     }
 
+    /// As if another process had taken the place of a rank.
+    pub(super) fn lose_save_on(&mut self, rank: u32) {
+        if self.rank == rank {
+            self.keeping().abandon_save();
+        }
+    }
+
+    /// Waits until this rank has nothing of a save in flight.
+    pub(super) fn wait_until_idle(&mut self) {
+        while self.keeping().saver.stage() != Stage::Idle {
+            self.member.begin_step().unwrap();
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits until this rank's part of the save in flight is durable.
     pub(super) fn wait_until_durable(&mut self) {
         while self.keeping().saver.stage() == Stage::Busy {

@@ -1,0 +1,109 @@
+//! What becomes of the save in flight: generations continue or abandon it, and rank 0 completes it.
+
+use std::time::{Duration, Instant};
+
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::saving::{Carried, Stage};
+
+use super::Saver;
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::pulse::Standstill;
+use crate::checkpoint::writer::Job;
+use crate::ledger::Progress;
+
+impl Saver {
+    /// The save in flight, when a generation forms.
+    #[must_use]
+    pub fn carried(&self) -> Option<Carried> {
+        let flight = self.flight.as_ref()?;
+        let num_parts = if flight.has_all_parts {
+            0
+        } else {
+            flight.num_parts
+        };
+        Some(Carried {
+            writer: flight.writer,
+            hash: flight.hash,
+            num_parts,
+        })
+    }
+
+    /// A generation forms that continues this save. A rank that has a part of it continues as before; any other has nothing
+    /// to write. Whether this rank has a part.
+    pub fn continue_with(&mut self, save: Carried) -> bool {
+        let is_own = self.carried() == Some(save);
+        if !is_own {
+            // If there is one, rank 0 has heard that all parts are durable, and this rank has not.
+            self.flight = None;
+        }
+        self.is_bystander = !is_own && save.num_parts > 0;
+        is_own
+    }
+
+    /// A generation forms that does not continue the save in flight. What rank 0 completes already is good, and may become
+    /// complete. Returns the step of the save that nobody completes, as far as this rank knows.
+    pub fn abandon(&mut self) -> Option<u64> {
+        self.is_bystander = false;
+        let flight = self.flight.take()?;
+        (!flight.has_all_parts).then_some(flight.id.step)
+    }
+
+    /// All parts are durable. Rank 0 is to complete the checkpoint; the others are done.
+    pub fn has_all_parts(&mut self, is_first: bool) {
+        self.is_bystander = false;
+        let begun = self.flight.as_ref().map(|flight| flight.begun);
+        match &mut self.flight {
+            Some(flight) if is_first => {
+                flight.has_all_parts = true;
+                flight.stage = Stage::Busy;
+                self.standstill = Standstill::new(&self.pulse);
+            }
+            _ => {
+                self.unsaved = Some((Duration::ZERO, begun.unwrap_or_else(Instant::now)));
+                self.flight = None;
+            }
+        }
+    }
+
+    /// Whether this rank is to complete a checkpoint, and has not begun to, or was overtaken by its own next generation.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let flight = self.flight.as_ref();
+        flight.is_some_and(|flight| flight.has_all_parts && !flight.is_completing)
+    }
+
+    /// Rank 0 completes the checkpoint in this generation, once the generation's ledger is durable up to it.
+    pub fn complete(
+        &mut self,
+        generation: u64,
+        ledger: Progress,
+        manifest: impl FnOnce(CheckpointId, u32) -> Manifest,
+    ) {
+        let Some(flight) = self.flight.as_mut().filter(|flight| flight.has_all_parts) else {
+            return;
+        };
+        flight.is_completing = true;
+        let job = Job::Complete {
+            save: flight.save,
+            generation,
+            writer: flight.writer,
+            manifest: Box::new(manifest(flight.id, flight.num_parts)),
+            ledger,
+        };
+        self.give(job);
+    }
+
+    /// Some parts could not be written; whether this rank's is among them. Rank 0 removes the others.
+    pub fn give_up(&mut self, rank: u32) -> bool {
+        self.newest_step = None;
+        self.is_bystander = false;
+        let Some(flight) = self.flight.take() else {
+            return false;
+        };
+        if rank == 0 {
+            self.is_discarding = true;
+            self.give(Job::Discard(flight.id, flight.writer));
+        }
+        flight.stage == Stage::Failed
+    }
+}
