@@ -24,6 +24,7 @@ pub mod http;
 pub mod lane;
 mod late;
 pub mod lead;
+mod leaving;
 pub mod lost_nodes;
 pub mod made_pods;
 pub mod mends;

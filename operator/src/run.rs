@@ -39,7 +39,7 @@ use crate::slow_writes::SlowWrites;
 use crate::tasks::{Ended as TaskEnded, Tasks};
 use crate::watch_client::listening;
 use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
-use crate::{http, lost_nodes, progress, restarts};
+use crate::{http, leaving, lost_nodes, progress, restarts};
 use roundhouse_api::unreadable::Guarded;
 
 mod ending;
@@ -242,8 +242,11 @@ fn watch_all(
     background.spawn("watch of pods", pods);
     let services = watch_services(Arc::clone(context), wake.clone());
     background.spawn("watch of services", services);
-    let policies = watch_network_policies(Arc::clone(context), wake.clone());
+    let (deleted, of_deleted) = channel(leaving::AT_ONCE);
+    let policies = watch_network_policies(Arc::clone(context), deleted, wake.clone());
     background.spawn("watch of networkpolicies", policies);
+    let leaving = leaving::protect(Arc::clone(context), Arc::clone(leadership), of_deleted);
+    background.spawn("networkpolicies of workers that leave", leaving);
     let groups = watch_groups::<coscheduling::PodGroup>(Arc::clone(context), wake.clone());
     background.spawn("watch of podgroups of Coscheduling", groups);
     let groups = watch_groups::<volcano::PodGroup>(Arc::clone(context), wake.clone());

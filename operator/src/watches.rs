@@ -14,6 +14,7 @@ use kube::runtime::watcher::{Config as WatchConfig, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use roundhouse_contract::labels;
+use roundhouse_planner::JobKey;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 
@@ -22,6 +23,7 @@ use crate::cache::{Cache, Entry};
 use crate::context::Context;
 use crate::cordoned::watched::WatchedNode;
 use crate::lane::{Cause, Wake};
+use crate::leaving;
 use crate::metrics::labels::Watched;
 use crate::observe::version;
 use crate::resources::{network_policy, service};
@@ -160,7 +162,12 @@ pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<Wake>) {
 }
 
 /// Feeds the cache until the operator stops.
-pub(crate) async fn watch_network_policies(context: Arc<Context>, wake: Sender<Wake>) {
+/// `deleted` hears of jobs whose policy was deleted.
+pub(crate) async fn watch_network_policies(
+    context: Arc<Context>,
+    deleted: Sender<JobKey>,
+    wake: Sender<Wake>,
+) {
     let api: Api<NetworkPolicy> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
@@ -170,6 +177,7 @@ pub(crate) async fn watch_network_policies(context: Arc<Context>, wake: Sender<W
     let scrapers = &context.settings.worker_metrics_from;
     let is_as_built = |live: &NetworkPolicy| network_policy::is_as_built(live, scrapers);
     let events = surroundings(api, ours, is_as_built);
+    let events = events.inspect_ok(|event| leaving::note(event, &deleted));
     feed(events, cache, &wake, &context, resource).await;
 }
 

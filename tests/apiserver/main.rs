@@ -14,6 +14,7 @@ mod gang_scheduler;
 mod gated;
 mod kueue;
 mod lead;
+mod leaving;
 mod lifecycle;
 mod lost_nodes;
 mod metrics;

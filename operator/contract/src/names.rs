@@ -9,6 +9,14 @@ pub fn service(job: &str) -> String {
     job.to_owned()
 }
 
+/// The NetworkPolicy of workers that leave after their job is gone: `<job>-leaving-<beginning of the job's UID>`. A later job of the same
+/// name has its own NetworkPolicy beside it.
+#[must_use]
+pub fn leaving_policy(job: &str, uid: &str) -> String {
+    let uid: String = uid.chars().take(8).collect();
+    format!("{job}-leaving-{uid}")
+}
+
 /// The PodGroup of a gang scheduler bears the job's name.
 #[must_use]
 pub fn pod_group(job: &str) -> String {

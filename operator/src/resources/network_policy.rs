@@ -5,11 +5,13 @@
 
 use std::str::FromStr;
 
+use k8s_openapi::Resource as _;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
     NetworkPolicySpec,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{names, ports};
 use roundhouse_planner::JobKey;
@@ -103,6 +105,24 @@ pub fn build(job: &JobKey, scrapers: &Peers) -> NetworkPolicy {
             egress: None,
         }),
     }
+}
+
+/// Builds that of workers that leave: the same rules, for as long as one of these pods is there. Kubernetes deletes it with the last
+/// one, whether an operator runs or not.
+#[must_use]
+pub fn build_leaving(job: &JobKey, scrapers: &Peers, pods: &[(String, String)]) -> NetworkPolicy {
+    let mut policy = build(job, scrapers);
+    policy.metadata.name = Some(names::leaving_policy(&job.name, &job.uid));
+    let owners = pods.iter().map(|(name, uid)| OwnerReference {
+        api_version: Pod::API_VERSION.to_owned(),
+        kind: Pod::KIND.to_owned(),
+        name: name.clone(),
+        uid: uid.clone(),
+        controller: None,
+        block_owner_deletion: None,
+    });
+    policy.metadata.owner_references = Some(owners.collect());
+    policy
 }
 
 /// Whether a policy is what would be made now for the job that controls it. Rules for egress say nothing while `policyTypes`
