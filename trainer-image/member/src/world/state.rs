@@ -52,7 +52,7 @@ pub struct SinceCommit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concluded {
     /// Share the state, and train.
-    Continue(Agreed),
+    Continue(Box<Agreed>),
     /// One rank searches the volume. See [`Plan::Search`].
     Search(Search),
     /// See [`Plan::Wait`].
@@ -173,7 +173,7 @@ impl<G: Group> World<G> {
         let is_abandoned = continued.is_none() && carried.iter().any(Option::is_some);
         let head = routes.hop(self.rank as usize);
         let head = head.map_or(source.rank, |hop| hop.head);
-        Ok(Concluded::Continue(Agreed {
+        Ok(Concluded::Continue(Box::new(Agreed {
             source,
             routes,
             chain_bytes: usize::try_from(sums[OWN * head + 3]).unwrap_or_default(),
@@ -186,7 +186,7 @@ impl<G: Group> World<G> {
             ),
             continued,
             otherwise: search,
-        }))
+        })))
     }
 
     /// What a rank reports of itself, in the order of its slots.
