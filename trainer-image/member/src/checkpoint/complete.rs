@@ -123,7 +123,7 @@ pub(super) fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result
     // Opened, because a network volume may remember the size of a name from before it was written.
     let found = std::fs::File::open(partial.join(&shard.file))
         .and_then(|file| file.metadata())
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", shard.file)))?
+        .map_err(|error| Reason::OfFile(shard.file.clone(), error))?
         .len();
     let whole = shard::file_size(table, shard)?;
     if found == whole {

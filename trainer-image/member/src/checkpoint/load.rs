@@ -116,10 +116,14 @@ fn look(
 
 /// Tries again while an error may pass. To pass over a checkpoint for it would lose the steps since the one before.
 fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Trouble> {
-    let end = Instant::now() + PATIENCE;
+    let mut end = None;
     loop {
         match attempt() {
-            Err(trouble) if trouble.may_pass() && Instant::now() < end => {
+            // To read a part may take longer than that.
+            Err(trouble)
+                if trouble.may_pass()
+                    && Instant::now() < *end.get_or_insert_with(|| Instant::now() + PATIENCE) =>
+            {
                 std::thread::sleep(PAUSE);
             }
             result => return result,

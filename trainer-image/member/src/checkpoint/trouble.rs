@@ -24,6 +24,9 @@ pub enum Reason {
     /// The operating system says so.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The same, of one of a checkpoint's files.
+    #[error("{0}: {1}")]
+    OfFile(String, io::Error),
     /// The file system cannot do something that checkpoints need, which no later save can change.
     #[error(
         "the file system does not {0} ({1}), and checkpoints need that; use NFS, CephFS or another POSIX file system \
@@ -157,7 +160,14 @@ impl Trouble {
     /// Whether the volume did not answer as it should. What is there may be whole, and may be read the next time.
     #[must_use]
     pub fn is_of_the_volume(&self) -> bool {
-        matches!(&self.reason, Reason::Io(error) if !is_absence(error))
+        self.io().is_some_and(|error| !is_absence(error))
+    }
+
+    fn io(&self) -> Option<&io::Error> {
+        match &self.reason {
+            Reason::Io(error) | Reason::OfFile(_, error) => Some(error),
+            _ => None,
+        }
     }
 
     /// Whether the same may succeed in a moment: a server that answers again, a handle that has become stale.
@@ -179,10 +189,8 @@ impl Trouble {
             Errno::STALE,
             Errno::TIMEDOUT,
         ];
-        let Reason::Io(error) = &self.reason else {
-            return false;
-        };
-        Errno::from_io_error(error).is_some_and(|errno| PASSING.contains(&errno))
+        let errno = self.io().and_then(Errno::from_io_error);
+        errno.is_some_and(|errno| PASSING.contains(&errno))
     }
 
     /// Trouble with a path, for `map_err`.

@@ -1,3 +1,4 @@
+use roundhouse_elastic::Digest;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::{Head, Terms};
 use roundhouse_elastic::{Growth, Skips};
@@ -122,6 +123,31 @@ fn one_that_the_volume_has_cut_short_does_not() {
     let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
     assert!(is_cut, "{told}");
     assert_eq!(directory.list().unwrap(), []);
+}
+
+#[test]
+fn an_error_on_opening_a_part_may_pass_unless_nothing_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let (directory, manifest) = written(root.path());
+    let path = directory.partial(ID, 1);
+    let name = shard::file_name(0, 1);
+    let size_of = |manifest: &Manifest| {
+        let part = Shard {
+            file: name.clone(),
+            sha256: Digest::of(&[]),
+            pieces: Vec::new(),
+        };
+        check_size(&path, &manifest.tensors, &part).map_err(Trouble::with(&path))
+    };
+    std::fs::remove_file(path.join(&name)).unwrap();
+    let gone = size_of(&manifest).unwrap_err();
+    assert!(!gone.may_pass() && !gone.is_of_the_volume(), "{gone}");
+    std::os::unix::fs::symlink(&name, path.join(&name)).unwrap();
+    let held_up = size_of(&manifest).unwrap_err();
+    assert!(
+        held_up.may_pass() && held_up.is_of_the_volume(),
+        "{held_up}"
+    );
 }
 
 fn evaluated(root: &Path, step: u64, loss: f64) -> CheckpointId {
