@@ -206,10 +206,8 @@ fn a_rule_of_the_job_ends_it_whoever_fails() {
     assert_eq!(world.state(), "FailurePolicyRule");
 }
 
-#[test]
-fn a_newcomer_that_is_made_again_and_again_ends_no_job_that_trains_in_silence() {
-    let mut world = two_train(script_world(3));
-    world.job.max_replacements = Some(5);
+/// The newcomer is evicted dozens of times, and the others train.
+fn is_made_again_and_again(world: &mut World) {
     for count in 1..40 {
         world.seconds_pass(310);
         let newcomer = world.observed.pods.len() - 1;
@@ -219,6 +217,13 @@ fn a_newcomer_that_is_made_again_and_again_ends_no_job_that_trains_in_silence() 
         assert!(!world.observed.status.is_terminal(), "{count}");
         assert_eq!(world.state(), "Training", "{count}");
     }
+}
+
+#[test]
+fn a_newcomer_that_is_made_again_and_again_ends_no_job_that_trains_in_silence() {
+    let mut world = two_train(script_world(3));
+    world.job.max_replacements = Some(5);
+    is_made_again_and_again(&mut world);
     assert!(world.observed.status.replacements.total > 5);
 }
 
@@ -233,12 +238,5 @@ fn a_newcomer_that_is_made_again_and_again_ends_no_job_whose_members_evaluate_fo
     };
     let at = world.now;
     world.observed.progress = Some(ProgressSample { progress, at });
-    for count in 1..40 {
-        world.seconds_pass(310);
-        let newcomer = world.observed.pods.len() - 1;
-        world.fails(newcomer, "Evicted");
-        world.observed.pods[newcomer].disrupted = true;
-        world.settle();
-        assert_eq!(world.state(), "Training", "{count}");
-    }
+    is_made_again_and_again(&mut world);
 }

@@ -31,10 +31,15 @@ fn is_permanent(failure: &Failure<'_>) -> bool {
     is_default && is_outside(failure)
 }
 
+/// A container that fails in the lobby, or before it, belongs to no generation; its restarts are the count.
+fn restarts_too_often(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
+    let counts = failure.action != FailureAction::Ignore;
+    counts && failure.restarts_in_lobby() > draft.job.backoff_limit
+}
+
 /// Whether nothing more is expected of a worker.
 fn is_hopeless(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
-    let counts = failure.action != FailureAction::Ignore;
-    is_permanent(failure) || (counts && failure.restarts_in_lobby() > draft.job.backoff_limit)
+    is_permanent(failure) || restarts_too_often(draft, failure)
 }
 
 /// Whether enough workers train, or may yet, without those of which nothing more is expected. Before the first generation nobody
@@ -62,15 +67,12 @@ pub(super) fn ends_itself_alone(
     is_permanent(failure) && !draft.is_starting() && are_dispensable(draft, failures)
 }
 
-/// A container that fails in the lobby, or before it, belongs to no generation; its restarts are the count.
+/// Whether a container that restarts too often ends the job: it cannot train without its worker.
 pub(super) fn too_many(
     draft: &Draft<'_>,
     failures: &[Failure<'_>],
 ) -> Option<(ConditionReason, String)> {
-    let limit = draft.job.backoff_limit;
-    let failure = failures.iter().find(|failure| {
-        failure.action != FailureAction::Ignore && failure.restarts_in_lobby() > limit
-    })?;
+    let failure = failures.iter().find(|it| restarts_too_often(draft, it))?;
     if are_dispensable(draft, failures) {
         return None;
     }
