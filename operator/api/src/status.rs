@@ -158,6 +158,14 @@ pub struct MembershipStatus {
     pub formed: u64,
 }
 
+impl MembershipStatus {
+    /// Processes of each worker; `None` before the first generation.
+    #[must_use]
+    pub const fn procs_per_worker(&self) -> Option<u32> {
+        self.world_size.checked_div(self.nodes)
+    }
+}
+
 /// Workers by state.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
-use roundhouse_api::{TrainingJob, TrainingJobStatus};
+use roundhouse_api::{MembershipStatus, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::{ProcessRestarts, Progress};
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +98,7 @@ impl Facts {
         // The job was started with these. What counts as a GPU is a setting of the operator.
         let status = self.job.status.as_ref();
         let membership = status.and_then(|status| status.membership.as_ref());
-        let started = membership.and_then(|it| it.world_size.checked_div(it.nodes));
+        let started = membership.and_then(MembershipStatus::procs_per_worker);
         started.unwrap_or_else(|| {
             let valid = roundhouse_planner::validate(&self.job);
             valid.map_or(1, |job| job.procs_per_worker)

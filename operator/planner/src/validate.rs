@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
-    FailurePolicy, Scheduling, TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
+    FailurePolicy, MembershipStatus, Scheduling, TrainingJob, TrainingJobSpec, TrainingJobStatus,
+    Workers,
 };
 use roundhouse_contract::environment;
 use roundhouse_contract::membership::fingerprint_of;
@@ -240,7 +241,7 @@ impl Runs {
         running: Option<u32>,
     ) -> Self {
         let membership = status.and_then(|status| status.membership.as_ref());
-        let told = membership.and_then(|it| it.world_size.checked_div(it.nodes));
+        let told = membership.and_then(MembershipStatus::procs_per_worker);
         Self {
             program: program::as_it_runs(spec.trainer.as_ref(), &spec.elastic),
             procs_per_worker: running.or(told).unwrap_or(1).clamp(1, MAX_PROCS),
