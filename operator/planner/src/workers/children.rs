@@ -199,13 +199,15 @@ fn make_workers(draft: &mut Draft<'_>) {
     let room = kueue::room(draft);
     indices.truncate(BATCH.min(room.unwrap_or(BATCH)));
     let in_use = names_in_use(draft);
+    let (avoid, lost) = (nodes::avoided(draft), nodes::lost(draft));
+    let like = outdated::of_this_run(draft);
     for index in &indices {
         draft.actions.push(Action::CreateWorker {
             index: *index,
             attempt: next_attempt(draft, *index, &in_use),
-            avoid: nodes::avoided(draft),
-            lost: nodes::lost(draft),
-            like: outdated::of_this_run(draft),
+            avoid: avoid.clone(),
+            lost: lost.clone(),
+            like: like.clone(),
         });
     }
     let mut gone: Vec<Action> = replaced
