@@ -119,7 +119,7 @@ fn next<'a>(pods: impl Iterator<Item = &'a Pod>, before: usize) -> Next {
         // A pod that owns something before it is deleted may be deleted in the foreground, and what it owns before it.
         (0, false) => Next::Look { leaving: 0 },
         (now, false) if now != before => Next::Look { leaving: now },
-        (_, true | false) => {
+        _ => {
             // Rank 0 leaves last: it names the checkpoint.
             leaving.sort_by_key(|pod| {
                 let rank = pod.membership.as_ref().map(|place| place.node_rank);

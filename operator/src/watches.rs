@@ -161,8 +161,7 @@ pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<Wake>) {
     feed(events, cache, &wake, &context, resource).await;
 }
 
-/// Feeds the cache until the operator stops.
-/// `deleted` hears of jobs whose policy was deleted.
+/// Feeds the cache until the operator stops. `deleted` hears of jobs whose policy was deleted.
 pub(crate) async fn watch_network_policies(
     context: Arc<Context>,
     deleted: Sender<JobKey>,

@@ -28,18 +28,16 @@ impl GpuNames {
         let Some(refusal) = refusal else {
             return Ok(job);
         };
-        let names: Vec<&str> = self.listed.names().collect();
-        let depends = refusal.field == PROCS;
-        let refused = Err(anyhow::Error::from(refusal));
-        if depends {
-            let names = names.join(" and ");
-            return refused.with_context(|| {
-                format!(
-                    "GPUs are {names} here; if the chart's gpuResources lists others in the cluster, give these with --gpu-resources"
-                )
-            });
+        if refusal.field != PROCS {
+            return Err(refusal.into());
         }
-        refused
+        let names: Vec<&str> = self.listed.names().collect();
+        let names = names.join(" and ");
+        Err(refusal).with_context(|| {
+            format!(
+                "GPUs are {names} here; if the chart's gpuResources lists others in the cluster, give these with --gpu-resources"
+            )
+        })
     }
 }
 
