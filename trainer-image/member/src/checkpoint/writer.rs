@@ -209,16 +209,16 @@ impl Thread {
         writer: u64,
         ledger: &Progress,
     ) -> Result<Manifest, Incomplete> {
-        let newest = self.directory.newest_generation();
-        if newest > generation {
-            return Err(Incomplete::Ledger(Unwritten::Fenced(newest)));
+        if let Some(newer) = self.newer(generation) {
+            return Err(Incomplete::Ledger(Unwritten::Fenced(newer)));
         }
         ledger.wait_for(manifest.step)?;
         Ok(complete::complete(&self.directory, manifest, writer)?)
     }
 
     fn survey(&self, generation: u64) {
-        if self.is_fenced(generation) {
+        if let Some(newer) = self.newer(generation) {
+            self.tell(Done::Fenced(newer));
             return;
         }
         if let Err(reason) = self.look_around() {
@@ -245,12 +245,9 @@ impl Thread {
         named
     }
 
-    fn is_fenced(&self, generation: u64) -> bool {
-        let newer = self.directory.newest_generation();
-        if newer > generation {
-            self.tell(Done::Fenced(newer));
-        }
-        newer > generation
+    /// A newer generation that has written.
+    fn newer(&self, generation: u64) -> Option<u64> {
+        Some(self.directory.newest_generation()).filter(|newest| *newest > generation)
     }
 
     /// Who has gone away needs not be told.
