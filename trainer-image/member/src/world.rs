@@ -14,13 +14,15 @@ use crate::group::{Abort, Group};
 
 pub mod packing;
 pub mod saving;
+pub mod since_commit;
 pub mod state;
 pub mod step;
 mod witness;
 
 pub use packing::Packing;
 pub use saving::{Saving, SavingSum};
-pub use state::{Agreed, Concluded, Own, Search, SinceCommit};
+pub use since_commit::SinceCommit;
+pub use state::{Agreed, Concluded, Own, Search};
 pub use step::{Standing, StepEnd};
 
 /// How long a process waits at its end for peers that are in their last collective. Without one they need a second.

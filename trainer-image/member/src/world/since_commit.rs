@@ -1,0 +1,57 @@
+//! What ranks do with their states after a commit, which can make states of one step differ.
+
+use roundhouse_elastic::{Claim, StateSource};
+
+/// What a rank has done with its state since it committed its last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SinceCommit {
+    /// Committed samples at its last evaluation.
+    pub evaluated: u64,
+    /// Whether an evaluation changes the state.
+    pub evaluation_counts: bool,
+    /// Whether the rest of the step was cut short. See [`crate::Held::is_cut_short`].
+    pub is_cut_short: bool,
+}
+
+/// The [`SinceCommit`] of each rank. A collective can succeed on one rank and fail on another, so ranks that have committed the same
+/// step can have different states.
+pub(super) struct SinceCommits {
+    /// Committed samples at its last evaluation.
+    pub(super) evaluated: Vec<u64>,
+    /// Whether evaluations change the state.
+    pub(super) evaluation_counts: bool,
+    /// Whether the rest of that step was cut short, at a point that the others do not know.
+    pub(super) is_cut_short: Vec<bool>,
+}
+
+impl SinceCommits {
+    /// Whether two ranks with the same claim have the same state.
+    pub(super) fn is_same(&self, one: usize, other: usize) -> bool {
+        let are_whole = !self.is_cut_short[one] && !self.is_cut_short[other];
+        let is_evaluated_alike = self.evaluated[one] == self.evaluated[other];
+        one == other || are_whole && (!self.evaluation_counts || is_evaluated_alike)
+    }
+
+    /// Of the ranks that have the best claim, one that has done most with its state.
+    pub(super) fn furthest(&self, source: StateSource, claims: &[Claim]) -> StateSource {
+        let holders = || (0..claims.len()).filter(|rank| claims[*rank] == source.claim);
+        if holders().all(|rank| self.is_same(rank, source.rank)) {
+            return source;
+        }
+        let done = |rank: usize| {
+            let evaluated = if self.evaluation_counts {
+                self.evaluated[rank]
+            } else {
+                0
+            };
+            (evaluated, !self.is_cut_short[rank])
+        };
+        let most = holders().map(done).max();
+        let furthest = holders().find(|rank| Some(done(*rank)) == most);
+        StateSource {
+            rank: furthest.unwrap_or(source.rank),
+            must_send: true,
+            ..source
+        }
+    }
+}
