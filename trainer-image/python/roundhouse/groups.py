@@ -84,6 +84,7 @@ class Exchange(NamedTuple):
     work: Any
     receive: Piece | None
     received: torch.Tensor
+    # The device may still read from it.
     sent: torch.Tensor
 
 
