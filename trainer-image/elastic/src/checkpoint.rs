@@ -50,6 +50,12 @@ impl CheckpointId {
         format!("{}{PARTIAL}-alone-{attempt}", self.name())
     }
 
+    /// Name of the directory of a damaged one while the same state takes its place.
+    #[must_use]
+    pub fn damaged_name(&self) -> String {
+        format!("{}{PARTIAL}-damaged", self.name())
+    }
+
     /// The checkpoint of a directory; `None` for any other name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {

@@ -13,6 +13,7 @@
 
 pub mod alone;
 pub mod complete;
+pub mod damaged;
 pub mod directory;
 pub(crate) mod draft;
 pub mod job;
@@ -26,6 +27,7 @@ pub mod shard;
 pub mod trouble;
 pub mod writer;
 
+pub use damaged::{Damage, Damaged};
 pub use directory::Directory;
 pub use manifest::{Identity, Manifest};
 pub use pulse::{Pulse, Standstill};

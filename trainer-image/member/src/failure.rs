@@ -124,6 +124,9 @@ pub enum Failure {
          replicas differ by rounding ({COMPARE_REPLICAS}=false allows it)"
     )]
     ReplicasDiffer(Difference),
+    /// The volume answers with errors.
+    #[error("{0}")]
+    Volume(#[from] Trouble),
     /// The operating system refused a file that is not the user's.
     #[error("{}: {error}", path.display())]
     Io {
@@ -190,7 +193,9 @@ impl Failure {
             Self::OtherTraining { .. } | Self::OtherProtocol { .. } => ExitCode::ConfigInvalid,
             Self::NoCheckpointUsable { .. } => ExitCode::DataInvalid,
             Self::PeerLost(_) | Self::StateLost { .. } | Self::Fenced { .. } => ExitCode::PeerLost,
-            Self::Unsaved { .. } | Self::VolumeSilent { .. } => ExitCode::VolumeFailed,
+            Self::Unsaved { .. } | Self::VolumeSilent { .. } | Self::Volume(_) => {
+                ExitCode::VolumeFailed
+            }
             Self::Left { .. } => ExitCode::Left,
             Self::Device(_) | Self::ReplicasDiffer(_) => ExitCode::HardwareFault,
             Self::Io { .. } | Self::OutOfMemory(_) | Self::State(_) | Self::Internal(_) => {

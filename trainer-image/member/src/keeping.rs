@@ -10,8 +10,7 @@ use roundhouse_elastic::ledger::Source;
 use roundhouse_elastic::patience::Flight;
 use roundhouse_elastic::{Claim, Head, Mark, Patience};
 
-use crate::checkpoint::load::Damaged;
-use crate::checkpoint::{self, Directory, Identity, Manifest, News, Saver};
+use crate::checkpoint::{self, Damage, Directory, Identity, Manifest, News, Saver};
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::ledger::Ledger;
@@ -41,7 +40,6 @@ pub struct Keeping {
     has_committed: bool,
     /// The checkpoint that this process stands for, if it does.
     found: Option<Manifest>,
-    damaged: Damaged,
     /// The listing of the volume that is under way.
     look: Option<look::Look>,
     /// Where ledger and training were when the save in flight began.
@@ -106,7 +104,6 @@ impl Keeping {
             has_committed: false,
             patience: launch.volume_patience,
             found: None,
-            damaged: Damaged::new(),
             look: None,
             saved: None,
             unsaved_best: None,
@@ -118,7 +115,7 @@ impl Keeping {
         let uid = settings.job_uid.clone();
         let directory = keeping.directory.clone();
         let first = move || checkpoint::job::first_generation(&directory, uid.as_deref());
-        keeping.first_generation = keeping.ask(first, reporter)?;
+        keeping.first_generation = keeping.ask(first, reporter)??;
         keeping.find(reporter)?;
         Ok(keeping)
     }
@@ -138,8 +135,8 @@ impl Keeping {
     /// Finds the newest checkpoint that is not known to be damaged.
     pub(crate) fn find(&mut self, reporter: &mut Reporter) -> Result<Option<Manifest>, Failure> {
         let (directory, identity) = (self.directory.clone(), self.identity.clone());
-        let (table, damaged) = (self.table.clone(), self.damaged.clone());
-        let find = move || checkpoint::load::find(&directory, &identity, &table, &damaged);
+        let table = self.table.clone();
+        let find = move || checkpoint::load::find(&directory, &identity, &table);
         self.found = self.ask(find, reporter)??;
         if let Some(metric) = self.saver.metric() {
             let directory = self.directory.clone();
@@ -157,13 +154,12 @@ impl Keeping {
         self.found = found;
     }
 
-    /// A rank has found that the bytes of a checkpoint are not what they should be.
-    pub(crate) fn mark_damaged(&mut self, claim: &Claim) {
+    /// A rank could not read the bytes of a checkpoint, or they are not what they should be.
+    pub(crate) fn mark_damaged(&self, claim: &Claim, damage: Damage) {
         // Checkpoints of earlier versions may have another name than their state.
         let own = self.found.as_ref().filter(|own| own.claim() == *claim);
         let id = own.map_or_else(|| claim.id(), Manifest::id);
-        let words = "the rank that read it found damage; its log says what".to_owned();
-        self.damaged.insert(id, words);
+        self.directory.damaged().mark(id, damage);
     }
 
     /// Has a thread ask the volume something.

@@ -6,7 +6,7 @@ use roundhouse_contract::membership::{Action as Instruction, Incarnation, Master
 use roundhouse_elastic::machine::Verdict;
 use roundhouse_elastic::{Event, Machine};
 
-use crate::checkpoint::Directory;
+use crate::checkpoint::{Directory, load};
 use crate::failure::Failure;
 use crate::interrupt::Interrupter;
 use crate::launch::{Launch, Source};
@@ -71,9 +71,11 @@ pub(crate) fn listen(machine: &mut Machine, watch: &mut MembershipWatch, leave: 
 /// Enters the lobby. First of all that a process does, before anything takes time: documents that are newer than
 /// what the file holds now are for this process. A process that trains alone is given a generation at once, and has
 /// no file to watch.
-#[must_use]
-pub fn enter(launch: &Launch) -> (Machine, Option<MembershipWatch>) {
-    match &launch.source {
+///
+/// # Errors
+/// A process that trains alone cannot read its volume.
+pub fn enter(launch: &Launch) -> Result<(Machine, Option<MembershipWatch>), Failure> {
+    Ok(match &launch.source {
         Source::Membership { file, .. } => {
             // A process that was started in place of another one may join whatever is newer than that one's last
             // generation, even if the document is there already.
@@ -85,18 +87,20 @@ pub fn enter(launch: &Launch) -> (Machine, Option<MembershipWatch>) {
         }
         Source::Alone => {
             let mut machine = Machine::new(0, 0);
-            machine.see(&document(next_generation(launch), 0, 1));
+            machine.see(&document(next_generation(launch)?, 0, 1));
             (machine, None)
         }
-    }
+    })
 }
 
 /// Each start of a process that trains alone is a generation: the one after the newest that has
 /// written checkpoints or a ledger.
-fn next_generation(launch: &Launch) -> u64 {
-    let settings = launch.checkpoint.as_ref();
-    let directory = settings.map(|settings| Directory::new(settings.dir.clone()));
-    directory.map_or(0, |directory| directory.newest_generation()) + 1
+fn next_generation(launch: &Launch) -> Result<u64, Failure> {
+    let Some(settings) = &launch.checkpoint else {
+        return Ok(1);
+    };
+    let directory = Directory::new(settings.dir.clone());
+    Ok(load::steadily(|| directory.newest_generation())? + 1)
 }
 
 /// What a membership file says to a worker of one process, as far as a process that is told by no operator reads it.

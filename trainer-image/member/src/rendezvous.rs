@@ -33,8 +33,9 @@ use patience::{Patience, Told};
 /// not meet in a collective. The protocol of the membership document, between the operator and an image, is another one.
 ///
 /// 1: the state goes to all ranks in broadcasts. 2: along the routes from ranks that have it to those that lack it. 3: a rank
-/// says whether its last step was cut short. 4: and which save it has in flight.
-pub(crate) const PROTOCOL: u32 = 4;
+/// says whether its last step was cut short. 4: and which save it has in flight. 5: the rank that reads a checkpoint says
+/// whether its bytes are damaged or the volume did not give them.
+pub(crate) const PROTOCOL: u32 = 5;
 /// How long the port may be taken, say by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 

@@ -98,7 +98,7 @@ impl Process {
             misled(error)
         })?;
         // First of all: documents that are newer than what the file holds now are for this process.
-        let (machine, watch) = lobby::enter(&launch);
+        let (machine, watch) = lobby::enter(&launch).map_err(failed_early)?;
         let reporter = Reporter::new(&launch).map_err(failed_early)?;
         // A script that runs alone is ended as any other.
         let leave = if has_agent {

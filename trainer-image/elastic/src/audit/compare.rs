@@ -8,12 +8,12 @@ use crate::digest::Digest;
 use crate::ledger::{Line, Terms};
 
 /// What came of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Comparison {
     /// All steps that both have are equal.
     Equal {
-        /// How many each has committed.
-        num_steps: [u64; 2],
+        /// The lines of the steps that each has committed, in order.
+        histories: [Vec<Line>; 2],
         /// Digest of the steps that both have: of their numbers, samples and losses.
         digest: Digest,
     },
@@ -53,7 +53,7 @@ pub fn compare(left: Vec<File>, right: Vec<File>) -> Result<Comparison, Finding>
         digest = Digest::of(&parts);
     }
     Ok(Comparison::Equal {
-        num_steps: [left.len() as u64, right.len() as u64],
+        histories: [left, right],
         digest,
     })
 }

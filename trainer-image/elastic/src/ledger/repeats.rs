@@ -20,7 +20,8 @@ pub struct Start {
     pub head: Head,
     /// Where the state was.
     pub source: Source,
-    /// What was done again until then, this generation's share included; `None` if an older file could not be read.
+    /// What was done again until then, this generation's share included; `None` if an older file could not be read. The next
+    /// generation counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
 }
@@ -104,11 +105,26 @@ pub fn count<'a, E>(
     mut read: impl FnMut(u64, u64) -> Result<Option<File>, E>,
 ) -> Result<Option<Repeats>, E> {
     let carried: Vec<&Line> = carried.into_iter().collect();
-    let Some(base) = base(beginning.previous, older, &mut read)? else {
+    count_with(beginning, &carried, older, &mut read)
+}
+
+/// Reads of a file the header and the lines from a step on.
+type Read<'a, E> = dyn FnMut(u64, u64) -> Result<Option<File>, E> + 'a;
+
+fn count_with<E>(
+    beginning: &Beginning,
+    carried: &[&Line],
+    older: &[u64],
+    read: &mut Read<'_, E>,
+) -> Result<Option<Repeats>, E> {
+    let Some(base) = base(beginning.previous, older, read)? else {
+        return Ok(None);
+    };
+    let Some(before) = before(&base, beginning.first_generation, older, read)? else {
         return Ok(None);
     };
     let after: HashSet<Digest> = base.after.iter().map(|line| line.hash).collect();
-    let earlier = earlier(&base, &carried, older, &mut read)?;
+    let earlier = earlier(&base, carried, older, read)?;
     let is_earlier = |line: &Line| earlier.contains(&line.hash) && !after.contains(&line.hash);
     // The base's generation left these for an older state, and this one continues with them after all.
     let num_returned = carried.iter().filter(|line| is_earlier(line)).count() as u64;
@@ -121,7 +137,6 @@ pub fn count<'a, E>(
         .filter(|line| counted.insert(line.hash))
         .map(|line| line.step)
         .collect();
-    let before = base.repeats;
     let newest = new
         .iter()
         .min()
@@ -151,8 +166,10 @@ pub fn count<'a, E>(
 struct Base {
     /// The generation whose file has the line; 0 if there is none before the first.
     generation: u64,
-    /// What was done again when that generation began.
-    repeats: Repeats,
+    /// With what state that generation began; `None` for no generation, and in a file of an earlier version.
+    start: Option<Start>,
+    /// The line that its file continues from.
+    previous: Option<Head>,
     /// The lines of that file after this one.
     after: Vec<Line>,
     /// The lines of newer files.
@@ -163,7 +180,7 @@ struct Base {
 fn base<E>(
     previous: Option<Head>,
     older: &[u64],
-    read: &mut impl FnMut(u64, u64) -> Result<Option<File>, E>,
+    read: &mut Read<'_, E>,
 ) -> Result<Option<Base>, E> {
     let mut beside = Vec::new();
     for generation in older.iter().rev() {
@@ -177,12 +194,11 @@ fn base<E>(
             // A file that was cut off in the lines that it writes once more made none of them durable: an older file has
             // the line, too.
             if let Some(place) = file.position_of(&head).filter(|_| is_whole(&file)) {
-                // A file of an earlier version does not have the count.
-                let repeats = repeats_of(&file).unwrap_or_default();
                 let after = file.lines[place + 1..].to_vec();
                 return Ok(Some(Base {
                     generation: *generation,
-                    repeats,
+                    start: file.header.start,
+                    previous: file.header.previous,
                     after,
                     beside,
                 }));
@@ -193,10 +209,11 @@ fn base<E>(
         };
         // Another file that begins with the first line has counted those before it.
         let begins = previous.is_none() && file.header.previous.is_none() && is_whole(&file);
-        if let Some(repeats) = repeats_of(&file).filter(|_| begins) {
+        if begins && repeats_of(&file).is_some() {
             return Ok(Some(Base {
                 generation: *generation,
-                repeats,
+                start: file.header.start,
+                previous: None,
                 after: file.lines,
                 beside,
             }));
@@ -214,6 +231,35 @@ fn repeats_of(file: &File) -> Option<Repeats> {
     file.header.start.and_then(|start| start.repeats)
 }
 
+/// What was done again when the base's generation began. If it could not count that, it is counted now. A file of an
+/// earlier version has no count.
+fn before<E>(
+    base: &Base,
+    first_generation: u64,
+    older: &[u64],
+    read: &mut Read<'_, E>,
+) -> Result<Option<Repeats>, E> {
+    let Some(start) = base.start else {
+        return Ok(Some(Repeats::default()));
+    };
+    if start.repeats.is_some() {
+        return Ok(start.repeats);
+    }
+    let beginning = Beginning {
+        generation: base.generation,
+        first_generation,
+        previous: base.previous,
+        head: start.head,
+        source: start.source,
+    };
+    let file = read(base.generation, 0)?;
+    let lines = file.map(|file| file.lines).unwrap_or_default();
+    let carried = lines.iter().take_while(|line| line.step <= start.head.step);
+    let carried: Vec<&Line> = carried.collect();
+    let num_older = older.partition_point(|generation| *generation < base.generation);
+    count_with(&beginning, &carried, &older[..num_older], read)
+}
+
 /// Whether a file has all lines of the state that its generation began with.
 fn is_whole(file: &File) -> bool {
     let start = file.header.start;
@@ -226,7 +272,7 @@ fn earlier<E>(
     base: &Base,
     carried: &[&Line],
     older: &[u64],
-    read: &mut impl FnMut(u64, u64) -> Result<Option<File>, E>,
+    read: &mut Read<'_, E>,
 ) -> Result<HashSet<Digest>, E> {
     let carried = carried.iter().copied();
     let twice: Vec<&Line> = (base

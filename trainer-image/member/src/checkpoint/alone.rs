@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::CheckpointId;
 
-use super::{Directory, Trouble};
+use super::{Directory, Trouble, load};
 use crate::faults;
 
 /// Most bytes of one part. A process that saves alone has one part in host memory, not the whole state.
@@ -27,22 +27,23 @@ pub fn num_parts(num_bytes: u64) -> u32 {
     u32::try_from(num_bytes.div_ceil(PART_BYTES).max(1)).unwrap_or(u32::MAX)
 }
 
-/// The directory in which this process is to write a checkpoint; `None` if a complete one holds this state, or a newer
-/// one. Waits for another process that writes this one.
+/// The directory in which this process is to write a checkpoint; `None` if one that can be loaded holds this state, or a
+/// newer one. Waits for another process that writes this one.
 ///
 /// # Errors
 /// The volume does not take it.
 pub fn begin(directory: &Directory, id: CheckpointId) -> Result<Option<PathBuf>, Trouble> {
-    try_begin(directory, id, LONGEST_PAUSE).map_err(Trouble::with(&directory.checkpoints()))
+    try_begin(directory, id, LONGEST_PAUSE)
 }
 
 fn try_begin(
     directory: &Directory,
     id: CheckpointId,
     longest_pause: Duration,
-) -> io::Result<Option<PathBuf>> {
+) -> Result<Option<PathBuf>, Trouble> {
     faults::volume();
-    std::fs::create_dir_all(directory.checkpoints())?;
+    let trouble = |error: io::Error| Trouble::with(&directory.checkpoints())(error);
+    std::fs::create_dir_all(directory.checkpoints()).map_err(trouble)?;
     let mut attempt = 1;
     while !is_held(directory, id)? {
         let path = directory.alone(id, attempt);
@@ -53,7 +54,7 @@ fn try_begin(
                     attempt += 1;
                 }
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(trouble(error)),
         }
     }
     Ok(None)
@@ -65,21 +66,33 @@ fn keep_if_needed(
     directory: &Directory,
     id: CheckpointId,
     path: PathBuf,
-) -> io::Result<Option<PathBuf>> {
+) -> Result<Option<PathBuf>, Trouble> {
     if is_held(directory, id)? {
-        std::fs::remove_dir(&path)?;
+        std::fs::remove_dir(&path).map_err(Trouble::with(&path))?;
         return Ok(None);
     }
     Ok(Some(path))
 }
 
-/// Whether a complete checkpoint holds this state, or a newer one.
+/// Whether a checkpoint that can be loaded holds this state, or a newer one. One that the volume does not let read holds
+/// nothing: a state that is written twice is better than one that is lost.
 ///
 /// # Errors
-/// The volume cannot be read.
-pub fn is_held(directory: &Directory, id: CheckpointId) -> io::Result<bool> {
-    let newest = directory.list()?.first().copied();
-    Ok(newest.is_some_and(|newest| newest >= id))
+/// The volume cannot be listed.
+pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, Trouble> {
+    let mut ids = directory.steady_list()?;
+    loop {
+        let mut newer = ids.iter().take_while(|found| **found >= id);
+        if newer.any(|found| load::usable(directory, *found).is_ok()) {
+            return Ok(true);
+        }
+        // A world that trains on meanwhile replaces old checkpoints by new ones.
+        let now = directory.steady_list()?;
+        if now == ids {
+            return Ok(false);
+        }
+        ids = now;
+    }
 }
 
 /// Waits as long as another process writes there. Whether it has stopped in the middle; `false`: the directory has got
@@ -116,7 +129,9 @@ fn num_bytes(path: &Path) -> io::Result<(usize, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Damage, Manifest, complete, manifest, shard};
     use super::*;
+    use crate::checkpoint::complete::tests::{manifest_of, write_part};
 
     const ID: CheckpointId = CheckpointId {
         generation: 3,
@@ -129,6 +144,20 @@ mod tests {
         (root, directory)
     }
 
+    fn complete_in(
+        directory: &Directory,
+        path: &Path,
+        id: CheckpointId,
+    ) -> Result<Manifest, Trouble> {
+        write_part(path, &manifest_of(id));
+        complete::complete_from(directory, path, manifest_of(id))
+    }
+
+    fn save(directory: &Directory, id: CheckpointId) {
+        let path = directory.partial(id, id.generation);
+        complete_in(directory, &path, id).unwrap();
+    }
+
     #[test]
     fn of_many_processes_with_one_state_one_writes_and_the_others_wait_for_it() {
         let (_root, directory) = directory();
@@ -136,8 +165,7 @@ mod tests {
             let one = || {
                 let begun = try_begin(&directory, ID, Duration::from_secs(60)).unwrap();
                 if let Some(path) = &begun {
-                    std::fs::write(path.join("part"), "bytes").unwrap();
-                    std::fs::rename(path, directory.checkpoint(ID)).unwrap();
+                    complete_in(&directory, path, ID).unwrap();
                 }
                 begun.is_some()
             };
@@ -151,7 +179,7 @@ mod tests {
     #[test]
     fn a_directory_that_was_created_after_the_checkpoint_was_complete_is_removed() {
         let (_root, directory) = directory();
-        std::fs::create_dir_all(directory.checkpoint(ID)).unwrap();
+        save(&directory, ID);
         let late = directory.alone(ID, 1);
         std::fs::create_dir(&late).unwrap();
         assert_eq!(keep_if_needed(&directory, ID, late.clone()).unwrap(), None);
@@ -180,13 +208,62 @@ mod tests {
 
     #[test]
     fn a_state_that_a_checkpoint_holds_is_not_written_again() {
-        let (_root, directory) = directory();
         for (generation, step, is_held) in [(3, 39, false), (3, 40, true), (4, 7, true)] {
+            let (_root, directory) = directory();
             let id = CheckpointId { generation, step };
-            std::fs::create_dir_all(directory.checkpoint(id)).unwrap();
+            save(&directory, id);
             let begun = try_begin(&directory, ID, Duration::ZERO).unwrap();
             assert_eq!(begun.is_none(), is_held, "{id:?}");
         }
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_of_the_same_or_a_later_state_holds_nothing() {
+        let later = CheckpointId {
+            generation: 4,
+            step: 7,
+        };
+        for damage in [cut_off, half_removed, read_in_vain] {
+            for id in [ID, later] {
+                let (_root, directory) = directory();
+                save(&directory, id);
+                damage(&directory, id);
+                let path = try_begin(&directory, ID, Duration::ZERO).unwrap().unwrap();
+                complete_in(&directory, &path, ID).unwrap();
+                assert!(is_held(&directory, ID).unwrap());
+                load::usable(&directory, ID).unwrap();
+                let left = directory.left_over(CheckpointId {
+                    generation: 9,
+                    ..ID
+                });
+                assert_eq!(left.unwrap(), Vec::<PathBuf>::new());
+            }
+        }
+    }
+
+    fn cut_off(directory: &Directory, id: CheckpointId) {
+        let part = directory.checkpoint(id).join(shard::file_name(0, 1));
+        let file = std::fs::File::options().write(true).open(part).unwrap();
+        file.set_len(9).unwrap();
+    }
+
+    fn half_removed(directory: &Directory, id: CheckpointId) {
+        std::fs::remove_file(directory.checkpoint(id).join(manifest::FILE)).unwrap();
+    }
+
+    fn read_in_vain(directory: &Directory, id: CheckpointId) {
+        directory.damaged().mark(id, Damage::Bytes);
+    }
+
+    #[test]
+    fn a_state_whose_later_checkpoint_is_whole_is_held_beside_a_damaged_one() {
+        let (_root, directory) = directory();
+        for step in [41, 42] {
+            save(&directory, CheckpointId { step, ..ID });
+        }
+        let newest = CheckpointId { step: 42, ..ID };
+        directory.damaged().mark(newest, Damage::Bytes);
+        assert!(is_held(&directory, ID).unwrap());
     }
 
     #[test]

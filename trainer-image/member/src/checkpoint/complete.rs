@@ -6,12 +6,15 @@ use std::path::Path;
 use roundhouse_contract::{BestCheckpoint, BestMetric};
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::checkpoint::superfluous;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::directory::sync_directory;
+use super::draft::is_unknown;
 use super::manifest::{self, Manifest, Shard};
-use super::trouble::Operation;
-use super::{Directory, Reason, Trouble, pointer, shard};
+use super::trouble::{Operation, is_refusal};
+use super::{Directory, Reason, Trouble, load, pointer, shard};
 use crate::faults::{self, Point};
+use crate::report::say_error;
 use crate::state::Table;
 
 /// Gives a checkpoint its name. `manifest` lacks the parts, which are read from the records that the ranks of the
@@ -64,23 +67,79 @@ fn try_complete(
     }
     sync_directory(partial)?;
     faults::point(Point::Complete, 0, id.step);
-    let complete = directory.checkpoint(id);
-    if let Ok(saved) = Manifest::read(&complete) {
-        // The same state: another generation has saved it, or its name could not be made durable.
-        manifest = with_scores(saved, &manifest, &complete, pulse)?;
-        std::fs::remove_dir_all(partial)?;
-    } else if let Err(error) = std::fs::rename(partial, &complete) {
-        // Another process may have given the same state its name a moment ago.
-        let Ok(saved) = Manifest::read(&complete) else {
-            return Err(Reason::of(Operation::RenameDirectory, error));
-        };
-        manifest = saved;
+    if let Some(saved) = name(directory, partial, id)? {
+        // The same state: another generation or process has saved it, or its name could not be made durable.
+        manifest = with_scores(saved, &manifest, &directory.checkpoint(id), pulse)?;
         std::fs::remove_dir_all(partial)?;
     }
     sync_directory(&directory.checkpoints())?;
     pulse.beat(1);
     faults::point(Point::Named, 0, id.step);
     Ok(manifest)
+}
+
+/// Gives a checkpoint its name, or finds one of this name that can be loaded.
+fn name(
+    directory: &Directory,
+    partial: &Path,
+    id: CheckpointId,
+) -> Result<Option<Manifest>, Reason> {
+    if let Ok(saved) = load::usable(directory, id) {
+        return Ok(Some(saved));
+    }
+    let complete = directory.checkpoint(id);
+    let Err(error) = std::fs::rename(partial, &complete) else {
+        return Ok(None);
+    };
+    // Another process may have given the same state its name a moment ago.
+    if let Ok(saved) = load::usable(directory, id) {
+        return Ok(Some(saved));
+    }
+    if !has_files(&error) {
+        return Err(Reason::of(Operation::RenameDirectory, error));
+    }
+    replace(partial, &complete, &directory.replaced(id))
+        .map_err(|error| Reason::of(Operation::RenameDirectory, error))?;
+    directory.damaged().replace(id);
+    say_error(&format!(
+        "{}: was damaged; the same state is saved in its place",
+        complete.display()
+    ));
+    Ok(None)
+}
+
+/// Whether a directory was not replaced since there are files in it.
+fn has_files(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
+    matches!(error.kind(), AlreadyExists | DirectoryNotEmpty)
+}
+
+/// Gives a checkpoint the name of a damaged one, at once where the file system can do that. What is left of the damaged
+/// one is removed, if the volume lets it: see [`Directory::left_over`].
+fn replace(partial: &Path, complete: &Path, aside: &Path) -> io::Result<()> {
+    let left = match exchange(partial, complete, aside) {
+        Err(error) if is_refusal(&error) || is_unknown(&error) => {
+            move_aside(partial, complete, aside)
+        }
+        result => result,
+    };
+    let _ = std::fs::remove_dir_all(left?);
+    Ok(())
+}
+
+/// Where the damaged one is then.
+type Left<'path> = io::Result<&'path Path>;
+
+fn exchange<'path>(partial: &'path Path, complete: &Path, _aside: &'path Path) -> Left<'path> {
+    renameat_with(CWD, partial, CWD, complete, RenameFlags::EXCHANGE)?;
+    Ok(partial)
+}
+
+fn move_aside<'path>(partial: &'path Path, complete: &Path, aside: &'path Path) -> Left<'path> {
+    let _ = std::fs::remove_dir_all(aside);
+    std::fs::rename(complete, aside)?;
+    std::fs::rename(partial, complete)?;
+    Ok(aside)
 }
 
 /// The manifest of a checkpoint whose state was saved a second time. If it has been evaluated since the first time, the
@@ -145,15 +204,13 @@ pub struct Retention {
     pub best: Option<BestMetric>,
 }
 
-/// The checkpoints on the volume, the newest first. `None`: its manifest is missing or broken, so that it does not
-/// count.
+/// The checkpoints on the volume, the newest first. `None`: it is damaged, so that it does not count.
 ///
 /// # Errors
-/// The volume cannot be read. A checkpoint whose manifest cannot be read for the moment may be whole.
+/// The volume cannot be read. A checkpoint that cannot be read for the moment may be whole.
 pub fn manifests(directory: &Directory) -> Result<Manifests, Trouble> {
-    let ids = directory.list();
-    let ids = ids.map_err(Trouble::with(&directory.checkpoints()))?;
-    let read = |id| Ok((id, Manifest::read_if_whole(&directory.checkpoint(id))?));
+    let ids = directory.steady_list()?;
+    let read = |id| Ok((id, load::if_usable(directory, id)?));
     ids.into_iter().map(read).collect()
 }
 
@@ -249,4 +306,4 @@ pub fn remove(path: &Path) -> Result<(), Trouble> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 use roundhouse_contract::paths;
 use roundhouse_elastic::{CheckpointId, ledger};
 
+use super::damaged::Damaged;
 use super::pulse::Pulse;
+use super::{Trouble, load};
 
-/// Paths below the directory of the checkpoints, and what moves there; its clones share that.
+/// Paths below the directory of the checkpoints, what moves there and what is damaged; its clones share that.
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
     pulse: Pulse,
+    damaged: Damaged,
 }
 
 impl Directory {
@@ -23,6 +26,7 @@ impl Directory {
         Self {
             root,
             pulse: Pulse::default(),
+            damaged: Damaged::default(),
         }
     }
 
@@ -36,6 +40,12 @@ impl Directory {
     #[must_use]
     pub const fn pulse(&self) -> &Pulse {
         &self.pulse
+    }
+
+    /// What is damaged there.
+    #[must_use]
+    pub const fn damaged(&self) -> &Damaged {
+        &self.damaged
     }
 
     /// Where the checkpoints are.
@@ -68,6 +78,12 @@ impl Directory {
         self.checkpoints().join(id.alone_name(attempt))
     }
 
+    /// Where a damaged checkpoint is while the same state takes its place.
+    #[must_use]
+    pub fn replaced(&self, id: CheckpointId) -> PathBuf {
+        self.checkpoints().join(id.damaged_name())
+    }
+
     /// The checkpoints that have their name, the newest first.
     ///
     /// # Errors
@@ -76,6 +92,14 @@ impl Directory {
         let mut ids = parsed(&self.checkpoints(), CheckpointId::parse)?;
         ids.sort_unstable_by(|left, right| right.cmp(left));
         Ok(ids)
+    }
+
+    /// The same, when a volume that answers with errors for a moment answers again.
+    ///
+    /// # Errors
+    /// The directory is there, but cannot be read.
+    pub fn steady_list(&self) -> Result<Vec<CheckpointId>, Trouble> {
+        load::steadily(|| self.list().map_err(Trouble::with(&self.checkpoints())))
     }
 
     /// Where checkpoints are that are not complete, of older generations or older steps than one.
@@ -100,13 +124,15 @@ impl Directory {
         Ok(generations)
     }
 
-    /// The newest generation that has written here; 0 if none has. What cannot be read does not count.
-    #[must_use]
-    pub fn newest_generation(&self) -> u64 {
-        let checkpoints = self.list().unwrap_or_default();
-        let ledgers = self.ledgers().unwrap_or_default();
+    /// The newest generation that has written here; 0 if none has.
+    ///
+    /// # Errors
+    /// A directory is there, but cannot be read. Who takes that for an empty one begins again beside what is there.
+    pub fn newest_generation(&self) -> Result<u64, Trouble> {
+        let checkpoints = self.list().map_err(Trouble::with(&self.checkpoints()))?;
+        let ledgers = self.ledgers().map_err(Trouble::with(&self.ledger()))?;
         let checkpoints = checkpoints.iter().map(|id| id.generation);
-        checkpoints.chain(ledgers).max().unwrap_or(0)
+        Ok(checkpoints.chain(ledgers).max().unwrap_or(0))
     }
 }
 
@@ -132,7 +158,7 @@ fn parsed<T>(directory: &Path, parse: impl Fn(&str) -> Option<T>) -> io::Result<
 }
 
 /// Makes names in a directory durable.
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
@@ -145,7 +171,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
         assert_eq!(directory.list().unwrap(), []);
-        assert_eq!(directory.newest_generation(), 0);
+        assert_eq!(directory.newest_generation().unwrap(), 0);
         let id = |generation, step| CheckpointId { generation, step };
         for id in [id(1, 30), id(2, 20)] {
             std::fs::create_dir_all(directory.checkpoint(id)).unwrap();
@@ -155,10 +181,10 @@ mod tests {
         assert_eq!(directory.list().unwrap(), [id(2, 20), id(1, 30)]);
         assert_eq!(directory.left_over(id(3, 1)).unwrap(), [partial]);
         assert!(directory.left_over(id(2, 25)).unwrap().is_empty());
-        assert_eq!(directory.newest_generation(), 2);
+        assert_eq!(directory.newest_generation().unwrap(), 2);
         std::fs::create_dir_all(directory.ledger()).unwrap();
         std::fs::write(directory.ledger().join(ledger::file_name(7)), "").unwrap();
-        assert_eq!(directory.newest_generation(), 7);
+        assert_eq!(directory.newest_generation().unwrap(), 7);
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn is_done_or_taken(error: &io::Error) -> bool {
 }
 
 /// Whether a file system does not know the flag of a rename.
-fn is_unknown(error: &io::Error) -> bool {
+pub(super) fn is_unknown(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput
 }
 

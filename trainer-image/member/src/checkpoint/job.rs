@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::draft::{Draft, plain};
-use super::{Directory, about};
+use super::trouble::is_absence;
+use super::{Directory, Reason, Trouble, about, load};
 use crate::report::say_error;
 
 /// Generations that one job can have.
@@ -19,29 +20,43 @@ pub const fn run_of(generation: u64) -> (u64, u64) {
 }
 
 /// What is added to the generations of a job. The first process that asks settles it for all.
-#[must_use]
-pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> u64 {
-    let Some(uid) = job_uid else { return 0 };
+///
+/// # Errors
+/// The volume cannot be read. What it holds is not known then, and a number that is too low would be settled for good.
+pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<u64, Trouble> {
+    let Some(uid) = job_uid else { return Ok(0) };
     let file = file(directory, uid);
-    if let Some(settled) = read(&file) {
-        return settled;
+    if let Some(settled) = read(&file)? {
+        return Ok(settled);
     }
-    let first = match directory.newest_generation() {
+    let first = match load::steadily(|| directory.newest_generation())? {
         0 => 0,
         newest => (newest / SPAN + 1) * SPAN,
     };
     match settle(&file, first) {
-        Ok(()) => read(&file).unwrap_or(first),
+        Ok(()) => Ok(read(&file)?.unwrap_or(first)),
         Err(error) => {
             // Saving will say the same, again and again; until then nothing is lost.
             say_error(&about(&file, error));
-            first
+            Ok(first)
         }
     }
 }
 
-fn read(file: &Path) -> Option<u64> {
-    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+/// The number in a file; `None` if there is no file.
+fn read(file: &Path) -> Result<Option<u64>, Trouble> {
+    load::steadily(|| match std::fs::read_to_string(file) {
+        Ok(text) => number(&text).map(Some).map_err(Trouble::with(file)),
+        Err(error) if is_absence(&error) => Ok(None),
+        Err(error) => Err(Trouble::with(file)(error)),
+    })
+}
+
+/// The number of a line that is whole. Where a file system knows no better way to name a file, its beginning can be seen
+/// before its end.
+fn number(text: &str) -> Result<u64, Reason> {
+    let line = text.strip_suffix('\n').ok_or(Reason::NoWholeLine)?;
+    line.parse().map_err(|_| Reason::NoNumber)
 }
 
 /// Writes the number, unless another process has written one.
@@ -66,7 +81,7 @@ mod tests {
     fn a_later_job_counts_from_above_all_that_is_there() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
-        let first = |uid| first_generation(&directory, Some(uid));
+        let first = |uid| first_generation(&directory, Some(uid)).unwrap();
         assert_eq!(first("a"), 0);
         let ledger = |generation| {
             let name = roundhouse_elastic::ledger::file_name(generation);
@@ -79,7 +94,31 @@ mod tests {
         ledger(SPAN + 3);
         assert_eq!(first("c"), 2 * SPAN);
         assert_eq!(first("b"), SPAN);
-        assert_eq!(first_generation(&directory, None), 0);
+        assert_eq!(first_generation(&directory, None).unwrap(), 0);
+    }
+
+    #[test]
+    fn an_unreadable_volume_is_not_taken_for_an_empty_one() {
+        let root = tempfile::tempdir().unwrap();
+        let unreadable = root.path().join("x".repeat(300));
+        let directory = Directory::new(unreadable);
+        directory.newest_generation().unwrap_err();
+        first_generation(&directory, Some("a")).unwrap_err();
+    }
+
+    #[test]
+    fn a_number_whose_line_is_not_whole_is_waited_for_and_not_settled_again() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("a");
+        std::fs::write(&file, "1").unwrap();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| read(&file).unwrap());
+            std::fs::write(&file, "1000000\n").unwrap();
+            assert_eq!(read.join().unwrap(), Some(SPAN));
+        });
+        for text in ["", "x\n"] {
+            assert!(number(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]
@@ -89,7 +128,7 @@ mod tests {
         let settled: Vec<u64> = std::thread::scope(|scope| {
             let write = |first: u64| {
                 let file = &file;
-                scope.spawn(move || settle(file, first).map(|()| read(file)))
+                scope.spawn(move || settle(file, first).map(|()| read(file).unwrap()))
             };
             let all: Vec<_> = (0..8).map(write).collect();
             let all = all.into_iter();
@@ -106,6 +145,6 @@ mod tests {
         let file = root.path().join("jobs/a");
         settle(&file, 5).unwrap();
         settle(&file, 9).unwrap();
-        assert_eq!(read(&file), Some(5));
+        assert_eq!(read(&file).unwrap(), Some(5));
     }
 }

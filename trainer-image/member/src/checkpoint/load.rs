@@ -2,7 +2,6 @@
 //!
 //! Every process finds it, from manifests and the sizes of files alone. One process reads it, and checks every byte.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -23,9 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Checkpoints whose bytes were found to be damaged, and what was wrong.
-pub type Damaged = BTreeMap<CheckpointId, String>;
-
 /// What the thread that reads says.
 #[derive(Debug)]
 pub enum Message {
@@ -43,29 +39,28 @@ pub enum Message {
 }
 
 /// Finds the newest checkpoint whose manifest is whole and whose files have their sizes, but for those that are
-/// known to be damaged; `None` if there is none at all. Those that are passed over are told, with the reason.
+/// known to be damaged; `None` if there is none at all. The log names those that are passed over, with the reason.
 ///
 /// # Errors
 /// [`Failure::OtherTraining`] when the newest one's state does not fit, [`Failure::NoCheckpointUsable`]
-/// when all are damaged: to begin again would be to throw them away. [`Failure::Io`] when the directory
+/// when all are damaged: to begin again would be to throw them away. [`Failure::Volume`] when the directory
 /// cannot be read.
 pub fn find(
     directory: &Directory,
     training: &Identity,
     table: &Table,
-    damaged: &Damaged,
 ) -> Result<Option<Manifest>, Failure> {
     let path = directory.checkpoints();
-    let list = || directory.list().map_err(Failure::io(&path));
-    let mut ids = list()?;
+    let mut ids = directory.steady_list()?;
     loop {
         let mut newest_reason = None;
         for id in &ids {
-            let found = match damaged.get(id) {
-                Some(words) => Err(known(directory, *id, words)),
-                None => look(directory, *id, training, table)?.inspect_err(|reason| {
+            let found = if directory.damaged().has(*id) {
+                Err(known(directory, *id))
+            } else {
+                look(directory, *id, training, table)?.inspect_err(|reason| {
                     say_error(&format!("a checkpoint is passed over: {reason}"));
-                }),
+                })
             };
             match found {
                 Ok(manifest) => return Ok(Some(manifest)),
@@ -78,7 +73,7 @@ pub fn find(
             return Ok(None);
         };
         // A world that trains on meanwhile replaces old checkpoints by new ones.
-        let now = list()?;
+        let now = directory.steady_list()?;
         if now == ids {
             return Err(Failure::NoCheckpointUsable {
                 path,
@@ -90,9 +85,8 @@ pub fn find(
     }
 }
 
-fn known(directory: &Directory, id: CheckpointId, words: &str) -> Trouble {
-    let reason = Reason::Damaged(words.to_owned());
-    Trouble::with(&directory.checkpoint(id))(reason)
+fn known(directory: &Directory, id: CheckpointId) -> Trouble {
+    Trouble::with(&directory.checkpoint(id))(Reason::Damaged)
 }
 
 /// Looks at one checkpoint; the inner error says why it cannot be used, by whatever training.
@@ -115,7 +109,7 @@ fn look(
 }
 
 /// Tries again while an error may pass. To pass over a checkpoint for it would lose the steps since the one before.
-fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Trouble> {
+pub(crate) fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Trouble> {
     let mut end = None;
     loop {
         match attempt() {
@@ -131,15 +125,33 @@ fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Tro
     }
 }
 
-/// The manifest of a checkpoint of whatever training, if it fits together and all files have their sizes.
+/// The manifest of a checkpoint of whatever training, if it fits together, all files have their sizes, and no rank has
+/// found its bytes to be damaged.
 ///
 /// # Errors
 /// Why it cannot be used.
 pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
+    if directory.damaged().has(id) {
+        return Err(known(directory, id));
+    }
+    faults::volume();
     let path = directory.checkpoint(id);
-    let manifest = Manifest::read(&path)?;
-    whole(&path, id, &manifest)?;
-    Ok(manifest)
+    steadily(|| {
+        let manifest = Manifest::read(&path)?;
+        whole(&path, id, &manifest).map(|()| manifest)
+    })
+}
+
+/// The same; `None` if the checkpoint is damaged, or there is none.
+///
+/// # Errors
+/// The volume cannot be read, so that it is not known what is there.
+pub fn if_usable(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
+    match usable(directory, id) {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(trouble) if trouble.is_of_the_volume() => Err(trouble),
+        Err(_) => Ok(None),
+    }
 }
 
 fn whole(path: &Path, id: CheckpointId, manifest: &Manifest) -> Result<(), Trouble> {

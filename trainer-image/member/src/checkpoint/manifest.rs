@@ -207,18 +207,6 @@ impl Manifest {
         Self::try_read(&path).map_err(Trouble::with(&path))
     }
 
-    /// Reads the manifest of a checkpoint; `None` if there is none, or one that is broken for good.
-    ///
-    /// # Errors
-    /// The volume cannot be read, so that it is not known what is there.
-    pub fn read_if_whole(checkpoint: &Path) -> Result<Option<Self>, Trouble> {
-        match Self::read(checkpoint) {
-            Ok(manifest) => Ok(Some(manifest)),
-            Err(trouble) if trouble.is_of_the_volume() => Err(trouble),
-            Err(_) => Ok(None),
-        }
-    }
-
     fn try_read(path: &Path) -> Result<Self, Reason> {
         let size = std::fs::metadata(path)?;
         if size.len() > MAX_BYTES {

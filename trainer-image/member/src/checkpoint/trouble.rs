@@ -39,6 +39,14 @@ pub enum Reason {
     /// It is no safetensors file, or lacks a tensor.
     #[error(transparent)]
     Safetensors(#[from] SafeTensorError),
+    /// The number of a job without the end of its line.
+    #[error("is cut off; if it stays so, delete it: a process that starts writes it again")]
+    NoWholeLine,
+    /// The same, with something else.
+    #[error(
+        "is not the number of a job's first generation; delete it: a process that starts writes it again"
+    )]
+    NoNumber,
     /// No manifest is so large.
     #[error("is too large for a manifest")]
     TooLarge,
@@ -78,9 +86,9 @@ pub enum Reason {
     /// The manifest contradicts itself about what was trained.
     #[error("its configuration hash is wrong")]
     ConfigHash,
-    /// Its bytes were read, and something was wrong with them.
-    #[error("{0}")]
-    Damaged(String),
+    /// A rank has read its bytes, and something was wrong with them.
+    #[error("the rank that read it found damage; its log says what")]
+    Damaged,
     /// What was to be written there has not come from the device.
     #[error("the state was not copied from the device: {0}")]
     NotCopied(String),
@@ -170,7 +178,8 @@ impl Trouble {
         }
     }
 
-    /// Whether the same may succeed in a moment: a server that answers again, a handle that has become stale.
+    /// Whether the same may succeed in a moment: a server that answers again, a handle that has become stale, a file that
+    /// is just being written.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         const PASSING: [Errno; 14] = [
@@ -191,6 +200,7 @@ impl Trouble {
         ];
         let errno = self.io().and_then(Errno::from_io_error);
         errno.is_some_and(|errno| PASSING.contains(&errno))
+            || matches!(self.reason, Reason::NoWholeLine)
     }
 
     /// Trouble with a path, for `map_err`.

@@ -209,7 +209,7 @@ impl Thread {
         writer: u64,
         ledger: &Progress,
     ) -> Result<Manifest, Incomplete> {
-        if let Some(newer) = self.newer(generation) {
+        if let Some(newer) = self.newer(generation)? {
             return Err(Incomplete::Ledger(Unwritten::Fenced(newer)));
         }
         ledger.wait_for(manifest.step)?;
@@ -217,9 +217,10 @@ impl Thread {
     }
 
     fn survey(&self, generation: u64) {
-        if let Some(newer) = self.newer(generation) {
-            self.tell(Done::Fenced(newer));
-            return;
+        match self.newer(generation) {
+            Ok(Some(newer)) => return self.tell(Done::Fenced(newer)),
+            Ok(None) => {}
+            Err(trouble) => self.tell(Done::NotTidied(trouble)),
         }
         if let Err(reason) = self.look_around() {
             self.tell(Done::NotTidied(reason));
@@ -246,8 +247,9 @@ impl Thread {
     }
 
     /// A newer generation that has written.
-    fn newer(&self, generation: u64) -> Option<u64> {
-        Some(self.directory.newest_generation()).filter(|newest| *newest > generation)
+    fn newer(&self, generation: u64) -> Result<Option<u64>, Trouble> {
+        let newest = self.directory.newest_generation()?;
+        Ok(Some(newest).filter(|newest| *newest > generation))
     }
 
     /// Who has gone away needs not be told.

@@ -53,8 +53,11 @@ impl Looking {
 impl<R: Rendezvous> Member<'_, R> {
     /// A generation forms. Rank 0 lists the volume for all.
     pub(super) fn begin_look(&mut self, world: &World<R::Group>) -> Looking {
-        if let (Some(keeping), 0) = (&mut self.keeping, world.rank()) {
-            keeping.begin_look();
+        if let Some(keeping) = &mut self.keeping {
+            keeping.directory.damaged().forget_unread();
+            if world.rank() == 0 {
+                keeping.begin_look();
+            }
         }
         let now = Instant::now();
         Looking {

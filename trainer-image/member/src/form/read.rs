@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::Origin;
 
-use crate::checkpoint::{Standstill, Trouble, load};
+use crate::checkpoint::{Damage, Standstill, Trouble, load};
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::keeping::Keeping;
@@ -60,7 +60,7 @@ impl<R: Rendezvous> Member<'_, R> {
             reading = Some(Reading::begin(keeping, only_checks)?);
         }
         loop {
-            let (mut done, mut damaged, mut moved) = (0.0, 0.0, 0.0);
+            let (mut done, mut damaged, mut unread, mut moved) = (0.0, 0.0, 0.0, 0.0);
             if let (Some(reading), Some(keeping)) = (&mut reading, &self.keeping) {
                 match reading.go_on(keeping, state)? {
                     Progress::Reading => {}
@@ -74,7 +74,11 @@ impl<R: Rendezvous> Member<'_, R> {
                     }
                     Progress::Damaged(trouble) => {
                         say_error(&format!("a checkpoint is passed over: {trouble}"));
-                        damaged = 1.0;
+                        if trouble.is_of_the_volume() {
+                            unread = 1.0;
+                        } else {
+                            damaged = 1.0;
+                        }
                     }
                 }
                 moved = f64::from(u8::from(reading.has_moved(keeping)));
@@ -83,12 +87,18 @@ impl<R: Rendezvous> Member<'_, R> {
             } else {
                 std::thread::sleep(PAUSE);
             }
-            let sums = world.sum(&[done, damaged, moved])?;
-            let [is_done, is_damaged, has_moved] = [sums[0], sums[1], sums[2]].map(|it| it > 0.0);
+            let sums = world.sum(&[done, damaged, unread, moved])?;
+            let is_said = |index: usize| sums[index] > 0.0;
+            let (is_done, has_moved) = (is_said(0), is_said(3));
             self.reading_moves(is_reader, has_moved);
-            if is_damaged {
-                if let Some(keeping) = &mut self.keeping {
-                    keeping.mark_damaged(&claim);
+            let damage = if is_said(1) {
+                Some(Damage::Bytes)
+            } else {
+                is_said(2).then_some(Damage::Unread)
+            };
+            if let Some(damage) = damage {
+                if let Some(keeping) = &self.keeping {
+                    keeping.mark_damaged(&claim, damage);
                 }
                 self.held.lose(&claim);
                 return Ok(false);

@@ -85,11 +85,11 @@ impl Keeping {
 
     fn list(&self) -> Option<Look> {
         let (sender, answer) = channel();
-        let (directory, damaged) = (self.directory.clone(), self.damaged.clone());
+        let directory = self.directory.clone();
         let work = move || {
             faults::volume();
             // The process may form another generation by now.
-            let _ = sender.send(names(&directory, &damaged));
+            let _ = sender.send(names(&directory));
         };
         let thread = std::thread::Builder::new().name("volume".to_owned());
         thread.spawn(work).ok().map(|_| Look {
@@ -105,10 +105,10 @@ impl Keeping {
     pub(crate) fn begin_search(&self) -> Result<Search, Failure> {
         let (sender, found) = channel();
         let (directory, identity) = (self.directory.clone(), self.identity.clone());
-        let (table, damaged) = (self.table.clone(), self.damaged.clone());
+        let table = self.table.clone();
         let work = move || {
             // As above.
-            let _ = sender.send(load::find(&directory, &identity, &table, &damaged));
+            let _ = sender.send(load::find(&directory, &identity, &table));
         };
         std::thread::Builder::new()
             .name("volume".to_owned())
@@ -159,7 +159,7 @@ impl Keeping {
 }
 
 /// The newest checkpoint that is not known to be damaged, and the newest generation that has written.
-fn names(directory: &Directory, damaged: &load::Damaged) -> Result<Names, Trouble> {
+fn names(directory: &Directory) -> Result<Names, Trouble> {
     let checkpoints = directory.list();
     let checkpoints = checkpoints.map_err(Trouble::with(&directory.checkpoints()))?;
     let ledgers = directory.ledgers();
@@ -167,6 +167,8 @@ fn names(directory: &Directory, damaged: &load::Damaged) -> Result<Names, Troubl
     let written = checkpoints.iter().map(|id| id.generation).chain(ledgers);
     Ok(Names {
         generation: written.max().unwrap_or(0),
-        checkpoint: checkpoints.into_iter().find(|id| !damaged.contains_key(id)),
+        checkpoint: checkpoints
+            .into_iter()
+            .find(|id| !directory.damaged().has(*id)),
     })
 }

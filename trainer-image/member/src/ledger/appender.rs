@@ -1,7 +1,7 @@
 //! The thread that appends to one generation's file.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -11,6 +11,7 @@ use roundhouse_elastic::ledger::{self, Beginning, Header, Start, Terms, repeats}
 use roundhouse_elastic::{Chain, Line};
 
 use super::{Opening, Shared, lock, older};
+use crate::checkpoint::directory::sync_directory;
 use crate::checkpoint::draft::Draft;
 use crate::checkpoint::{Directory, Trouble};
 use crate::faults;
@@ -32,11 +33,9 @@ pub(super) struct Appender {
     header: Header,
     beginning: Beginning,
     chain: Chain,
+    /// `None` before it has its name, and after an error.
     file: Option<File>,
-    /// The file before it has its name.
-    draft: Option<Draft>,
-    /// Whether the file's name is durable.
-    is_named: bool,
+    name: Name,
     /// Length of the file up to its last whole line.
     length: u64,
     /// Length of the file up to the last line that is durable.
@@ -47,6 +46,16 @@ pub(super) struct Appender {
     is_taken: bool,
     /// An error of a moment delays the file. One that lasts must not keep it from being written.
     could_not_count: bool,
+}
+
+/// How far the file has its name.
+#[derive(Debug)]
+enum Name {
+    Missing,
+    /// The file is written, and does not have its name.
+    Draft(Draft),
+    Given,
+    Durable,
 }
 
 impl Appender {
@@ -63,8 +72,7 @@ impl Appender {
             beginning,
             chain,
             file: None,
-            draft: None,
-            is_named: false,
+            name: Name::Missing,
             length: 0,
             durable_length: 0,
             num_written: 0,
@@ -117,13 +125,22 @@ impl Appender {
     /// Puts all lines into the file. After an error the same place is written again, so that half a
     /// line is never followed by another.
     fn write(&mut self) -> Result<(), Trouble> {
-        self.try_write().map_err(Trouble::with(&self.path()))
+        self.try_write().map_err(|error| self.failed(error))
+    }
+
+    /// A server that was restarted may not know the file by its handle any more. The next try opens it by its name.
+    fn failed(&mut self, error: io::Error) -> Trouble {
+        self.file = None;
+        Trouble::with(&self.path())(error)
     }
 
     fn try_write(&mut self) -> io::Result<()> {
         faults::volume();
         if self.file.is_none() {
-            self.create()?;
+            match &self.name {
+                Name::Missing | Name::Draft(_) => self.create()?,
+                Name::Given | Name::Durable => self.reopen()?,
+            }
         }
         let Some(file) = &self.file else {
             return Ok(());
@@ -150,7 +167,7 @@ impl Appender {
     /// whose answer was lost is found by the next one.
     fn create(&mut self) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, NotFound};
-        let draft = if let Some(draft) = self.draft.take() {
+        let draft = if let Name::Draft(draft) = std::mem::replace(&mut self.name, Name::Missing) {
             draft
         } else {
             self.header.start = Some(self.start()?);
@@ -159,16 +176,48 @@ impl Appender {
         match draft.publish(&self.path()) {
             Ok(file) => {
                 self.file = Some(file);
+                self.name = Name::Given;
                 self.length = self.header.to_text().len() as u64;
                 Ok(())
             }
             Err(error) => {
                 self.is_taken |= error.kind() == AlreadyExists;
-                self.draft =
-                    Some(draft).filter(|_| !matches!(error.kind(), AlreadyExists | NotFound));
+                if !matches!(error.kind(), AlreadyExists | NotFound) {
+                    self.name = Name::Draft(draft);
+                }
                 Err(error)
             }
         }
+    }
+
+    /// Opens the file again that this generation has begun. What was not durable in it is written again.
+    fn reopen(&mut self) -> io::Result<()> {
+        let opened = File::options().read(true).write(true).open(self.path());
+        let file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.durable_length == 0 => {
+                // Its name was not durable.
+                return self.create();
+            }
+            opened => opened?,
+        };
+        let header = self.header.to_text();
+        let mut found = Vec::new();
+        (&file).take(header.len() as u64).read_to_end(&mut found)?;
+        if !header.as_bytes().starts_with(&found) {
+            self.is_taken = true;
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if file.metadata()?.len() < self.durable_length {
+            let words = "the volume has lost lines that it had made durable";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+        }
+        // Without the header the next write begins with it.
+        let is_begun = found.len() == header.len();
+        let begun = if is_begun { header.len() as u64 } else { 0 };
+        self.length = self.durable_length.max(begun);
+        self.num_written = 0;
+        self.file = Some(file);
+        Ok(())
     }
 
     /// With what state the generation begins, and how many steps it does again.
@@ -215,13 +264,14 @@ impl Appender {
         else {
             return Ok(());
         };
-        if let Err(error) =
-            name_durably(&self.directory, &mut self.is_named).and_then(|()| file.sync_data())
-        {
-            self.length = self.durable_length;
-            self.num_written = 0;
-            return Err(Trouble::with(&self.path())(error));
+        let named = match self.name {
+            Name::Durable => Ok(()),
+            _ => sync_directory(&self.directory.ledger()),
+        };
+        if let Err(error) = named.and_then(|()| file.sync_data()) {
+            return Err(self.failed(error));
         }
+        self.name = Name::Durable;
         self.durable_length = self.length;
         self.chain.forget_through(self.chain.head().step);
         self.num_written = 0;
@@ -233,15 +283,18 @@ impl Appender {
         let newest = if has_synced {
             self.directory.newest_generation()
         } else {
-            0
+            Ok(0)
         };
+        // A volume that cannot be listed is looked at again in a second.
+        let (newest, unlisted) = newest.map_or_else(|trouble| (0, Some(trouble)), |it| (it, None));
+        let trouble = result.err().or(unlisted);
         let own = self.header.generation;
         let repeats = self.header.start.and_then(|start| start.repeats);
         shared.set(|state| {
             state.durable = durable;
             state.is_begun |= self.durable_length > 0;
             state.num_tries += u64::from(has_synced);
-            state.error = result.err().map(|trouble| trouble.to_string());
+            state.error = trouble.map(|trouble| trouble.to_string());
             state.answered_at = Instant::now();
             state.repeats = repeats;
             if newest > own || self.is_taken {
@@ -256,62 +309,5 @@ impl Appender {
     }
 }
 
-/// Makes the name of a file in the ledger's directory durable, once.
-fn name_durably(directory: &Directory, is_named: &mut bool) -> io::Result<()> {
-    if !*is_named {
-        File::open(directory.ledger())?.sync_all()?;
-        *is_named = true;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
-mod tests {
-    use roundhouse_elastic::ledger::Source;
-    use roundhouse_elastic::{Course, Head};
-
-    use super::*;
-
-    fn appender(directory: &Directory) -> Appender {
-        let terms = Terms::of(&Course::of_steps(100, 30, 1_000), 7);
-        let chain = Chain::from(Head::start(&terms));
-        let opening = Opening {
-            generation: 3,
-            first_generation: 0,
-            source: Source::Initial,
-        };
-        Appender::new(directory.clone(), opening, &terms, chain)
-    }
-
-    #[test]
-    fn a_ledger_whose_creation_was_not_answered_is_found_by_the_next_try() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = Directory::new(root.path().to_owned());
-        let mut own = appender(&directory);
-        let draft = Draft::write(&directory.ledger(), &own.header.to_text()).unwrap();
-        // The volume has done it, and its answer was lost.
-        draft.publish(&own.path()).unwrap();
-        own.draft = Some(draft);
-        own.write().and_then(|()| own.sync()).unwrap();
-        assert!(!own.is_taken && own.durable_length > 0);
-        let written = std::fs::read_to_string(own.path()).unwrap();
-        assert_eq!(written, own.header.to_text());
-
-        let mut other_world = appender(&directory);
-        assert!(other_world.write().is_err() && other_world.is_taken);
-        let files = std::fs::read_dir(directory.ledger()).unwrap();
-        assert_eq!(files.count(), 1, "no draft stays");
-    }
-
-    #[test]
-    fn a_ledger_is_begun_although_an_older_one_can_never_be_read() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = Directory::new(root.path().to_owned());
-        // Reading it is an error that is neither damage nor a missing right.
-        std::fs::create_dir_all(directory.ledger().join(ledger::file_name(1))).unwrap();
-        let mut own = appender(&directory);
-        assert!(own.write().is_err(), "it may be one of a moment");
-        own.write().unwrap();
-        assert_eq!(own.header.start.as_ref().unwrap().repeats, None);
-    }
-}
+mod tests;

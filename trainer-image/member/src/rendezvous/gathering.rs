@@ -251,7 +251,7 @@ mod tests {
         let step = crate::world::Packing::new(0, 2).num_numbers();
         assert_eq!(
             (super::super::PROTOCOL, crate::world::state::OWN, step),
-            (4, 22, 17)
+            (5, 22, 17)
         );
     }
 

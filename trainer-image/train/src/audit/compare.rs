@@ -7,7 +7,7 @@ use roundhouse_elastic::audit::{Comparison, compare};
 use roundhouse_elastic::ledger::Line;
 use roundhouse_elastic::{CheckpointId, Digest};
 use roundhouse_member::checkpoint::load::{self, Message};
-use roundhouse_member::checkpoint::{Directory, Manifest};
+use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
 use roundhouse_member::report::{say, say_error};
 use sha2::{Digest as _, Sha256};
 
@@ -36,14 +36,15 @@ pub fn run(left: &Path, right: &Path) -> ExitCode {
 fn verdict(left: &Path, right: &Path) -> Result<(bool, String), Unproven> {
     let directories = [left, right].map(|dir| Directory::new(dir.to_owned()));
     let [left_files, right_files] = [read(&directories[0])?.0, read(&directories[1])?.0];
-    let (num_steps, digest) = match compare(left_files, right_files)? {
-        Comparison::Equal { num_steps, digest } => (num_steps, digest),
+    let (histories, digest) = match compare(left_files, right_files)? {
+        Comparison::Equal { histories, digest } => (histories, digest),
         Comparison::OtherCourse => {
             let words = "different: the trainings have other data, another batch or another seed";
             return Ok((false, words.to_owned()));
         }
         Comparison::Differs { step, lines } => return Ok((false, difference(step, lines))),
     };
+    let num_steps = histories.each_ref().map(|lines| lines.len() as u64);
     let steps = num_steps[0].min(num_steps[1]);
     if steps == 0 {
         return Err(Unproven::NothingInCommon(num_steps));
@@ -56,7 +57,7 @@ fn verdict(left: &Path, right: &Path) -> Result<(bool, String), Unproven> {
         let [own, other] = num_steps;
         format!("{equal} of the {own} and {other} that they have")
     };
-    let Some((step, ids)) = common(&directories) else {
+    let Some((step, ids)) = common(&directories, &histories)? else {
         let words = "weights were not compared, because no step has a checkpoint in both";
         return Ok((true, format!("{equal}; {words}")));
     };
@@ -103,14 +104,17 @@ fn difference(step: u64, [left, right]: [Line; 2]) -> String {
     )
 }
 
-/// The newest step that has a checkpoint in both.
-fn common(directories: &[Directory; 2]) -> Option<(u64, [CheckpointId; 2])> {
-    let [left, right] = [&directories[0], &directories[1]].map(|it| it.list().unwrap_or_default());
-    let pairs = left.iter().flat_map(|own| {
-        let same = right.iter().filter(|other| other.step == own.step);
-        same.map(|other| (own.step, [*own, *other]))
-    });
-    pairs.max_by_key(|(step, _)| *step)
+/// The newest step of both histories that has a checkpoint in both. A checkpoint of the same step from a generation that was
+/// superseded is of another state.
+fn common(
+    directories: &[Directory; 2],
+    histories: &[Vec<Line>; 2],
+) -> Result<Option<(u64, [CheckpointId; 2])>, Trouble> {
+    let lists = [directories[0].steady_list()?, directories[1].steady_list()?];
+    let pairs = histories[0].iter().zip(&histories[1]);
+    let mut pairs = pairs.map(|(own, other)| [own, other].map(|it| CheckpointId::of(&it.head())));
+    let has = |[own, other]: &[CheckpointId; 2]| lists[0].contains(own) && lists[1].contains(other);
+    Ok(pairs.rfind(has).map(|ids| (ids[0].step, ids)))
 }
 
 /// Digest of the whole state of a checkpoint, however many ranks have written it.
@@ -166,6 +170,37 @@ mod tests {
         std::fs::create_dir_all(&ledger).unwrap();
         std::fs::write(ledger.join(file_name(1)), text).unwrap();
         directory
+    }
+
+    #[test]
+    fn the_checkpoint_of_a_step_is_that_of_the_line_that_counts() {
+        let trainings = [trained(3), trained(3)];
+        let directories = trainings
+            .each_ref()
+            .map(|root| Directory::new(root.path().to_owned()));
+        let line = |generation, step| {
+            let batch = Batch {
+                step,
+                epoch: 0,
+                places: 0..10,
+                ends_epoch: false,
+            };
+            let terms = Terms::of(&Course::of_steps(100, 10, 10), 7);
+            Head::start(&terms).next(&batch, generation, 0.5)
+        };
+        let id = |generation, step| CheckpointId { generation, step };
+        for (directory, ids) in [
+            (&directories[0], [id(1, 2), id(2, 2), id(1, 3)]),
+            (&directories[1], [id(1, 2), id(4, 2), id(4, 3)]),
+        ] {
+            for id in ids {
+                std::fs::create_dir_all(directory.checkpoint(id)).unwrap();
+            }
+        }
+        let own = vec![line(1, 1), line(2, 2), line(2, 3)];
+        let other = vec![line(1, 1), line(1, 2), line(4, 3)];
+        let found = common(&directories, &[own, other]).unwrap();
+        assert_eq!(found, Some((2, [id(2, 2), id(1, 2)])));
     }
 
     #[test]

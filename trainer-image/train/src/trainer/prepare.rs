@@ -40,7 +40,7 @@ impl<'reporter> Trainer<'reporter> {
         leave: LeaveRequest,
         reporter: &'reporter mut Reporter,
     ) -> Result<Self, Failure> {
-        let (machine, watch) = lobby::enter(&launch);
+        let (machine, watch) = lobby::enter(&launch)?;
         let config = config::of(&launch)?;
         let best = launch.checkpoint.as_ref().and_then(|it| it.best);
         refuse_metric(best.and_then(|best| best.refusal(config.model.name)))?;

@@ -103,6 +103,17 @@ impl Ledger {
         repeats
     }
 
+    /// An older file could not be read when the newest generation began.
+    fn forget_count(&mut self) {
+        if let Some(start) = self
+            .files
+            .last_mut()
+            .and_then(|file| file.header.start.as_mut())
+        {
+            start.repeats = None;
+        }
+    }
+
     fn newest(&self) -> Vec<Line> {
         self.states.last().cloned().unwrap_or_default()
     }
@@ -214,15 +225,30 @@ fn of_a_line_that_no_file_has_nothing_is_known() {
     assert_eq!(found, None);
 }
 
+#[test]
+fn what_a_generation_could_not_count_is_counted_by_the_next_one() {
+    let mut ledger = Ledger::default();
+    ledger.form(&[], 0, 42, ALL);
+    let newest = ledger.newest();
+    ledger.form(&newest[..30], 0, 5, ALL);
+    ledger.forget_count();
+    let newest = ledger.newest();
+    let repeats = ledger.form(&newest[..33], 0, 5, ALL).unwrap();
+    assert_eq!((repeats.total, ledger.audited()), (14, 14));
+}
+
 proptest! {
     /// Any generation begins with any state that there was, commits and writes what it can, and the count in its header is that of
-    /// the audit.
+    /// the audit. Some cannot write a count.
     #[test]
     fn the_count_in_each_header_is_that_of_the_audit(
         courses in vec((any::<u16>(), any::<u16>(), 0_usize..6, 0_u64..6, 0_usize..12), 1..24),
+        uncounted in vec(0_u8..4, 24),
     ) {
         let mut ledger = Ledger::default();
-        for (of, at, num_unknown, num_steps, num_written) in courses {
+        for ((of, at, num_unknown, num_steps, num_written), uncounted) in
+            courses.into_iter().zip(uncounted)
+        {
             // Mostly the newest state, or a little before its end.
             let num_states = ledger.states.len().max(1);
             let back = if of % 3 == 0 { usize::from(of) / 3 % num_states } else { 0 };
@@ -233,6 +259,9 @@ proptest! {
             let file = ledger.files.last().unwrap();
             if file.lines.last().is_some_and(|line| line.generation == ledger.generation) {
                 prop_assert_eq!(repeats.map(|it| it.total), Some(ledger.audited()));
+            }
+            if uncounted == 0 {
+                ledger.forget_count();
             }
         }
     }

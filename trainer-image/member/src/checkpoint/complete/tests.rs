@@ -5,11 +5,19 @@ use roundhouse_elastic::{Growth, Skips};
 use safetensors::Dtype;
 
 use super::*;
+use crate::checkpoint::Damage;
 use crate::checkpoint::manifest::{Identity, SCHEMA_VERSION};
 use crate::state::Record;
 
 /// A checkpoint of one rank, which has written its part of eight bytes.
 fn written(root: &Path) -> (Directory, Manifest) {
+    let (directory, manifest) = (Directory::new(root.to_owned()), manifest_of(ID));
+    write_part(&directory.partial(ID, 1), &manifest);
+    (directory, manifest)
+}
+
+/// The manifest of a state with one tensor, of which one rank writes the only part.
+pub(in crate::checkpoint) fn manifest_of(id: CheckpointId) -> Manifest {
     let course = Terms {
         num_samples: 100,
         global_batch: 10,
@@ -25,18 +33,22 @@ fn written(root: &Path) -> (Directory, Manifest) {
         shape: vec![2],
         bytes: 8,
     }]);
-    let ledger = Head::start(&course);
+    let ledger = Head {
+        generation: id.generation,
+        step: id.step,
+        ..Head::start(&course)
+    };
     let training = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
         course,
         settings: std::collections::BTreeMap::new(),
     };
-    let manifest = Manifest {
+    Manifest {
         schema_version: SCHEMA_VERSION,
         saved_at: String::new(),
-        generation: 1,
-        step: 2,
+        generation: id.generation,
+        step: id.step,
         epoch: 0,
         cursor: 20,
         pace: None,
@@ -50,10 +62,7 @@ fn written(root: &Path) -> (Directory, Manifest) {
         tail: None,
         tensors,
         shards: Vec::new(),
-    };
-    let directory = Directory::new(root.to_owned());
-    write_part(&directory, &manifest, 1);
-    (directory, manifest)
+    }
 }
 
 const ID: CheckpointId = CheckpointId {
@@ -69,17 +78,17 @@ fn a_checkpoint_with_all_its_bytes_gets_its_name() {
     assert_eq!(directory.list().unwrap(), [ID]);
 }
 
-/// Has the only part of the checkpoint written by a generation.
-fn write_part(directory: &Directory, manifest: &Manifest, writer: u64) {
+/// Has the only part of a checkpoint written.
+pub(in crate::checkpoint) fn write_part(partial: &Path, manifest: &Manifest) {
     let part = shard::Part {
-        id: ID,
+        id: manifest.id(),
         rank: 0,
         world_size: 1,
         table: &manifest.tensors,
         bytes: &[1; 8],
-        pulse: directory.pulse(),
+        pulse: &super::super::Pulse::default(),
     };
-    shard::write(&directory.partial(ID, writer), &part).unwrap();
+    shard::write(partial, &part).unwrap();
 }
 
 #[test]
@@ -92,7 +101,7 @@ fn a_state_that_a_later_generation_saves_again_keeps_its_checkpoint_and_gets_its
         ..Scores::default()
     });
     for (writer, told, expected) in [(2, None, None), (3, scores, scores), (4, None, scores)] {
-        write_part(&directory, &manifest, writer);
+        write_part(&directory.partial(ID, writer), &manifest);
         let again = Manifest {
             saved_at: "later".to_owned(),
             scores: told,
@@ -151,15 +160,12 @@ fn an_error_on_opening_a_part_may_pass_unless_nothing_is_there() {
 }
 
 fn evaluated(root: &Path, step: u64, loss: f64) -> CheckpointId {
-    let (directory, mut manifest) = written(root);
     let id = CheckpointId {
         generation: 1,
         step,
     };
-    if id != ID {
-        std::fs::rename(directory.partial(ID, 1), directory.partial(id, 1)).unwrap();
-    }
-    manifest.step = step;
+    let (directory, mut manifest) = (Directory::new(root.to_owned()), manifest_of(id));
+    write_part(&directory.partial(id, 1), &manifest);
     manifest.scores = Some(Scores {
         loss: Some(loss),
         ..Scores::default()
@@ -243,6 +249,50 @@ fn a_checkpoint_whose_manifest_is_missing_or_broken_does_not_count() {
         }
         delete_old(&directory, newest, BY_LOSS).unwrap();
         assert_eq!(pointer::read(&directory).unwrap().step, 30, "{text:?}");
+    }
+}
+
+/// What is known to be damaged, or is cut off, is no checkpoint to go back to.
+#[test]
+fn retention_keeps_so_many_checkpoints_that_can_be_loaded() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let ids = [10, 20, 30, 40].map(|step| evaluated(root.path(), step, 0.5));
+    let part = directory.checkpoint(ids[3]).join(shard::file_name(0, 1));
+    let file = std::fs::File::options().write(true).open(part).unwrap();
+    file.set_len(9).unwrap();
+    directory.damaged().mark(ids[2], Damage::Bytes);
+    let retention = Retention {
+        keep: 1,
+        best: None,
+    };
+    make_room(&directory, ids[3], 1, retention);
+    assert_eq!(directory.list().unwrap(), [ids[3], ids[2], ids[1]]);
+}
+
+#[test]
+fn a_damaged_checkpoint_gives_its_name_to_the_same_state_on_every_file_system() {
+    let root = tempfile::tempdir().unwrap();
+    let [partial, complete, aside] =
+        ["partial", "complete", "aside"].map(|it| root.path().join(it));
+    for way in [exchange, move_aside] {
+        for (path, text) in [
+            (&partial, "whole"),
+            (&complete, "damaged"),
+            (&aside, "older"),
+        ] {
+            std::fs::create_dir_all(path).unwrap();
+            std::fs::write(path.join("part"), text).unwrap();
+        }
+        let left = way(&partial, &complete, &aside).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(complete.join("part")).unwrap(),
+            "whole"
+        );
+        assert_eq!(
+            std::fs::read_to_string(left.join("part")).unwrap(),
+            "damaged"
+        );
     }
 }
 

@@ -1,0 +1,68 @@
+//! Checkpoints that were found to be damaged when their bytes were read. Whatever looks at the volume leaves them out: the
+//! search for a checkpoint to continue with, the question whether one holds a state, and retention.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use roundhouse_elastic::CheckpointId;
+
+/// What the ranks of a world have found out; its clones share that.
+#[derive(Clone, Debug, Default)]
+pub struct Damaged(Arc<Mutex<BTreeMap<CheckpointId, Damage>>>);
+
+/// How a checkpoint cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Its bytes are wrong, and stay so.
+    Bytes,
+    /// The volume has answered with errors for too long. The next generation tries again.
+    Unread,
+}
+
+impl Damaged {
+    /// A rank has read this checkpoint in vain.
+    pub fn mark(&self, id: CheckpointId, damage: Damage) {
+        self.lock().insert(id, damage);
+    }
+
+    /// Whether it is known to be damaged.
+    #[must_use]
+    pub fn has(&self, id: CheckpointId) -> bool {
+        self.lock().contains_key(&id)
+    }
+
+    /// The same state was saved again in its place.
+    pub fn replace(&self, id: CheckpointId) {
+        self.lock().remove(&id);
+    }
+
+    /// A generation is over. What its ranks could not read may be read by the next one.
+    pub fn forget_unread(&self) {
+        self.lock().retain(|_, damage| *damage == Damage::Bytes);
+    }
+
+    /// Entries are whole, whatever thread panicked.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<CheckpointId, Damage>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_by_the_next_generation() {
+        let id = |step| CheckpointId {
+            generation: 1,
+            step,
+        };
+        let damaged = Damaged::default();
+        damaged.mark(id(1), Damage::Unread);
+        damaged.mark(id(2), Damage::Bytes);
+        damaged.clone().forget_unread();
+        assert!(!damaged.has(id(1)) && damaged.has(id(2)));
+        damaged.replace(id(2));
+        assert!(!damaged.has(id(2)));
+    }
+}

@@ -1,0 +1,122 @@
+use roundhouse_elastic::ledger::Source;
+use roundhouse_elastic::{Batch, Course, Head};
+
+use super::*;
+
+fn appender(directory: &Directory) -> Appender {
+    let terms = Terms::of(&Course::of_steps(100, 30, 1_000), 7);
+    let chain = Chain::from(Head::start(&terms));
+    let opening = Opening {
+        generation: 3,
+        first_generation: 0,
+        source: Source::Initial,
+    };
+    Appender::new(directory.clone(), opening, &terms, chain)
+}
+
+#[test]
+fn a_ledger_whose_creation_was_not_answered_is_found_by_the_next_try() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut own = appender(&directory);
+    let draft = Draft::write(&directory.ledger(), &own.header.to_text()).unwrap();
+    // The volume has done it, and its answer was lost.
+    draft.publish(&own.path()).unwrap();
+    own.name = Name::Draft(draft);
+    own.write().and_then(|()| own.sync()).unwrap();
+    assert!(!own.is_taken && own.durable_length > 0);
+    let written = std::fs::read_to_string(own.path()).unwrap();
+    assert_eq!(written, own.header.to_text());
+
+    let mut other_world = appender(&directory);
+    assert!(other_world.write().is_err() && other_world.is_taken);
+    let files = std::fs::read_dir(directory.ledger()).unwrap();
+    assert_eq!(files.count(), 1, "no draft stays");
+}
+
+/// The file of a generation whose chain has so many lines, of which `num_durable` are durable.
+fn with_lines(directory: &Directory, num_durable: u64) -> Appender {
+    let mut own = appender(directory);
+    own.write().unwrap();
+    for step in 1..=3 {
+        commit(&mut own);
+        own.write().unwrap();
+        if step == num_durable {
+            own.sync().unwrap();
+        }
+    }
+    own
+}
+
+fn commit(own: &mut Appender) {
+    let head = own.chain.head();
+    let batch = Batch {
+        step: head.step + 1,
+        epoch: 0,
+        places: 0..30,
+        ends_epoch: false,
+    };
+    own.take(head.next(&batch, 3, 0.5));
+}
+
+/// As if the server had forgotten the handle: nothing can be written with it.
+fn lose_handle(own: &mut Appender) {
+    own.file = Some(File::open(own.path()).unwrap());
+    commit(own);
+    own.write().unwrap_err();
+}
+
+#[test]
+fn a_ledger_whose_handle_is_stale_is_opened_again_and_loses_no_line() {
+    for num_durable in 0..=3 {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let mut own = with_lines(&directory, num_durable);
+        lose_handle(&mut own);
+        own.write().and_then(|()| own.sync()).unwrap();
+        let found = older::read(&directory, 3, 0).unwrap().unwrap();
+        let steps: Vec<u64> = found.lines.iter().map(|line| line.step).collect();
+        assert_eq!(steps, [1, 2, 3, 4], "{num_durable}");
+        assert_eq!(own.chain.durable().step, 4);
+    }
+}
+
+#[test]
+fn a_ledger_that_the_server_lost_is_begun_again_unless_lines_were_durable() {
+    for (num_durable, is_lost) in [(0, false), (2, true)] {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let mut own = with_lines(&directory, num_durable);
+        lose_handle(&mut own);
+        std::fs::write(own.path(), "").unwrap();
+        assert_eq!(own.write().is_err(), is_lost, "{num_durable}");
+        std::fs::remove_file(own.path()).unwrap();
+        own.file = None;
+        assert_eq!(own.write().is_err(), is_lost, "{num_durable}");
+    }
+}
+
+#[test]
+fn a_ledger_whose_name_is_another_worlds_is_not_written_to() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut own = with_lines(&directory, 0);
+    lose_handle(&mut own);
+    std::fs::write(own.path(), "another header\n").unwrap();
+    own.write().unwrap_err();
+    assert!(own.is_taken);
+    let kept = std::fs::read_to_string(own.path()).unwrap();
+    assert_eq!(kept, "another header\n");
+}
+
+#[test]
+fn a_ledger_is_begun_although_an_older_one_can_never_be_read() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    // Reading it is an error that is neither damage nor a missing right.
+    std::fs::create_dir_all(directory.ledger().join(ledger::file_name(1))).unwrap();
+    let mut own = appender(&directory);
+    assert!(own.write().is_err(), "it may be one of a moment");
+    own.write().unwrap();
+    assert_eq!(own.header.start.as_ref().unwrap().repeats, None);
+}
