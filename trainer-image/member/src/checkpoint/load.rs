@@ -134,7 +134,6 @@ pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Troub
     if directory.damaged().has(id) {
         return Err(known(directory, id));
     }
-    faults::volume();
     let path = directory.checkpoint(id);
     steadily(|| {
         let manifest = Manifest::read(&path)?;
