@@ -81,7 +81,7 @@ impl Groups {
                 .collect();
             let of_batch = places.iter().map(|place| gradient(parameters, *place));
             let of_batch = of_batch.collect::<Result<Vec<_>, _>>()?;
-            kernels::average(&own, &of_batch, *momentum, select)?;
+            kernels::average_small(&own, &of_batch, *momentum, select)?;
         }
         Ok(())
     }

@@ -55,6 +55,37 @@ impl Select {
         }
         Ok(())
     }
+
+    /// The same for many small tensors of one type: one selection for all of them, since each costs a launch.
+    fn write_small(
+        &self,
+        targets: &[Tensor],
+        in_place: impl FnOnce(&mut [Tensor]) -> roundhouse_c10d::Result<()>,
+    ) -> Result<(), TchError> {
+        let Some(keeps) = self.keeps.as_ref().filter(|_| targets.len() > 1) else {
+            return self.write_all(targets, in_place);
+        };
+        let mut changed = copies(targets)?;
+        in_place(&mut changed)?;
+        let chosen = row(targets)?.f_where_self(keeps, &row(&changed)?)?;
+        let lengths: Vec<i64> = targets
+            .iter()
+            .map(|it| i64::try_from(it.numel()).unwrap_or(i64::MAX))
+            .collect();
+        let parts = chosen.f_split_with_sizes(&lengths[..], 0)?;
+        let parts = parts
+            .iter()
+            .zip(targets)
+            .map(|(part, target)| part.f_view_as(target));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        Ok(foreach::copy_(&mut handles(targets), &parts)?)
+    }
+}
+
+/// All values of some tensors, one after the other.
+fn row(tensors: &[Tensor]) -> Result<Tensor, TchError> {
+    let flat = tensors.iter().map(|tensor| tensor.f_reshape([-1_i64]));
+    Tensor::f_cat(&flat.collect::<Result<Vec<_>, _>>()?, 0)
 }
 
 /// The gradient of a parameter; the name is for the error.
@@ -76,6 +107,18 @@ pub(crate) fn norm(tensors: &[Tensor]) -> Result<Tensor, TchError> {
         return Tensor::f_zeros([0_i64; 0], (Kind::Float, tch::Device::Cpu));
     }
     Ok(foreach::total_norm(tensors)?)
+}
+
+/// `average = average + weight · (value - average)` for each pair, for tensors that are small and many.
+pub(crate) fn average_small(
+    averages: &[Tensor],
+    values: &[Tensor],
+    weight: f64,
+    select: &Select,
+) -> Result<(), TchError> {
+    select.write_small(averages, |averages| {
+        foreach::lerp_(averages, values, weight)
+    })
 }
 
 /// `average = average + weight · (value - average)` for each pair.
@@ -125,4 +168,39 @@ pub(super) fn divided(
     let mut divided = copies(gradients)?;
     foreach::div_tensor_(&mut divided, divisor)?;
     Ok(divided)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    #[test]
+    fn one_selection_for_many_tensors_changes_all_of_them_or_none() {
+        let tensor = |shape: &[i64], from: f64| {
+            Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, Device::Cpu)).reshape(shape)
+                + from
+        };
+        let values = [
+            tensor(&[3], 10.0),
+            tensor(&[2, 2], 20.0),
+            tensor(&[], f64::NAN),
+        ];
+        for skip in [0.0, 1.0] {
+            let skip = Tensor::from(skip);
+            let select = Select::new(Some(&skip)).unwrap();
+            let start = || [tensor(&[3], 0.0), tensor(&[2, 2], 1.0), tensor(&[], 2.0)];
+            let (one_by_one, together) = (start(), start());
+            average(&one_by_one, &values, 0.1, &select).unwrap();
+            average_small(&together, &values, 0.1, &select).unwrap();
+            for (expected, found) in one_by_one.iter().zip(&together) {
+                assert_eq!(expected.size(), found.size());
+                assert!(
+                    expected.allclose(found, 0.0, 0.0, true),
+                    "{expected} {found}"
+                );
+            }
+        }
+    }
 }
