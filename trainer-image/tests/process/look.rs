@@ -1,6 +1,8 @@
 //! A process that has waited or was out of touch while others saved: a generation that it forms begins with the newest
 //! checkpoint.
 
+use std::time::Duration;
+
 use roundhouse_contract::Phase;
 
 use crate::checkpoints::{EVERY, checkpoints, endless, step_of, wait_for_checkpoint};
@@ -41,6 +43,33 @@ fn a_spare_that_waits_since_before_the_first_save_continues_from_the_newest_chec
     job.issue_to(1, &[0]);
     wait_for_checkpoint(&job);
     worker_1_continues_from_the_checkpoint_of_worker_0(job, volume.path(), 2);
+}
+
+#[test]
+fn spares_alone_wait_for_a_volume_that_does_not_answer() {
+    let volume = tempfile::tempdir().unwrap();
+    let path = volume.path();
+    let mut job = Job::patient(&endless(), 3, every_steps(path.to_owned(), EVERY), 600, "");
+    job.wait_for("all processes in the lobby", |status| {
+        status.phase.is_ready()
+    });
+    job.issue_to(1, &[0]);
+    wait_for_checkpoint(&job);
+    job.signal(0, "-KILL");
+    assert_eq!(job.exit_code(0), None);
+    let saved = checkpoints(path).last().map(|path| step_of(path)).unwrap();
+    job.pace_volume("hold");
+    job.issue_to(2, &[1, 2]);
+    // Longer than ranks that have a state wait for the listing before they continue without it.
+    std::thread::sleep(Duration::from_secs(4));
+    for node in [1, 2] {
+        let status = job.status(node, 0).unwrap();
+        assert_eq!(status.step, 0, "{status:?}");
+        assert_ne!(status.phase, Phase::Training);
+    }
+    job.pace_volume("0");
+    job.wait_for_nodes(&[1, 2], "a step", |status| status.step > saved);
+    assert_eq!(job.first_step_of(2), saved + 1, "{}", job.logs());
 }
 
 #[test]
