@@ -21,6 +21,7 @@ mod frozen;
 mod harness;
 mod init_from;
 mod input;
+mod large_states;
 mod layout;
 mod leaving;
 mod look;

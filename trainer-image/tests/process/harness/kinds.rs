@@ -181,7 +181,12 @@ impl Job {
 
     /// Starts another process in place of a worker of one process that has ended.
     pub(crate) fn respawn(&mut self, node: u32) {
-        self.variables.clear();
+        let happens_once = |name: &str| {
+            let once = ["", "_FREEZE", "_FLIP", "_DEVICE"];
+            once.iter()
+                .any(|it| name == format!("ROUNDHOUSE_FAULT{it}"))
+        };
+        self.variables.retain(|(_, name, _)| !happens_once(name));
         let _ = std::fs::remove_dir_all(self.run_dir(node));
         std::fs::create_dir(self.run_dir(node)).unwrap();
         let process = self.command(node, 0, &digits()).spawn().unwrap();

@@ -1,5 +1,7 @@
 //! Jobs over the stand-in for NCCL.
 
+use std::path::Path;
+
 use roundhouse_contract::environment::COLLECTIVE_TIMEOUT_SECONDS;
 use serde_json::Value;
 
@@ -30,8 +32,24 @@ impl Job {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
         job.variables = variables;
-        for node in 0..nodes {
-            job.variables.extend([
+        job.meet_over_nccl(timeout_seconds);
+        job.send_in_chunks();
+        job.spawn(&digits());
+        job
+    }
+
+    /// The same with chunks of the usual size, and no save but the last one.
+    pub(crate) fn keeping_over_nccl(config: &Value, nodes: u32, volume: &Path) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(every_steps(volume.to_owned(), u64::MAX));
+        job.meet_over_nccl(86_400);
+        job.spawn(&digits());
+        job
+    }
+
+    fn meet_over_nccl(&mut self, timeout_seconds: u32) {
+        for node in 0..self.nodes {
+            self.variables.extend([
                 (node, "ROUNDHOUSE_FAULT_BACKEND", "nccl".to_owned()),
                 (
                     node,
@@ -40,9 +58,6 @@ impl Job {
                 ),
             ]);
         }
-        job.send_in_chunks();
-        job.spawn(&digits());
-        job
     }
 
     /// How often a worker has aborted the group of a generation, as the stand-in tells.

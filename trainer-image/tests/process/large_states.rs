@@ -1,0 +1,97 @@
+//! States that take long to move, and peers that a timer kills meanwhile: the others train in the next generation, and no
+//! committed step is lost.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Job, audit, config, every_steps, without_evaluations};
+
+/// How long after a generation is issued a peer dies. Some die while ranks connect, some while the state moves, some in a
+/// step.
+const DELAYS_MILLIS: [u64; 6] = [0, 40, 80, 160, 320, 640];
+
+/// Weights and their momenta of so many MiB at least.
+fn training(mib: u64) -> Value {
+    let num_weights = (mib << 20) / 8;
+    let mut config = without_evaluations(config());
+    config["model"]["hidden"] = json!([num_weights.isqrt() + 1, num_weights.isqrt() + 1]);
+    config["globalBatchSize"] = json!(8);
+    config["steps"] = json!(10_000_000);
+    config
+}
+
+/// Workers 0 to 2, of which two have the state and one does not, in turn. One of the three dies by a timer.
+fn peers_die_while_the_state_moves(mut job: Job, mib: u64, volume: &Path) {
+    job.wait_for("the lobby", |status| status.phase.is_ready());
+    job.passes(1, &[0, 1], 1);
+    let (mut generation, mut newcomer) = (1, 2);
+    let mut longest = Duration::ZERO;
+    for (round, delay) in DELAYS_MILLIS.into_iter().enumerate() {
+        let holders = job.others(newcomer);
+        // The sender, or the receiver.
+        let victim = if round % 2 == 0 { holders[0] } else { newcomer };
+        generation += 1;
+        job.issue_to(generation, &[holders[0], holders[1], newcomer]);
+        std::thread::sleep(Duration::from_millis(delay));
+        job.signal(victim as usize, "-KILL");
+        let killed = Instant::now();
+        assert_eq!(job.exit_code(victim as usize), None);
+        let others = job.others(victim);
+        generation += 1;
+        job.passes(generation, &others, 0);
+        longest = longest.max(killed.elapsed());
+        job.respawn(victim);
+        newcomer = victim;
+    }
+    println!(
+        "{mib} MiB: the others trained again within {} ms",
+        longest.as_millis()
+    );
+    let left = job.others(newcomer);
+    for node in &left {
+        job.signal(*node as usize, "-TERM");
+    }
+    for node in left {
+        assert_eq!(job.exit_code(node as usize), Some(143), "{}", job.logs());
+    }
+    let (code, text) = audit(volume);
+    assert_eq!(code, Some(0), "{text}\n{}", job.logs());
+    assert!(!text.contains("lost and done again"), "{text}");
+}
+
+fn over_gloo(mib: u64) {
+    let volume = tempfile::tempdir().unwrap();
+    let never = every_steps(volume.path().to_owned(), u64::MAX);
+    let job = Job::keeping(&training(mib), 3, never);
+    peers_die_while_the_state_moves(job, mib, volume.path());
+}
+
+fn over_nccl(mib: u64) {
+    let volume = tempfile::tempdir().unwrap();
+    let job = Job::keeping_over_nccl(&training(mib), 3, volume.path());
+    peers_die_while_the_state_moves(job, mib, volume.path());
+}
+
+#[test]
+fn a_timer_that_kills_a_peer_while_64_mib_move_costs_no_step() {
+    over_gloo(64);
+}
+
+#[test]
+fn a_timer_that_kills_a_peer_while_64_mib_move_over_nccl_costs_no_step() {
+    over_nccl(64);
+}
+
+#[test]
+#[ignore = "minutes and memory: make test-long"]
+fn a_timer_that_kills_a_peer_while_775_mib_move_costs_no_step() {
+    over_gloo(775);
+}
+
+#[test]
+#[ignore = "minutes and memory: make test-long"]
+fn a_timer_that_kills_a_peer_while_775_mib_move_over_nccl_costs_no_step() {
+    over_nccl(775);
+}
