@@ -7,9 +7,10 @@ use roundhouse_contract::BestMetric;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use serde_json::{Value, json};
 
-use crate::checkpoints::{checkpoints, step_of};
+use crate::checkpoints::{checkpoints, exported, step_of};
 use crate::elastic::assert_same;
 use crate::harness::{Job, assert_proven, config, every_steps};
+use crate::parity::difference;
 
 /// An epoch of the digits, at whose end they are evaluated.
 const EPOCH: u64 = 24;
@@ -90,6 +91,11 @@ fn the_best_checkpoint_is_kept_beside_newer_ones_that_are_worse() {
     assert_eq!((kept[0], kept.len(), kept[2]), (step, 3, STEPS), "{kept:?}");
     assert!((job.metric(0, "roundhouse_train_best_checkpoint_step") - step as f64).abs() < 0.5);
     assert_proven(volume.path(), STEPS);
+
+    let [best, newest] = [&["--best"][..], &[]].map(|which| exported(volume.path(), which));
+    let says = best.1.contains(&format!("step {step}"));
+    assert!(best.0 == Some(0) && says, "{}", best.1);
+    assert!(difference(&best.2, &newest.2) > 0.0, "{}", best.1);
 
     // A job that finds no newer checkpoint continues from the best one, to the same end.
     let old = checkpoints(volume.path());

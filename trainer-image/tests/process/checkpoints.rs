@@ -53,7 +53,10 @@ pub(crate) fn wait_for_checkpoint(job: &Job) {
 }
 
 /// Exports a checkpoint: the exit code, the words, and the tensors by name.
-fn exported(volume: &Path, arguments: &[&str]) -> (Option<i32>, String, Vec<(String, Tensor)>) {
+pub(crate) fn exported(
+    volume: &Path,
+    arguments: &[&str],
+) -> (Option<i32>, String, Vec<(String, Tensor)>) {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("model.safetensors");
     let mut command = trainer();
@@ -200,6 +203,38 @@ fn a_checkpoint_is_saved_when_the_last_is_old_enough() {
     let job = Job::keeping(&endless(), 2, checkpoint);
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
+}
+
+/// The time between saves is counted from the newest checkpoint, whichever process has saved it.
+#[test]
+fn processes_that_start_save_at_once_if_the_newest_checkpoint_is_old() {
+    let volume = tempfile::tempdir().unwrap();
+    train_and_kill(1, volume.path(), 1);
+    let newest = checkpoints(volume.path()).pop().unwrap();
+    let file = newest.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for (generation, saved_at, is_old) in [
+        (2, "2999-01-01T00:00:00Z", false),
+        (3, "2026-01-01T00:00:00Z", true),
+    ] {
+        manifest["savedAt"] = json!(saved_at);
+        std::fs::write(&file, manifest.to_string()).unwrap();
+        let mut checkpoint = every_steps(volume.path().to_owned(), EVERY);
+        checkpoint.every_steps = None;
+        checkpoint.every_seconds = Some(86_400);
+        let mut job = Job::keeping(&endless(), 1, checkpoint);
+        job.issue_when_ready(generation);
+        job.wait_for("steps", |status| status.step > step_of(&newest) + 50);
+        if is_old {
+            job.wait_until("a newer checkpoint", || {
+                checkpoints(volume.path()).last() > Some(&newest)
+            });
+        }
+        job.signal(0, "-KILL");
+        assert_eq!(job.exit_code(0), None);
+        let found = checkpoints(volume.path()).pop().unwrap();
+        assert_eq!(found > newest, is_old, "{saved_at}");
+    }
 }
 
 #[test]
