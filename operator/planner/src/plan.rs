@@ -125,6 +125,8 @@ pub enum Action {
         pod: String,
         /// Precondition.
         uid: String,
+        /// Precondition, if what the pod looked like decides that it goes: it may have completed since then.
+        resource_version: Option<String>,
         /// Why.
         reason: DeleteReason,
     },

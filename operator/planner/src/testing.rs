@@ -222,8 +222,9 @@ impl World {
             Action::DeletePod {
                 pod,
                 uid,
+                resource_version,
                 reason: _,
-            } => return self.delete(pod, uid),
+            } => return self.delete(pod, uid, resource_version.as_deref()),
             Action::DeleteJob {
                 uid,
                 resource_version,
@@ -249,9 +250,12 @@ impl World {
         true
     }
 
-    fn delete(&mut self, name: &str, uid: &str) -> bool {
+    fn delete(&mut self, name: &str, uid: &str, version: Option<&str>) -> bool {
         let gone_by = Timestamp::from_second(self.now.as_second() + 30).ok();
-        let is_it = |pod: &Pod| pod.name == name && pod.uid == uid;
+        let is_it = |pod: &Pod| {
+            let is_version = version.is_none_or(|version| pod.resource_version == version);
+            pod.name == name && pod.uid == uid && is_version
+        };
         if !self.observed.pods.iter().any(is_it) {
             return false;
         }

@@ -1,5 +1,5 @@
 //! What counts as an incident, and how a job ends.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 
@@ -316,6 +316,27 @@ fn clean_pod_policy_all_deletes_the_completed_too() {
     world.ends(0, 0, 1);
     world.settle();
     assert!(world.observed.pods.is_empty());
+}
+
+#[test]
+fn an_older_view_of_a_completed_worker_does_not_delete_its_pod() {
+    let mut world = world(2).training();
+    world.ends(0, 0, 40);
+    let running = world.observed.pods[1].clone();
+    world.ends(1, 0, 40);
+    world.settle();
+    assert!(world.observed.status.is_terminal());
+    // An older cache shows the worker as it was.
+    let completed = std::mem::replace(&mut world.observed.pods[1], running);
+    let plan = world.plan();
+    world.observed.pods[1] = completed;
+    world.observed.pods[1].resource_version = "newer".to_owned();
+    let [deletion] = plan.actions.as_slice() else {
+        panic!("{:?}", plan.actions)
+    };
+    assert!(!world.act(deletion), "{deletion:?}");
+    assert_eq!(world.observed.pods.len(), 2);
+    assert!(world.plan().actions.is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use roundhouse_contract::names;
 use roundhouse_planner::PodGroup;
 use serde_json::json;
 
-use super::step::Step;
+use super::step::{Step, preconditions};
 use crate::cache::Job;
 use crate::calls::{call_within, patch_params};
 use crate::context::Context;
@@ -41,14 +41,21 @@ pub(super) async fn keep(
 /// Deletes the PodGroup with this UID.
 pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
     let (name, what) = (names::pod_group(&step.job.key.name), Written::PodGroup);
+    let observed = preconditions(uid, None);
     match gang {
         Gang::None => Ok(()),
         Gang::Coscheduling => {
-            step.delete::<coscheduling::PodGroup>(&name, uid, what)
+            step.delete::<coscheduling::PodGroup>(&name, observed, what)
                 .await
         }
-        Gang::Volcano => step.delete::<volcano::PodGroup>(&name, uid, what).await,
-        Gang::Kubernetes => step.delete::<kubernetes::PodGroup>(&name, uid, what).await,
+        Gang::Volcano => {
+            step.delete::<volcano::PodGroup>(&name, observed, what)
+                .await
+        }
+        Gang::Kubernetes => {
+            step.delete::<kubernetes::PodGroup>(&name, observed, what)
+                .await
+        }
     }
 }
 

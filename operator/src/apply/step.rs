@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
+use kube::api::Preconditions;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::Gang;
 use roundhouse_contract::{Membership, earlier, gang, labels};
@@ -142,9 +143,15 @@ impl Step<'_> {
                 let patch = annotations(resource_version, &[(gang::KUEUE_RETRIABLE, "false")]);
                 self.annotate(pod, 0, patch).await
             }
-            Action::DeletePod { pod, uid, reason } => {
+            Action::DeletePod {
+                pod,
+                uid,
+                resource_version,
+                reason,
+            } => {
                 tracing::info!(job = %job.name, pod, ?reason, "deleting a pod");
-                self.delete::<Pod>(pod, uid, Written::Pod(pod.clone()))
+                let observed = preconditions(uid, resource_version.as_deref());
+                self.delete::<Pod>(pod, observed, Written::Pod(pod.clone()))
                     .await
             }
             Action::DeleteJob {
@@ -202,10 +209,15 @@ impl Step<'_> {
     }
 
     /// Deletes an object.
-    pub(super) async fn delete<K: Child>(self, name: &str, uid: &str, written: Written) -> Answer {
-        let (name, uid, object) = (name.to_owned(), uid.to_owned(), written.clone());
+    pub(super) async fn delete<K: Child>(
+        self,
+        name: &str,
+        observed: Preconditions,
+        written: Written,
+    ) -> Answer {
+        let (name, object) = (name.to_owned(), written.clone());
         let deletion = |context: Arc<Context>, key: Job, deadline| async move {
-            delete::<K>(&context, &key, (&name, &uid), written, deadline).await
+            delete::<K>(&context, &key, (&name, observed), written, deadline).await
         };
         self.change(object, 0, deletion).await
     }
@@ -263,6 +275,14 @@ impl Step<'_> {
             .slow_writes
             .run(write.clone(), wake, counted)
             .await
+    }
+}
+
+/// The object that was observed; with a version, unless it has changed since then.
+pub(super) fn preconditions(uid: &str, resource_version: Option<&str>) -> Preconditions {
+    Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: resource_version.map(str::to_owned),
     }
 }
 

@@ -110,20 +110,17 @@ pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> serde
     }})
 }
 
-/// Deletes the object of this name, if it is still the one with this UID.
+/// Deletes the object of this name, if it is still the one that was observed.
 pub(super) async fn delete<K: Child>(
     context: &Context,
     key: &Job,
-    (name, uid): (&str, &str),
+    (name, observed): (&str, Preconditions),
     written: Written,
     deadline: Duration,
 ) -> Result<(), CallError> {
     let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: None,
-        }),
+        preconditions: Some(observed),
         ..DeleteParams::default()
     };
     let answer = call_within(deadline, || api.delete(name, &parameters)).await;

@@ -136,6 +136,7 @@ impl Executor {
                 Action::DeletePod {
                     pod,
                     uid: _,
+                    resource_version: _,
                     reason: _,
                 } => {
                     if let Some(worker) = self.workers.get_mut(pod) {
