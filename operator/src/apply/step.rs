@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use kube::api::Preconditions;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::Gang;
-use roundhouse_contract::{Membership, earlier, gang, labels};
+use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
 use super::groups;
@@ -102,26 +102,8 @@ impl Step<'_> {
                 lost,
                 like,
             } => {
-                let (settings, like) = (&self.context.settings, like.as_ref());
-                let (avoid, lost) = (
-                    references(self.context, avoid).await,
-                    references(self.context, lost).await,
-                );
-                let place = worker::Place {
-                    index: *index,
-                    attempt: *attempt,
-                    avoid: &avoid,
-                    lost: &lost,
-                    trainer_image: like.map_or(&settings.trainer_image, |like| &like.trainer_image),
-                    pull_policy: &settings.trainer_pull_policy,
-                    architecture: like
-                        .and_then(|like| like.trainer_architecture.as_ref())
-                        .unwrap_or(&settings.trainer_architecture),
-                    fixed_users: like
-                        .and_then(|like| like.fixed_users)
-                        .unwrap_or(settings.fixed_users),
-                };
-                self.create_pod(worker::build(self.job, place)?).await
+                let pod = self.worker((*index, *attempt), avoid, lost, like.as_ref());
+                self.create_pod(pod.await?).await
             }
             Action::IssueMembership {
                 pod,
@@ -172,6 +154,34 @@ impl Step<'_> {
             is_making: is_making(self.action),
             source,
         })
+    }
+
+    /// The pod of an attempt of a worker.
+    async fn worker(
+        self,
+        (index, attempt): (u32, u32),
+        avoid: &[String],
+        lost: &[String],
+        like: Option<&BuiltFrom>,
+    ) -> Result<Pod, Error> {
+        let settings = &self.context.settings;
+        let avoid = references(self.context, avoid).await;
+        let lost = references(self.context, lost).await;
+        let place = worker::Place {
+            index,
+            attempt,
+            avoid: &avoid,
+            lost: &lost,
+            trainer_image: like.map_or(&settings.trainer_image, |like| &like.trainer_image),
+            pull_policy: &settings.trainer_pull_policy,
+            architecture: like
+                .and_then(|like| like.trainer_architecture.as_ref())
+                .unwrap_or(&settings.trainer_architecture),
+            fixed_users: like
+                .and_then(|like| like.fixed_users)
+                .unwrap_or(settings.fixed_users),
+        };
+        Ok(worker::build(self.job, place)?)
     }
 
     async fn create_pod(self, pod: Pod) -> Answer {
