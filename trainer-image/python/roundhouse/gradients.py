@@ -149,6 +149,7 @@ class Model(torch.nn.Module):
         gradients.models.append(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_static()
         ddp = self._wrapped()
         if ddp is None:
             self._note_alone()
@@ -201,6 +202,16 @@ class Model(torch.nn.Module):
                 f"the gradients of {type(self.module).__name__} were not summed over the ranks: the backward pass has left out "
                 f"{shortened(missing) or 'some parameters'}; if that is intended, give job.model find_unused_parameters=True"
             ) from error
+
+    def _check_static(self) -> None:
+        """Raises ConfigError for a pass in ``no_sync`` with a static graph, also in a world of one: DDP would end the process with
+        an assertion of its own, in the first pass of some generation."""
+        if self._options.get("static_graph") and self._gradients.accumulates and self.training and torch.is_grad_enabled():
+            raise ConfigError(
+                f"a pass of {type(self.module).__name__} in no_sync with job.model(..., static_graph=True): a DDP with a static "
+                "graph has to sum the gradients of its first pass, and each generation has a new DDP; leave out static_graph, or "
+                "make one pass per step, without no_sync"
+            )
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -473,6 +473,7 @@ def test_sys_exit_before_the_last_step_is_a_failure(tmp_path):
         # A layer that every third step leaves out, such as the one in which the rank is killed, and the one after.
         ("unused", 3, 1, "33:Backward"),
         ("unused-accumulate", 2, 0, "32:Agree"),
+        ("static-clip", 3, 1, "31:Backward"),
         ("autocast-scaler-clip", 3, 2, "31:Backward"),
     ],
 )

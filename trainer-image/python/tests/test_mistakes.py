@@ -261,6 +261,21 @@ def test_options_of_a_model_that_came_too_late_are_not_ignored(parts):
             job.commit(loss)
 
 
+def test_a_static_graph_is_refused_in_no_sync_also_with_one_worker(parts):
+    def loss(job, x):
+        net, head = job.model(parts.body, static_graph=True), job.model(parts.head)
+        if job.steps_done == 1:
+            # The passes of one model accumulate, and so do those of all others. Those without gradients do not.
+            with head.no_sync(), torch.no_grad():
+                net(x)
+            with head.no_sync():
+                return head(net(x))
+        return head(net(x))
+
+    with pytest.raises(rh.ConfigError, match="a pass of Linear in no_sync with .*static_graph=True.* leave out static_graph, or"):
+        train(parts, lambda job, loss: job.commit(loss, parts.both), loss=loss)
+
+
 def test_several_schedulers_step_in_a_commit(parts):
     schedules = [torch.optim.lr_scheduler.ExponentialLR(opt, 0.5) for opt in parts.both]
     state = parts.state(a=schedules[0], b=schedules[1])

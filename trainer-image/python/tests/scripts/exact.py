@@ -65,7 +65,8 @@ def summed_gradients(step):
 
 
 with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as job:
-    net = model if "manual" in USES else job.model(model, find_unused_parameters="unused" in USES)
+    options = {"find_unused_parameters": "unused" in USES, "static_graph": "static" in USES}
+    net = model if "manual" in USES else job.model(model, **options)
     if "apart" in USES:
         first, second = job.model(model[0]), job.model(model[2])
         net = lambda x: second(torch.tanh(first(x)))  # noqa: E731
