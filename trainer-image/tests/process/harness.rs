@@ -204,6 +204,15 @@ impl Job {
         assert!(status.success());
     }
 
+    /// Most memory that a process had so far, by rank.
+    pub(crate) fn peak_mib(&self, rank: usize) -> u64 {
+        let file = format!("/proc/{}/status", self.processes[rank].id());
+        let text = std::fs::read_to_string(file).unwrap();
+        let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.unwrap().split_whitespace().next().unwrap();
+        kib.parse::<u64>().unwrap() / 1024
+    }
+
     /// Waits for a process to end, by rank; its exit code, `None` for a signal.
     pub(crate) fn exit_code(&mut self, rank: usize) -> Option<i32> {
         let deadline = Instant::now() + DEADLINE;

@@ -95,3 +95,33 @@ fn a_timer_that_kills_a_peer_while_775_mib_move_costs_no_step() {
 fn a_timer_that_kills_a_peer_while_775_mib_move_over_nccl_costs_no_step() {
     over_nccl(775);
 }
+
+/// One process reads the checkpoint and the other receives the state: both in pieces.
+#[test]
+fn loading_a_large_state_needs_no_more_memory_than_training_does() {
+    const MIB: u64 = 256;
+    let volume = tempfile::tempdir().unwrap();
+    let peaks = |generation| {
+        let never = every_steps(volume.path().to_owned(), u64::MAX);
+        let mut job = Job::keeping(&training(MIB), 2, never);
+        job.wait_for("the lobby", |status| status.phase.is_ready());
+        job.passes(generation, &[0, 1], 1);
+        let peaks = [0, 1].map(|rank| job.peak_mib(rank));
+        for rank in 0..2 {
+            job.signal(rank, "-TERM");
+        }
+        assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
+        (peaks, job.logs())
+    };
+    let (fresh, _) = peaks(1);
+    let (resumed, logs) = peaks(2);
+    println!(
+        "a state of {MIB} MiB: {fresh:?} MiB at most in new processes, {resumed:?} MiB in those that load it"
+    );
+    assert!(logs.contains("loaded checkpoint"), "{logs}");
+    let most = fresh.iter().max().unwrap() + MIB / 4;
+    assert!(
+        resumed.iter().all(|peak| *peak <= most),
+        "{fresh:?} {resumed:?}"
+    );
+}
