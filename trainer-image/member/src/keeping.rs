@@ -72,7 +72,7 @@ impl Keeping {
     ///
     /// # Errors
     /// [`Failure::OtherTraining`] and [`Failure::NoCheckpointUsable`] when training cannot continue with what is
-    /// there, [`Failure::VolumeSilent`] when the volume does not answer.
+    /// there, [`Failure::VolumeSilent`] when the volume does not answer, [`Failure::Volume`] when it cannot be listed.
     pub fn prepare(
         launch: &Launch,
         identity: Identity,
@@ -116,7 +116,13 @@ impl Keeping {
         let directory = keeping.directory.clone();
         let first = move || checkpoint::job::first_generation(&directory, uid.as_deref());
         keeping.first_generation = keeping.ask(first, reporter)??;
-        keeping.find(reporter)?;
+        match keeping.find(reporter) {
+            // Peers may have the state. If none has, the generation searches again.
+            Err(failure @ Failure::Volume(_)) => say_error(&failure.to_string()),
+            found => {
+                found?;
+            }
+        }
         Ok(keeping)
     }
 

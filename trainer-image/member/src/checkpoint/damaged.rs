@@ -25,10 +25,10 @@ impl Damaged {
         self.lock().insert(id, damage);
     }
 
-    /// Whether it is known to be damaged.
+    /// What is known of it.
     #[must_use]
-    pub fn has(&self, id: CheckpointId) -> bool {
-        self.lock().contains_key(&id)
+    pub fn of(&self, id: CheckpointId) -> Option<Damage> {
+        self.lock().get(&id).copied()
     }
 
     /// The same state was saved again in its place.
@@ -61,8 +61,9 @@ mod tests {
         damaged.mark(id(1), Damage::Unread);
         damaged.mark(id(2), Damage::Bytes);
         damaged.clone().forget_unread();
-        assert!(!damaged.has(id(1)) && damaged.has(id(2)));
+        assert_eq!(damaged.of(id(1)), None);
+        assert_eq!(damaged.of(id(2)), Some(Damage::Bytes));
         damaged.replace(id(2));
-        assert!(!damaged.has(id(2)));
+        assert_eq!(damaged.of(id(2)), None);
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use roundhouse_elastic::CheckpointId;
 
 use super::manifest::{Identity, Manifest};
-use super::{Directory, Reason, Trouble, complete, shard};
+use super::{Damage, Directory, Reason, Trouble, complete, shard};
 use crate::failure::Failure;
 use crate::faults;
 use crate::report::say_error;
@@ -43,8 +43,8 @@ pub enum Message {
 ///
 /// # Errors
 /// [`Failure::OtherTraining`] when the newest one's state does not fit, [`Failure::NoCheckpointUsable`]
-/// when all are damaged: to begin again would be to throw them away. [`Failure::Volume`] when the directory
-/// cannot be read.
+/// when all are damaged: to begin again would be to throw them away. [`Failure::Volume`] when the directory, or one of the
+/// checkpoints and none of the others, cannot be read: it may be whole.
 pub fn find(
     directory: &Directory,
     training: &Identity,
@@ -53,28 +53,36 @@ pub fn find(
     let path = directory.checkpoints();
     let mut ids = directory.steady_list()?;
     loop {
-        let mut newest_reason = None;
+        let (mut newest_reason, mut refusal) = (None, None);
         for id in &ids {
-            let found = if directory.damaged().has(*id) {
-                Err(known(directory, *id))
-            } else {
-                look(directory, *id, training, table)?.inspect_err(|reason| {
+            let found = match known(directory, *id) {
+                Some(reason) => Err(reason),
+                None => look(directory, *id, training, table)?.inspect_err(|reason| {
                     say_error(&format!("a checkpoint is passed over: {reason}"));
-                })
+                }),
             };
             match found {
                 Ok(manifest) => return Ok(Some(manifest)),
+                Err(reason) if reason.is_of_the_volume() => {
+                    refusal.get_or_insert(reason);
+                }
                 Err(reason) => {
                     newest_reason.get_or_insert(reason);
                 }
             }
         }
-        let Some(reason) = newest_reason else {
+        if ids.is_empty() {
             return Ok(None);
-        };
+        }
         // A world that trains on meanwhile replaces old checkpoints by new ones.
         let now = directory.steady_list()?;
         if now == ids {
+            if let Some(refusal) = refusal {
+                return Err(refusal.into());
+            }
+            let Some(reason) = newest_reason else {
+                return Ok(None);
+            };
             return Err(Failure::NoCheckpointUsable {
                 path,
                 number: ids.len(),
@@ -85,8 +93,13 @@ pub fn find(
     }
 }
 
-fn known(directory: &Directory, id: CheckpointId) -> Trouble {
-    Trouble::with(&directory.checkpoint(id))(Reason::Damaged)
+/// What ranks have found out about a checkpoint.
+fn known(directory: &Directory, id: CheckpointId) -> Option<Trouble> {
+    let reason = match directory.damaged().of(id)? {
+        Damage::Bytes => Reason::Damaged,
+        Damage::Unread => Reason::Unread,
+    };
+    Some(Trouble::with(&directory.checkpoint(id))(reason))
 }
 
 /// Looks at one checkpoint; the inner error says why it cannot be used, by whatever training.
@@ -131,8 +144,8 @@ pub(crate) fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Re
 /// # Errors
 /// Why it cannot be used.
 pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
-    if directory.damaged().has(id) {
-        return Err(known(directory, id));
+    if let Some(reason) = known(directory, id) {
+        return Err(reason);
     }
     let path = directory.checkpoint(id);
     steadily(|| {

@@ -89,6 +89,9 @@ pub enum Reason {
     /// A rank has read its bytes, and something was wrong with them.
     #[error("the rank that read it found damage; its log says what")]
     Damaged,
+    /// A rank has tried to read its bytes, and the volume has answered with errors.
+    #[error("the volume did not give the rank that read it all bytes; its log says why")]
+    Unread,
     /// What was to be written there has not come from the device.
     #[error("the state was not copied from the device: {0}")]
     NotCopied(String),
@@ -168,7 +171,8 @@ impl Trouble {
     /// Whether the volume did not answer as it should. What is there may be whole, and may be read the next time.
     #[must_use]
     pub fn is_of_the_volume(&self) -> bool {
-        self.io().is_some_and(|error| !is_absence(error))
+        let is_refused = self.io().is_some_and(|error| !is_absence(error));
+        is_refused || matches!(self.reason, Reason::Unread)
     }
 
     fn io(&self) -> Option<&io::Error> {

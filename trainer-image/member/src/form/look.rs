@@ -127,7 +127,9 @@ impl<R: Rendezvous> Member<'_, R> {
             let mut is_done = false;
             if let (Some(under_way), Some(keeping)) = (&mut under_way, &self.keeping) {
                 let found = match keeping.searched(under_way, PAUSE) {
-                    Err(failure @ Failure::NoCheckpointUsable { .. }) if !search.must_find => {
+                    Err(failure @ (Failure::NoCheckpointUsable { .. } | Failure::Volume(_)))
+                        if !search.must_find =>
+                    {
                         say_error(&failure.to_string());
                         Searched::Done(None)
                     }

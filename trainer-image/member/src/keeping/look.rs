@@ -169,6 +169,6 @@ fn names(directory: &Directory) -> Result<Names, Trouble> {
         generation: written.max().unwrap_or(0),
         checkpoint: checkpoints
             .into_iter()
-            .find(|id| !directory.damaged().has(*id)),
+            .find(|id| directory.damaged().of(*id).is_none()),
     })
 }

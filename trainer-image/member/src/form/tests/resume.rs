@@ -208,6 +208,34 @@ fn when_all_checkpoints_are_damaged_the_rank_that_searches_says_so() {
 }
 
 #[test]
+fn a_volume_that_gives_no_checkpoint_is_no_damage() {
+    for step in [20, 30] {
+        let (root, directory) = volume();
+        // Reading a directory is an error of the operating system, as that of a volume is. The other one is damaged.
+        for (of, is_refused) in [(step, true), (50 - step, false)] {
+            let id = CheckpointId {
+                generation: 1,
+                step: of,
+            };
+            let manifest = directory.checkpoint(id).join(manifest::FILE);
+            std::fs::remove_file(&manifest).unwrap();
+            if is_refused {
+                std::fs::create_dir(&manifest).unwrap();
+            }
+        }
+        let formed = form(vec![with_volume(&root, process(fresh(), 0))], &[]);
+        let failure = formed[0].result.as_ref().unwrap_err();
+        assert!(matches!(failure, Failure::Volume(_)), "{failure}");
+        // Who has the state does not need it.
+        let live_one = with_volume(&root, process(live(1, 10), 1));
+        let formed = form(vec![live_one, with_volume(&root, process(fresh(), 0))], &[]);
+        for rank in &formed {
+            assert_eq!(rank.held.mark, mark(10), "{step}");
+        }
+    }
+}
+
+#[test]
 fn a_rank_with_a_checkpoint_goes_on_when_the_newer_state_is_lost() {
     let (root, _) = volume();
     // It was receiving the state after step 37 when all that had it were lost.
