@@ -32,7 +32,9 @@ def until(what, is_so, seconds=120):
     seconds = seconds if PATIENCE is None else min(seconds, PATIENCE)
     deadline = time.monotonic() + seconds
     while not is_so():
-        if IS_OVER or time.monotonic() > deadline:
+        if IS_OVER:
+            raise TimeoutError(f"{what}: the run was cut off before")
+        if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds} s")
         time.sleep(0.02)
 
