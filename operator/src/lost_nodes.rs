@@ -2,7 +2,7 @@
 //! was, or that waits for its next generation, shows nothing. So the nodes of pods that have not been Ready for a while are
 //! read, beside the reconciles, and those of pods that show a lost node: whether its kubelet lives. No other node is read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,8 @@ impl LostNodes {
         is_doubtful(pod, terms, Timestamp::now()).then_some(loss)
     }
 
-    /// The nodes to ask for now, those that were not asked for longest first. Others are forgotten.
+    /// The nodes to ask for now, one of each namespace in turn, and of each those that were not asked for longest first. Others
+    /// are forgotten.
     fn due(&self, doubts: &Doubts, terms: Terms, now: Instant) -> Vec<String> {
         let mut all = self.lock();
         all.retain(|node, _| doubts.contains_key(node));
@@ -92,8 +93,8 @@ impl LostNodes {
             })
             .collect();
         due.sort_unstable();
+        let mut due = by_turns(due.into_iter().map(|(_, node)| node), doubts);
         due.truncate(MAX_QUESTIONS);
-        let due: Vec<String> = due.into_iter().map(|(_, node)| node.clone()).collect();
         for node in &due {
             let known = all.entry(node.clone()).or_insert(Known {
                 asked_at: now,
@@ -121,6 +122,24 @@ impl LostNodes {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Namespaces take turns, so that one with many doubtful pods does not delay the others.
+fn by_turns<'a>(nodes: impl Iterator<Item = &'a String>, doubts: &Doubts) -> Vec<String> {
+    let mut turns = HashMap::<&str, usize>::new();
+    let mut in_turn = |node: &'a String| {
+        let jobs = doubts.get(node).into_iter().flatten();
+        let namespaces: BTreeSet<&str> = jobs.filter_map(|job| job.namespace.as_deref()).collect();
+        let turn_of = |namespace: &&str| turns.get(namespace).copied().unwrap_or_default();
+        let turn = namespaces.iter().map(turn_of).min().unwrap_or_default();
+        for namespace in namespaces {
+            *turns.entry(namespace).or_default() += 1;
+        }
+        (turn, node)
+    };
+    let mut nodes: Vec<(usize, &String)> = nodes.map(&mut in_turn).collect();
+    nodes.sort_by_key(|(turn, _)| *turn);
+    nodes.into_iter().map(|(_, node)| node.clone()).collect()
 }
 
 /// Whether a pod is placed and shows that its node is lost, or has not been Ready for so long that it may be without showing it.

@@ -132,6 +132,19 @@ fn a_node_is_asked_for_again_after_a_while_and_the_one_that_waits_longest_goes_f
 }
 
 #[test]
+fn a_namespace_with_many_doubtful_pods_does_not_delay_the_others() {
+    let (lost, begun) = (LostNodes::default(), Instant::now());
+    let of = |namespace: &str| vec![ObjectRef::new("digits").within(namespace)];
+    let mut doubts = Doubts::from([("n".to_owned(), of("small"))]);
+    assert_eq!(lost.due(&doubts, TERMS, begun), ["n"]);
+    // Nodes that nobody has asked for yet, more than a tick has questions.
+    doubts.extend((0..200).map(|n| (format!("n{n}"), of("large"))));
+    let due = lost.due(&doubts, TERMS, begun + TERMS.question);
+    assert_eq!(due.len(), MAX_QUESTIONS);
+    assert!(due.contains(&"n".to_owned()), "{due:?}");
+}
+
+#[test]
 fn a_node_that_is_lost_wakes_its_jobs_until_it_is_back() {
     let lost = LostNodes::default();
     let pod = preparing("n1");
