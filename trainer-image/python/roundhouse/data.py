@@ -62,7 +62,7 @@ class Batch:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
         # An error of a collective of the script's own: the step is done again, in the next generation.
-        return isinstance(error, (RuntimeError, PeerLost)) and self._open_step.collective_failed(error)
+        return error is not None and self._open_step.collective_failed(error)
 
 
 def _moved(data: Any, device: Any, non_blocking: bool) -> Any:

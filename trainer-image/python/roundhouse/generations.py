@@ -153,6 +153,11 @@ class Generations:
         self.leave()
         raise PeerLost(f"this rank has left the loop after step {self.steps_done}, and another one has not: all have to leave it there")
 
+    @property
+    def is_left(self) -> bool:
+        """The generation is over, and the next one has not formed yet."""
+        return self.group is None and self.place.world_size > 1
+
     def leave(self) -> None:
         """The generation is over: nothing uses its group any more."""
         for model in self._models.values():

@@ -35,6 +35,8 @@ _PATIENCE_WITH_ABORTED = 0.2
 # is so before it has failed. The last collective of a group may end a moment after a peer has left.
 _LOOK_INTERVAL = 0.05
 _LOOKS_AT_ENDED = 20
+# Of one generation, including those that the script makes: each has a name of its own, which is a number.
+_MOST_GROUPS = 1 << 20
 # What the next call of the creator hands to PyTorch.
 _prepared: list[Any] = []
 # The group that is PyTorch's default one.
@@ -304,8 +306,9 @@ class Group:
         ends = threading.Thread(target=held.clear, name="left", daemon=True)
         ends.start()
         ends.join(_PATIENCE_WITH_ABORTED if self._is_aborted else _PATIENCE)
+        # Also if the script has kept it: its collectives would sum over the ranks of a generation that is over.
+        self._wires.own.cut()
         if ends.is_alive() and not self._is_aborted:
-            self._wires.own.cut()
             ends.join(_PATIENCE)
         for connections in [self._wires.own, *self._parts]:
             connections.close()
@@ -318,6 +321,9 @@ class Group:
         leave_default()
         _default = self
         _prepared.append(self.backend)
+        # PyTorch counts from 0 again in each generation. By a number of an earlier one, which a DeviceMesh keeps, it would find a
+        # group of other ranks.
+        dist.distributed_c10d._world.group_count = self.generation * _MOST_GROUPS
         # PyTorch replaces it by one under which nothing is printed before it returns: ours ends the process.
         hook = sys.excepthook
         try:

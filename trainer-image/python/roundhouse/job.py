@@ -20,6 +20,7 @@ from .evaluation import Evaluation
 from .generations import Generations, Place
 from .gradients import Model
 from .loops import Loop, Loops
+from .migration import is_without_group
 from .open_step import OpenStep
 from .sampler import Sampler, Step
 from .state import Row
@@ -270,6 +271,7 @@ class Job:
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         self._ended()
+        is_lost = self._generations.is_left and not self._loops.is_finished
         self._open.close()
         if isinstance(error, KeyboardInterrupt):
             if self._generations.group is not None:
@@ -278,6 +280,14 @@ class Job:
             self._process.fail(128 + signal.SIGINT, "interrupted")
             self._generations.leave()
             return
+        if error is not None and is_lost and is_without_group(error):
+            # A script that uses an older group is recognized in the next generation.
+            lost = PeerLost(
+                "a rank was lost, and the script has called a collective after a job.commit that returned False: call it in `with "
+                "batch:`, or only after a commit that returned True"
+            )
+            self._fail(lost)
+            raise lost from error
         exits = isinstance(error, SystemExit) and not error.code
         if exits and not self._loops.is_finished:
             # Python would end with 0, which says that the training is complete.

@@ -13,20 +13,31 @@ from .errors import ConfigError
 _MEMBERSHIP = "ROUNDHOUSE_MEMBERSHIP_FILE"
 # Errors of PyTorch, by how they begin.
 _NO_GROUP = "Default process group has not been initialized"
+# Of a group that is not of the current generation, or of the name of one.
+_NOT_OF_NOW = (
+    "is not initialized in the world group map",
+    "is not registered, please create group with torch.distributed.new_group",
+    "Could not resolve the process group registered under the name",
+)
 _NO_RANK = "Error initializing torch.distributed using env://"
 _ONE_SAMPLE = "Expected more than 1 value per channel when training"
 
 
 def recognized(error: BaseException | None) -> str | None:
     """What to do about an error of PyTorch that shows where a script comes from; None for any other error."""
-    if not isinstance(error, ValueError):
+    if not isinstance(error, (ValueError, RuntimeError)):
         return None
     words = str(error)
+    if any(part in words for part in _NOT_OF_NOW):
+        return (
+            "the script uses a process group or a DeviceMesh of an earlier generation, which is over: each generation has other "
+            "ranks; make it in job.on_generation(callback), which runs in each generation, and keep no reference to job.group"
+        )
     if words.startswith(_NO_GROUP):
         return (
-            "torch.distributed has no process group yet: the job makes one for each generation, from the beginning of the loop "
-            "over job.steps on; use it there or in job.on_generation, and for what one process does before the loop see 'One "
-            "process prepares the data' in docs/python.md"
+            "torch.distributed has no process group yet: the job makes one for each generation of several processes, from the "
+            "beginning of the loop over job.steps on; use it there or in job.on_generation, and not if job.group is None; for what "
+            "one process does before the loop see 'One process prepares the data' in docs/python.md"
         )
     if words.startswith(_NO_RANK):
         return (
@@ -39,6 +50,13 @@ def recognized(error: BaseException | None) -> str | None:
             "drop_last=True, or a global_batch_size that leaves each rank two samples, also in the last batch of an epoch"
         )
     return None
+
+
+def is_without_group(error: BaseException) -> bool:
+    """Whether an error of PyTorch says that there is no such process group now."""
+    words = str(error)
+    is_default = isinstance(error, ValueError) and words.startswith(_NO_GROUP)
+    return is_default or (isinstance(error, (ValueError, RuntimeError)) and any(part in words for part in _NOT_OF_NOW))
 
 
 def words_of_second_run() -> str:

@@ -15,6 +15,7 @@ from .buffers import Buffers
 from .digests import digest_of, portions
 from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
+from .migration import is_without_group
 from .sampler import Sampler, Step
 from .state import Row
 from .step_numbers import Number, StepNumbers
@@ -244,8 +245,17 @@ class OpenStep:
             for parameter in model.parameters():
                 parameter.grad = None
 
+    @property
+    def is_dropped(self) -> bool:
+        """A rank is lost, and the rest of the body runs without a group: the loop does the step again after it."""
+        return self.is_in_body and self._generations.is_left
+
     def collective_failed(self, error: BaseException) -> bool:
         """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""
+        if self.is_dropped and (isinstance(error, RuntimeError) or is_without_group(error)):
+            return True
+        if not isinstance(error, (RuntimeError, PeerLost)):
+            return False
         if isinstance(error, PeerLost):
             # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
             return error.newer is None

@@ -510,3 +510,30 @@ def test_ranks_whose_states_differ_write_no_checkpoint_and_name_the_tensor(tmp_p
     found = [re.search(r"the replicas differ after step (\d+): model.0.weight of rank 1 is not that of rank 0", words) for words in said]
     assert all(found) and int(found[0][1]) >= 8, said
     assert all(int(name.rpartition("-")[2]) < 8 for name in saved if not name.endswith("partial")), saved
+
+
+@pytest.mark.parametrize("what", ["mesh", "part", "world"])
+def test_a_process_group_of_an_earlier_generation_ends_the_job_with_what_to_change(tmp_path, what):
+    with World(tmp_path, "kept.py", what, "caught") as world:
+        world.slow(50)
+        workers = world.begin(3)
+        world.reach(workers, 5)
+        world.slow(0)
+        # The same ranks again: by its name PyTorch would find a group, and a group that is kept would still sum.
+        world.form(workers)
+        first = until("a worker ends", lambda: next((worker for worker in workers if worker.is_gone()), None))
+        world.ends([first], 64)
+        words = "uses a process group or a DeviceMesh of an earlier generation"
+        assert words in first.words()["message"] and "job.on_generation(callback)" in first.words()["message"]
+
+
+@pytest.mark.parametrize(("what", "code"), [("dropped caught", 0), ("dropped-part caught", 0), ("dropped bare", 75)])
+def test_a_collective_after_a_commit_that_was_dropped_does_not_fail_the_job(tmp_path, what, code):
+    with World(tmp_path, "kept.py", *what.split()) as world:
+        workers = world.begin(3, fault="2:31:Agree")
+        until("the rank is killed", workers[2].is_gone)
+        if code == 0:
+            world.form(workers[:2])
+        world.ends(workers[:2], code)
+        if code != 0:
+            assert "called a collective after a job.commit that returned False" in workers[0].words()["message"]
