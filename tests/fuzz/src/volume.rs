@@ -6,7 +6,7 @@ use std::path::Path;
 use roundhouse_elastic::audit::{self, File};
 use roundhouse_elastic::ledger::{Chain, Header, Terms};
 use roundhouse_elastic::{CheckpointId, Course, Head, Scaling, Skips};
-use roundhouse_member::checkpoint::load::{self, Damaged, Message};
+use roundhouse_member::checkpoint::load::{self, Message};
 use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION};
 use roundhouse_member::checkpoint::{Directory, Identity, Manifest, complete, shard};
 use roundhouse_member::state::{Record, Table};
@@ -36,7 +36,7 @@ pub const CHECKPOINT: Target = Target {
         {
             place.write(path.join(name), shard);
         }
-        let found = load::find(&directory, &told.training, &told.tensors, &Damaged::new());
+        let found = load::find(&directory, &told.training, &told.tensors);
         if let Ok(Some(manifest)) = found {
             let messages = load::read(&directory, manifest).unwrap();
             let is_end = |message: &Message| !matches!(message, Message::Piece { .. });
