@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .errors import is_own
 from .gradients import Gradients
-from .migration import is_without_group
+from .migration import recognized
 
 # Generations, one after the other, in which a step fails with the same words before that is no lost peer. Some may be: peers that
 # are lost one after the other within a long step can leave the same words, such as those of a timeout.
@@ -32,7 +32,7 @@ class Failures:
 
         ``steps``: committed ones. ``is_open``: in a step, or, if False, after its commit. None: in a callback.
         """
-        if is_own(error) or error is self._raised or is_without_group(error):
+        if is_own(error) or error is self._raised or recognized(error) is not None:
             return True
         if (None if is_open is None else (steps, is_open), str(error)) == self._words:
             return True

@@ -19,6 +19,8 @@ _NOT_OF_NOW = (
     "is not registered, please create group with torch.distributed.new_group",
     "Could not resolve the process group registered under the name",
 )
+# Of an exchange without lengths, in PyTorch 2.11: ncclInProgress of a communicator that does not block.
+_IN_PROGRESS = "NCCL Error 7"
 _NO_RANK = "Error initializing torch.distributed using env://"
 _ONE_SAMPLE = "Expected more than 1 value per channel when training"
 
@@ -32,6 +34,11 @@ def recognized(error: BaseException | None) -> str | None:
         return (
             "the script uses a process group or a DeviceMesh of an earlier generation, which is over: each generation has other "
             "ranks; make it in job.on_generation(callback), which runs in each generation, and keep no reference to job.group"
+        )
+    if words.startswith(_IN_PROGRESS):
+        return (
+            f"{words}: give dist.all_to_all_single the lengths over NCCL, input_split_sizes and output_split_sizes; without them "
+            "PyTorch takes an operation in progress for an error"
         )
     if words.startswith(_NO_GROUP):
         return (

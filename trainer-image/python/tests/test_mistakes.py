@@ -15,6 +15,7 @@ from roundhouse import _native, joining
 from roundhouse.data import Loader, Sampler
 from roundhouse.digests import digest_of, portions
 from roundhouse.ending import explained
+from roundhouse.failures import Failures
 from roundhouse.optimizer import bytes_of
 from roundhouse.state import InPlace, Row
 from roundhouse.streams import Shard
@@ -697,6 +698,15 @@ def test_a_weight_that_is_no_number_of_at_least_0_is_an_error_before_the_weights
             loss.backward()
             job.commit(loss, parts.both, weight=weight)
     assert torch.equal(before, parts.body.weight)
+
+
+def test_an_exchange_over_nccl_without_lengths_is_named_at_once(parts):
+    error = RuntimeError("NCCL Error 7: NCCL operation in progress")
+    code, words = explained(error)
+    assert code == 64 and words.endswith("takes an operation in progress for an error") and "input_split_sizes" in words
+    # No lost peer's, in the first generation already.
+    assert Failures().is_of_script(error, 3, True)
+    assert not Failures().is_of_script(RuntimeError("Connection closed by peer"), 3, True)
 
 
 def test_the_digest_of_gradients_sees_each_bit_and_a_double_holds_it():

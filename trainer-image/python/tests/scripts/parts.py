@@ -41,6 +41,14 @@ with rh.join(state={"model": model, "opt": opt}) as job:
                 found = [None] * job.world_size
                 dist.all_gather_object(found, {"rank": job.rank}, group=part)
                 assert [one["rank"] for one in found] == list(range(job.world_size)), found
+                # Over NCCL an exchange needs lengths: see docs/python.md.
+                equal = [1] * job.world_size
+                for lengths in [equal] if job.device.type == "cuda" else [equal, None]:
+                    for group in (part, job.group):
+                        row = torch.arange(job.world_size, device=job.device) + job.rank * job.world_size
+                        come = torch.empty_like(row)
+                        dist.all_to_all_single(come, row, lengths, lengths, group=group)
+                        assert come.tolist() == [peer * job.world_size + job.rank for peer in range(job.world_size)], come
             x, y = batch.to(job.device)
             assert int(num_samples) == batch.step.global_size
             loss = torch.nn.functional.cross_entropy(net(x), y)
