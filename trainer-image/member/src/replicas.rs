@@ -17,6 +17,9 @@ use crate::world::World;
 /// The largest prime below 2^32: no power of two is a multiple of it, so one flipped bit changes what is left of a sum.
 const PRIME: i64 = 4_294_967_291;
 
+/// Ranks of a message that are listed one by one if all of them differ.
+const MOST_LISTED: u32 = 8;
+
 /// Where the states of the ranks differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
@@ -26,12 +29,8 @@ pub struct Difference {
     pub tensor: usize,
     /// Its name.
     pub name: String,
-    /// A rank that the others are compared with: of most ranks, or rank 0 if no state is that of more than half of them.
-    pub reference: u32,
-    /// The ranks whose state differs from it.
-    pub ranks: Vec<u32>,
-    /// Whether more than half of the ranks have the state of the reference.
-    pub has_majority: bool,
+    /// Whose state it is that differs.
+    pub ranks: Differing,
 }
 
 impl Difference {
@@ -39,7 +38,7 @@ impl Difference {
     /// continue from the newest checkpoint: no rank can know whose state is right.
     #[must_use]
     pub fn failure_of(self, rank: u32) -> Failure {
-        if self.has_majority && !self.ranks.contains(&rank) {
+        if self.ranks.has_majority() && !self.ranks.contains(rank) {
             return Failure::PeerLost(self.to_string());
         }
         Failure::ReplicasDiffer(self)
@@ -52,25 +51,13 @@ impl fmt::Display for Difference {
             step,
             tensor: _,
             name,
-            reference,
             ranks,
-            has_majority,
         } = self;
-        let whose = match ranks.as_slice() {
-            [rank] => format!("rank {rank}"),
-            ranks => {
-                let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
-                format!("ranks {}", ranks.join(", "))
-            }
-        };
         write!(
             f,
-            "the replicas differ after step {step}: {name} of {whose} is not that of rank {reference}"
-        )?;
-        if *has_majority {
-            f.write_str(" and of most ranks")?;
-        }
-        f.write_str("; no checkpoint was written")
+            "the replicas differ after step {step}: {}; no checkpoint was written",
+            ranks.words(name, "is not that")
+        )
     }
 }
 
@@ -96,15 +83,10 @@ pub fn compare<G: Group, S: State>(
     let digests = state.digests()?;
     let bytes: Vec<u8> = digests.iter().flat_map(|it| it.to_le_bytes()).collect();
     let all = world.of_each(Digest::of(&[&bytes]).number() as f64)?;
-    let Compared {
-        reference,
-        has_majority,
-        ranks,
-    } = Compared::of(&all);
-    if ranks.is_empty() {
+    let Some(ranks) = Differing::of(&all) else {
         return Ok(None);
-    }
-    let is_reference = world.rank() == reference;
+    };
+    let is_reference = world.rank() == ranks.reference();
     let told = digests
         .iter()
         .map(|it| if is_reference { f64::from(*it) } else { 0.0 });
@@ -123,51 +105,97 @@ pub fn compare<G: Group, S: State>(
         step,
         tensor,
         name: name.unwrap_or_default(),
-        reference,
         ranks,
-        has_majority,
     }))
 }
 
-/// Numbers of all ranks that should be the same.
+/// Which ranks have other numbers than they should, of numbers that should be the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compared {
-    /// A rank that the others are compared with: of most ranks, or rank 0 if more than half of them do not agree.
-    pub reference: u32,
-    /// Whether more than half of the ranks have its number.
-    pub has_majority: bool,
-    /// The ranks that have another number.
-    pub ranks: Vec<u32>,
+pub enum Differing {
+    /// Most ranks have the same number.
+    Few {
+        /// One of those that have it.
+        reference: u32,
+        /// The ranks that have another one.
+        ranks: Vec<u32>,
+    },
+    /// No number is that of more than half of the ranks: any of them may be wrong.
+    All {
+        /// How many ranks there are.
+        size: u32,
+    },
 }
 
-impl Compared {
-    /// Compares whole numbers, one for each rank.
+impl Differing {
+    /// Compares whole numbers, one for each rank. `None`: they are the same.
     #[must_use]
-    pub fn of(all: &[f64]) -> Self {
-        let is_most = |own: &f64| 2 * num_equal(all, *own) > all.len();
-        let most = all.iter().position(is_most);
-        let reference = u32::try_from(most.unwrap_or_default()).unwrap_or_default();
-        Self {
+    pub fn of(all: &[f64]) -> Option<Self> {
+        let first = all.first()?;
+        if all.iter().all(|own| is_equal(*own, *first)) {
+            return None;
+        }
+        let ranks = || (0..).zip(all.iter().copied());
+        let is_most = |own| 2 * all.iter().filter(|it| is_equal(**it, own)).count() > all.len();
+        let Some((reference, number)) = ranks().find(|(_, own)| is_most(*own)) else {
+            return Some(Self::All {
+                size: u32::try_from(all.len()).unwrap_or(u32::MAX),
+            });
+        };
+        let others = ranks().filter_map(|(rank, own)| (!is_equal(own, number)).then_some(rank));
+        Some(Self::Few {
             reference,
-            has_majority: most.is_some(),
-            ranks: others(all, reference),
+            ranks: others.collect(),
+        })
+    }
+
+    /// A rank that the others are compared with. It is right only if there is a majority.
+    #[must_use]
+    pub const fn reference(&self) -> u32 {
+        match self {
+            Self::Few { reference, .. } => *reference,
+            Self::All { .. } => 0,
+        }
+    }
+
+    const fn has_majority(&self) -> bool {
+        matches!(self, Self::Few { .. })
+    }
+
+    fn contains(&self, rank: u32) -> bool {
+        match self {
+            Self::Few { ranks, .. } => ranks.contains(&rank),
+            Self::All { size } => rank < *size,
+        }
+    }
+
+    /// Whose `what` differs, in words. `is_not_that`: the same, or `are not those`.
+    #[must_use]
+    pub fn words(&self, what: &str, is_not_that: &str) -> String {
+        match self {
+            Self::Few { reference, ranks } => format!(
+                "{what} of {} {is_not_that} of rank {reference} and of most ranks",
+                listed(ranks)
+            ),
+            Self::All { size } => {
+                let ranks = if *size > MOST_LISTED {
+                    format!("ranks 0 to {}", size - 1)
+                } else {
+                    listed(&(0..*size).collect::<Vec<_>>())
+                };
+                format!("{what} of {ranks} differ; there is no majority")
+            }
         }
     }
 }
 
-fn num_equal(all: &[f64], own: f64) -> usize {
-    all.iter().filter(|it| is_equal(**it, own)).count()
-}
-
-/// The ranks whose number differs from that of the reference.
-fn others(all: &[f64], reference: u32) -> Vec<u32> {
-    let Some(its) = all.get(reference as usize) else {
-        return Vec::new();
-    };
-    let ranks = (0..).zip(all);
-    ranks
-        .filter_map(|(rank, own)| (!is_equal(*own, *its)).then_some(rank))
-        .collect()
+/// Such as `rank 1`, and `ranks 0, 2 and 3`.
+fn listed(ranks: &[u32]) -> String {
+    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [rank] => format!("rank {rank}"),
+        [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
+    }
 }
 
 /// Of whole numbers.

@@ -56,7 +56,7 @@ fn two_ranks_that_differ_both_end_and_continue_from_the_checkpoint_before() {
     for node in 0..2 {
         let words = job.failure(node, 0).message;
         let differ = format!(
-            "replicas differ after step {}: model.fc1.weight of rank 1",
+            "replicas differ after step {}: model.fc1.weight of ranks 0 and 1 differ; there is no majority",
             2 * EVERY
         );
         assert!(words.contains(&differ), "{words}");

@@ -26,15 +26,24 @@ fn found(size: u32, flips: &[(u32, usize, u8)]) -> Vec<Option<Difference>> {
     })
 }
 
-fn difference(tensor: usize, reference: u32, ranks: &[u32], has_majority: bool) -> Difference {
+fn difference(tensor: usize, ranks: Differing) -> Difference {
     Difference {
         step: 40,
         tensor,
         name: ["a", "b", "c"][tensor].to_owned(),
+        ranks,
+    }
+}
+
+fn few(reference: u32, ranks: &[u32]) -> Differing {
+    Differing::Few {
         reference,
         ranks: ranks.to_vec(),
-        has_majority,
     }
+}
+
+const fn all(size: u32) -> Differing {
+    Differing::All { size }
 }
 
 #[test]
@@ -43,18 +52,14 @@ fn ranks_that_differ_are_named_with_the_first_tensor_and_the_majority_is_right()
     for (size, flips, expected) in [
         (1, vec![flip(0)], None),
         (3, vec![], None),
-        (2, vec![flip(1)], Some(difference(2, 0, &[1], false))),
-        (3, vec![flip(1)], Some(difference(2, 0, &[1], true))),
-        (3, vec![flip(0)], Some(difference(2, 1, &[0], true))),
-        (
-            4,
-            vec![flip(0), (2, 12, 0)],
-            Some(difference(1, 0, &[1, 2, 3], false)),
-        ),
+        (2, vec![flip(1)], Some(difference(2, all(2)))),
+        (3, vec![flip(1)], Some(difference(2, few(0, &[1])))),
+        (3, vec![flip(0)], Some(difference(2, few(1, &[0])))),
+        (4, vec![flip(0), (2, 12, 0)], Some(difference(1, all(4)))),
         (
             5,
             vec![(4, 0, 1), (1, 28, 3)],
-            Some(difference(0, 0, &[1, 4], true)),
+            Some(difference(0, few(0, &[1, 4]))),
         ),
         (3, vec![flip(0), flip(1), flip(2)], None),
     ] {
@@ -64,6 +69,40 @@ fn ranks_that_differ_are_named_with_the_first_tensor_and_the_majority_is_right()
             "{flips:?} {found:?}"
         );
     }
+}
+
+#[test]
+fn without_a_majority_no_rank_is_named_as_right() {
+    let words =
+        |digests: &[f64]| Differing::of(digests).map(|it| it.words("the sums", "are not those"));
+    for (digests, expected) in [
+        (
+            &[7.0, 8.0][..],
+            "ranks 0 and 1 differ; there is no majority",
+        ),
+        (
+            &[7.0, 8.0, 7.0, 8.0],
+            "ranks 0, 1, 2 and 3 differ; there is no majority",
+        ),
+        (
+            &[9.0, 8.0, 8.0, 7.0, 8.0],
+            "ranks 0 and 3 are not those of rank 1 and of most ranks",
+        ),
+        (
+            &[7.0, 8.0, 8.0],
+            "rank 0 are not those of rank 1 and of most ranks",
+        ),
+    ] {
+        assert_eq!(words(digests).unwrap(), format!("the sums of {expected}"));
+    }
+    let many: Vec<f64> = (0..512).map(f64::from).collect();
+    let expected = "the sums of ranks 0 to 511 differ; there is no majority";
+    assert_eq!(words(&many).unwrap(), expected);
+    assert_eq!(words(&[7.0; 3]), None);
+    assert_eq!(words(&[]), None);
+    let said = difference(1, all(2)).to_string();
+    let expected = "b of ranks 0 and 1 differ; there is no majority; no checkpoint was written";
+    assert!(said.ends_with(expected), "{said}");
 }
 
 #[test]
@@ -93,11 +132,11 @@ fn those_that_are_right_go_on_without_the_others_and_without_a_majority_nobody_d
             Failure::ReplicasDiffer(_)
         )
     };
-    let known = difference(2, 0, &[1], true);
+    let known = difference(2, few(0, &[1]));
     assert_eq!(
         [0, 1, 2].map(|rank| ends(&known, rank)),
         [false, true, false]
     );
-    let unknown = difference(2, 0, &[1], false);
+    let unknown = difference(2, all(2));
     assert_eq!([0, 1].map(|rank| ends(&unknown, rank)), [true, true]);
 }

@@ -6,7 +6,7 @@
 //! may leave garbage on one rank while the sum that follows it is right.
 
 use roundhouse_member::Failure;
-use roundhouse_member::replicas::Compared;
+use roundhouse_member::replicas::Differing;
 use roundhouse_member::world::{Packing, Standing, not_of_all_ranks};
 
 /// Where they lie.
@@ -76,24 +76,9 @@ impl Layout {
 
 /// `None`: all ranks have the same digest.
 fn words_of_difference(digests: &[f64]) -> Option<String> {
-    let Compared {
-        reference,
-        has_majority,
-        ranks: others,
-    } = Compared::of(digests);
-    if others.is_empty() {
-        return None;
-    }
-    let ranks = if others.len() == 1 { "rank" } else { "ranks" };
-    let others: Vec<String> = others.iter().map(u32::to_string).collect();
-    let most = if has_majority {
-        " and of most ranks"
-    } else {
-        ""
-    };
+    let differing = Differing::of(digests)?;
     Some(format!(
-        "after their sum the gradients of {ranks} {} are not those of rank {reference}{most}: a collective was cut off, or a device \
-         computes wrong",
-        others.join(", ")
+        "after their sum {}: a collective was cut off, or a device computes wrong",
+        differing.words("the gradients", "are not those")
     ))
 }
