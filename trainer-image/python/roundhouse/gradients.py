@@ -206,7 +206,7 @@ class Model(torch.nn.Module):
     def _check_static(self) -> None:
         """Raises ConfigError for a pass in ``no_sync`` with a static graph, also in a world of one: DDP would end the process with
         an assertion of its own, in the first pass of some generation."""
-        if self._options.get("static_graph") and self._gradients.accumulates and self.training and torch.is_grad_enabled():
+        if self._options.get("static_graph") and self._gradients.accumulates and self._trains() and torch.is_grad_enabled():
             raise ConfigError(
                 f"a pass of {type(self.module).__name__} in no_sync with job.model(..., static_graph=True): a DDP with a static "
                 "graph has to sum the gradients of its first pass, and each generation has a new DDP; leave out static_graph, or "
@@ -228,9 +228,13 @@ class Model(torch.nn.Module):
         finally:
             self._gradients.accumulates = before
 
+    def _trains(self) -> bool:
+        """In training mode. The module says it: a script may set the mode of the module that it has given, and not of this one."""
+        return bool(getattr(self.module, "_orig_mod", self.module).training)
+
     def _wrapped(self) -> DistributedDataParallel | None:
         gradients = self._gradients
-        if gradients.group is None or gradients.broken is not None or not self.training:
+        if gradients.group is None or gradients.broken is not None or not self._trains():
             return None
         trained = [parameter.requires_grad for parameter in self._all]
         if not any(trained):
@@ -256,7 +260,7 @@ class Model(torch.nn.Module):
     def _note_alone(self) -> None:
         """A pass in a world of one, whose gradients a DDP would sum if there were one."""
         gradients = self._gradients
-        if gradients.group is not None or not (self.training and torch.is_grad_enabled()):
+        if gradients.group is not None or not (self._trains() and torch.is_grad_enabled()):
             return
         if gradients.accumulates:
             # As with a DDP: the last pass of a step has to be summed.

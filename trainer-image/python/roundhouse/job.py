@@ -86,6 +86,17 @@ class Job:
         return self._generations.steps_done
 
     @property
+    def loss(self) -> float | None:
+        """The loss of the step that this process has committed last: the mean over the samples of the global batch, or over their
+        weight; the same on all ranks. None before the first. It costs nothing."""
+        return None if self._open.outcome is None else self._open.outcome[0]
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The norm of that step's gradients, before they were clipped and without the scale of a scaler; None as :attr:`loss`."""
+        return None if self._open.outcome is None else self._open.outcome[1]
+
+    @property
     def group(self) -> Any:
         """The process group of the current generation, for ``torch.distributed``; None in a world of one. Known as :attr:`rank`."""
         self._known("group")
@@ -151,11 +162,15 @@ class Job:
         ``dataset`` has ``__getitem__`` and ``__len__``, or is what :meth:`shard_of` returns. ``evaluation`` is done between
         steps. ``options`` are those of PyTorch's DataLoader, such as ``num_workers`` and ``collate_fn``.
         """
-        return Loop(lambda: self._loops.batches(dataset, sampler, evaluation, options))
+        return Loop(lambda: self._loops.batches(dataset, sampler, evaluation, options), lambda: self._to_come(sampler))
 
     def indices(self, sampler: Sampler, *, evaluation: Evaluation | None = None) -> Iterable[Step]:
         """The steps of this rank, for a script that reads its samples itself. Each is to be ended by :meth:`commit`."""
-        return Loop(lambda: self._loops.indices(sampler, evaluation))
+        return Loop(lambda: self._loops.indices(sampler, evaluation), lambda: self._to_come(sampler))
+
+    def _to_come(self, sampler: Sampler) -> int:
+        """Steps that are not committed yet, as far as this process knows."""
+        return max(sampler.total_steps - self.steps_done, 0)
 
     def commit(
         self,

@@ -18,10 +18,18 @@ from .seeding import mixed, seed_all
 
 
 class Loop:
-    """The steps of a ``for``. Each ``for`` has an iterator of its own: that it is let go says that the loop was left."""
+    """The steps of a ``for``. Each ``for`` has an iterator of its own: that it is let go says that the loop was left.
 
-    def __init__(self, begin: Callable[[], Iterator[Any]]):
+    Its length, for a progress bar, is that of all steps before the first ``for``: a process that joins or continues from a
+    checkpoint does not know yet how many are done. A step that is dropped comes twice.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], to_come: Callable[[], int]):
         self._begin = begin
+        self._to_come = to_come
+
+    def __len__(self) -> int:
+        return self._to_come()
 
     def __iter__(self) -> Iterator[Any]:
         return self._begin()

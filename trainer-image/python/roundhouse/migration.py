@@ -49,7 +49,8 @@ def recognized(error: BaseException | None) -> str | None:
     if words.startswith(_NO_RANK):
         return (
             "init_process_group has no place in a script that joins: remove it, and destroy_process_group, too; the job makes a "
-            "process group for each generation, from the beginning of the loop over job.steps on"
+            "process group for each generation, from the beginning of the loop over job.steps on; if a library such as Accelerate "
+            "calls it, which takes LOCAL_RANK for that of a launcher, read LOCAL_RANK and delete it from os.environ before"
         )
     if words.startswith(_ONE_SAMPLE):
         return (

@@ -55,6 +55,8 @@ class OpenStep:
         # The step is committed without optimizers: the script changes its tensors itself in the rest of the body.
         self._is_left_to_script = False
         self._began_at = self._loaded_at = 0.0
+        # Of the last step that this process has committed: its loss, and the norm of its gradients before they were clipped.
+        self.outcome: tuple[float, float] | None = None
         self._hook = register_optimizer_step_pre_hook(self._check_step)
 
     def close(self) -> None:
@@ -162,6 +164,7 @@ class OpenStep:
                 "rate, add a warm-up, or give job.commit max_grad_norm"
             )
         self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at)
+        self.outcome = (mean_loss, norm)
         return True
 
     def _apply(

@@ -474,6 +474,7 @@ def test_sys_exit_before_the_last_step_is_a_failure(tmp_path):
         ("unused", 3, 1, "33:Backward"),
         ("unused-accumulate", 2, 0, "32:Agree"),
         ("static-clip", 3, 1, "31:Backward"),
+        ("rate", 2, 1, "31:Agree"),
         ("autocast-scaler-clip", 3, 2, "31:Backward"),
     ],
 )

@@ -709,6 +709,53 @@ def test_an_exchange_over_nccl_without_lengths_is_named_at_once(parts):
     assert not Failures().is_of_script(RuntimeError("Connection closed by peer"), 3, True)
 
 
+def test_the_mode_of_a_model_is_that_of_its_module(parts):
+    def loss(job, x):
+        net = job.model(parts.body).eval()
+        # As a library that evaluates: it sets the mode of what it was given.
+        parts.body.train()
+        return job.model(parts.head)(net(x))
+
+    train(parts, lambda job, value: job.commit(value, parts.both), loss=loss)
+
+
+@pytest.mark.parametrize("most", [None, 0.1])
+def test_after_a_commit_the_job_has_loss_and_norm_of_the_step(parts, most):
+    seen = []
+
+    def body(job, value):
+        norm = torch.nn.utils.get_total_norm([p.grad for p in [*parts.body.parameters(), *parts.head.parameters()]])
+        assert (job.loss, job.grad_norm) == (seen[-1] if seen else (None, None))
+        assert job.commit(value, parts.both, max_grad_norm=most)
+        seen.append((job.loss, job.grad_norm))
+        assert seen[-1] == pytest.approx((value.item(), norm.item()), rel=1e-5)
+
+    train(parts, body, steps=3)
+    assert len(set(seen)) == 3
+
+
+def test_a_loop_has_the_length_of_the_steps_that_are_to_come(parts):
+    with rh.join(state=parts.state()) as job:
+        sampler = job.sampler(40, 8, epochs=2)
+        assert len(job.steps(DATA, sampler)) == len(job.indices(sampler)) == 10
+        for batch in job.steps(DATA, sampler):
+            loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+            loss.backward()
+            job.commit(loss, parts.both)
+            assert len(job.steps(DATA, sampler)) == 10 - batch.step.number
+
+
+def test_a_sampler_that_was_made_before_the_join_knows_the_steps_for_a_scheduler(parts):
+    sampler = rh.Sampler(len(DATA), 16, epochs=2, seed=3)
+    schedule = torch.optim.lr_scheduler.LinearLR(parts.first, 1.0, 0.0, total_iters=sampler.total_steps)
+    with rh.join(state=parts.state(schedule=schedule)) as job:
+        for batch in job.steps(DATA, sampler):
+            loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+            loss.backward()
+            job.commit(loss, parts.both, schedule)
+    assert job.steps_done == sampler.total_steps == 6 and schedule.get_last_lr() == [0.0]
+
+
 def test_the_digest_of_gradients_sees_each_bit_and_a_double_holds_it():
     generator = torch.Generator().manual_seed(4)
     kinds = [((7, 3), torch.float32), ((5,), torch.bfloat16), ((2, 2), torch.float64)]

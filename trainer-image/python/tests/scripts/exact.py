@@ -89,6 +89,9 @@ with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as 
                 os.kill(os.getpid(), signal.SIGKILL)
             if "collective" in USES and job.group is not None:
                 dist.all_reduce(torch.ones(1))
+            for opt in opts if "rate" in USES else []:
+                # Before the commit, also of a step that is dropped: a function of its number.
+                opt.param_groups[0]["lr"] = rate * (1 - number / 2 / STEPS)
             chosen = [opts[number % 2]] if "alternate" in USES else opts
             most = 0.5 if "clip" in USES else None
             job.commit(loss, chosen, scaler=scaler if "scaler" in USES else None, max_grad_norm=most)

@@ -1,5 +1,6 @@
 """A training whose ranks also sum numbers with job.sum: STEPS and where the weights go. HOW says what becomes of a lost rank."""
 
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,13 @@ def num_ranks(job, step):
     return job.sum([1])[0]
 
 
+def check_outcome(loss, step):
+    """All ranks have the loss of all samples, and the same norm."""
+    own = loss.item() * step.size / step.global_size
+    mean, norms = job.sum([own, job.grad_norm])
+    assert math.isclose(mean, job.loss, rel_tol=1e-6) and math.isclose(norms, job.world_size * job.grad_norm), (mean, job.loss)
+
+
 def train(batch):
     loss = torch.nn.functional.cross_entropy(net(batch.x), batch.y)
     loss.backward()
@@ -33,6 +41,7 @@ def train(batch):
     job.commit(loss, opt)
     if HOW != "in a step":
         assert num_ranks(job, batch.step.number) == job.world_size
+        check_outcome(loss, batch.step)
 
 
 with rh.join(state={"model": model, "opt": opt}) as job:
