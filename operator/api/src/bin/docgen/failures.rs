@@ -56,7 +56,8 @@ More than `backoffLimit` incidents in a row without a new step fail the job. So 
 set that limit. More than `maxReplacements` pods that take the place of others without a new step fail the job, whatever the cause; the
 default is 10 for each worker and spare, at least 100. Several workers that fail before the next generation trains are one incident.
 A worker that fails before it trains, however often and also with `FailJob` by default, fails only a job that has not trained yet or has too
-few other workers; the event `WorkerLeftOut` names it. A rule of the job with `FailJob` fails the job, whichever worker it is.
+few other workers; the event `WorkerLeftOut` names it. A rule of the job with `FailJob` fails the job, whichever worker it is. In restart mode
+the script of a new worker starts with its first generation, so its failures are those of a member.
 
 ## Trouble with checkpoints
 
