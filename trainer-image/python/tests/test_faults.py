@@ -1,8 +1,10 @@
 """Processes of one job that are killed, stopped, added and removed while they train."""
 
+import os
 import pathlib
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -420,6 +422,35 @@ def test_an_evaluation_that_breaks_is_done_again_and_newcomers_take_part(tmp_pat
     assert difference(undisturbed(STEPS), load(tmp_path / "weights")) <= ROUNDING
 
 
+def test_evaluations_every_so_many_steps_are_those_of_one_process_when_a_rank_is_killed(tmp_path):
+    def evaluations(workers):
+        """The loss after each step that was evaluated, which is the same on all ranks."""
+        found = {}
+        for worker in workers:
+            for step, loss in re.findall(r"evaluated after (\d+): (\S+)", worker.log.read_text()):
+                found.setdefault(int(step), set()).add(float(loss))
+        return found
+
+    seen = []
+    for num_workers in (1, 2):
+        directory = tmp_path / str(num_workers)
+        directory.mkdir()
+        with World(directory, "train.py", STEPS, directory / "weights", variables={"EVALUATE_EVERY": "7"}) as world:
+            # It dies in the step that is evaluated next.
+            workers = world.begin(num_workers, fault="1:21:Agree" if num_workers > 1 else None)
+            if num_workers > 1:
+                until("the rank is killed", workers[1].is_gone)
+                workers[1] = world.start(1)
+                world.prepared([workers[1]])
+                world.form(workers)
+            world.ends(workers)
+            seen.append(evaluations(workers))
+    # After the last step, too.
+    assert list(seen[0]) == [*range(7, STEPS, 7), STEPS] and list(seen[1]) == list(seen[0]), seen
+    for step, losses in seen[1].items():
+        assert max(losses) - min(losses | seen[0][step]) <= 2e-4, (step, seen)
+
+
 def test_a_rank_that_ends_before_the_result_is_written_leaves_it_to_the_next_rank_0(tmp_path, undisturbed):
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables={"EXIT_AT_END": "0"}) as world:
         workers = world.begin(3)
@@ -538,3 +569,38 @@ def test_a_collective_after_a_commit_that_was_dropped_does_not_fail_the_job(tmp_
         world.ends(workers[:2], code)
         if code != 0:
             assert "called a collective after a job.commit that returned False" in workers[0].words()["message"]
+
+
+def with_limit(directory, cores):
+    """A command that runs another one as under a limit of its cgroup: with files of the kernel's names in their place."""
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            place = directory / path.strip("/")
+            limits = {"cgroup.controllers": "cpu", "cpu.max": f"{cores * 100000} 100000"}
+        elif "cpu" in controllers.split(","):
+            place = directory / "cpu" / path.strip("/")
+            limits = {"cpu.cfs_quota_us": str(cores * 100000), "cpu.cfs_period_us": "100000"}
+        else:
+            continue
+        place.mkdir(parents=True, exist_ok=True)
+        for name, value in limits.items():
+            (place / name).write_text(f"{value}\n")
+    return ["unshare", "-rm", "sh", "-c", 'mount --bind "$0" /sys/fs/cgroup && exec "$@"', str(directory)]
+
+
+def test_a_worker_computes_with_as_many_threads_as_its_cgroup_has_cores(tmp_path):
+    limit = with_limit(tmp_path / "cgroup", 1)
+    if subprocess.run([*limit, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine does not allow namespaces")
+    seen = []
+    for command in ([], limit):
+        directory = tmp_path / str(len(seen))
+        directory.mkdir()
+        with World(directory, "train.py", 2, directory / "weights", variables={"OMP_NUM_THREADS": ""}) as world:
+            world.starter, world.command = None, [*command, *world.command]
+            workers = world.begin(1)
+            world.ends(workers)
+            seen.append(int(re.search(r"threads that compute: (\d+)", workers[0].log.read_text())[1]))
+    # The machine that runs the tests may have a limit, too.
+    assert 1 <= seen[0] <= len(os.sched_getaffinity(0)) and seen[1] == 1, seen

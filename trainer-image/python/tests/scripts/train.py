@@ -53,7 +53,14 @@ def tell(_):
     print(f"process that loads: {os.getpid()}", flush=True)
 
 
+def evaluated(means):
+    print(f"evaluated after {job.steps_done}: {means['loss']:.4f}", flush=True)
+
+
 evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EVALUATE") else None
+if os.environ.get("EVALUATE_EVERY"):
+    number = int(os.environ["EVALUATE_EVERY"])
+    evaluation = rh.Evaluation(dataset, right, batch_size=100, every_epochs=0, every_steps=number, then=evaluated)
 
 if os.environ.get("NO_STATE"):
     schedule.state_dict = lambda: int("no number")
@@ -64,6 +71,7 @@ if os.environ.get("LARGE"):
     state["large"] = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(int(os.environ["LARGE"]) << 18), requires_grad=False)])
 
 with rh.join(state=state) as job:
+    print("threads that compute:", torch.get_num_threads(), flush=True)
     sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5, in_order=bool(os.environ.get("STREAM")))
     if os.environ.get("STREAM"):
         dataset = job.shard_of(list(dataset), len(dataset))
