@@ -20,7 +20,7 @@ pub enum Damage {
 }
 
 impl Damaged {
-    /// A rank has read this checkpoint in vain.
+    /// A rank could not read the bytes of this checkpoint, or they are wrong.
     pub fn mark(&self, id: CheckpointId, damage: Damage) {
         self.lock().insert(id, damage);
     }
