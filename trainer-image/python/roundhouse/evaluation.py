@@ -89,30 +89,48 @@ def _whole(loader: Any) -> Any:
         yield next(batches)
 
 
+def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluation]:
+    """What ``job.steps`` is given, as a list. All are due after the same steps: the job reports one of them."""
+    if evaluation is None:
+        return []
+    several = evaluation if isinstance(evaluation, (list, tuple)) else [evaluation]
+    given = [one for one in several if isinstance(one, Evaluation)]
+    if len(given) < len(several):
+        raise ConfigError(f"job.steps: evaluation is {evaluation!r}; give rh.Evaluation(...), or several of them in a list")
+    if len({(one.every_epochs, one.every_steps) for one in given}) > 1:
+        raise ConfigError("job.steps: all evaluations of a list need the same every_epochs and every_steps")
+    return given
+
+
 def evaluate(
-    evaluation: Evaluation, process: Process, modules: Sequence[torch.nn.Module], place: Place
+    evaluations: Sequence[Evaluation], process: Process, modules: Sequence[torch.nn.Module], place: Place
 ) -> None:
-    """Evaluates the state on all ranks. One that breaks off is due again in the next generation."""
-    process.begin_evaluation(counts=evaluation.then is not None)
+    """Evaluates the state on all ranks. What breaks off is due again in the next generation. The job reports the first one."""
+    process.begin_evaluation(counts=any(one.then is not None for one in evaluations))
     were_training = [(module, module.training) for own in modules for module in own.modules()]
     for own in modules:
         own.eval()
     try:
-        sums = evaluation.sums(place.rank, place.world_size)
+        sums = [one.sums(place.rank, place.world_size) for one in evaluations]
     finally:
         for module, was_training in were_training:
             module.training = was_training
-    names = sorted(sums)
-    if not all(math.isfinite(value) for value in sums.values()):
-        raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {sums}")
-    total = process.sum([sums[name] for name in names])
+    for values in sums:
+        if not all(math.isfinite(value) for value in values.values()):
+            raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {values}")
+    names = [(index, name) for index, values in enumerate(sums) for name in sorted(values)]
+    # All at once: no rank has called a function `then` before each has the sums of all.
+    total = process.sum([sums[index][name] for index, name in names])
     if total is None:
         return
-    number = len(evaluation.dataset)
-    means = {name: value / number for name, value in zip(names, total)}
-    if evaluation.then is not None:
-        evaluation.then(means)
-    process.end_evaluation(num_samples=number, loss=means["loss"], **_reported(means))
+    means: list[dict[str, float]] = [{} for _ in evaluations]
+    for (index, name), value in zip(names, total):
+        means[index][name] = value / len(evaluations[index].dataset)
+    for evaluation, found in zip(evaluations, means):
+        if evaluation.then is not None:
+            evaluation.then(found)
+    first = means[0]
+    process.end_evaluation(num_samples=len(evaluations[0].dataset), loss=first["loss"], **_reported(first))
 
 
 def _reported(means: dict[str, float]) -> dict[str, float]:

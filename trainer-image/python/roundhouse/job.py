@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from ._native import Process
 from .data import Batch
 from .ending import explained, write_result
 from .errors import ConfigError, NotCommitted, PeerLost
-from .evaluation import Evaluation
+from .evaluation import Evaluation, all_of
 from .generations import Generations, Place
 from .gradients import Model
 from .loops import Loop, Loops
@@ -155,18 +155,27 @@ class Job:
         return Shard(stream, num_samples)
 
     def steps(
-        self, dataset: Any, sampler: Sampler, *, evaluation: Evaluation | None = None, **options: Any
-    ) -> Iterable[Batch]:
+        self,
+        dataset: Any,
+        sampler: Sampler,
+        *,
+        evaluation: Evaluation | Sequence[Evaluation] | None = None,
+        **options: Any,
+    ) -> Loop[Batch]:
         """The batches of this rank, one per step. Each is to be ended by :meth:`commit`.
 
-        ``dataset`` has ``__getitem__`` and ``__len__``, or is what :meth:`shard_of` returns. ``evaluation`` is done between
-        steps. ``options`` are those of PyTorch's DataLoader, such as ``num_workers`` and ``collate_fn``.
+        ``dataset`` has ``__getitem__`` and ``__len__``, or is what :meth:`shard_of` returns. ``evaluation``, one or
+        several, is done between steps. ``options`` are those of PyTorch's DataLoader, such as ``num_workers`` and ``collate_fn``.
         """
-        return Loop(lambda: self._loops.batches(dataset, sampler, evaluation, options), lambda: self._to_come(sampler))
+        evaluations = all_of(evaluation)
+        return Loop(lambda: self._loops.batches(dataset, sampler, evaluations, options), lambda: self._to_come(sampler))
 
-    def indices(self, sampler: Sampler, *, evaluation: Evaluation | None = None) -> Iterable[Step]:
+    def indices(
+        self, sampler: Sampler, *, evaluation: Evaluation | Sequence[Evaluation] | None = None
+    ) -> Loop[Step]:
         """The steps of this rank, for a script that reads its samples itself. Each is to be ended by :meth:`commit`."""
-        return Loop(lambda: self._loops.indices(sampler, evaluation), lambda: self._to_come(sampler))
+        evaluations = all_of(evaluation)
+        return Loop(lambda: self._loops.indices(sampler, evaluations), lambda: self._to_come(sampler))
 
     def _to_come(self, sampler: Sampler) -> int:
         """Steps that are not committed yet, as far as this process knows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -17,21 +17,24 @@ from .sampler import Sampler, Step
 from .seeding import mixed, seed_all
 
 
-class Loop:
+Item = TypeVar("Item")
+
+
+class Loop(Generic[Item]):
     """The steps of a ``for``. Each ``for`` has an iterator of its own: that it is let go says that the loop was left.
 
     Its length, for a progress bar, is that of all steps before the first ``for``: a process that joins or continues from a
     checkpoint does not know yet how many are done. A step that is dropped comes twice.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], to_come: Callable[[], int]):
+    def __init__(self, begin: Callable[[], Iterator[Item]], to_come: Callable[[], int]):
         self._begin = begin
         self._to_come = to_come
 
     def __len__(self) -> int:
         return self._to_come()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item]:
         return self._begin()
 
 
@@ -57,12 +60,12 @@ class Loops:
         self.has_left = False
 
     def batches(
-        self, dataset: Any, sampler: Sampler, evaluation: Evaluation | None, options: dict[str, Any]
+        self, dataset: Any, sampler: Sampler, evaluations: Sequence[Evaluation], options: dict[str, Any]
     ) -> Iterator[Batch]:
         """Of :meth:`Job.steps <roundhouse.job.Job.steps>`."""
         loader = Loader(dataset, sampler, seeds=self._seeds, **options)
         try:
-            for step in self._steps(sampler, evaluation):
+            for step in self._steps(sampler, evaluations):
                 data = loader.load(step, self._generations.place.samples)
                 # Not before: reading in this process has drawn random numbers.
                 self._seed(step)
@@ -74,13 +77,13 @@ class Loops:
         # Not after an error, which ends the process and with it the workers: to end in order may take them seconds.
         loader.close()
 
-    def indices(self, sampler: Sampler, evaluation: Evaluation | None) -> Iterator[Step]:
+    def indices(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
         """Of :meth:`Job.indices <roundhouse.job.Job.indices>`."""
-        for step in self._steps(sampler, evaluation):
+        for step in self._steps(sampler, evaluations):
             self._seed(step)
             yield step
 
-    def _steps(self, sampler: Sampler, evaluation: Evaluation | None) -> Iterator[Step]:
+    def _steps(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
         generations = self._generations
         generations.prepare(sampler, self._modules, self._open.optimizers)
         while True:
@@ -88,9 +91,9 @@ class Loops:
             if is_due and self.is_finished:
                 raise NotCommitted("a loop over job.steps after job.save_result: the training that was left is complete")
             place = generations.place
-            if evaluation is not None and evaluation.is_due(place.steps, place.samples, self._process.evaluated, sampler):
+            if evaluations and evaluations[0].is_due(place.steps, place.samples, self._process.evaluated, sampler):
                 try:
-                    evaluate(evaluation, self._process, self._modules, place)
+                    evaluate(evaluations, self._process, self._modules, place)
                 except PeerLost as error:
                     # Of job.sum in its function `then`. A process that a newer generation has superseded ends.
                     if error.newer is not None:

@@ -423,11 +423,11 @@ def test_an_evaluation_that_breaks_is_done_again_and_newcomers_take_part(tmp_pat
 
 
 def test_evaluations_every_so_many_steps_are_those_of_one_process_when_a_rank_is_killed(tmp_path):
-    def evaluations(workers):
+    def evaluations(workers, what):
         """The loss after each step that was evaluated, which is the same on all ranks."""
         found = {}
         for worker in workers:
-            for step, loss in re.findall(r"evaluated after (\d+): (\S+)", worker.log.read_text()):
+            for step, loss in re.findall(rf"^{what}evaluated after (\d+): (\S+)", worker.log.read_text(), re.MULTILINE):
                 found.setdefault(int(step), set()).add(float(loss))
         return found
 
@@ -444,11 +444,15 @@ def test_evaluations_every_so_many_steps_are_those_of_one_process_when_a_rank_is
                 world.prepared([workers[1]])
                 world.form(workers)
             world.ends(workers)
-            seen.append(evaluations(workers))
-    # After the last step, too.
-    assert list(seen[0]) == [*range(7, STEPS, 7), STEPS] and list(seen[1]) == list(seen[0]), seen
-    for step, losses in seen[1].items():
-        assert max(losses) - min(losses | seen[0][step]) <= 2e-4, (step, seen)
+            # The whole data set, and the only sample of another one.
+            seen.append([evaluations(workers, what) for what in ("", "part ")])
+            reported = workers[0].status()["progress"]["evalLoss"]
+            assert reported == pytest.approx(max(seen[-1][0][STEPS]), abs=1e-3)
+    for alone, with_kill in zip(*seen):
+        # After the last step, too.
+        assert list(alone) == [*range(7, STEPS, 7), STEPS] and sorted(with_kill) == list(alone), seen
+        for step, losses in with_kill.items():
+            assert max(losses | alone[step]) - min(losses | alone[step]) <= 2e-4, (step, seen)
 
 
 def test_a_rank_that_ends_before_the_result_is_written_leaves_it_to_the_next_rank_0(tmp_path, undisturbed):

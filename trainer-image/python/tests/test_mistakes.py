@@ -802,6 +802,19 @@ def test_an_evaluation_may_be_due_every_so_many_steps():
     assert [step for step in range(13) if epochs.is_due(step, 8 * step, 0, sampler)] == [5, 10, 12]
 
 
+def test_evaluations_of_a_list_are_due_after_the_same_steps(parts):
+    one, other = (rh.Evaluation(DATA, lambda batch: {"loss": 0.0}, every_steps=every) for every in (3, 4))
+    with rh.join(state=parts.state()) as job:
+        sampler = job.sampler(40, 8, steps=1)
+        for wrong, words in (([one, other], "need the same every_epochs and every_steps"), (lambda: 1, "give rh.Evaluation")):
+            with pytest.raises(rh.ConfigError, match=words):
+                job.steps(DATA, sampler, evaluation=wrong)
+        for batch in job.steps(DATA, sampler, evaluation=[one, one]):
+            loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+            loss.backward()
+            job.commit(loss, parts.both)
+
+
 def test_the_digest_of_a_state_sees_each_bit_wherever_a_tensor_begins(parts):
     flat = torch.zeros(7, dtype=torch.uint8)
     row = Row(parts.state(part=flat[3:6], whole=torch.arange(11.0), none=torch.zeros(0)))

@@ -53,14 +53,18 @@ def tell(_):
     print(f"process that loads: {os.getpid()}", flush=True)
 
 
-def evaluated(means):
-    print(f"evaluated after {job.steps_done}: {means['loss']:.4f}", flush=True)
+def evaluated(means, what=""):
+    print(f"{what}evaluated after {job.steps_done}: {means['loss']:.4f}", flush=True)
 
 
 evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EVALUATE") else None
 if os.environ.get("EVALUATE_EVERY"):
     number = int(os.environ["EVALUATE_EVERY"])
     evaluation = rh.Evaluation(dataset, right, batch_size=100, every_epochs=0, every_steps=number, then=evaluated)
+    # Fewer samples than that of rank 1.
+    part = torch.utils.data.Subset(dataset, [0])
+    of_part = rh.Evaluation(part, right, every_epochs=0, every_steps=number, then=lambda means: evaluated(means, "part "))
+    evaluation = [evaluation, of_part]
 
 if os.environ.get("NO_STATE"):
     schedule.state_dict = lambda: int("no number")
