@@ -307,8 +307,8 @@ class Job:
         if error is not None and is_lost and is_without_group(error):
             # A script that uses an older group is recognized in the next generation.
             lost = PeerLost(
-                "a rank was lost, and the script has called a collective after a job.commit that returned False: call it in `with "
-                "batch:`, or only after a commit that returned True"
+                "a rank was lost, and the script has called a collective after that, such as after a job.commit that returned False: "
+                "call it in `with batch:`, or only after a commit that returned True"
             )
             self._fail(lost)
             raise lost from error

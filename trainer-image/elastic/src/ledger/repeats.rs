@@ -105,8 +105,11 @@ pub fn count<'a, E>(
     mut read: impl FnMut(u64, u64) -> Result<Option<File>, E>,
 ) -> Result<Option<Repeats>, E> {
     let carried: Vec<&Line> = carried.into_iter().collect();
-    count_with(beginning, &carried, older, &mut read)
+    count_with(beginning, &carried, older, &mut read, MOST_UNCOUNTED)
 }
+
+/// So many generations, one after the other, that could not count are counted by a later one. What was before them is not.
+const MOST_UNCOUNTED: u32 = 32;
 
 /// Reads of a file the header and the lines from a step on.
 type Read<'a, E> = dyn FnMut(u64, u64) -> Result<Option<File>, E> + 'a;
@@ -116,13 +119,12 @@ fn count_with<E>(
     carried: &[&Line],
     older: &[u64],
     read: &mut Read<'_, E>,
+    num_left: u32,
 ) -> Result<Option<Repeats>, E> {
     let Some(base) = base(beginning.previous, older, read)? else {
         return Ok(None);
     };
-    let Some(before) = before(&base, beginning.first_generation, older, read)? else {
-        return Ok(None);
-    };
+    let before = before(&base, beginning.first_generation, older, read, num_left)?;
     let after: HashSet<Digest> = base.after.iter().map(|line| line.hash).collect();
     let earlier = earlier(&base, carried, older, read)?;
     let is_earlier = |line: &Line| earlier.contains(&line.hash) && !after.contains(&line.hash);
@@ -231,19 +233,20 @@ fn repeats_of(file: &File) -> Option<Repeats> {
     file.header.start.and_then(|start| start.repeats)
 }
 
-/// What was done again when the base's generation began. If it could not count that, it is counted now. A file of an
-/// earlier version has no count.
+/// What was done again when the base's generation began. If it could not count that, it is counted now, as far as there are
+/// files. A file of an earlier version has no count.
 fn before<E>(
     base: &Base,
     first_generation: u64,
     older: &[u64],
     read: &mut Read<'_, E>,
-) -> Result<Option<Repeats>, E> {
-    let Some(start) = base.start else {
-        return Ok(Some(Repeats::default()));
+    num_left: u32,
+) -> Result<Repeats, E> {
+    let (Some(start), Some(num_left)) = (base.start, num_left.checked_sub(1)) else {
+        return Ok(Repeats::default());
     };
-    if start.repeats.is_some() {
-        return Ok(start.repeats);
+    if let Some(repeats) = start.repeats {
+        return Ok(repeats);
     }
     let beginning = Beginning {
         generation: base.generation,
@@ -252,12 +255,14 @@ fn before<E>(
         head: start.head,
         source: start.source,
     };
-    let file = read(base.generation, 0)?;
+    let from = base.previous.map_or(0, |head| head.step);
+    let file = read(base.generation, from)?;
     let lines = file.map(|file| file.lines).unwrap_or_default();
     let carried = lines.iter().take_while(|line| line.step <= start.head.step);
     let carried: Vec<&Line> = carried.collect();
     let num_older = older.partition_point(|generation| *generation < base.generation);
-    count_with(&beginning, &carried, &older[..num_older], read)
+    let counted = count_with(&beginning, &carried, &older[..num_older], read, num_left)?;
+    Ok(counted.unwrap_or_default())
 }
 
 /// Whether a file has all lines of the state that its generation began with.

@@ -88,23 +88,23 @@ fn name(
         return Ok(Some(saved));
     }
     let complete = directory.checkpoint(id);
-    let Err(error) = std::fs::rename(partial, &complete) else {
-        return Ok(None);
-    };
-    // Another process may have given the same state its name a moment ago.
-    if let Ok(saved) = load::usable(directory, id) {
-        return Ok(Some(saved));
+    let named = std::fs::rename(partial, &complete);
+    if let Err(error) = named {
+        let trouble = match load::usable(directory, id) {
+            // Another process has given the same state its name a moment ago.
+            Ok(saved) => return Ok(Some(saved)),
+            Err(trouble) => trouble,
+        };
+        if !has_files(&error) {
+            return Err(Reason::of(Operation::RenameDirectory, error));
+        }
+        let is_known = directory.damaged().of(id).is_some();
+        let may_be_whole = trouble.is_of_the_volume() && !is_known;
+        replace(directory, partial, id, may_be_whole)
+            .map_err(|error| Reason::of(Operation::RenameDirectory, error))?;
+        say_error(&format!("{trouble}; the same state is saved in its place"));
     }
-    if !has_files(&error) {
-        return Err(Reason::of(Operation::RenameDirectory, error));
-    }
-    replace(partial, &complete, &directory.replaced(id))
-        .map_err(|error| Reason::of(Operation::RenameDirectory, error))?;
     directory.damaged().replace(id);
-    say_error(&format!(
-        "{}: was damaged; the same state is saved in its place",
-        complete.display()
-    ));
     Ok(None)
 }
 
@@ -114,16 +114,24 @@ fn has_files(error: &io::Error) -> bool {
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty)
 }
 
-/// Gives a checkpoint the name of a damaged one, at once where the file system can do that. What is left of the damaged
-/// one is removed, if the volume lets it: see [`Directory::left_over`].
-fn replace(partial: &Path, complete: &Path, aside: &Path) -> io::Result<()> {
-    let left = match exchange(partial, complete, aside) {
-        Err(error) if is_refusal(&error) || is_unknown(&error) => {
-            move_aside(partial, complete, aside)
+/// Gives a checkpoint the name of a damaged one, at once where the file system can do that. If the other one may be whole,
+/// its name must not be missing for a moment. What is left of it is removed, if the volume lets it: see
+/// [`Directory::left_over`].
+fn replace(
+    directory: &Directory,
+    partial: &Path,
+    id: CheckpointId,
+    may_be_whole: bool,
+) -> io::Result<()> {
+    let (complete, aside) = (directory.checkpoint(id), directory.replaced(id));
+    let left = match exchange(partial, &complete, &aside) {
+        Err(error) if !may_be_whole && (is_refusal(&error) || is_unknown(&error)) => {
+            move_aside(partial, &complete, &aside)
         }
         result => result,
-    };
-    let _ = std::fs::remove_dir_all(left?);
+    }?;
+    sync_directory(&directory.checkpoints())?;
+    let _ = std::fs::remove_dir_all(left);
     Ok(())
 }
 
@@ -138,7 +146,10 @@ fn exchange<'path>(partial: &'path Path, complete: &Path, _aside: &'path Path) -
 fn move_aside<'path>(partial: &'path Path, complete: &Path, aside: &'path Path) -> Left<'path> {
     let _ = std::fs::remove_dir_all(aside);
     std::fs::rename(complete, aside)?;
-    std::fs::rename(partial, complete)?;
+    if let Err(error) = std::fs::rename(partial, complete) {
+        let _ = std::fs::rename(aside, complete);
+        return Err(error);
+    }
     Ok(aside)
 }
 
@@ -210,7 +221,7 @@ pub struct Retention {
 /// The volume cannot be read. A checkpoint that cannot be read for the moment may be whole.
 pub fn manifests(directory: &Directory) -> Result<Manifests, Trouble> {
     let ids = directory.steady_list()?;
-    let read = |id| Ok((id, load::if_usable(directory, id)?));
+    let read = |id| Ok((id, load::counted(directory, id)?));
     ids.into_iter().map(read).collect()
 }
 

@@ -105,7 +105,10 @@ impl Draft {
     /// Whether the name is this file's.
     fn has(&self, name: &Path) -> io::Result<bool> {
         let id = |of: Metadata| (of.dev(), of.ino());
-        Ok(id(std::fs::metadata(name)?) == id(self.file.metadata()?))
+        // A server that was restarted may not know the file by its handle any more.
+        let own = self.file.metadata();
+        let own = own.or_else(|_| std::fs::metadata(&self.path))?;
+        Ok(id(std::fs::metadata(name)?) == id(own))
     }
 }
 

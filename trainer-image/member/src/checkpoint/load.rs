@@ -144,24 +144,35 @@ pub(crate) fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Re
 /// # Errors
 /// Why it cannot be used.
 pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
+    steadily(|| usable_now(directory, id))
+}
+
+fn usable_now(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
     if let Some(reason) = known(directory, id) {
         return Err(reason);
     }
     let path = directory.checkpoint(id);
-    steadily(|| {
-        let manifest = Manifest::read(&path)?;
-        whole(&path, id, &manifest).map(|()| manifest)
-    })
+    let manifest = Manifest::read(&path)?;
+    whole(&path, id, &manifest).map(|()| manifest)
 }
 
-/// The same; `None` if the checkpoint is damaged, or there is none.
+/// The manifest of a checkpoint that retention counts; `None` if it is damaged, if a rank has read it in vain, or if there is
+/// none. That a part cannot be opened for the moment says nothing of it.
 ///
 /// # Errors
-/// The volume cannot be read, so that it is not known what is there.
-pub fn if_usable(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
-    match usable(directory, id) {
+/// The manifest cannot be read, so that it is not known what is there.
+pub fn counted(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
+    let found = match usable_now(directory, id) {
+        Err(trouble) if trouble.is_of_the_volume() && known(directory, id).is_none() => {
+            Manifest::read(&directory.checkpoint(id))
+        }
+        found => found,
+    };
+    match found {
         Ok(manifest) => Ok(Some(manifest)),
-        Err(trouble) if trouble.is_of_the_volume() => Err(trouble),
+        Err(trouble) if trouble.is_of_the_volume() && known(directory, id).is_none() => {
+            Err(trouble)
+        }
         Err(_) => Ok(None),
     }
 }

@@ -175,6 +175,12 @@ impl Trouble {
         is_refused || matches!(self.reason, Reason::Unread)
     }
 
+    /// Whether the operating system said so, and not what was read.
+    #[must_use]
+    pub fn is_io(&self) -> bool {
+        self.io().is_some()
+    }
+
     fn io(&self) -> Option<&io::Error> {
         match &self.reason {
             Reason::Io(error) | Reason::OfFile(_, error) => Some(error),

@@ -74,7 +74,7 @@ impl<R: Rendezvous> Member<'_, R> {
                     }
                     Progress::Damaged(trouble) => {
                         say_error(&format!("a checkpoint is passed over: {trouble}"));
-                        if trouble.is_of_the_volume() {
+                        if trouble.is_io() {
                             unread = 1.0;
                         } else {
                             damaged = 1.0;

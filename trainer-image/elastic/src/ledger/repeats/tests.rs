@@ -237,6 +237,24 @@ fn what_a_generation_could_not_count_is_counted_by_the_next_one() {
     assert_eq!((repeats.total, ledger.audited()), (14, 14));
 }
 
+#[test]
+fn a_row_of_generations_without_a_count_ends_with_one_that_counts() {
+    let mut ledger = Ledger::default();
+    ledger.form(&[], 0, 5, ALL);
+    for _ in 0..3 * MOST_UNCOUNTED {
+        ledger.forget_count();
+        let newest = ledger.newest();
+        ledger.form(&newest[..newest.len() - 1], 0, 2, ALL);
+    }
+    let newest = ledger.newest();
+    let repeats = ledger.form(&newest, 0, 1, ALL).unwrap();
+    assert!(repeats.total >= u64::from(MOST_UNCOUNTED), "{repeats:?}");
+    // It needs no older file from now on.
+    ledger.files.drain(..ledger.files.len() - 1);
+    let newest = ledger.newest();
+    assert_eq!(ledger.form(&newest, 0, 1, ALL), Some(repeats));
+}
+
 proptest! {
     /// Any generation begins with any state that there was, commits and writes what it can, and the count in its header is that of
     /// the audit. Some cannot write a count.

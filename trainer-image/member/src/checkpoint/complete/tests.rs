@@ -270,6 +270,30 @@ fn retention_keeps_so_many_checkpoints_that_can_be_loaded() {
     assert_eq!(directory.list().unwrap(), [ids[3], ids[2], ids[1]]);
 }
 
+/// One that a rank has read in vain, or a part of which cannot be opened, must not fill the volume.
+#[test]
+fn old_checkpoints_are_deleted_beside_one_that_cannot_be_read() {
+    let retention = Retention {
+        keep: 1,
+        best: None,
+    };
+    for is_marked in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let ids = [10, 20, 30, 40].map(|step| evaluated(root.path(), step, 0.5));
+        if is_marked {
+            directory.damaged().mark(ids[1], Damage::Unread);
+        } else {
+            let part = directory.checkpoint(ids[1]).join(shard::file_name(0, 1));
+            std::fs::remove_file(&part).unwrap();
+            // A link to itself cannot be opened, which may pass.
+            std::os::unix::fs::symlink(&part, &part).unwrap();
+        }
+        delete_old(&directory, ids[3], retention).unwrap();
+        assert_eq!(directory.list().unwrap(), [ids[3]], "{is_marked}");
+    }
+}
+
 #[test]
 fn a_damaged_checkpoint_gives_its_name_to_the_same_state_on_every_file_system() {
     let root = tempfile::tempdir().unwrap();
