@@ -9,7 +9,8 @@ use roundhouse_contract::names;
 use roundhouse_planner::PodGroup;
 use serde_json::json;
 
-use super::step::{Step, preconditions};
+use super::step::Step;
+use super::writes::preconditions;
 use crate::cache::Job;
 use crate::calls::{call_within, patch_params};
 use crate::context::Context;

@@ -19,7 +19,7 @@ use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 
 use super::groups;
-use super::writes::{annotate, annotations, create, delete, delete_job, mend};
+use super::writes::{annotate, annotations, create, delete, delete_job, mend, preconditions};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
@@ -285,14 +285,6 @@ impl Step<'_> {
             .slow_writes
             .run(write.clone(), wake, counted)
             .await
-    }
-}
-
-/// The object that was observed; with a version, unless it has changed since then.
-pub(super) fn preconditions(uid: &str, resource_version: Option<&str>) -> Preconditions {
-    Preconditions {
-        uid: Some(uid.to_owned()),
-        resource_version: resource_version.map(str::to_owned),
     }
 }
 

@@ -110,6 +110,14 @@ pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> serde
     }})
 }
 
+/// The object that was observed; with a version, unless it has changed since then.
+pub(super) fn preconditions(uid: &str, resource_version: Option<&str>) -> Preconditions {
+    Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: resource_version.map(str::to_owned),
+    }
+}
+
 /// Deletes the object of this name, if it is still the one that was observed.
 pub(super) async fn delete<K: Child>(
     context: &Context,
@@ -147,10 +155,7 @@ pub(super) async fn delete_job(
 ) -> Result<(), CallError> {
     let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.0);
     let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid),
-            resource_version: Some(resource_version),
-        }),
+        preconditions: Some(preconditions(&uid, Some(&resource_version))),
         propagation_policy: Some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
     };

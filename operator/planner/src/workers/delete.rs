@@ -5,7 +5,6 @@ use crate::plan::{Action, DeleteReason};
 
 /// Deletes the pod that was observed and no other.
 pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
-    let version = || Some(pod.resource_version.clone());
     Action::DeletePod {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
@@ -17,7 +16,7 @@ pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
             | DeleteReason::Replaced
             | DeleteReason::BadNode
             | DeleteReason::NodeLost
-            | DeleteReason::Surplus => version(),
+            | DeleteReason::Surplus => Some(pod.resource_version.clone()),
         },
         reason,
     }
