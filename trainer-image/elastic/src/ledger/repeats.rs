@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Head, Line};
+use super::{Head, Header, Line};
 use crate::audit::File;
 use crate::digest::Digest;
 
@@ -168,10 +168,8 @@ fn count_with<E>(
 struct Base {
     /// The generation whose file has the line; 0 if there is none before the first.
     generation: u64,
-    /// With what state that generation began; `None` for no generation, and in a file of an earlier version.
-    start: Option<Start>,
-    /// The line that its file continues from.
-    previous: Option<Head>,
+    /// The first line of that file.
+    header: Option<Header>,
     /// The lines of that file after this one.
     after: Vec<Line>,
     /// The lines of newer files.
@@ -199,8 +197,7 @@ fn base<E>(
                 let after = file.lines[place + 1..].to_vec();
                 return Ok(Some(Base {
                     generation: *generation,
-                    start: file.header.start,
-                    previous: file.header.previous,
+                    header: Some(file.header),
                     after,
                     beside,
                 }));
@@ -214,8 +211,7 @@ fn base<E>(
         if begins && repeats_of(&file).is_some() {
             return Ok(Some(Base {
                 generation: *generation,
-                start: file.header.start,
-                previous: None,
+                header: Some(file.header),
                 after: file.lines,
                 beside,
             }));
@@ -242,7 +238,8 @@ fn before<E>(
     read: &mut Read<'_, E>,
     num_left: u32,
 ) -> Result<Repeats, E> {
-    let (Some(start), Some(num_left)) = (base.start, num_left.checked_sub(1)) else {
+    let begun = base.header.and_then(|it| Some((it.previous, it.start?)));
+    let (Some((previous, start)), Some(num_left)) = (begun, num_left.checked_sub(1)) else {
         return Ok(Repeats::default());
     };
     if let Some(repeats) = start.repeats {
@@ -251,11 +248,11 @@ fn before<E>(
     let beginning = Beginning {
         generation: base.generation,
         first_generation,
-        previous: base.previous,
+        previous,
         head: start.head,
         source: start.source,
     };
-    let from = base.previous.map_or(0, |head| head.step);
+    let from = previous.map_or(0, |head| head.step);
     let file = read(base.generation, from)?;
     let lines = file.map(|file| file.lines).unwrap_or_default();
     let carried = lines.iter().take_while(|line| line.step <= start.head.step);
