@@ -60,7 +60,7 @@ impl<R: Rendezvous> Member<'_, R> {
             reading = Some(Reading::begin(keeping, only_checks)?);
         }
         loop {
-            let (mut done, mut damaged, mut unread, mut moved) = (0.0, 0.0, 0.0, 0.0);
+            let (mut done, mut damage, mut moved) = (0.0, None, 0.0);
             if let (Some(reading), Some(keeping)) = (&mut reading, &self.keeping) {
                 match reading.go_on(keeping, state)? {
                     Progress::Reading => {}
@@ -74,11 +74,11 @@ impl<R: Rendezvous> Member<'_, R> {
                     }
                     Progress::Damaged(trouble) => {
                         say_error(&format!("a checkpoint is passed over: {trouble}"));
-                        if trouble.is_io() {
-                            unread = 1.0;
+                        damage = Some(if trouble.is_io() {
+                            Damage::Unread
                         } else {
-                            damaged = 1.0;
-                        }
+                            Damage::Bytes
+                        });
                     }
                 }
                 moved = f64::from(u8::from(reading.has_moved(keeping)));
@@ -87,16 +87,13 @@ impl<R: Rendezvous> Member<'_, R> {
             } else {
                 std::thread::sleep(PAUSE);
             }
-            let sums = world.sum(&[done, damaged, unread, moved])?;
-            let is_said = |index: usize| sums[index] > 0.0;
-            let (is_done, has_moved) = (is_said(0), is_said(3));
+            let kinds = [Damage::Bytes, Damage::Unread];
+            let [wrong, unread] = kinds.map(|it| f64::from(u8::from(damage == Some(it))));
+            let sums = world.sum(&[done, wrong, unread, moved])?;
+            let (is_done, has_moved) = (sums[0] > 0.0, sums[3] > 0.0);
             self.reading_moves(is_reader, has_moved);
-            let damage = if is_said(1) {
-                Some(Damage::Bytes)
-            } else {
-                is_said(2).then_some(Damage::Unread)
-            };
-            if let Some(damage) = damage {
+            let mut said = kinds.into_iter().zip(&sums[1..]);
+            if let Some((damage, _)) = said.find(|(_, sum)| **sum > 0.0) {
                 if let Some(keeping) = &self.keeping {
                     keeping.mark_damaged(&claim, damage);
                 }
