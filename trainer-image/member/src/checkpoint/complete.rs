@@ -88,8 +88,7 @@ fn name(
         return Ok(Some(saved));
     }
     let complete = directory.checkpoint(id);
-    let named = std::fs::rename(partial, &complete);
-    if let Err(error) = named {
+    if let Err(error) = std::fs::rename(partial, &complete) {
         let trouble = match load::usable(directory, id) {
             // Another process has given the same state its name a moment ago.
             Ok(saved) => return Ok(Some(saved)),
@@ -220,8 +219,15 @@ pub struct Retention {
 /// # Errors
 /// The volume cannot be read. A checkpoint that cannot be read for the moment may be whole.
 pub fn manifests(directory: &Directory) -> Result<Manifests, Trouble> {
+    each(directory, load::counted)
+}
+
+fn each(
+    directory: &Directory,
+    read: impl Fn(&Directory, CheckpointId) -> Result<Option<Manifest>, Trouble>,
+) -> Result<Manifests, Trouble> {
     let ids = directory.steady_list()?;
-    let read = |id| Ok((id, load::counted(directory, id)?));
+    let read = |id| Ok((id, read(directory, id)?));
     ids.into_iter().map(read).collect()
 }
 
@@ -279,7 +285,8 @@ pub fn best(
     directory: &Directory,
     metric: BestMetric,
 ) -> Result<Option<(CheckpointId, BestCheckpoint)>, Trouble> {
-    Ok(best_of(&manifests(directory)?, Some(metric)))
+    // Each process asks this when it starts, so nothing but manifests is read.
+    Ok(best_of(&each(directory, load::manifest)?, Some(metric)))
 }
 
 /// The best of the checkpoints that were found; `None` if none was evaluated, or none is to be kept.

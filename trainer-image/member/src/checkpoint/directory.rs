@@ -9,7 +9,7 @@ use roundhouse_elastic::{CheckpointId, ledger};
 
 use super::damaged::Damaged;
 use super::pulse::Pulse;
-use super::{Trouble, load};
+use super::trouble::{Trouble, steadily};
 
 /// Paths below the directory of the checkpoints, what moves there and what is damaged; its clones share that.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ impl Directory {
     /// # Errors
     /// The directory is there, but cannot be read.
     pub fn steady_list(&self) -> Result<Vec<CheckpointId>, Trouble> {
-        load::steadily(|| self.list().map_err(Trouble::with(&self.checkpoints())))
+        steadily(|| self.list().map_err(Trouble::with(&self.checkpoints())))
     }
 
     /// Where checkpoints are that are not complete, of older generations or older steps than one.

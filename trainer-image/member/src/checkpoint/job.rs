@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::draft::{Draft, plain};
-use super::trouble::is_absence;
-use super::{Directory, Reason, Trouble, about, load};
+use super::trouble::{is_absence, steadily};
+use super::{Directory, Reason, Trouble, about};
 use crate::report::say_error;
 
 /// Generations that one job can have.
@@ -29,7 +29,7 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
     if let Some(settled) = read(&file)? {
         return Ok(settled);
     }
-    let first = match load::steadily(|| directory.newest_generation())? {
+    let first = match steadily(|| directory.newest_generation())? {
         0 => 0,
         newest => (newest / SPAN + 1) * SPAN,
     };
@@ -45,7 +45,7 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
 
 /// The number in a file; `None` if there is no file.
 fn read(file: &Path) -> Result<Option<u64>, Trouble> {
-    load::steadily(|| match std::fs::read_to_string(file) {
+    steadily(|| match std::fs::read_to_string(file) {
         Ok(text) => number(&text).map(Some).map_err(Trouble::with(file)),
         Err(error) if is_absence(&error) => Ok(None),
         Err(error) => Err(Trouble::with(file)(error)),

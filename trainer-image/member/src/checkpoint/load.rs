@@ -5,22 +5,16 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
 
 use roundhouse_elastic::CheckpointId;
 
 use super::manifest::{Identity, Manifest};
+use super::trouble::steadily;
 use super::{Damage, Directory, Reason, Trouble, complete, shard};
 use crate::failure::Failure;
 use crate::faults;
 use crate::report::say_error;
 use crate::state::Table;
-
-/// How long an error is waited out that may pass. One that lasts is taken for damage: training can continue from an older
-/// checkpoint, and this one stays on the volume.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the thread that reads says.
 #[derive(Debug)]
@@ -53,7 +47,7 @@ pub fn find(
     let path = directory.checkpoints();
     let mut ids = directory.steady_list()?;
     loop {
-        let (mut newest_reason, mut refusal) = (None, None);
+        let mut reasons = Vec::new();
         for id in &ids {
             let found = match known(directory, *id) {
                 Some(reason) => Err(reason),
@@ -63,30 +57,22 @@ pub fn find(
             };
             match found {
                 Ok(manifest) => return Ok(Some(manifest)),
-                Err(reason) if reason.is_of_the_volume() => {
-                    refusal.get_or_insert(reason);
-                }
-                Err(reason) => {
-                    newest_reason.get_or_insert(reason);
-                }
+                Err(reason) => reasons.push(reason),
             }
         }
-        if ids.is_empty() {
+        if reasons.is_empty() {
             return Ok(None);
         }
         // A world that trains on meanwhile replaces old checkpoints by new ones.
         let now = directory.steady_list()?;
         if now == ids {
-            if let Some(refusal) = refusal {
-                return Err(refusal.into());
+            if let Some(refused) = reasons.iter().position(Trouble::is_of_the_volume) {
+                return Err(reasons.swap_remove(refused).into());
             }
-            let Some(reason) = newest_reason else {
-                return Ok(None);
-            };
             return Err(Failure::NoCheckpointUsable {
                 path,
                 number: ids.len(),
-                reason,
+                reason: reasons.swap_remove(0),
             });
         }
         ids = now;
@@ -121,60 +107,48 @@ fn look(
     Ok(steadily(|| whole(&path, id, &manifest)).map(|()| manifest))
 }
 
-/// Tries again while an error may pass. To pass over a checkpoint for it would lose the steps since the one before.
-pub(crate) fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Trouble> {
-    let mut end = None;
-    loop {
-        match attempt() {
-            // To read a part may take longer than that.
-            Err(trouble)
-                if trouble.may_pass()
-                    && Instant::now() < *end.get_or_insert_with(|| Instant::now() + PATIENCE) =>
-            {
-                std::thread::sleep(PAUSE);
-            }
-            result => return result,
-        }
-    }
-}
-
 /// The manifest of a checkpoint of whatever training, if it fits together, all files have their sizes, and no rank has
 /// found its bytes to be damaged.
 ///
 /// # Errors
 /// Why it cannot be used.
 pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
-    steadily(|| usable_now(directory, id))
-}
-
-fn usable_now(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
     if let Some(reason) = known(directory, id) {
         return Err(reason);
     }
     let path = directory.checkpoint(id);
-    let manifest = Manifest::read(&path)?;
-    whole(&path, id, &manifest).map(|()| manifest)
+    steadily(|| {
+        let manifest = Manifest::read(&path)?;
+        whole(&path, id, &manifest).map(|()| manifest)
+    })
 }
 
-/// The manifest of a checkpoint that retention counts; `None` if it is damaged, if a rank has read it in vain, or if there is
-/// none. That a part cannot be opened for the moment says nothing of it.
+/// The manifest of a checkpoint; `None` if it is missing or broken for good, or if a rank has read the checkpoint in vain.
 ///
 /// # Errors
-/// The manifest cannot be read, so that it is not known what is there.
-pub fn counted(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
-    let found = match usable_now(directory, id) {
-        Err(trouble) if trouble.is_of_the_volume() && known(directory, id).is_none() => {
-            Manifest::read(&directory.checkpoint(id))
-        }
-        found => found,
-    };
-    match found {
+/// The volume cannot be read, so that it is not known what is there.
+pub fn manifest(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
+    if known(directory, id).is_some() {
+        return Ok(None);
+    }
+    match Manifest::read(&directory.checkpoint(id)) {
         Ok(manifest) => Ok(Some(manifest)),
-        Err(trouble) if trouble.is_of_the_volume() && known(directory, id).is_none() => {
-            Err(trouble)
-        }
+        Err(trouble) if trouble.is_of_the_volume() => Err(trouble),
         Err(_) => Ok(None),
     }
+}
+
+/// The same for retention; `None` also if a file is missing or has not its size. That one cannot be opened for the moment
+/// says nothing.
+///
+/// # Errors
+/// As [`manifest`].
+pub fn counted(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
+    let path = directory.checkpoint(id);
+    let is_damaged = |manifest: &Manifest| {
+        whole(&path, id, manifest).is_err_and(|trouble| !trouble.is_of_the_volume())
+    };
+    Ok(manifest(directory, id)?.filter(|manifest| !is_damaged(manifest)))
 }
 
 fn whole(path: &Path, id: CheckpointId, manifest: &Manifest) -> Result<(), Trouble> {

@@ -2,11 +2,18 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use safetensors::SafeTensorError;
 
 use super::manifest::SCHEMA_VERSION;
+
+/// How long an error is waited out that may pass. One that lasts is taken for damage: training can continue from an older
+/// checkpoint, and this one stays on the volume.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Something on the volume that cannot be used or written: which, and why.
 #[derive(Debug, thiserror::Error)]
@@ -218,6 +225,23 @@ impl Trouble {
         move |reason| Self {
             path: path.to_owned(),
             reason: reason.into(),
+        }
+    }
+}
+
+/// Tries again while an error may pass. To pass over a checkpoint for it would lose the steps since the one before.
+pub(crate) fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    let mut end = None;
+    loop {
+        match attempt() {
+            // To read a part may take longer than that.
+            Err(trouble)
+                if trouble.may_pass()
+                    && Instant::now() < *end.get_or_insert_with(|| Instant::now() + PATIENCE) =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
         }
     }
 }

@@ -10,8 +10,8 @@ use roundhouse_elastic::CheckpointId;
 use super::complete::Retention;
 use super::manifest::Manifest;
 use super::shard::{self, Part};
-use super::trouble::Reason;
-use super::{Directory, Trouble, complete, load, probe};
+use super::trouble::{Reason, steadily};
+use super::{Directory, Trouble, complete, probe};
 use crate::ledger::{Progress, Unwritten};
 use crate::state::{Snapshot, Table};
 
@@ -248,7 +248,7 @@ impl Thread {
 
     /// A newer generation that has written.
     fn newer(&self, generation: u64) -> Result<Option<u64>, Trouble> {
-        let newest = load::steadily(|| self.directory.newest_generation())?;
+        let newest = steadily(|| self.directory.newest_generation())?;
         Ok(Some(newest).filter(|newest| *newest > generation))
     }
 
