@@ -8,6 +8,14 @@ use serde_json::Value;
 
 use super::{Job, digits, every_steps, replace};
 
+/// Faults that a process that takes another one's place does not have.
+const HAPPEN_ONCE: [&str; 4] = [
+    "ROUNDHOUSE_FAULT",
+    "ROUNDHOUSE_FAULT_FREEZE",
+    "ROUNDHOUSE_FAULT_FLIP",
+    "ROUNDHOUSE_FAULT_DEVICE",
+];
+
 impl Job {
     /// A job one of whose workers kills itself at a point: (node, `rank:step:point`). It saves a
     /// checkpoint every twenty steps.
@@ -181,12 +189,8 @@ impl Job {
 
     /// Starts another process in place of a worker of one process that has ended.
     pub(crate) fn respawn(&mut self, node: u32) {
-        let happens_once = |name: &str| {
-            let once = ["", "_FREEZE", "_FLIP", "_DEVICE"];
-            once.iter()
-                .any(|it| name == format!("ROUNDHOUSE_FAULT{it}"))
-        };
-        self.variables.retain(|(_, name, _)| !happens_once(name));
+        self.variables
+            .retain(|(_, name, _)| !HAPPEN_ONCE.contains(name));
         let _ = std::fs::remove_dir_all(self.run_dir(node));
         std::fs::create_dir(self.run_dir(node)).unwrap();
         let process = self.command(node, 0, &digits()).spawn().unwrap();
