@@ -30,7 +30,7 @@ def recognized(error: BaseException | None) -> str | None:
     if not isinstance(error, (ValueError, RuntimeError)):
         return None
     words = str(error)
-    if any(part in words for part in _NOT_OF_NOW):
+    if _is_of_older_generation(words):
         return (
             "the script uses a process group or a DeviceMesh of an earlier generation, which is over: each generation has other "
             "ranks; make it in job.on_generation(callback), which runs in each generation, and keep no reference to job.group"
@@ -64,7 +64,11 @@ def is_without_group(error: BaseException) -> bool:
     """Whether an error of PyTorch says that there is no such process group now."""
     words = str(error)
     is_default = isinstance(error, ValueError) and words.startswith(_NO_GROUP)
-    return is_default or (isinstance(error, (ValueError, RuntimeError)) and any(part in words for part in _NOT_OF_NOW))
+    return is_default or (isinstance(error, (ValueError, RuntimeError)) and _is_of_older_generation(words))
+
+
+def _is_of_older_generation(words: str) -> bool:
+    return any(part in words for part in _NOT_OF_NOW)
 
 
 def words_of_second_run() -> str:

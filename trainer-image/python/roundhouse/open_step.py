@@ -248,14 +248,11 @@ class OpenStep:
             for parameter in model.parameters():
                 parameter.grad = None
 
-    @property
-    def is_dropped(self) -> bool:
-        """A rank is lost, and the rest of the body runs without a group: the loop does the step again after it."""
-        return self.is_in_body and self._generations.is_left
-
     def collective_failed(self, error: BaseException) -> bool:
         """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""
-        if self.is_dropped and (isinstance(error, RuntimeError) or is_without_group(error)):
+        # A rank is lost, and the rest of the body runs without a group: the loop does the step again after it.
+        is_dropped = self.is_in_body and self._generations.is_left
+        if is_dropped and (isinstance(error, RuntimeError) or is_without_group(error)):
             return True
         if not isinstance(error, (RuntimeError, PeerLost)):
             return False
