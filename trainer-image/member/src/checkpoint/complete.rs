@@ -6,16 +6,14 @@ use std::path::Path;
 use roundhouse_contract::{BestCheckpoint, BestMetric};
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::checkpoint::superfluous;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::directory::sync_directory;
-use super::draft::is_unknown;
 use super::manifest::{self, Manifest, Shard};
-use super::trouble::{Operation, is_refusal};
 use super::{Directory, Reason, Trouble, load, pointer, shard};
 use crate::faults::{self, Point};
-use crate::report::say_error;
 use crate::state::Table;
+
+mod naming;
 
 /// Gives a checkpoint its name. `manifest` lacks the parts, which are read from the records that the ranks of the
 /// generation `writer` have left.
@@ -67,7 +65,7 @@ fn try_complete(
     }
     sync_directory(partial)?;
     faults::point(Point::Complete, 0, id.step);
-    if let Some(saved) = name(directory, partial, id)? {
+    if let Some(saved) = naming::name(directory, partial, id)? {
         // The same state: another generation or process has saved it, or its name could not be made durable.
         manifest = with_scores(saved, &manifest, &directory.checkpoint(id), pulse)?;
         std::fs::remove_dir_all(partial)?;
@@ -76,80 +74,6 @@ fn try_complete(
     pulse.beat(1);
     faults::point(Point::Named, 0, id.step);
     Ok(manifest)
-}
-
-/// Gives a checkpoint its name, or finds one of this name that can be loaded.
-fn name(
-    directory: &Directory,
-    partial: &Path,
-    id: CheckpointId,
-) -> Result<Option<Manifest>, Reason> {
-    if let Ok(saved) = load::usable(directory, id) {
-        return Ok(Some(saved));
-    }
-    let complete = directory.checkpoint(id);
-    if let Err(error) = std::fs::rename(partial, &complete) {
-        let trouble = match load::usable(directory, id) {
-            // Another process has given the same state its name a moment ago.
-            Ok(saved) => return Ok(Some(saved)),
-            Err(trouble) => trouble,
-        };
-        if !has_files(&error) {
-            return Err(Reason::of(Operation::RenameDirectory, error));
-        }
-        let is_known = directory.damaged().of(id).is_some();
-        let may_be_whole = trouble.is_of_the_volume() && !is_known;
-        replace(directory, partial, id, may_be_whole)
-            .map_err(|error| Reason::of(Operation::RenameDirectory, error))?;
-        say_error(&format!("{trouble}; the same state is saved in its place"));
-    }
-    directory.damaged().replace(id);
-    Ok(None)
-}
-
-/// Whether a directory was not replaced since there are files in it.
-fn has_files(error: &io::Error) -> bool {
-    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
-    matches!(error.kind(), AlreadyExists | DirectoryNotEmpty)
-}
-
-/// Gives a checkpoint the name of a damaged one, at once where the file system can do that. If the other one may be whole,
-/// its name must not be missing for a moment. What is left of it is removed, if the volume lets it: see
-/// [`Directory::left_over`].
-fn replace(
-    directory: &Directory,
-    partial: &Path,
-    id: CheckpointId,
-    may_be_whole: bool,
-) -> io::Result<()> {
-    let (complete, aside) = (directory.checkpoint(id), directory.replaced(id));
-    let left = match exchange(partial, &complete, &aside) {
-        Err(error) if !may_be_whole && (is_refusal(&error) || is_unknown(&error)) => {
-            move_aside(partial, &complete, &aside)
-        }
-        result => result,
-    }?;
-    sync_directory(&directory.checkpoints())?;
-    let _ = std::fs::remove_dir_all(left);
-    Ok(())
-}
-
-/// Where the damaged one is then.
-type Left<'path> = io::Result<&'path Path>;
-
-fn exchange<'path>(partial: &'path Path, complete: &Path, _aside: &'path Path) -> Left<'path> {
-    renameat_with(CWD, partial, CWD, complete, RenameFlags::EXCHANGE)?;
-    Ok(partial)
-}
-
-fn move_aside<'path>(partial: &'path Path, complete: &Path, aside: &'path Path) -> Left<'path> {
-    let _ = std::fs::remove_dir_all(aside);
-    std::fs::rename(complete, aside)?;
-    if let Err(error) = std::fs::rename(partial, complete) {
-        let _ = std::fs::rename(aside, complete);
-        return Err(error);
-    }
-    Ok(aside)
 }
 
 /// The manifest of a checkpoint whose state was saved a second time. If it has been evaluated since the first time, the

@@ -295,32 +295,6 @@ fn old_checkpoints_are_deleted_beside_one_that_cannot_be_read() {
 }
 
 #[test]
-fn a_damaged_checkpoint_gives_its_name_to_the_same_state_on_every_file_system() {
-    let root = tempfile::tempdir().unwrap();
-    let [partial, complete, aside] =
-        ["partial", "complete", "aside"].map(|it| root.path().join(it));
-    for way in [exchange, move_aside] {
-        for (path, text) in [
-            (&partial, "whole"),
-            (&complete, "damaged"),
-            (&aside, "older"),
-        ] {
-            std::fs::create_dir_all(path).unwrap();
-            std::fs::write(path.join("part"), text).unwrap();
-        }
-        let left = way(&partial, &complete, &aside).unwrap();
-        assert_eq!(
-            std::fs::read_to_string(complete.join("part")).unwrap(),
-            "whole"
-        );
-        assert_eq!(
-            std::fs::read_to_string(left.join("part")).unwrap(),
-            "damaged"
-        );
-    }
-}
-
-#[test]
 fn without_a_best_checkpoint_best_json_is_removed_before_the_old_best_one_is_deleted() {
     let none_evaluated = Some(BestMetric::Top1);
     for metric in [None, none_evaluated] {
