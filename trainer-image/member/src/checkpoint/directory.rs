@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use roundhouse_contract::paths;
+use roundhouse_elastic::state::Names;
 use roundhouse_elastic::{CheckpointId, ledger};
 
 use super::damaged::Damaged;
@@ -124,15 +125,28 @@ impl Directory {
         Ok(generations)
     }
 
-    /// The newest generation that has written here; 0 if none has.
+    /// The newest checkpoint that is not known to be damaged, and the newest generation that has written here.
     ///
     /// # Errors
     /// A directory is there, but cannot be read. Who takes that for an empty one begins again beside what is there.
-    pub fn newest_generation(&self) -> Result<u64, Trouble> {
+    pub fn names(&self) -> Result<Names, Trouble> {
         let checkpoints = self.list().map_err(Trouble::with(&self.checkpoints()))?;
         let ledgers = self.ledgers().map_err(Trouble::with(&self.ledger()))?;
-        let checkpoints = checkpoints.iter().map(|id| id.generation);
-        Ok(checkpoints.chain(ledgers).max().unwrap_or(0))
+        let written = checkpoints.iter().map(|id| id.generation).chain(ledgers);
+        Ok(Names {
+            generation: written.max().unwrap_or(0),
+            checkpoint: checkpoints
+                .into_iter()
+                .find(|id| self.damaged.of(*id).is_none()),
+        })
+    }
+
+    /// The newest generation that has written here; 0 if none has.
+    ///
+    /// # Errors
+    /// As [`Directory::names`].
+    pub fn newest_generation(&self) -> Result<u64, Trouble> {
+        self.names().map(|names| names.generation)
     }
 }
 

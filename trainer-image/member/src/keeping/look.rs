@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use roundhouse_elastic::state::Names;
 
 use super::Keeping;
-use crate::checkpoint::{Directory, Manifest, Standstill, Trouble, load};
+use crate::checkpoint::{Manifest, Standstill, Trouble, load};
 use crate::failure::Failure;
 use crate::faults;
 use crate::report::say_error;
@@ -89,7 +89,7 @@ impl Keeping {
         let work = move || {
             faults::volume();
             // The process may form another generation by now.
-            let _ = sender.send(names(&directory));
+            let _ = sender.send(directory.names());
         };
         let thread = std::thread::Builder::new().name("volume".to_owned());
         thread.spawn(work).ok().map(|_| Look {
@@ -156,19 +156,4 @@ impl Keeping {
             waited: since.elapsed(),
         })
     }
-}
-
-/// The newest checkpoint that is not known to be damaged, and the newest generation that has written.
-fn names(directory: &Directory) -> Result<Names, Trouble> {
-    let checkpoints = directory.list();
-    let checkpoints = checkpoints.map_err(Trouble::with(&directory.checkpoints()))?;
-    let ledgers = directory.ledgers();
-    let ledgers = ledgers.map_err(Trouble::with(&directory.ledger()))?;
-    let written = checkpoints.iter().map(|id| id.generation).chain(ledgers);
-    Ok(Names {
-        generation: written.max().unwrap_or(0),
-        checkpoint: checkpoints
-            .into_iter()
-            .find(|id| directory.damaged().of(*id).is_none()),
-    })
 }
