@@ -188,7 +188,7 @@ impl<R: Rendezvous> Member<'_, R> {
             .go_live(agreed.first_generation + place.generation);
         // The ranks that it came from may be gone before the generation has formed.
         self.machine.apply(Event::HasState);
-        self.reporter.has_state(self.held.mark.step);
+        self.reporter.set_step(self.held.mark.step);
         if agreed.source.must_send {
             faults::point(Point::Received, world.rank(), self.held.mark.step);
             // The others wait here for the ranks that receive. A rank that gets here has the whole state.

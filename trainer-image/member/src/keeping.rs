@@ -231,7 +231,7 @@ impl Keeping {
                 news => reporter.checkpoint(&news),
             }
         }
-        if newer.is_none() && self.saver.is_ready() {
+        if newer.is_none() && self.saver.must_complete() {
             self.complete(generation);
         }
         reporter.ledger(self.trouble_with_ledger());

@@ -212,7 +212,7 @@ impl Reporter {
     }
 
     /// The process has the state after `step`, in a generation that may never form.
-    pub fn has_state(&mut self, step: u64) {
+    pub fn set_step(&mut self, step: u64) {
         self.status.step = step;
         self.progress.step = step;
     }

@@ -32,7 +32,7 @@ impl Damaged {
     }
 
     /// The same state was saved again in its place.
-    pub fn replace(&self, id: CheckpointId) {
+    pub fn forget(&self, id: CheckpointId) {
         self.lock().remove(&id);
     }
 
@@ -63,7 +63,7 @@ mod tests {
         damaged.clone().forget_unread();
         assert_eq!(damaged.of(id(1)), None);
         assert_eq!(damaged.of(id(2)), Some(Damage::Bytes));
-        damaged.replace(id(2));
+        damaged.forget(id(2));
         assert_eq!(damaged.of(id(2)), None);
     }
 }

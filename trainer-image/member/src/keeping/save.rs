@@ -136,7 +136,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 self.reporter.checkpoint_skipped();
             }
             Decision::Complete => {
-                keeping.saver.has_all_parts(rank == 0);
+                keeping.saver.all_parts_are_durable(rank == 0);
                 keeping.complete(writer);
             }
             Decision::GiveUp(num_failed) => {

@@ -37,7 +37,7 @@ pub(super) fn name(
             .map_err(|error| Reason::of(Operation::RenameDirectory, error))?;
         say_error(&format!("{trouble}; the same state is saved in its place"));
     }
-    directory.damaged().replace(id);
+    directory.damaged().forget(id);
     Ok(None)
 }
 

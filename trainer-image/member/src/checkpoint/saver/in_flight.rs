@@ -49,11 +49,11 @@ impl Saver {
     }
 
     /// All parts are durable. Rank 0 is to complete the checkpoint; the others are done.
-    pub fn has_all_parts(&mut self, is_first: bool) {
+    pub fn all_parts_are_durable(&mut self, is_rank_0: bool) {
         self.is_bystander = false;
         let begun = self.flight.as_ref().map(|flight| flight.begun);
         match &mut self.flight {
-            Some(flight) if is_first => {
+            Some(flight) if is_rank_0 => {
                 flight.has_all_parts = true;
                 flight.stage = Stage::Busy;
                 self.standstill = Standstill::new(&self.pulse);
@@ -67,7 +67,7 @@ impl Saver {
 
     /// Whether this rank is to complete a checkpoint, and has not begun to, or was overtaken by its own next generation.
     #[must_use]
-    pub fn is_ready(&self) -> bool {
+    pub fn must_complete(&self) -> bool {
         let flight = self.flight.as_ref();
         flight.is_some_and(|flight| flight.has_all_parts && !flight.is_completing)
     }
