@@ -12,7 +12,7 @@
 //! 4. [`world`]: what the ranks tell each other at the end of each step. [`interrupt`] and [`blocking`]: waits for
 //!    peers that can be ended. [`door`]: when a world that grows lets the newcomers in.
 //! 5. [`keeping`], with [`checkpoint`] and [`ledger`]: what is written to the volume. [`replicas`]: whether the ranks have one state
-//!    to write.
+//!    to write, and [`rank_mismatch`]: which ranks differ if they have not.
 //! 6. [`report`], with [`sections`]: what the agent and people are told.
 //!
 //! [`failure`] says why a process ends before its training is complete; [`faults`] injects some, for tests.
@@ -33,6 +33,7 @@ pub mod lobby;
 pub mod member;
 pub mod membership;
 pub mod process;
+pub mod rank_mismatch;
 pub mod rendezvous;
 pub mod replicas;
 pub mod report;

@@ -11,14 +11,12 @@ use roundhouse_elastic::Digest;
 
 use crate::failure::Failure;
 use crate::group::Group;
+use crate::rank_mismatch::{RankMismatch, Subject};
 use crate::state::State;
 use crate::world::World;
 
 /// The largest prime below 2^32: no power of two is a multiple of it, so one flipped bit changes what is left of a sum.
 const PRIME: i64 = 4_294_967_291;
-
-/// Ranks of a message that are listed one by one if all of them differ.
-const MOST_LISTED: u32 = 8;
 
 /// Where the states of the ranks differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +28,7 @@ pub struct Difference {
     /// Its name.
     pub name: String,
     /// Whose state it is that differs.
-    pub ranks: Differing,
+    pub mismatch: RankMismatch,
 }
 
 impl Difference {
@@ -38,7 +36,7 @@ impl Difference {
     /// continue from the newest checkpoint: no rank can know whose state is right.
     #[must_use]
     pub fn failure_of(self, rank: u32) -> Failure {
-        if self.ranks.has_majority() && !self.ranks.contains(rank) {
+        if self.mismatch.is_of_majority(rank) {
             return Failure::PeerLost(self.to_string());
         }
         Failure::ReplicasDiffer(self)
@@ -51,12 +49,12 @@ impl fmt::Display for Difference {
             step,
             tensor: _,
             name,
-            ranks,
+            mismatch,
         } = self;
         write!(
             f,
             "the replicas differ after step {step}: {}; no checkpoint was written",
-            ranks.words(name, "is not that")
+            mismatch.words(Subject::Tensor(name))
         )
     }
 }
@@ -83,10 +81,10 @@ pub fn compare<G: Group, S: State>(
     let digests = state.digests()?;
     let bytes: Vec<u8> = digests.iter().flat_map(|it| it.to_le_bytes()).collect();
     let all = world.of_each(Digest::of(&[&bytes]).number() as f64)?;
-    let Some(ranks) = Differing::of(&all) else {
+    let Some(mismatch) = RankMismatch::of(&all) else {
         return Ok(None);
     };
-    let is_reference = world.rank() == ranks.reference();
+    let is_reference = world.rank() == mismatch.reference();
     let told = digests
         .iter()
         .map(|it| if is_reference { f64::from(*it) } else { 0.0 });
@@ -105,102 +103,8 @@ pub fn compare<G: Group, S: State>(
         step,
         tensor,
         name: name.unwrap_or_default(),
-        ranks,
+        mismatch,
     }))
-}
-
-/// Which ranks have other numbers than they should, of numbers that should be the same on all ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Differing {
-    /// Most ranks have the same number.
-    Few {
-        /// One of those that have it.
-        reference: u32,
-        /// The ranks that have another one.
-        ranks: Vec<u32>,
-    },
-    /// No number is that of more than half of the ranks: any of them may be wrong.
-    All {
-        /// How many ranks there are.
-        size: u32,
-    },
-}
-
-impl Differing {
-    /// Compares whole numbers, one for each rank. `None`: they are the same.
-    #[must_use]
-    pub fn of(all: &[f64]) -> Option<Self> {
-        let first = all.first()?;
-        if all.iter().all(|own| is_equal(*own, *first)) {
-            return None;
-        }
-        let ranks = || (0..).zip(all.iter().copied());
-        let is_most = |own| 2 * all.iter().filter(|it| is_equal(**it, own)).count() > all.len();
-        let Some((reference, number)) = ranks().find(|(_, own)| is_most(*own)) else {
-            return Some(Self::All {
-                size: u32::try_from(all.len()).unwrap_or(u32::MAX),
-            });
-        };
-        let others = ranks().filter_map(|(rank, own)| (!is_equal(own, number)).then_some(rank));
-        Some(Self::Few {
-            reference,
-            ranks: others.collect(),
-        })
-    }
-
-    /// A rank that the others are compared with. It is right only if there is a majority.
-    #[must_use]
-    pub const fn reference(&self) -> u32 {
-        match self {
-            Self::Few { reference, .. } => *reference,
-            Self::All { .. } => 0,
-        }
-    }
-
-    const fn has_majority(&self) -> bool {
-        matches!(self, Self::Few { .. })
-    }
-
-    fn contains(&self, rank: u32) -> bool {
-        match self {
-            Self::Few { ranks, .. } => ranks.contains(&rank),
-            Self::All { size } => rank < *size,
-        }
-    }
-
-    /// Whose `what` differs, in words. `is_not_that`: the same, or `are not those`.
-    #[must_use]
-    pub fn words(&self, what: &str, is_not_that: &str) -> String {
-        match self {
-            Self::Few { reference, ranks } => format!(
-                "{what} of {} {is_not_that} of rank {reference} and of most ranks",
-                listed(ranks)
-            ),
-            Self::All { size } => {
-                let ranks = if *size > MOST_LISTED {
-                    format!("ranks 0 to {}", size - 1)
-                } else {
-                    listed(&(0..*size).collect::<Vec<_>>())
-                };
-                format!("{what} of {ranks} differ; there is no majority")
-            }
-        }
-    }
-}
-
-/// Such as `rank 1`, and `ranks 0, 2 and 3`.
-fn listed(ranks: &[u32]) -> String {
-    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
-    match names.as_slice() {
-        [] => String::new(),
-        [rank] => format!("rank {rank}"),
-        [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
-    }
-}
-
-/// Of whole numbers.
-fn is_equal(left: f64, right: f64) -> bool {
-    (left - right).abs() < 0.5
 }
 
 #[expect(

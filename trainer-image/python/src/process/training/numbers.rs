@@ -6,7 +6,7 @@
 //! may leave garbage on one rank while the sum that follows it is right.
 
 use roundhouse_member::Failure;
-use roundhouse_member::replicas::Differing;
+use roundhouse_member::rank_mismatch::{RankMismatch, Subject};
 use roundhouse_member::world::{Packing, Standing, not_of_all_ranks};
 
 /// Where they lie.
@@ -76,9 +76,9 @@ impl Layout {
 
 /// `None`: all ranks have the same digest.
 fn words_of_difference(digests: &[f64]) -> Option<String> {
-    let differing = Differing::of(digests)?;
+    let mismatch = RankMismatch::of(digests)?;
     Some(format!(
         "after their sum {}: a collective was cut off, or a device computes wrong",
-        differing.words("the gradients", "are not those")
+        mismatch.words(Subject::Gradients)
     ))
 }
