@@ -250,7 +250,7 @@ mod tests {
     fn the_numbers_that_ranks_exchange_belong_to_one_protocol() {
         let step = crate::world::Packing::new(0, 2).num_numbers();
         assert_eq!(
-            (super::super::PROTOCOL, crate::world::state::OWN, step),
+            (super::super::PROTOCOL, crate::world::state::NUM_SLOTS, step),
             (5, 22, 17)
         );
     }

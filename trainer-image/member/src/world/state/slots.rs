@@ -1,0 +1,206 @@
+//! What a rank reports of itself to a new generation, as numbers. Each rank has slots of its own, to which the other ranks
+//! add 0.
+
+use roundhouse_elastic::saving::Carried;
+use roundhouse_elastic::state::{Names, Volume};
+use roundhouse_elastic::{CheckpointId, Claim, Origin};
+
+use super::Own;
+use crate::world::since_commit::SinceCommit;
+
+/// What the numbers of a rank are, in their order.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Slot {
+    Origin,
+    Generation,
+    Step,
+    ChainBytes,
+    FirstGeneration,
+    Evaluated,
+    FirstStepMillis,
+    LongestStepMillis,
+    EvaluationCounts,
+    Hash,
+    Volume,
+    CheckpointGeneration,
+    CheckpointStep,
+    WrittenGeneration,
+    IsSuperseded,
+    IsLive,
+    UnsavedMillis,
+    IsOwed,
+    IsCutShort,
+    SaveWriter,
+    SaveHash,
+    SaveNumParts,
+}
+
+/// Slots of a rank.
+pub(crate) const NUM_SLOTS: usize = Slot::SaveNumParts as usize + 1;
+/// A number that a sum carries exactly.
+const LONGEST_MILLIS: u64 = 1 << 52;
+
+impl Own {
+    /// The numbers of a rank of a world of so many ranks, in the order of their slots.
+    pub(super) fn to_numbers(self, world_size: u32) -> [u64; NUM_SLOTS] {
+        let Self {
+            claim:
+                Claim {
+                    origin,
+                    generation,
+                    step,
+                    hash,
+                },
+            chain_bytes,
+            first_generation,
+            since_commit:
+                SinceCommit {
+                    evaluated,
+                    evaluation_counts,
+                    is_cut_short,
+                },
+            learned,
+            is_live,
+            debt: (unsaved, is_owed),
+            carried,
+            volume,
+            is_superseded,
+        } = self;
+        let unsaved = u64::try_from(unsaved.as_millis()).unwrap_or(u64::MAX);
+        let [answer, checkpoint_generation, checkpoint_step, written] = to_numbers(&volume);
+        let [first_step, longest_step] = learned.in_world_of(world_size).to_millis();
+        let values: [(Slot, u64); NUM_SLOTS] = [
+            (Slot::Origin, origin.code()),
+            (Slot::Generation, generation),
+            (Slot::Step, step),
+            (Slot::ChainBytes, chain_bytes as u64),
+            (Slot::FirstGeneration, first_generation),
+            (Slot::Evaluated, evaluated),
+            (Slot::FirstStepMillis, first_step),
+            (Slot::LongestStepMillis, longest_step),
+            (Slot::EvaluationCounts, u64::from(evaluation_counts)),
+            (Slot::Hash, hash),
+            (Slot::Volume, answer),
+            (Slot::CheckpointGeneration, checkpoint_generation),
+            (Slot::CheckpointStep, checkpoint_step),
+            (Slot::WrittenGeneration, written),
+            (Slot::IsSuperseded, u64::from(is_superseded)),
+            (Slot::IsLive, u64::from(is_live)),
+            (Slot::UnsavedMillis, unsaved.min(LONGEST_MILLIS)),
+            (Slot::IsOwed, u64::from(is_owed)),
+            (Slot::IsCutShort, u64::from(is_cut_short)),
+            (Slot::SaveWriter, carried.map_or(0, |save| save.writer)),
+            (Slot::SaveHash, carried.map_or(0, |save| save.hash)),
+            (
+                Slot::SaveNumParts,
+                carried.map_or(0, |save| u64::from(save.num_parts)),
+            ),
+        ];
+        let mut numbers = [0; NUM_SLOTS];
+        for (slot, value) in values {
+            numbers[slot as usize] = value;
+        }
+        numbers
+    }
+}
+
+/// The numbers of all ranks, one rank after the other.
+pub(super) struct Reports(Vec<u64>);
+
+impl Reports {
+    pub(super) const fn new(sums: Vec<u64>) -> Self {
+        Self(sums)
+    }
+
+    /// One number of one rank.
+    pub(super) fn get(&self, rank: usize, slot: Slot) -> u64 {
+        self.0[NUM_SLOTS * rank + slot as usize]
+    }
+
+    /// One number of each rank.
+    pub(super) fn each(&self, slot: Slot) -> impl Iterator<Item = u64> {
+        self.ranks().map(move |rank| self.get(rank, slot))
+    }
+
+    /// The highest of these.
+    pub(super) fn highest(&self, slot: Slot) -> u64 {
+        self.each(slot).max().unwrap_or_default()
+    }
+
+    /// Which ranks have a number above 0.
+    pub(super) fn flags(&self, slot: Slot) -> Vec<bool> {
+        self.each(slot).map(|number| number > 0).collect()
+    }
+
+    pub(super) fn claims(&self) -> Vec<Claim> {
+        let claim = |rank| Claim {
+            origin: Origin::from_code(self.get(rank, Slot::Origin)),
+            generation: self.get(rank, Slot::Generation),
+            step: self.get(rank, Slot::Step),
+            hash: self.get(rank, Slot::Hash),
+        };
+        self.ranks().map(claim).collect()
+    }
+
+    /// The saves in flight. No generation has the number 0.
+    pub(super) fn carried(&self) -> Vec<Option<Carried>> {
+        let carried = |rank| {
+            let writer = self.get(rank, Slot::SaveWriter);
+            let num_parts = self.get(rank, Slot::SaveNumParts);
+            (writer > 0).then(|| Carried {
+                writer,
+                hash: self.get(rank, Slot::SaveHash),
+                num_parts: u32::try_from(num_parts).unwrap_or(u32::MAX),
+            })
+        };
+        self.ranks().map(carried).collect()
+    }
+
+    /// What rank 0 knows of the volume. It alone looks.
+    pub(super) fn volume(&self) -> Volume {
+        from_numbers(
+            [
+                Slot::Volume,
+                Slot::CheckpointGeneration,
+                Slot::CheckpointStep,
+                Slot::WrittenGeneration,
+            ]
+            .map(|slot| self.get(0, slot)),
+        )
+    }
+
+    fn ranks(&self) -> std::ops::Range<usize> {
+        0..self.0.len() / NUM_SLOTS
+    }
+}
+
+const fn to_numbers(volume: &Volume) -> [u64; 4] {
+    match volume {
+        Volume::Absent => [0; 4],
+        Volume::Silent => [1, 0, 0, 0],
+        Volume::Names(Names {
+            checkpoint: None,
+            generation,
+        }) => [2, 0, 0, *generation],
+        Volume::Names(Names {
+            checkpoint: Some(id),
+            generation,
+        }) => [3, id.generation, id.step, *generation],
+    }
+}
+
+/// The inverse of [`to_numbers`].
+fn from_numbers([code, newest, step, generation]: [u64; 4]) -> Volume {
+    let id = CheckpointId {
+        generation: newest,
+        step,
+    };
+    match code {
+        0 => Volume::Absent,
+        1 => Volume::Silent,
+        _ => Volume::Names(Names {
+            checkpoint: (code == 3).then_some(id),
+            generation,
+        }),
+    }
+}
